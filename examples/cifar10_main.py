@@ -1,0 +1,110 @@
+"""Trains a ResNet on CIFAR-10, or on digits in its format, under any strategy.
+
+    tfdist data cifar10 --data_dir=/tmp/digits --source=digits
+    python examples/cifar10_main.py --data_dir=/tmp/digits --output_dir=/tmp/run
+
+The same command on every node, with TF_CONFIG or with `--job_name --task_index --worker_hosts …`,
+makes it a distributed training.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import tfdist  # isort: skip  (before TensorFlow: it sets what TensorFlow reads at its import)
+
+import tensorflow as tf
+from absl import app, flags
+
+from estimators.resnet import cifar_resnet
+from tfdist.data import cifar10
+
+tfdist.define_flags()
+flags.DEFINE_string("data_dir", None, "Directory of the TFRecords.", required=True)
+flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
+flags.DEFINE_integer("num_layers", 44, "Layers of the ResNet, 6n+2.")
+flags.DEFINE_integer("train_epochs", 256, "Epochs to train for.", lower_bound=1)
+flags.DEFINE_integer("train_batch_size", 128, "Images a task trains on at a time.", lower_bound=1)
+flags.DEFINE_integer("eval_batch_size", 100, "Images a replica evaluates at a time.", lower_bound=1)
+flags.DEFINE_float("learning_rate", 0.1, "Of one replica's batch; scaled with the replicas.")
+flags.DEFINE_list("decay_epochs", ["82", "123", "300"], "Epochs at which the rate falls.")
+flags.DEFINE_float("momentum", 0.9, "Momentum of SGD.")
+flags.DEFINE_float("weight_decay", 2e-4, "L2 regularisation of the kernels.")
+flags.DEFINE_float("batch_norm_decay", 0.997, "Momentum of the moving statistics.")
+flags.DEFINE_float("batch_norm_epsilon", 1e-5, "Added to the variance.")
+flags.DEFINE_bool("use_distortion_for_training", True, "Crop the training images at random.")
+flags.DEFINE_bool("use_flip_for_training", True, "Mirror them at random; wrong for digits.")
+flags.DEFINE_integer("seed", None, "Makes weights, order and distortion reproducible.")
+FLAGS = flags.FLAGS
+
+# What --learning_rate is multiplied by from each of --decay_epochs on.
+DECAYS = (0.1, 0.01, 0.002)
+
+
+def build_model(job: tfdist.Job, batch_size: int) -> tf.keras.Model:
+    """A compiled ResNet; its schedule is in epochs of data, however many workers there are."""
+    steps_per_epoch = cifar10.num_examples(FLAGS.data_dir, "train") / batch_size
+    epochs = [float(epoch) for epoch in FLAGS.decay_epochs]
+    rate = job.scaled_lr(FLAGS.learning_rate)
+    schedule = tf.keras.optimizers.schedules.PiecewiseConstantDecay(
+        [int(epoch * steps_per_epoch) for epoch in epochs],
+        [rate * decay for decay in (1.0, *DECAYS[: len(epochs)])],
+    )
+    model = cifar_resnet(
+        FLAGS.num_layers,
+        weight_decay=FLAGS.weight_decay,
+        batch_norm_decay=FLAGS.batch_norm_decay,
+        batch_norm_epsilon=FLAGS.batch_norm_epsilon,
+    )
+    model.compile(
+        optimizer=job.optimizer(tf.keras.optimizers.SGD(schedule, momentum=FLAGS.momentum)),
+        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return model
+
+
+def main(_: list[str]) -> None:
+    job = tfdist.init()
+    if job.serves:
+        return job.serve()
+    if FLAGS.seed is not None:
+        tf.keras.utils.set_random_seed(FLAGS.seed)
+
+    per_replica = FLAGS.train_batch_size // job.num_local_replicas
+    batch_size = job.global_batch_size(per_replica)
+
+    def train_input(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        return cifar10.dataset(
+            FLAGS.data_dir,
+            "train",
+            context,
+            batch_size=per_replica,
+            shuffle=True,
+            distort=FLAGS.use_distortion_for_training,
+            flip=FLAGS.use_distortion_for_training and FLAGS.use_flip_for_training,
+            seed=FLAGS.seed,
+        )
+
+    def eval_input(context: tf.distribute.InputContext, split: str = "eval") -> tf.data.Dataset:
+        return cifar10.dataset(FLAGS.data_dir, split, context, batch_size=FLAGS.eval_batch_size)
+
+    with job.scope():
+        model = build_model(job, batch_size)
+    if job.evaluates:
+        job.evaluate(model, eval_input, FLAGS.output_dir)
+        return
+    model.fit(
+        job.dataset(train_input),
+        epochs=FLAGS.train_epochs,
+        validation_data=job.eval_dataset(partial(eval_input, split="validation")),
+        callbacks=job.callbacks(FLAGS.output_dir, batch_size=batch_size),
+        verbose=job.verbose,
+    )
+    results = job.evaluate(model, eval_input)
+    if job.is_chief:
+        print(f"test accuracy {results['accuracy']:.4f}")
+
+
+if __name__ == "__main__":
+    app.run(main, flags_parser=tfdist.parse_flags)

@@ -1,0 +1,227 @@
+"""The output directory that all tasks of a job share, and the checkpoints in it.
+
+    output = OutputDirectory("/shared/run1")
+    output.checkpoints    # ckpt-3.index, ckpt-3.data-…, checkpoint: written by the chief
+    output.logs           # TensorBoard: train, validation, eval
+    output.metrics        # metrics.jsonl: a JSON object an epoch
+    output.saved_model    # the model when training is complete
+    output.done           # done.json: there once training is complete
+
+A checkpoint is named after the epoch that it ends. What is written here is written beside and
+renamed; a task other than the chief writes nothing here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+
+@dataclass(frozen=True)
+class OutputDirectory:
+    """The places in an output directory; nothing is made before something is written."""
+
+    path: Path
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        object.__setattr__(self, "path", Path(path))
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def eval_metrics(self) -> Path:
+        return self.path / "eval_metrics.jsonl"
+
+    @property
+    def saved_model(self) -> Path:
+        return self.path / "saved_model"
+
+    @property
+    def done(self) -> Path:
+        return self.path / "done.json"
+
+
+class _Progress(tf.train.experimental.PythonState):
+    """The number of finished epochs, as part of a checkpoint."""
+
+    epoch = 0
+
+    def serialize(self) -> str:
+        return json.dumps({"epoch": self.epoch})
+
+    def deserialize(self, string_value: bytes) -> None:
+        self.epoch = json.loads(string_value)["epoch"]
+
+
+class Checkpointer:
+    """Saves and restores a model, its optimizer and the number of finished epochs.
+
+    Args:
+      model: a `tf.keras.Model`, with its optimizer where it is compiled.
+      directory: where the checkpoints are.
+      writes: whether this task writes there. Where saving is collective every task saves, the
+        others into a temporary directory that `close` removes.
+      keep: how many checkpoints are kept; None for all.
+      io_device: the device whose machine reads and writes; None for each variable's own.
+    """
+
+    def __init__(
+        self,
+        model: tf.keras.Model,
+        directory: Path,
+        *,
+        writes: bool = False,
+        keep: int | None = None,
+        io_device: str | None = None,
+    ) -> None:
+        self._progress = _Progress()
+        self._checkpoint = tf.train.Checkpoint(model=model, progress=self._progress)
+        self._directory = directory
+        self._temporary = None if writes else tempfile.mkdtemp(prefix="tfdist-checkpoints-")
+        self._manager = tf.train.CheckpointManager(
+            self._checkpoint,
+            self._temporary or str(directory),
+            max_to_keep=keep,
+            checkpoint_name="ckpt",
+        )
+        self._options = tf.train.CheckpointOptions(experimental_io_device=io_device)
+
+    def restore(self, path: str | None = None) -> int:
+        """Restores `path`, by default the newest checkpoint; returns its number of epochs.
+
+        Returns 0, and leaves everything as it is, where there is none.
+        """
+        path = path or tf.train.latest_checkpoint(str(self._directory))
+        if path is None:
+            return 0
+        self._checkpoint.restore(path, options=self._options).expect_partial()
+        return self._progress.epoch
+
+    def save(self, epoch: int) -> None:
+        """Saves the state after `epoch` finished epochs."""
+        self._progress.epoch = epoch
+        with _no_warnings():
+            self._manager.save(checkpoint_number=epoch, options=self._options)
+
+    def close(self) -> None:
+        """Removes what this task has written and nobody will read."""
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+def export(
+    model: tf.keras.Model, output: OutputDirectory, *, writes: bool, io_device: str | None = None
+) -> None:
+    """Writes the model for serving and for `tf.keras.models.load_model`, without its optimizer.
+
+    `writes` and `io_device` are those of `Checkpointer`.
+    """
+    with tempfile.TemporaryDirectory(
+        prefix=".saved_model-", dir=output.path if writes else None
+    ) as beside:
+        target = Path(beside) / "saved_model"
+        if getattr(model, "inputs", None) and getattr(model, "outputs", None):
+            # Saving a compiled model that has not yet been run builds its metrics for targets of
+            # the outputs' shape, and `accuracy` then counts something else.
+            model = tf.keras.Model(model.inputs, model.outputs, name=model.name)
+        with _no_warnings():
+            model.save(
+                str(target),
+                save_format="tf",
+                include_optimizer=False,
+                options=tf.saved_model.SaveOptions(experimental_io_device=io_device),
+            )
+        if writes:
+            if output.saved_model.exists():
+                os.replace(output.saved_model, Path(beside) / "before")
+            os.replace(target, output.saved_model)
+
+
+def mark_done(output: OutputDirectory, finished: int, epochs: int) -> None:
+    """Says that a training that was to run for `epochs` is complete after `finished` of them."""
+    # Each mark differs from the one before, so that an evaluator can tell a new one.
+    record = {"finished": finished, "epochs": epochs, "run": os.urandom(8).hex()}
+    write_text(output.done, json.dumps(record) + "\n")
+
+
+def done_epochs(output: OutputDirectory) -> int:
+    """The epochs that a complete training was to run for; 0 where none is complete."""
+    return int(json.loads(output.done.read_text())["epochs"]) if output.done.exists() else 0
+
+
+def build_optimizer(model: tf.keras.Model) -> None:
+    """Makes the optimizer's variables now, where Keras would at the first step."""
+    if model.built and hasattr(model.optimizer, "build"):
+        model.optimizer.build(model.trainable_variables)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file whole: beside its place, and renamed."""
+    with _beside(path) as temporary:
+        temporary.write_text(text)
+
+
+def append_json_line(path: Path, record: dict[str, Any]) -> None:
+    """Adds one JSON object to a file of lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def cut_json_lines(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
+    """Takes out of a file of lines what was written after the state that a job goes on from.
+
+    A last line whose writing was cut off goes too.
+    """
+    kept = []
+    if path.exists():
+        for line in path.read_text().splitlines(keepends=True):
+            try:
+                if keep(json.loads(line)):
+                    kept.append(line)
+            except json.JSONDecodeError:
+                continue
+        write_text(path, "".join(kept))
+
+
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    """Keeps back TensorFlow's advice on how its own saving traces functions."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("ERROR")
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    os.close(handle)
+    try:
+        yield Path(name)
+        os.replace(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)

@@ -1,0 +1,280 @@
+"""Where the images come from: a download, one of CIFAR-10's own archives, scikit-learn's digits.
+
+    identify("digits")                          # 'digits', the name for the manifest
+    load("cifar-10-python.tar.gz")["train"]     # Split(images [40000, 3, 32, 32], labels [40000])
+
+Each source gives the same three splits; CIFAR-10's fifth training batch is the validation split.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfdist.errors import UsageError
+
+SPLITS = ("train", "validation", "eval")
+IMAGE_SHAPE = (3, 32, 32)
+NUM_CLASSES = 10
+
+PYTHON_ARCHIVE = "cifar-10-python.tar.gz"
+BINARY_ARCHIVE = "cifar-10-binary.tar.gz"
+
+# https://www.cs.toronto.edu/~kriz/cifar.html
+ARCHIVE_MD5S: Mapping[str, str] = {
+    PYTHON_ARCHIVE: "c58f30108f718f92721af3b95e74349a",
+    BINARY_ARCHIVE: "c32a1d4ab5d03f1284b67883e8d87530",
+}
+_ARCHIVE_URL = f"https://www.cs.toronto.edu/~kriz/{BINARY_ARCHIVE}"
+_CONNECT_SECONDS = 10
+
+_ACCEPTED = f"download, digits, or the path of {PYTHON_ARCHIVE} or {BINARY_ARCHIVE}"
+
+_BATCHES_OF_SPLIT = {
+    "train": tuple(f"data_batch_{i}" for i in range(1, 5)),
+    "validation": ("data_batch_5",),
+    "eval": ("test_batch",),
+}
+_BATCHES = tuple(batch for batches in _BATCHES_OF_SPLIT.values() for batch in batches)
+
+_DIGITS_SIZES = {"train": 1257, "validation": 180, "eval": 360}
+_DIGITS_SCALE = 4
+_DIGITS_BRIGHTEST = 16
+_DIGITS_SEED = 0
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images and their labels.
+
+    Attributes:
+      images: uint8 [examples, 3, 32, 32]: red, green, blue planes, row by row, 0 to 255.
+      labels: int64 [examples], 0 to 9.
+
+    Raises:
+      ValueError: an array has another shape, type or range.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+
+    def __post_init__(self) -> None:
+        count = len(self.images)
+        if self.images.dtype != np.uint8 or self.images.shape != (count, *IMAGE_SHAPE):
+            raise ValueError(f"images are {self.images.dtype} {self.images.shape}")
+        if self.labels.dtype != np.int64 or self.labels.shape != (count,):
+            raise ValueError(f"labels are {self.labels.dtype} {self.labels.shape}, images {count}")
+        if count and not 0 <= self.labels.min() <= self.labels.max() < NUM_CLASSES:
+            raise ValueError(f"labels reach from {self.labels.min()} to {self.labels.max()}")
+
+
+def identify(source: str | os.PathLike[str], *, md5s: Mapping[str, str] = ARCHIVE_MD5S) -> str:
+    """Returns a source's name, whatever path it was given by.
+
+    Args:
+      source: `download`, `digits` or the path of an archive.
+      md5s: the MD5 of each archive that is accepted, by the archive's name.
+
+    Returns:
+      `download`, `digits`, `cifar-10-python.tar.gz` or `cifar-10-binary.tar.gz`. An archive is
+      known by its content, not by its file's name.
+
+    Raises:
+      UsageError: it is none of them.
+    """
+    if source in ("download", "digits"):
+        return str(source)
+    with _open_archive(Path(source)) as file:
+        return _archive_name(file, md5s)
+
+
+def load(
+    source: str | os.PathLike[str], *, md5s: Mapping[str, str] = ARCHIVE_MD5S
+) -> dict[str, Split]:
+    """Reads the splits `train`, `validation` and `eval` of a source into memory.
+
+    CIFAR-10 has 40,000, 10,000 and 10,000 examples in its own order; the digits, scaled from 8x8
+    grey values to 32x32 in three equal channels, have 1,257, 180 and 360 in a fixed random order.
+
+    Args:
+      source: `download`, `digits` or the path of an archive.
+      md5s: the MD5 of each archive that is accepted, by the archive's name.
+
+    Raises:
+      UsageError: no such source, no network for the download, or an archive that is damaged.
+      ImportError: a package that this source needs is not installed; it names the pip command.
+    """
+    if source == "download":
+        return _load_download()
+    if source == "digits":
+        return _load_digits()
+    with _open_archive(Path(source)) as file:
+        name = _archive_name(file, md5s)
+        file.seek(0)
+        return _load_archive(file, name)
+
+
+def _open_archive(path: Path) -> io.BufferedReader:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise UsageError(
+            "--source",
+            received=str(path),
+            accepted=_ACCEPTED,
+            remedy=f"Name one of these sources ({error.strerror}).",
+        ) from error
+
+
+def _archive_name(file: io.BufferedReader, md5s: Mapping[str, str]) -> str:
+    found = hashlib.file_digest(file, "md5").hexdigest()
+    for name, md5 in md5s.items():
+        if md5 == found:
+            return name
+    wanted = " or ".join(f"{md5} ({name})" for name, md5 in md5s.items())
+    raise UsageError(
+        "--source",
+        received=f"{file.name} of {file.tell()} bytes with MD5 {found}",
+        accepted=f"an archive with MD5 {wanted}",
+        remedy="The file is incomplete or another one: fetch it again, or use --source=digits.",
+    )
+
+
+def _load_archive(file: io.BufferedReader, name: str) -> dict[str, Split]:
+    """Reads an archive whose MD5 has been checked; unpickling it is safe only after that."""
+    if name == PYTHON_ARCHIVE:
+        wanted = {f"cifar-10-batches-py/{batch}": batch for batch in _BATCHES}
+        read_batch = _read_python_batch
+    else:
+        wanted = {f"cifar-10-batches-bin/{batch}.bin": batch for batch in _BATCHES}
+        read_batch = _read_binary_batch
+    batches: dict[str, Split] = {}
+    try:
+        # Members are read in memory, one pass; nothing of the archive is ever written to the disk.
+        with tarfile.open(fileobj=file, mode="r|gz") as archive:
+            for member in archive:
+                if member.name in wanted and member.isfile():
+                    content = archive.extractfile(member)
+                    assert content is not None  # Only a member that is no file gives None.
+                    batches[wanted[member.name]] = read_batch(content.read())
+        return {
+            split: Split(
+                np.concatenate([batches[batch].images for batch in names]),
+                np.concatenate([batches[batch].labels for batch in names]),
+            )
+            for split, names in _BATCHES_OF_SPLIT.items()
+        }
+    except (
+        OSError,
+        EOFError,
+        KeyError,
+        TypeError,
+        ValueError,
+        tarfile.TarError,
+        pickle.UnpicklingError,
+    ) as error:
+        raise UsageError(
+            "--source",
+            received=file.name,
+            accepted=f"a whole archive with the batches {', '.join(_BATCHES)}",
+            remedy=f"The file is incomplete or damaged: fetch it again ({error!r}).",
+        ) from error
+
+
+def _read_python_batch(content: bytes) -> Split:
+    batch = pickle.loads(content, encoding="bytes")
+    images = np.asarray(batch[b"data"], dtype=np.uint8)
+    return Split(images.reshape(-1, *IMAGE_SHAPE), np.asarray(batch[b"labels"], dtype=np.int64))
+
+
+def _read_binary_batch(content: bytes) -> Split:
+    # A record is one byte of label and the 3,072 bytes of the image.
+    rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, 1 + int(np.prod(IMAGE_SHAPE)))
+    return Split(rows[:, 1:].reshape(-1, *IMAGE_SHAPE), rows[:, 0].astype(np.int64))
+
+
+def _load_download() -> dict[str, Split]:
+    try:
+        import requests
+        import tensorflow_datasets as tfds
+
+        builder = tfds.builder("cifar10")
+        if not builder.is_prepared():
+            # Without a network tensorflow-datasets retries for more than three minutes.
+            requests.get(_ARCHIVE_URL, stream=True, timeout=_CONNECT_SECONDS).close()
+            builder.download_and_prepare()
+    except ImportError as error:
+        # tensorflow-datasets 4.9.10 needs importlib_resources and does not say so to pip.
+        raise ImportError(
+            f"--source=download: {error}. "
+            "Run: pip install tensorflow-datasets importlib_resources 'tensorflow-metadata<1.17'"
+        ) from error
+    except Exception as error:
+        # Requests, tensorflow-datasets, the disk: each raises its own, and the remedy is the same.
+        raise UsageError(
+            "--source",
+            received="download",
+            accepted=_ACCEPTED,
+            remedy="CIFAR-10 could not be downloaded: use --source=digits, or fetch "
+            f"{_ARCHIVE_URL} on another machine and pass its path as --source "
+            f"({type(error).__name__}: {error}).",
+        ) from error
+
+    whole = {split: _read_prepared(builder, split) for split in ("train", "test")}
+    # Four of the five training batches, which are of one size.
+    first_of_fifth = len(whole["train"].labels) * 4 // 5
+    return {
+        "train": Split(
+            whole["train"].images[:first_of_fifth], whole["train"].labels[:first_of_fifth]
+        ),
+        "validation": Split(
+            whole["train"].images[first_of_fifth:], whole["train"].labels[first_of_fifth:]
+        ),
+        "eval": whole["test"],
+    }
+
+
+def _read_prepared(builder: Any, split: str) -> Split:
+    """Reads one split in CIFAR-10's own order, which tensorflow-datasets keeps only in the ids."""
+    import tensorflow_datasets as tfds
+
+    read = tfds.ReadConfig(try_autocache=False)
+    batches = list(
+        tfds.as_numpy(builder.as_dataset(split=split, batch_size=1000, read_config=read))
+    )
+    order = np.argsort(np.concatenate([batch["id"] for batch in batches]))
+    images = np.concatenate([batch["image"] for batch in batches])[order]
+    labels = np.concatenate([batch["label"] for batch in batches])[order]
+    return Split(np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels.astype(np.int64))
+
+
+def _load_digits() -> dict[str, Split]:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise ImportError(
+            "--source=digits needs scikit-learn. Run: pip install 'tfdist[digits]'"
+        ) from error
+
+    digits = load_digits()
+    grey = np.rint(digits.images * (255 / _DIGITS_BRIGHTEST)).astype(np.uint8)
+    grey = grey.repeat(_DIGITS_SCALE, axis=1).repeat(_DIGITS_SCALE, axis=2)
+    images = np.repeat(grey[:, None], 3, axis=1)
+    # RandomState, since only its stream is promised to stay the same in every version of NumPy.
+    order = np.random.RandomState(_DIGITS_SEED).permutation(len(images))
+    splits: dict[str, Split] = {}
+    start = 0
+    for split, size in _DIGITS_SIZES.items():
+        chosen = order[start : start + size]
+        splits[split] = Split(images[chosen], digits.target[chosen].astype(np.int64))
+        start += size
+    return splits

@@ -1,0 +1,40 @@
+"""The one error that a person's mistake becomes, and how a program ends on it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+
+class UsageError(ValueError):
+    """Something given to tfdist (a flag, TF_CONFIG, a file) cannot be used as it is.
+
+    Args:
+      field: where the value came from, as the user spells it: `--task_index`, `TF_CONFIG task`.
+      received: the value that was found there.
+      accepted: what would have been accepted, in words.
+      remedy: what to do about it, as an imperative sentence.
+    """
+
+    def __init__(self, field: str, *, received: Any, accepted: str, remedy: str) -> None:
+        self.field = field
+        self.received = received
+        self.accepted = accepted
+        self.remedy = remedy
+        super().__init__(f"{field}: received {received!r}; accepted: {accepted}. {remedy}")
+
+
+@contextmanager
+def exit_on_usage_error() -> Iterator[None]:
+    """Prints a UsageError as one line on stderr and exits with code 2, as argparse does."""
+    try:
+        yield
+    except UsageError as error:
+        print(f"tfdist: error: {error}", file=sys.stderr, flush=True)
+        sys.exit(EXIT_USAGE)

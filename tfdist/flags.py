@@ -1,0 +1,109 @@
+"""The absl flags that a training script adopts.
+
+    tfdist.define_flags()
+    app.run(main, flags_parser=tfdist.parse_flags)
+
+A flag may be typed with dashes or underscores: `--task-index=1` is `--task_index=1`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from absl import flags
+
+from tfdist.discovery import ClusterFlags
+from tfdist.errors import EXIT_USAGE
+
+AUTO = "auto"
+
+_CLUSTER_FLAGS = {
+    "job_name": "The job that this task belongs to: chief, worker, ps or evaluator.",
+    "task_index": "The index of this task within its job, from 0.",
+    "chief_hosts": "The chief's host:port; where there is none, worker 0 is the chief.",
+    "worker_hosts": "The workers' host:port, separated by commas.",
+    "ps_hosts": "The parameter servers' host:port, separated by commas.",
+}
+_INTEGER_FLAGS = {
+    "num_gpus": "GPUs that a task uses; 0 trains on the CPU. By default all that are visible, "
+    "and none for a ps.",
+    "num_cpu_devices": "Logical CPU devices that mirrored and central_storage replicate over "
+    "where there is no GPU (default 1).",
+    "variable_partitions": "parameter_server: the most parts that a large variable is split "
+    "into, over the ps.",
+    "num_intra_threads": "Threads within one TensorFlow operation; 0 is all cores.",
+    "num_inter_threads": "TensorFlow operations run at a time; 0 is all cores.",
+}
+
+
+@dataclass(frozen=True)
+class JobFlags:
+    """The values of the flags of this module, None where a flag was not given."""
+
+    cluster: ClusterFlags = field(default_factory=ClusterFlags)
+    strategy: str = AUTO
+    all_reduce: str | None = None
+    num_gpus: int | None = None
+    num_cpu_devices: int | None = None
+    variable_partitions: int | None = None
+    num_intra_threads: int | None = None
+    num_inter_threads: int | None = None
+
+
+def define_flags() -> None:
+    """Defines tfdist's flags with absl, and lets every flag be typed with dashes.
+
+    Call it at the top of the script, before `app.run`: absl knows flags by one spelling only, so
+    the names in `sys.argv` are put into that spelling here.
+    """
+    sys.argv[1:] = with_underscores(sys.argv[1:])
+    flags.DEFINE_string(
+        "strategy", AUTO, "How training is distributed: auto or a name of the strategy table."
+    )
+    flags.DEFINE_string(
+        "all_reduce", None, "multi_worker_mirrored: the collective; auto, ring or nccl."
+    )
+    for name, meaning in _CLUSTER_FLAGS.items():
+        # Text, so that a wrong value is answered by the same check as one from TF_CONFIG.
+        flags.DEFINE_string(name, None, meaning)
+    for name, meaning in _INTEGER_FLAGS.items():
+        flags.DEFINE_integer(name, None, meaning, lower_bound=0)
+
+
+def read_flags(values: flags.FlagValues = flags.FLAGS) -> JobFlags:
+    """The flags' values; all at their defaults in a program that did not define them."""
+    if "strategy" not in values or not values.is_parsed():
+        return JobFlags()
+    given: dict[str, Any] = {
+        name: getattr(values, name) for name in ("strategy", "all_reduce", *_INTEGER_FLAGS)
+    }
+    cluster = {name: getattr(values, name) for name in _CLUSTER_FLAGS}
+    return JobFlags(cluster=ClusterFlags(**cluster), **given)
+
+
+def parse_flags(argv: Sequence[str]) -> list[str]:
+    """A `flags_parser` for `absl.app.run` that answers a mistake in one line, with exit code 2.
+
+    absl's own ends with 1, which launchers take for a failed training.
+    """
+    try:
+        return flags.FLAGS(list(argv))
+    except flags.Error as error:
+        print(f"tfdist: error: {error}", file=sys.stderr)
+        print("Run with --help for the flags of this script.", file=sys.stderr, flush=True)
+        sys.exit(EXIT_USAGE)
+
+
+def with_underscores(arguments: Sequence[str]) -> list[str]:
+    """`--train-batch-size=16` as `--train_batch_size=16`; nothing after a lone `--` is changed."""
+    result = list(arguments)
+    for position, argument in enumerate(result):
+        if argument == "--":
+            break
+        if argument.startswith("--"):
+            name, equals, value = argument[2:].partition("=")
+            result[position] = "--" + name.replace("-", "_") + equals + value
+    return result

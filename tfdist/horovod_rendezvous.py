@@ -1,0 +1,119 @@
+"""Horovod's rendezvous over Gloo, without `horovodrun`.
+
+    environ.update(environment(slots, rank=1, host="10.0.0.1", port=2222))
+    with serve(slots, "10.0.0.1", 2222):      # in one process of the job
+        ...
+
+The variables and the server are those of Horovod 0.28's own launcher (`horovod.runner.gloo_run`).
+The key-value server takes unauthenticated writes: bind it to loopback or to a trusted network.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One rank's place: its host, and its numbers in the job, on its host and across hosts."""
+
+    host: str
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+def slots(hosts: Sequence[str]) -> tuple[Slot, ...]:
+    """One slot a rank, ranks in the order of `hosts`; equal hosts share a machine.
+
+    As in `horovod.runner.common.util.hosts.get_host_assignments`: `cross_rank` counts the hosts
+    that have a slot of the same local rank.
+    """
+    distinct = list(dict.fromkeys(hosts))
+    result = []
+    for rank, host in enumerate(hosts):
+        local_rank = hosts[:rank].count(host)
+        peers = [name for name in distinct if hosts.count(name) > local_rank]
+        result.append(
+            Slot(
+                host=host,
+                rank=rank,
+                size=len(hosts),
+                local_rank=local_rank,
+                local_size=hosts.count(host),
+                cross_rank=peers.index(host),
+                cross_size=len(peers),
+            )
+        )
+    return tuple(result)
+
+
+def environment(slot: Slot, host: str, port: int) -> dict[str, str]:
+    """The variables with which `hvd.init()` finds the rendezvous at `host:port` as `slot`."""
+    variables = {
+        "HOROVOD_HOSTNAME": slot.host,
+        "HOROVOD_RANK": str(slot.rank),
+        "HOROVOD_SIZE": str(slot.size),
+        "HOROVOD_LOCAL_RANK": str(slot.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(slot.local_size),
+        "HOROVOD_CROSS_RANK": str(slot.cross_rank),
+        "HOROVOD_CROSS_SIZE": str(slot.cross_size),
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": host,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+    }
+    if _is_loopback(host):
+        variables["HOROVOD_GLOO_IFACE"] = "lo"
+    return variables
+
+
+@contextmanager
+def serve(all_slots: Sequence[Slot], host: str, port: int) -> Iterator[int]:
+    """Serves the rendezvous on `host` while the block runs; yields the port (0 picks a free one).
+
+    Raises:
+      ModuleNotFoundError: Horovod is not installed.
+      OSError: the port cannot be bound.
+    """
+    from horovod.runner.common.util.hosts import SlotInfo
+    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+    server = RendezvousHTTPServer((host, port), RendezvousHandler, 0)
+    server.init(
+        [
+            SlotInfo(
+                hostname=slot.host,
+                rank=slot.rank,
+                local_rank=slot.local_rank,
+                cross_rank=slot.cross_rank,
+                size=slot.size,
+                local_size=slot.local_size,
+                cross_size=slot.cross_size,
+            )
+            for slot in all_slots
+        ]
+    )
+    thread = threading.Thread(target=server.serve_forever, name="rendezvous", daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

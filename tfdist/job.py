@@ -1,0 +1,100 @@
+"""The start of a task: finds the cluster, chooses the strategy, builds the job.
+
+job = tfdist.init()
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from absl import logging
+
+from tfdist import strategies
+from tfdist.cluster import host_and_port
+from tfdist.discovery import Discovery, discover
+from tfdist.errors import UsageError, exit_on_usage_error
+from tfdist.flags import AUTO, JobFlags, read_flags
+
+if TYPE_CHECKING:
+    from tfdist.strategies.base import Job
+
+#: What `tfdist run` tells its tasks; `--strategy` goes before it.
+STRATEGY_VARIABLE = "TFDIST_STRATEGY"
+
+
+def init() -> Job:
+    """This process's part in the job that flags, TF_CONFIG or `horovodrun` describe.
+
+    Reads tfdist's flags if the script has defined and parsed them, and the environment once.
+    Prints one line that says what was found. A mistake in either is printed as one line and ends
+    the process with exit code 2, as argparse does.
+    """
+    with exit_on_usage_error():
+        return create(read_flags(), os.environ)
+
+
+def create(options: JobFlags, environ: Mapping[str, str]) -> Job:
+    """`init` with its inputs as arguments.
+
+    Raises:
+      UsageError: a flag or a variable cannot be used as it is; the error names it.
+    """
+    found = discover(options.cluster, environ)
+    name = options.strategy
+    if name == AUTO:
+        name = environ.get(STRATEGY_VARIABLE) or AUTO
+    if name == AUTO:
+        name = strategies.choose(found.cluster, found.source)
+    job_class = strategies.load(name)
+    job_class.check(found.cluster, options)
+    if found.task.type == "evaluator":
+        # Outside the cluster, so a strategy that spans it has no place for this task.
+        job_class = strategies.load("one_device")
+        options = replace(options, all_reduce=None, num_cpu_devices=None, variable_partitions=None)
+    elif job_class.binds_address(found.cluster, found.task):
+        _check_port_is_free(found)
+    _set_up_tensorflow(options)
+    print(f"tfdist: {found.task} of {found.cluster} ({found.source}), {name}", file=sys.stderr)
+    return job_class(found.cluster, found.task, options)
+
+
+def _set_up_tensorflow(options: JobFlags) -> None:
+    import tensorflow as tf
+
+    # `absl.app` turns on a level at which TensorFlow reports every collective that it traces and
+    # every session configuration; its own logger and absl's both
+    # have a say in it, and would print what is left twice.
+    tf.get_logger().setLevel("WARNING")
+    tf.get_logger().propagate = False
+    if logging.get_verbosity() == logging.INFO:
+        logging.set_verbosity(logging.WARNING)
+    if options.num_intra_threads is not None:
+        tf.config.threading.set_intra_op_parallelism_threads(options.num_intra_threads)
+    if options.num_inter_threads is not None:
+        tf.config.threading.set_inter_op_parallelism_threads(options.num_inter_threads)
+
+
+def _check_port_is_free(found: Discovery) -> None:
+    """Refuses a port that another process listens on; TensorFlow says so on stderr alone."""
+    address = found.cluster.address(found.task)
+    _, port = host_and_port(address)
+    with socket.socket() as probe:
+        # As gRPC does, so that a port which is only held for this task counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise
+            raise UsageError(
+                f"address of {found.task}",
+                received=address,
+                accepted="a port that this process may bind",
+                remedy=f"{error.strerror}: choose another port, or end the process that has it.",
+            ) from None

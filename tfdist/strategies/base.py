@@ -1,0 +1,259 @@
+"""The contract of a strategy: what a training script may ask of its job.
+
+    job = tfdist.init()
+    with job.scope():
+        model.compile(optimizer=job.optimizer(tf.keras.optimizers.SGD(job.scaled_lr(0.1))), …)
+    model.fit(job.dataset(train_input), epochs=10, callbacks=job.callbacks(output_dir))
+
+`train_input` takes a `tf.distribute.InputContext` and returns a `tf.data.Dataset` of batches of the
+per-replica size, sharded by the context; this holds under every strategy.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from tfdist.cluster import Cluster, Task
+from tfdist.errors import UsageError
+from tfdist.flags import JobFlags
+
+DatasetFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
+
+
+class Job:
+    """This task's part in a training job; a subclass for each strategy.
+
+    Attributes:
+      name: the strategy's name in the table.
+      cluster: the job's tasks; empty for a process by itself and under `horovodrun`.
+      task: this task.
+      strategy: the `tf.distribute.Strategy`, for custom loops; TensorFlow's default one where
+        TensorFlow does not do the distributing. Not set in a task that serves.
+    """
+
+    name: ClassVar[str]
+    #: The flags that only some strategies have a use for and this one takes.
+    flags: ClassVar[frozenset[str]] = frozenset()
+    #: Whether several tasks may train together, and whether ps may hold the variables.
+    spans_tasks: ClassVar[bool] = False
+    uses_ps: ClassVar[bool] = False
+
+    #: The device whose machine reads and writes checkpoints; None for each variable's own.
+    io_device: ClassVar[str | None] = None
+
+    strategy: tf.distribute.Strategy
+
+    def __init__(self, cluster: Cluster, task: Task, options: JobFlags) -> None:
+        self.cluster = cluster
+        self.task = task
+        self._local_datasets: list[tf.data.Dataset] = []
+        self._set_up(options)
+
+    # What a subclass says of itself.
+
+    def _set_up(self, options: JobFlags) -> None:
+        """Builds `self.strategy`, or whatever else this strategy's engine needs."""
+        raise NotImplementedError
+
+    def _distribute(self, dataset_fn: DatasetFunction, training: bool) -> tf.data.Dataset:
+        """The dataset that Keras is given; see `dataset` and `eval_dataset`."""
+        raise NotImplementedError
+
+    # What a training script asks.
+
+    @property
+    def serves(self) -> bool:
+        """Whether this task only serves others: `serve()` is then all that it has to do."""
+        return False
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether this task is the evaluator, which follows the training from outside."""
+        return self.task.type == "evaluator"
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this task is the one that writes to the output directory."""
+        return not self.evaluates and (not self.cluster or self.task == self.cluster.leader)
+
+    @property
+    def num_replicas(self) -> int:
+        """Replicas over the cluster whose gradients meet in one update; 1 where updates are
+        asynchronous (`tf.distribute.Strategy.num_replicas_in_sync`)."""
+        return int(self.strategy.num_replicas_in_sync)
+
+    @property
+    def num_local_replicas(self) -> int:
+        """The replicas of this task, over which its share of a batch is split."""
+        return self.num_replicas
+
+    @property
+    def saves(self) -> bool:
+        """Whether this task takes part in saving a checkpoint."""
+        return self.is_chief
+
+    @property
+    def verbose(self) -> int:
+        """`verbose` for Keras: a progress bar on the chief's terminal, a line an epoch where the
+        chief's output goes to a file, nothing from the other tasks."""
+        if not self.is_chief:
+            return 0
+        return 1 if sys.stdout.isatty() else 2
+
+    def serve(self) -> None:
+        """Serves the other tasks until the chief has ended, then returns."""
+        raise RuntimeError(f"{self.task} trains under {self.name}: there is nothing to serve.")
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """The scope in which the model, its optimizer and its metrics are to be made."""
+        scope: AbstractContextManager[Any] = self.strategy.scope()
+        return scope
+
+    def global_batch_size(self, per_replica: int) -> int:
+        """Examples behind one update of the weights: `per_replica` times `num_replicas`."""
+        return per_replica * self.num_replicas
+
+    def scaled_lr(self, learning_rate: float) -> float:
+        """`learning_rate` of one replica scaled to the batch behind one update.
+
+        The linear scaling rule of Goyal et al. 2017 (arXiv:1706.02677): unchanged where updates
+        are asynchronous, because each is made of one worker's batch.
+        """
+        return learning_rate * self.num_replicas
+
+    def optimizer(self, optimizer: Any) -> Any:
+        """The optimizer to compile the model with."""
+        return optimizer
+
+    def dataset(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
+        """What `model.fit` must be given; call it in every task that trains.
+
+        Each example of the shards that `dataset_fn` returns is seen once an epoch over the
+        cluster, however the sizes divide. Only Horovod needs equal steps everywhere: there a rank
+        whose shard makes fewer batches repeats one example for each batch that it lacks.
+        An infinite dataset wants `steps_per_epoch`, as everywhere in Keras.
+        """
+        return self._distribute(dataset_fn, training=True)
+
+    def eval_dataset(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
+        """What `validation_data` must be given: as `dataset`, and without any repeat."""
+        return self._distribute(dataset_fn, training=False)
+
+    def callbacks(
+        self, output_dir: str, *, batch_size: int | None = None, keep: int = 5
+    ) -> list[tf.keras.callbacks.Callback]:
+        """The callbacks of `model.fit`: resume, checkpoints, logs and what the engine needs.
+
+        Args:
+          output_dir: the directory that all tasks share; `tfdist.checkpoints` has its layout.
+          batch_size: examples behind one update (`global_batch_size`); with it the logs say
+            `examples_per_second` over the cluster.
+          keep: how many checkpoints are kept.
+        """
+        from tfdist import callbacks
+
+        return callbacks.standard(self, output_dir, batch_size=batch_size, keep=keep)
+
+    def evaluate(
+        self, model: tf.keras.Model, dataset_fn: DatasetFunction, output_dir: str | None = None
+    ) -> dict[str, float]:
+        """Evaluates each example exactly once over the cluster; returns the metrics by name.
+
+        In a task that trains, the model as it is; every such task calls it. In the evaluator, each
+        new checkpoint in `output_dir` until the training has ended; returns the last one's.
+        """
+        if not self.evaluates:
+            return self._evaluate(model, dataset_fn)
+        if output_dir is None:
+            raise UsageError(
+                "output_dir",
+                received=None,
+                accepted="the training's output directory",
+                remedy="Tell the evaluator where the checkpoints are.",
+            )
+        from tfdist import evaluation
+
+        return evaluation.follow(self, model, dataset_fn, output_dir)
+
+    # For this package's callbacks.
+
+    def _evaluate(self, model: tf.keras.Model, dataset_fn: DatasetFunction) -> dict[str, float]:
+        logs: dict[str, float] = model.evaluate(
+            self.eval_dataset(dataset_fn), return_dict=True, verbose=0
+        )
+        return logs
+
+    def engine_callbacks(self) -> list[tf.keras.callbacks.Callback]:
+        """The callbacks that the engine itself needs; they come before all others."""
+        return []
+
+    def start_equal(self, model: tf.keras.Model, epoch: int) -> int:
+        """Makes every task that trains start from the same state; collective over them.
+
+        Args:
+          model: the model, as this task has restored it.
+          epoch: the number of finished epochs, as this task has read it.
+
+        Returns:
+          The number of finished epochs to go on from.
+
+        Raises:
+          RuntimeError: the tasks found different checkpoints, so they do not share a directory.
+        """
+        return epoch
+
+    def skip_epochs(self, epochs: int) -> None:
+        """Brings shuffling to where it stood after `epochs`, for a resume that repeats no order."""
+        for dataset in self._local_datasets:
+            for _ in range(epochs):
+                iter(dataset)
+
+    # Checks, before anything of TensorFlow is set up.
+
+    @classmethod
+    def binds_address(cls, cluster: Cluster, task: Task) -> bool:
+        """Whether `task` itself listens on its address."""
+        return bool(cluster)
+
+    @classmethod
+    def check(cls, cluster: Cluster, options: JobFlags) -> None:
+        """Raises UsageError where this strategy cannot be had on that cluster or with a flag."""
+        trainers = len(cluster.trainers)
+        if trainers > 1 and not cls.spans_tasks:
+            raise UsageError(
+                "--strategy",
+                received=f"{cls.name} with {cluster}",
+                accepted=f"{cls.name} in one process",
+                remedy="Leave the cluster out, or choose a strategy that spans tasks.",
+            )
+        if cluster.ps and not cls.uses_ps:
+            raise UsageError(
+                "--strategy",
+                received=f"{cls.name} with {cluster}",
+                accepted=f"{cls.name} without ps",
+                remedy="Take the ps out of the cluster, or choose parameter_server.",
+            )
+        for flag in ("all_reduce", "num_cpu_devices", "variable_partitions"):
+            value = getattr(options, flag)
+            if value is not None and flag not in cls.flags:
+                raise UsageError(
+                    f"--{flag}",
+                    received=value,
+                    accepted=f"nothing under {cls.name}",
+                    remedy="Leave it out, or choose a strategy that it applies to.",
+                )
+
+
+def choice(flag: str, value: str | None, accepted: dict[str, Any]) -> Any:
+    """What `accepted` has for a flag's value, `auto` where the flag was not given."""
+    value = value or "auto"
+    if value not in accepted:
+        raise UsageError(
+            flag, received=value, accepted=", ".join(accepted), remedy="Choose one of these."
+        )
+    return accepted[value]

@@ -1,0 +1,101 @@
+"""How a dataset that is sharded already reaches Keras, which would shard and split it again.
+
+    dataset = for_keras(Shards(local), steps)    # a tf.data.Dataset, with which `fit` can start
+    class Strategy(TakesShards, tf.distribute.MirroredStrategy): …
+
+Keras calls `strategy.experimental_distribute_dataset`, which takes a batch for the global one and
+divides it. `TakesShards` recognises what `for_keras` returned and gives each replica its own batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+UNKNOWN = int(tf.data.UNKNOWN_CARDINALITY)
+INFINITE = int(tf.data.INFINITE_CARDINALITY)
+
+_SHARDS = "_tfdist_shards"
+
+
+@dataclass(frozen=True)
+class Shards:
+    """What a dataset of `job.dataset` stands for.
+
+    Attributes:
+      local: this task's shard, in batches of the per-replica size.
+      makers: for each worker a function that makes its shard, where the chief places them.
+    """
+
+    local: tf.data.Dataset
+    makers: tuple[Callable[[], tf.data.Dataset], ...] = ()
+
+
+def for_keras(shards: Shards, steps: int) -> tf.data.Dataset:
+    """A dataset of the shards' elements that says it has `steps` of them, and remembers them.
+
+    Args:
+      shards: what will be read in its place.
+      steps: steps of an epoch, the same in every task; UNKNOWN or INFINITE where that is so.
+    """
+    local = shards.local
+    if steps == UNKNOWN:
+        # A filter hides the cardinality of this task's shard, which is not that of an epoch.
+        keras_dataset = local.filter(lambda *_: True)
+    elif steps == INFINITE:
+        keras_dataset = local.repeat()
+    else:
+        keras_dataset = local.apply(tf.data.experimental.assert_cardinality(steps))
+    setattr(keras_dataset, _SHARDS, shards)
+    return keras_dataset
+
+
+def shards_of(dataset: Any) -> Shards | None:
+    """The shards that `for_keras` was given; None for any other dataset.
+
+    Raises:
+      ValueError: the dataset was made from such a one, as Keras does for `class_weight`.
+    """
+    shards: Shards | None = getattr(dataset, _SHARDS, None)
+    if shards is None and isinstance(dataset, tf.data.Dataset):
+        ancestors = list(dataset._inputs())
+        while ancestors:
+            ancestor = ancestors.pop()
+            if hasattr(ancestor, _SHARDS):
+                raise ValueError(
+                    "A dataset of job.dataset was changed before it was distributed (Keras does "
+                    "so for class_weight). Make the change in the dataset function: return "
+                    "sample weights as a third element, for instance."
+                )
+            ancestors.extend(ancestor._inputs())
+    return shards
+
+
+def with_repeats(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
+    """`dataset` and after it `count` batches of one example, its first, over again."""
+    return dataset.concatenate(dataset.take(1).unbatch().take(1).batch(1).repeat(count))
+
+
+def with_empty_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
+    """`dataset` and after it `count` batches without an example."""
+    empty = dataset.take(1).map(
+        lambda *batch: tf.nest.map_structure(lambda tensor: tensor[:0], batch)
+    )
+    if not isinstance(dataset.element_spec, tuple):
+        empty = empty.map(lambda batch: batch)
+    return dataset.concatenate(empty.repeat(count))
+
+
+class TakesShards:
+    """For a `tf.distribute.Strategy`: gives each replica the batches of its own task's shard."""
+
+    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+        shards = shards_of(dataset)
+        if shards is None:
+            return super().experimental_distribute_dataset(dataset, options)  # type: ignore[misc]
+        return self.distribute_datasets_from_function(  # type: ignore[attr-defined]
+            lambda _: shards.local, options
+        )

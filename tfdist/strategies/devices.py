@@ -1,0 +1,48 @@
+"""The devices of this task: which GPUs it sees, and CPUs in their place.
+
+devices = use_devices(num_gpus=None, num_cpu_devices=2)   # ['GPU:0', …] or ['CPU:0', 'CPU:1']
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfdist.errors import UsageError
+
+
+def use_devices(num_gpus: int | None, num_cpu_devices: int = 1) -> list[str]:
+    """Makes this task's GPUs visible, or divides its CPU; returns the devices to compute on.
+
+    Args:
+      num_gpus: how many of the machine's GPUs; None for all, 0 for none.
+      num_cpu_devices: logical devices that the CPU is divided into where no GPU is used.
+
+    Raises:
+      UsageError: the machine has fewer GPUs, or both GPUs and logical CPU devices were asked for.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    if num_gpus is not None:
+        if num_gpus > len(gpus):
+            raise UsageError(
+                "--num_gpus",
+                received=num_gpus,
+                accepted=f"0 to {len(gpus)} (TensorFlow sees {len(gpus)} GPUs here)",
+                remedy="Train on the CPU with --num_gpus=0, or mend the GPU's driver.",
+            )
+        gpus = gpus[:num_gpus]
+        tf.config.set_visible_devices(gpus, "GPU")
+    if gpus:
+        if num_cpu_devices > 1:
+            raise UsageError(
+                "--num_cpu_devices",
+                received=num_cpu_devices,
+                accepted="1 where GPUs are used",
+                remedy="Add --num_gpus=0 to replicate over the CPU.",
+            )
+        return [f"GPU:{index}" for index in range(len(gpus))]
+    if num_cpu_devices > 1:
+        tf.config.set_logical_device_configuration(
+            tf.config.list_physical_devices("CPU")[0],
+            [tf.config.LogicalDeviceConfiguration()] * num_cpu_devices,
+        )
+    return [f"CPU:{index}" for index in range(num_cpu_devices)]

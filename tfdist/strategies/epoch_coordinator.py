@@ -1,0 +1,254 @@
+"""Epochs under the parameter-server strategy: each worker reads its own shard, once an epoch.
+
+    EpochCoordinator(strategy)     # before Keras asks for the strategy's coordinator
+    model.fit(job.dataset(train_input), epochs=10)
+
+A `ClusterCoordinator` gives a step to whichever worker is free, so with finite shards a fast worker
+runs out while others have data left. Here a step on a shard that has run out does nothing and says
+so, and the epoch ends when every worker has said so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tfdist.strategies import datasets
+
+_STEPS_AHEAD = 8  # for each worker, so that none waits for the coordinator
+_RETRY_SECONDS = 0.01  # between two tries to reach the workers that still have data
+_LOST_SECONDS = 30.0  # a worker that takes no step for so long, the others idle, counts as lost
+
+
+class PassesShards(tf.distribute.ParameterServerStrategy):
+    """A `ParameterServerStrategy` that leaves a dataset of `job.dataset` to its coordinator."""
+
+    def __init__(self, cluster_resolver: Any, variable_partitioner: Any = None) -> None:
+        self.num_workers = len(cluster_resolver.cluster_spec().job_tasks("worker"))
+        super().__init__(cluster_resolver, variable_partitioner)
+
+    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+        if datasets.shards_of(dataset) is not None:
+            return dataset
+        return super().experimental_distribute_dataset(dataset, options)
+
+
+class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
+    """A `ClusterCoordinator` that reads each worker's shard to its end in every epoch."""
+
+    _epoch: _Epoch | None = None
+
+    def __init__(self, strategy: PassesShards) -> None:
+        # A strategy has one coordinator: whoever asks for another is given this, made again.
+        super().__init__(strategy)
+        self.num_workers = strategy.num_workers
+        self._guarded: dict[Any, Any] = {}
+
+    def create_per_worker_dataset(self, dataset_fn: Any) -> Any:
+        """As TensorFlow's; a dataset of `job.dataset` becomes one shard a worker."""
+        shards = datasets.shards_of(dataset_fn)
+        if shards is None:
+            return super().create_per_worker_dataset(dataset_fn)
+
+        @tf.autograph.experimental.do_not_convert
+        def shard_of_this_worker(_: tf.distribute.InputContext) -> tf.data.Dataset:
+            variant = tf.switch_case(
+                _this_worker(),
+                [_maker_of_variant(make) for make in shards.makers],
+            )
+            return tf.data.experimental.from_variant(variant, shards.local.element_spec)
+
+        return _PerWorkerShards(
+            self,
+            super().create_per_worker_dataset(
+                lambda: self.strategy.distribute_datasets_from_function(shard_of_this_worker)
+            ),
+        )
+
+    def schedule(self, fn: Any, args: Any = None, kwargs: Any = None) -> Any:
+        """As TensorFlow's; a step of an epoch may turn out to find no data.
+
+        Raises:
+          StopIteration: the first epoch of a dataset has ended, which tells Keras its length.
+          ValueError: `steps_per_execution` is more than 1.
+        """
+        if not (args and isinstance(args[0], _Epoch)):
+            return super().schedule(fn, args, kwargs)
+        if len(args) > 1:
+            raise ValueError(
+                "steps_per_execution: received more than 1; accepted: 1 under parameter_server. "
+                "Leave it out of model.compile."
+            )
+        self._epoch = args[0]
+        return self._epoch.step(fn)
+
+    def schedule_guarded(self, fn: Any, iterator: Any) -> Any:
+        """Schedules `fn` on the next batch of whichever worker is free, if it has one."""
+        if fn not in self._guarded:
+            self._guarded[fn] = _guard(fn)
+        return super().schedule(self._guarded[fn], (iterator,))
+
+    def join(self) -> None:
+        """As TensorFlow's; an epoch that is to run to the end of its data does so first."""
+        epoch, self._epoch = self._epoch, None
+        if epoch is not None:
+            epoch.finish()
+        super().join()
+
+
+class _PerWorkerShards:
+    """The datasets on the workers; each `iter` is an epoch."""
+
+    def __init__(self, coordinator: EpochCoordinator, per_worker: Any) -> None:
+        self.coordinator = coordinator
+        self.runs_to_end = False
+        self._per_worker = per_worker
+
+    def __iter__(self) -> _Epoch:
+        return _Epoch(self)
+
+    def iterators(self) -> Any:
+        """New iterators on the workers."""
+        return iter(self._per_worker)
+
+
+class _Epoch:
+    """The workers' iterators, read to the end of each.
+
+    Keras asks for steps until one raises StopIteration, at the end of the first epoch. From then on
+    it asks for as many steps an epoch, and `finish` adds what the workers' pace makes missing.
+    """
+
+    def __init__(self, shards: _PerWorkerShards) -> None:
+        self._shards = shards
+        # Made at the first step: Keras asks for an iterator once more than it uses one.
+        self._iterators: Any = None
+        self._in_flight: deque[_Step] = deque()
+        self._ended: set[int] = set()
+        self._last_progress = time.monotonic()
+        self._fn: Any = None
+        self._last_step: _Step | None = None
+
+    def __iter__(self) -> _Epoch:
+        return self
+
+    def __next__(self) -> Any:
+        raise TypeError("The batches of an epoch are on the workers: schedule a step with it.")
+
+    def step(self, fn: Any) -> _Step:
+        self._fn = fn
+        if self._iterators is None:
+            self._iterators = self._shards.iterators()
+            self._last_progress = time.monotonic()
+        while len(self._in_flight) >= _STEPS_AHEAD * self._shards.coordinator.num_workers:
+            self._take_result()
+        if self._is_over() and not self._shards.runs_to_end:
+            self._shards.runs_to_end = True
+            self._take_all_results()
+            raise StopIteration
+        if not self._is_over():
+            result = self._shards.coordinator.schedule_guarded(fn, self._iterators)
+            self._last_step = _Step(result)
+            self._in_flight.append(self._last_step)
+        assert self._last_step is not None
+        return self._last_step
+
+    def finish(self) -> None:
+        while self._shards.runs_to_end and not self._is_over():
+            self.step(self._fn)
+        self._take_all_results()
+
+    def _is_over(self) -> bool:
+        if len(self._ended) == self._shards.coordinator.num_workers:
+            return True
+        if time.monotonic() - self._last_progress < _LOST_SECONDS or not self._ended:
+            return False
+        lost = sorted(set(range(self._shards.coordinator.num_workers)) - self._ended)
+        logging.warning(
+            "The epoch ends without the rest of the data of worker %s, which takes no step.",
+            ", ".join(map(str, lost)),
+        )
+        self._ended.update(lost)
+        return True
+
+    def _take_all_results(self) -> None:
+        while self._in_flight:
+            self._take_result()
+
+    def _take_result(self) -> None:
+        worker, had_data, _ = self._in_flight.popleft().result()
+        if had_data:
+            self._last_progress = time.monotonic()
+        elif worker not in self._ended:
+            self._ended.add(worker)
+            self._last_progress = time.monotonic()
+        else:
+            # It would take every step from the workers that still have data.
+            time.sleep(_RETRY_SECONDS)
+
+
+class _Step(tf.distribute.experimental.coordinator.RemoteValue):
+    """The logs of a step, as Keras expects them from a coordinator."""
+
+    def __init__(self, remote_value: Any) -> None:
+        self._remote_value = remote_value
+
+    def result(self) -> tuple[int, bool, Any]:
+        """The worker that ran the step, whether it had data, and the logs; waits for them."""
+        worker, had_data, logs = self._remote_value.fetch()
+        return int(worker), bool(had_data), logs
+
+    def fetch(self) -> Any:
+        return self.result()[2]
+
+    def get(self) -> Any:
+        return self._remote_value.get()[2]
+
+
+class _OneBatch:
+    """An iterator over the one batch that a step was given."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+
+    def __next__(self) -> Any:
+        return self._batch
+
+
+def _guard(fn: Any) -> Any:
+    """`fn` of an iterator, made to do nothing where the iterator has run out."""
+    step = fn.python_function
+
+    @tf.function
+    def guarded(iterator: Any) -> tuple[tf.Tensor, tf.Tensor, Any]:
+        batch = iterator.get_next_as_optional()
+        specs: list[Any] = []
+
+        def with_data() -> Any:
+            logs = step(_OneBatch(batch.get_value()))
+            specs.append(tf.nest.map_structure(tf.TensorSpec.from_tensor, logs))
+            return logs
+
+        def without_data() -> Any:
+            return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs[0])
+
+        had_data = batch.has_value()
+        logs = tf.cond(had_data, with_data, without_data)
+        return _this_worker(), had_data, logs
+
+    return guarded
+
+
+def _this_worker() -> tf.Tensor:
+    """The index of the worker that runs the function being traced; int32, shape []."""
+    index = tf.distribute.coordinator.experimental_get_current_worker_index()
+    return tf.cast(index, tf.int32)
+
+
+def _maker_of_variant(make: Callable[[], tf.data.Dataset]) -> Callable[[], tf.Tensor]:
+    return lambda: tf.data.experimental.to_variant(make())

@@ -1,0 +1,188 @@
+"""`horovod`: ring all-reduce by Horovod, over Gloo, MPI or NCCL.
+
+Started by `horovodrun` (or `tfdist run`), Horovod's own environment says who is who. Started from
+a cluster description, chief and workers are the ranks in that order, and rank 0 serves Horovod's
+rendezvous on its address.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import horovod_rendezvous as rendezvous
+from tfdist.cluster import Cluster, Task, host_and_port
+from tfdist.flags import JobFlags
+from tfdist.strategies import datasets
+from tfdist.strategies.base import DatasetFunction, Job
+from tfdist.strategies.devices import use_devices
+
+try:
+    import horovod.tensorflow as hvd
+except ImportError as error:
+    raise ImportError(
+        "The strategy horovod needs Horovod, built against this TensorFlow: "
+        "run scripts/build_horovod, or pip install 'tfdist[horovod]'."
+    ) from error
+
+
+class Horovod(Job):
+    """Every rank with a copy of the variables; Horovod averages the gradients."""
+
+    name = "horovod"
+    spans_tasks = True
+
+    @classmethod
+    def binds_address(cls, cluster: Cluster, task: Task) -> bool:
+        return bool(cluster) and task == cluster.leader
+
+    @property
+    def is_chief(self) -> bool:
+        return bool(hvd.rank() == 0)
+
+    @property
+    def num_replicas(self) -> int:
+        return int(hvd.size())
+
+    @property
+    def num_local_replicas(self) -> int:
+        return 1
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def optimizer(self, optimizer: Any) -> Any:
+        """`optimizer` with its gradients averaged over the ranks."""
+        return hvd.DistributedOptimizer(optimizer)
+
+    def engine_callbacks(self) -> list[tf.keras.callbacks.Callback]:
+        return [_ClusterMetrics()]
+
+    def start_equal(self, model: tf.keras.Model, epoch: int) -> int:
+        """Gives every rank the epoch, the weights and the optimizer's state of rank 0."""
+        optimizer_variables = model.optimizer.variables
+        if callable(optimizer_variables):
+            optimizer_variables = optimizer_variables()
+        hvd.broadcast_variables([*model.variables, *optimizer_variables], root_rank=0)
+        return int(hvd.broadcast(tf.constant(epoch, tf.int64), root_rank=0))
+
+    def _set_up(self, options: JobFlags) -> None:
+        if self.cluster:
+            self._find_the_others()
+        hvd.init()
+        gpus = use_devices(options.num_gpus)
+        if gpus[0].startswith("GPU"):
+            visible = tf.config.get_visible_devices("GPU")
+            tf.config.set_visible_devices(visible[hvd.local_rank() % len(visible)], "GPU")
+        self.strategy = tf.distribute.get_strategy()
+
+    def _find_the_others(self) -> None:
+        trainers = self.cluster.trainers
+        host, port = host_and_port(self.cluster.address(trainers[0]))
+        slots = rendezvous.slots(
+            [host_and_port(self.cluster.address(task))[0] for task in trainers]
+        )
+        rank = trainers.index(self.task)
+        if rank == 0:
+            server = rendezvous.serve(slots, host, port)
+            server.__enter__()
+            atexit.register(server.__exit__, None, None, None)
+        # Horovod reads the environment only, in hvd.init().
+        os.environ.update(rendezvous.environment(slots[rank], host, port))
+
+    def _distribute(self, dataset_fn: DatasetFunction, training: bool) -> tf.data.Dataset:
+        local = self._shard(dataset_fn)
+        if not training:
+            return local
+        self._local_datasets.append(local)
+        batches = int(local.cardinality())
+        if batches == datasets.UNKNOWN:
+            # Read once: a rank must know before an epoch whether the others have more.
+            batches = int(local.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1))
+        if batches == datasets.INFINITE:
+            return local
+        everywhere = [int(count) for count in hvd.allgather(tf.constant([batches], tf.int64))]
+        if min(everywhere) == 0:
+            raise RuntimeError(
+                f"rank {everywhere.index(0)} of {hvd.size()} got no example to train on: "
+                "train on fewer ranks, or on more data."
+            )
+        steps = max(everywhere)
+        if batches < steps:
+            local = datasets.with_repeats(local, steps - batches)
+        return local.apply(tf.data.experimental.assert_cardinality(steps))
+
+    def _shard(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
+        return dataset_fn(
+            tf.distribute.InputContext(
+                num_input_pipelines=hvd.size(),
+                input_pipeline_id=hvd.rank(),
+                num_replicas_in_sync=hvd.size(),
+            )
+        )
+
+    def _evaluate(self, model: tf.keras.Model, dataset_fn: DatasetFunction) -> dict[str, float]:
+        local = self._shard(dataset_fn)
+        has_data = any(True for _ in local.take(1))
+        if not all(hvd.allgather(tf.constant([has_data])).numpy()):
+            # Fewer batches than ranks: each evaluates all of them, and there is nothing to sum.
+            logs: dict[str, float] = model.evaluate(
+                dataset_fn(tf.distribute.InputContext()), return_dict=True, verbose=0
+            )
+            return logs
+        model.evaluate(local, verbose=0)
+        return _summed_results(model)
+
+
+class _ClusterMetrics(tf.keras.callbacks.Callback):
+    """Puts the metrics of all ranks' examples into the logs in place of this rank's.
+
+    The metrics' variables are sums, as TensorFlow's own strategies take them to be, so that summing
+    them over the ranks counts each example once, also where the ranks have unequally many.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._training: dict[str, float] | None = None
+        self._validation: dict[str, float] = {}
+        self._in_epoch = False
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        self._training, self._validation, self._in_epoch = None, {}, True
+
+    def on_test_begin(self, logs: dict[str, float] | None = None) -> None:
+        # Evaluation resets the metrics, so the training's are read here.
+        if self._in_epoch:
+            self._training = _summed_results(self.model)
+
+    def on_test_end(self, logs: dict[str, float] | None = None) -> None:
+        if self._in_epoch:
+            self._validation = _summed_results(self.model)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        training = self._training or _summed_results(self.model)
+        if logs is not None:
+            logs.update(training)
+            logs.update({f"val_{name}": value for name, value in self._validation.items()})
+        self._in_epoch = False
+
+
+def _summed_results(model: tf.keras.Model) -> dict[str, float]:
+    """The metrics' results over all ranks, each rank's own left as they are; collective."""
+    variables = [variable for metric in model.metrics for variable in metric.variables]
+    before = [variable.value() for variable in variables]
+    for variable, total in zip(variables, _all_reduce_sum(before), strict=True):
+        variable.assign(total)
+    results = {name: float(value) for name, value in model.get_metrics_result().items()}
+    for variable, value in zip(variables, before, strict=True):
+        variable.assign(value)
+    return results
+
+
+def _all_reduce_sum(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    return list(hvd.grouped_allreduce(list(values), op=hvd.Sum))

@@ -1,0 +1,21 @@
+"""`mirrored`: `tf.distribute.MirroredStrategy`, each device with a copy of the variables."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfdist.strategies.datasets import TakesShards
+from tfdist.strategies.in_graph import InGraph
+
+
+class _Strategy(TakesShards, tf.distribute.MirroredStrategy):
+    pass
+
+
+class Mirrored(InGraph):
+    """Synchronous training on one machine's devices."""
+
+    name = "mirrored"
+
+    def _build(self, devices: list[str]) -> tf.distribute.Strategy:
+        return _Strategy(devices)

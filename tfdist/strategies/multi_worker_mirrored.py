@@ -1,0 +1,103 @@
+"""`multi_worker_mirrored`: `tf.distribute.MultiWorkerMirroredStrategy`, synchronous all-reduce."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.flags import JobFlags
+from tfdist.strategies import datasets
+from tfdist.strategies.base import DatasetFunction, Job, choice
+from tfdist.strategies.datasets import TakesShards
+from tfdist.strategies.devices import use_devices
+
+_IMPLEMENTATIONS = {
+    "auto": tf.distribute.experimental.CommunicationImplementation.AUTO,
+    "ring": tf.distribute.experimental.CommunicationImplementation.RING,
+    "nccl": tf.distribute.experimental.CommunicationImplementation.NCCL,
+}
+
+
+class _Strategy(TakesShards, tf.distribute.MultiWorkerMirroredStrategy):
+    pass
+
+
+class MultiWorkerMirrored(Job):
+    """Every trainer with a copy of the variables; gradients meet in a ring or in NCCL."""
+
+    name = "multi_worker_mirrored"
+    flags = frozenset({"all_reduce"})
+    spans_tasks = True
+
+    def _set_up(self, options: JobFlags) -> None:
+        implementation = choice("--all_reduce", options.all_reduce, _IMPLEMENTATIONS)
+        use_devices(options.num_gpus)
+        self.strategy = _Strategy(
+            cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
+                tf.train.ClusterSpec(self.cluster.jobs()),
+                task_type=self.task.type if self.cluster else None,
+                task_id=self.task.index if self.cluster else None,
+                rpc_layer="grpc",
+            ),
+            communication_options=tf.distribute.experimental.CommunicationOptions(
+                implementation=implementation
+            ),
+        )
+
+    def _distribute(self, dataset_fn: DatasetFunction, training: bool) -> tf.data.Dataset:
+        trainers = self.cluster.trainers or (self.task,)
+        local = dataset_fn(
+            tf.distribute.InputContext(
+                num_input_pipelines=len(trainers),
+                input_pipeline_id=trainers.index(self.task),
+                num_replicas_in_sync=self.num_replicas,
+            )
+        )
+        self._local_datasets.append(local)
+        return datasets.for_keras(datasets.Shards(local), self._steps(int(local.cardinality())))
+
+    @property
+    def num_local_replicas(self) -> int:
+        return self.num_replicas // max(1, len(self.cluster.trainers))
+
+    @property
+    def saves(self) -> bool:
+        """True: variables that are summed when they are read take every task to save."""
+        return True
+
+    def start_equal(self, model: tf.keras.Model, epoch: int) -> int:
+        epochs = self._gather(epoch)
+        if len(set(epochs)) > 1:
+            found = ", ".join(
+                f"{task} epoch {number}"
+                for task, number in zip(self.cluster.trainers, epochs, strict=True)
+            )
+            raise RuntimeError(
+                f"The tasks found different checkpoints to go on from ({found}): the output "
+                "directory must be one that they all share."
+            )
+        return epoch
+
+    def _steps(self, batches: int) -> int:
+        """Steps of an epoch from this task's batches: as many as the longest shard needs."""
+        gathered = self._gather(batches)
+        if datasets.UNKNOWN in gathered:
+            return datasets.UNKNOWN
+        if datasets.INFINITE in gathered:
+            return datasets.INFINITE
+        return -(-max(gathered) // self.num_local_replicas)
+
+    def _gather(self, number: int) -> list[int]:
+        """This task's number and those of the others, in the order of the trainers."""
+
+        @tf.function
+        def gather() -> Any:
+            return self.strategy.run(
+                lambda: tf.distribute.get_replica_context().all_gather(
+                    tf.constant([number]), axis=0
+                )
+            )
+
+        everywhere = self.strategy.experimental_local_results(gather())[0].numpy().tolist()
+        return [int(value) for value in everywhere[:: self.num_local_replicas]]

@@ -1,0 +1,24 @@
+"""`one_device`: no distribution; one process, on its first GPU or on the CPU."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfdist.flags import JobFlags
+from tfdist.strategies.base import DatasetFunction, Job
+from tfdist.strategies.devices import use_devices
+
+
+class OneDevice(Job):
+    """Training without `tf.distribute`; also what an evaluator is, whatever the job."""
+
+    name = "one_device"
+
+    def _set_up(self, options: JobFlags) -> None:
+        use_devices(options.num_gpus)
+        self.strategy = tf.distribute.get_strategy()
+
+    def _distribute(self, dataset_fn: DatasetFunction, training: bool) -> tf.data.Dataset:
+        dataset = dataset_fn(tf.distribute.InputContext())
+        self._local_datasets.append(dataset)
+        return dataset

@@ -1,0 +1,148 @@
+"""`parameter_server`: `tf.distribute.ParameterServerStrategy`, asynchronous, variables on the ps.
+
+The chief coordinates; workers and ps serve. A job without a chief is led by worker 0, which serves
+and coordinates in one process, as the classic scripts have it.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+
+import tensorflow as tf
+
+from tfdist.cluster import Cluster, host_and_port
+from tfdist.errors import UsageError
+from tfdist.flags import JobFlags
+from tfdist.strategies import datasets
+from tfdist.strategies.base import DatasetFunction, Job
+from tfdist.strategies.devices import use_devices
+from tfdist.strategies.epoch_coordinator import EpochCoordinator, PassesShards
+
+#: A variable is split only into parts of at least this size, so that small ones stay whole.
+_MIN_SHARD_BYTES = 256 << 10
+
+
+class ParameterServer(Job):
+    """Between-graph, asynchronous training with the variables on the ps."""
+
+    name = "parameter_server"
+    flags = frozenset({"variable_partitions"})
+    spans_tasks = True
+    uses_ps = True
+    # Else each ps would write its part to the disk of its own machine.
+    io_device = "/job:chief/replica:0/task:0/device:CPU:0"
+
+    @classmethod
+    def check(cls, cluster: Cluster, options: JobFlags) -> None:
+        if not cluster.ps:
+            raise UsageError(
+                "--strategy",
+                received=f"{cls.name} with {cluster}",
+                accepted=f"{cls.name} with at least one worker and one ps",
+                remedy="Add ps to the cluster, or choose another strategy.",
+            )
+        super().check(cluster, options)
+
+    @property
+    def serves(self) -> bool:
+        return self.task != self.cluster.leader
+
+    @property
+    def num_replicas(self) -> int:
+        return 1 if self.serves else super().num_replicas
+
+    def serve(self) -> None:
+        if not self.serves:
+            super().serve()
+        wait_for_end(self.cluster.address(self.cluster.leader))
+        print(f"tfdist: the chief has ended; {self.task} ends", file=sys.stderr)
+
+    def _set_up(self, options: JobFlags) -> None:
+        use_devices(0 if self.task.type == "ps" else options.num_gpus)
+        if self.task.type != "chief":
+            self._server = tf.distribute.Server(
+                tf.train.ClusterSpec(self.cluster.jobs()),
+                job_name=self.task.type,
+                task_index=self.task.index,
+                protocol="grpc",
+            )
+        if self.serves:
+            return
+        jobs = self.cluster.jobs()
+        if "chief" not in jobs:
+            host, _ = host_and_port(self.cluster.address(self.task))
+            jobs["chief"] = [f"{host}:{_free_port()}"]
+        partitions = options.variable_partitions or 1
+        self.strategy = PassesShards(
+            tf.distribute.cluster_resolver.SimpleClusterResolver(
+                tf.train.ClusterSpec(jobs), task_type="chief", task_id=0, rpc_layer="grpc"
+            ),
+            variable_partitioner=tf.distribute.experimental.partitioners.MinSizePartitioner(
+                min_shard_bytes=_MIN_SHARD_BYTES, max_shards=partitions
+            )
+            if partitions > 1
+            else None,
+        )
+        # Keras asks for the strategy's coordinator, of which there is one, and finds this.
+        EpochCoordinator(self.strategy)
+
+    def _distribute(self, dataset_fn: DatasetFunction, training: bool) -> tf.data.Dataset:
+        workers = len(self.cluster.worker)
+        makers = tuple(
+            partial(
+                dataset_fn,
+                tf.distribute.InputContext(
+                    num_input_pipelines=workers,
+                    input_pipeline_id=worker,
+                    num_replicas_in_sync=self.num_replicas,
+                ),
+            )
+            for worker in range(workers)
+        )
+        shards = datasets.Shards(makers[0](), makers)
+        finite = int(shards.local.cardinality()) != datasets.INFINITE
+        return datasets.for_keras(shards, datasets.UNKNOWN if finite else datasets.INFINITE)
+
+
+def wait_for_end(
+    address: str,
+    *,
+    is_up: Callable[[str], bool] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    patience: int = 3,
+) -> None:
+    """Returns when the process that listened at `address` no longer does.
+
+    Args:
+      address: `host:port`; nothing is concluded before something has listened there.
+      is_up: tells whether anything listens at an address; asked once a second.
+      sleep: waits that second.
+      patience: how many times in a row nothing may listen before the process counts as ended.
+    """
+    is_up = is_up or _listens
+    missed: int | None = None
+    while missed is None or missed < patience:
+        if is_up(address):
+            missed = 0
+        elif missed is not None:
+            missed += 1
+        sleep(1.0)
+
+
+def _listens(address: str) -> bool:
+    host, port = host_and_port(address)
+    try:
+        with socket.create_connection((host, port), timeout=5.0):
+            return True
+    except OSError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
