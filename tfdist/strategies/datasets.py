@@ -9,11 +9,13 @@ divides it. `TakesShards` recognises what `for_keras` returned and gives each re
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.data.ops import multi_device_iterator_ops
 
 UNKNOWN = int(tf.data.UNKNOWN_CARDINALITY)
 INFINITE = int(tf.data.INFINITE_CARDINALITY)
@@ -99,3 +101,27 @@ class TakesShards:
         return self.distribute_datasets_from_function(  # type: ignore[attr-defined]
             lambda _: shards.local, options
         )
+
+
+def _without_autotune(create_device_dataset: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes the iterators with which TensorFlow feeds its strategies' devices end at once.
+
+    Their outermost dataset is TensorFlow's own, so that no option of the user's dataset reaches it.
+    Its autotuning thread sleeps for ever longer, and the iterator's destructor waits for it: up to
+    as long as the iterator has lived, after every epoch.
+    """
+
+    @functools.wraps(create_device_dataset)
+    def without_autotune(*args: Any, **kwargs: Any) -> tf.data.Dataset:
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        # There is nothing to optimise in it, and TensorFlow would warn that it cannot.
+        options.experimental_optimization.apply_default_optimizations = False
+        return create_device_dataset(*args, **kwargs).with_options(options)
+
+    return without_autotune
+
+
+multi_device_iterator_ops._create_device_dataset = _without_autotune(
+    multi_device_iterator_ops._create_device_dataset
+)
