@@ -24,9 +24,6 @@ from tfdist.flags import AUTO, JobFlags, read_flags
 if TYPE_CHECKING:
     from tfdist.strategies.base import Job
 
-#: What `tfdist run` tells its tasks; `--strategy` goes before it.
-STRATEGY_VARIABLE = "TFDIST_STRATEGY"
-
 
 def init() -> Job:
     """This process's part in the job that flags, TF_CONFIG or `horovodrun` describe.
@@ -48,11 +45,12 @@ def create(options: JobFlags, environ: Mapping[str, str]) -> Job:
     found = discover(options.cluster, environ)
     name = options.strategy
     if name == AUTO:
-        name = environ.get(STRATEGY_VARIABLE) or AUTO
+        name = environ.get(strategies.STRATEGY_VARIABLE) or AUTO
     if name == AUTO:
         name = strategies.choose(found.cluster, found.source)
+    strategies.check(name, found.cluster)
     job_class = strategies.load(name)
-    job_class.check(found.cluster, options)
+    job_class.check_flags(options)
     if found.task.type == "evaluator":
         # Outside the cluster, so a strategy that spans it has no place for this task.
         job_class = strategies.load("one_device")
@@ -67,9 +65,8 @@ def create(options: JobFlags, environ: Mapping[str, str]) -> Job:
 def _set_up_tensorflow(options: JobFlags) -> None:
     import tensorflow as tf
 
-    # `absl.app` turns on a level at which TensorFlow reports every collective that it traces and
-    # every session configuration; its own logger and absl's both
-    # have a say in it, and would print what is left twice.
+    # `absl.app` turns on a level at which TensorFlow reports every collective that it traces. Its
+    # own logger and absl's both have a say in it, and would print what is left twice.
     tf.get_logger().setLevel("WARNING")
     tf.get_logger().propagate = False
     if logging.get_verbosity() == logging.INFO:

@@ -39,9 +39,6 @@ class Job:
     name: ClassVar[str]
     #: The flags that only some strategies have a use for and this one takes.
     flags: ClassVar[frozenset[str]] = frozenset()
-    #: Whether several tasks may train together, and whether ps may hold the variables.
-    spans_tasks: ClassVar[bool] = False
-    uses_ps: ClassVar[bool] = False
 
     #: The device whose machine reads and writes checkpoints; None for each variable's own.
     io_device: ClassVar[str | None] = None
@@ -221,23 +218,8 @@ class Job:
         return bool(cluster)
 
     @classmethod
-    def check(cls, cluster: Cluster, options: JobFlags) -> None:
-        """Raises UsageError where this strategy cannot be had on that cluster or with a flag."""
-        trainers = len(cluster.trainers)
-        if trainers > 1 and not cls.spans_tasks:
-            raise UsageError(
-                "--strategy",
-                received=f"{cls.name} with {cluster}",
-                accepted=f"{cls.name} in one process",
-                remedy="Leave the cluster out, or choose a strategy that spans tasks.",
-            )
-        if cluster.ps and not cls.uses_ps:
-            raise UsageError(
-                "--strategy",
-                received=f"{cls.name} with {cluster}",
-                accepted=f"{cls.name} without ps",
-                remedy="Take the ps out of the cluster, or choose parameter_server.",
-            )
+    def check_flags(cls, options: JobFlags) -> None:
+        """Raises UsageError for a flag that was given and cannot apply to this strategy."""
         for flag in ("all_reduce", "num_cpu_devices", "variable_partitions"):
             value = getattr(options, flag)
             if value is not None and flag not in cls.flags:

@@ -17,6 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 from absl import logging
+from tensorflow.python.distribute.coordinator.values import PerWorkerDistributedIterator
 
 from tfdist.strategies import datasets
 
@@ -41,13 +42,14 @@ class PassesShards(tf.distribute.ParameterServerStrategy):
 class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
     """A `ClusterCoordinator` that reads each worker's shard to its end in every epoch."""
 
-    _epoch: _Epoch | None = None
-
     def __init__(self, strategy: PassesShards) -> None:
-        # A strategy has one coordinator: whoever asks for another is given this, made again.
-        super().__init__(strategy)
-        self.num_workers = strategy.num_workers
-        self._guarded: dict[Any, Any] = {}
+        # A strategy has one coordinator: for whoever asks for another, as Keras does each time,
+        # this one is initialised again.
+        if not hasattr(self, "_guarded"):
+            super().__init__(strategy)
+            self.num_workers = strategy.num_workers
+            self._epoch: _Epoch | None = None
+            self._guarded: dict[Any, Any] = {}
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> Any:
         """As TensorFlow's; a dataset of `job.dataset` becomes one shard a worker."""
@@ -108,13 +110,26 @@ class _PerWorkerShards:
         self.coordinator = coordinator
         self.runs_to_end = False
         self._per_worker = per_worker
+        self._datasets: Any = None
+        self._iterator_spec: Any = None
 
     def __iter__(self) -> _Epoch:
         return _Epoch(self)
 
     def iterators(self) -> Any:
-        """New iterators on the workers."""
-        return iter(self._per_worker)
+        """New iterators on the workers, over datasets that stay there.
+
+        TensorFlow's `iter` makes the datasets anew as well: they would lose their caches, and with
+        a seed shuffle every epoch into the same order.
+        """
+        if self._datasets is None:
+            iterators = iter(self._per_worker)
+            self._iterator_spec = iterators._values[0]._type_spec
+            self._datasets = self._per_worker.build()
+        values = self.coordinator._create_per_worker_resources(iter, (self._datasets,))._values
+        for value in values:
+            value._type_spec = self._iterator_spec
+        return PerWorkerDistributedIterator(values)
 
 
 class _Epoch:
@@ -187,7 +202,7 @@ class _Epoch:
         elif worker not in self._ended:
             self._ended.add(worker)
             self._last_progress = time.monotonic()
-        else:
+        elif len(self._ended) < self._shards.coordinator.num_workers:
             # It would take every step from the workers that still have data.
             time.sleep(_RETRY_SECONDS)
 

@@ -35,7 +35,6 @@ class Horovod(Job):
     """Every rank with a copy of the variables; Horovod averages the gradients."""
 
     name = "horovod"
-    spans_tasks = True
 
     @classmethod
     def binds_address(cls, cluster: Cluster, task: Task) -> bool:

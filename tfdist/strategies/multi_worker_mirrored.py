@@ -28,7 +28,6 @@ class MultiWorkerMirrored(Job):
 
     name = "multi_worker_mirrored"
     flags = frozenset({"all_reduce"})
-    spans_tasks = True
 
     def _set_up(self, options: JobFlags) -> None:
         implementation = choice("--all_reduce", options.all_reduce, _IMPLEMENTATIONS)

@@ -14,8 +14,7 @@ from functools import partial
 
 import tensorflow as tf
 
-from tfdist.cluster import Cluster, host_and_port
-from tfdist.errors import UsageError
+from tfdist.cluster import host_and_port
 from tfdist.flags import JobFlags
 from tfdist.strategies import datasets
 from tfdist.strategies.base import DatasetFunction, Job
@@ -31,21 +30,8 @@ class ParameterServer(Job):
 
     name = "parameter_server"
     flags = frozenset({"variable_partitions"})
-    spans_tasks = True
-    uses_ps = True
     # Else each ps would write its part to the disk of its own machine.
     io_device = "/job:chief/replica:0/task:0/device:CPU:0"
-
-    @classmethod
-    def check(cls, cluster: Cluster, options: JobFlags) -> None:
-        if not cluster.ps:
-            raise UsageError(
-                "--strategy",
-                received=f"{cls.name} with {cluster}",
-                accepted=f"{cls.name} with at least one worker and one ps",
-                remedy="Add ps to the cluster, or choose another strategy.",
-            )
-        super().check(cluster, options)
 
     @property
     def serves(self) -> bool:

@@ -1,0 +1,195 @@
+"""The `tfdist` command: what it accepts, prints and answers."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tfdist import cli
+from tfdist.data import cifar10
+from tfdist.version import __version__
+
+ROOT = Path(__file__).parent.parent
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A script that prints its arguments, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("import sys; print(sys.argv[1:])")
+    return "train.py"
+
+
+def test_help_needs_no_tensorflow_and_no_time() -> None:
+    code = (
+        "import sys, tfdist.cli\n"
+        "try: tfdist.cli.main(['--help'])\n"
+        "finally: print(sorted({'absl', 'horovod', 'numpy', 'tensorflow'} & set(sys.modules)))"
+    )
+
+    took = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        answer = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        took.append(time.perf_counter() - begin)
+
+    assert answer.stdout.startswith("usage: tfdist")
+    assert answer.stdout.endswith("[]\n")
+    # 0.1 s where the machine is idle; TensorFlow alone takes seconds.
+    assert min(took) < 1.0
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"tfdist {__version__}\n"
+
+
+@pytest.mark.parametrize("dry_run", ["--dry_run", "--dry-run"])
+def test_dry_run_prints_what_a_shell_can_run(
+    script: str, dry_run: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", "--workers=2", dry_run, script, "it's", "--ps=3", "--help"]) == 0
+
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert re.findall(r"^\[(.*?)\] TF_CONFIG=", out, re.MULTILINE) == ["worker:0", "worker:1"]
+    command = out.splitlines()[0].removeprefix("[worker:0] ")
+    printed = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    assert printed.stdout == """["it's", '--ps=3', '--help']\n"""
+
+
+def test_what_follows_the_script_is_its_own(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--workers=5", "--dry_run", "-m", "--", "--version"]
+
+    assert cli.main(["run", "--grace-period=1", script, *arguments]) == 0
+
+    assert capfd.readouterr().out == f"[worker:0] {arguments}\n"
+
+
+def test_a_module_is_run_as_python_does(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "-m", "train", "--epochs=1"]) == 0
+
+    assert capfd.readouterr().out == "[worker:0] ['--epochs=1']\n"
+
+
+def test_every_task_is_told_its_place(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    flags = ["--ps=1", "--workers=1", "--chief", "--evaluator", "--dry_run"]
+
+    assert cli.main(["run", "--strategy=parameter_server", *flags, script]) == 0
+
+    names = [line.split()[0] for line in capfd.readouterr().out.splitlines()]
+    assert names == ["[chief:0]", "[worker:0]", "[ps:0]", "[evaluator:0]"]
+
+
+HOSTS = ["--worker_hosts=a:1,[::1]:2", "--ps-hosts=c:3"]
+
+
+def test_render_prints_what_each_task_exports(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["render", *HOSTS, "--chief_hosts=d:4", "--evaluator"]) == 0
+
+    cluster = '"cluster": {"chief": ["d:4"], "ps": ["c:3"], "worker": ["a:1", "[::1]:2"]}'
+    tasks = [("chief", 0), ("worker", 0), ("worker", 1), ("ps", 0), ("evaluator", 0)]
+    assert capsys.readouterr().out.splitlines() == [
+        f"[{job}:{index}] export TF_CONFIG='{{{cluster}, "
+        f'"task": {{"index": {index}, "type": "{job}"}}}}\''
+        for job, index in tasks
+    ]
+
+
+def test_render_prints_the_flags_of_each_task(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["render", *HOSTS, "--format=flags"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [shlex.split(line) for line in lines] == [
+        [
+            f"[{job}:{index}]",
+            f"--job_name={job}",
+            f"--task_index={index}",
+            "--worker_hosts=a:1,[::1]:2",
+            "--ps_hosts=c:3",
+        ]
+        for job, index in [("worker", 0), ("worker", 1), ("ps", 0)]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "source"),
+    [([], "digits"), (["--source=download"], "download"), (["--source=/a/copy"], "/a/copy")],
+)
+def test_data_writes_the_data_set(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    given: list[str],
+    source: str,
+) -> None:
+    monkeypatch.setattr(cifar10, "write", lambda data_dir, source: f"{source} to {data_dir}")
+
+    assert cli.main(["data", "cifar10", "--data-dir=/a/place", *given]) == 0
+
+    assert capsys.readouterr().out == f"{source} to /a/place\n"
+
+
+def test_data_says_which_package_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write(data_dir: str, source: str) -> None:
+        raise ImportError("Run: pip install tfdist[digits]")
+
+    monkeypatch.setattr(cifar10, "write", write)
+
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["data", "cifar10", "--data_dir=/a/place"])
+
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "tfdist: error: --source: received 'digits'; accepted: a source whose package is "
+        "installed. Run: pip install tfdist[digits]\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([], "COMMAND"),
+        (["train"], "'train'"),
+        (["run"], "SCRIPT"),
+        (["run", "missing.py"], "SCRIPT: received 'missing.py'"),
+        (["run", "--worker=2", "train.py"], "--worker=2"),
+        (["run", "--ps=two", "train.py"], "--ps"),
+        (["run", "--workers=0", "train.py"], "--workers: received 0"),
+        (["run", "--strategy=mirorred", "train.py"], "--strategy: received 'mirorred'"),
+        (["run", "--strategy=horovod", "--ps=1", "train.py"], "--ps: received 1"),
+        (["run", "--grace_period=-1", "train.py"], "--grace_period"),
+        (["run", "--grace_period=inf", "train.py"], "--grace_period"),
+        (["render"], "--worker_hosts: received None"),
+        (["render", "--worker_hosts=a"], "--worker_hosts[0]: received 'a'"),
+        (["render", "--ps_hosts=a:1"], "--worker_hosts"),
+        (["render", "--worker_hosts=a:1", "--format=yaml"], "--format"),
+        (["data", "mnist", "--data_dir=/a"], "'mnist'"),
+        (["data", "cifar10"], "--data_dir"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_it(
+    script: str, capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (2, "")
+    assert err.startswith("tfdist: error: ")
+    assert named in err
+    assert err.count("\n") == 1

@@ -1,0 +1,550 @@
+"""Jobs of real processes on this machine: how they end, and that nothing is left of them."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+import pytest
+
+from tfdist.errors import UsageError
+from tfdist.launch import local
+from tfdist.launch.spec import JobSpec
+
+pytestmark = pytest.mark.timeout(60)
+
+ROOT = Path(__file__).parent.parent
+MARK = "TFDIST_TEST_MARK"
+DEADLINE = 30.0
+
+# What the scripts of these tests begin with. `name` is the task's; `wait_for` waits for a file.
+HEADER = """
+import json, os, pathlib, signal, subprocess, sys, time
+
+task = json.loads(os.environ.get("TF_CONFIG", '{"task": {"type": "worker", "index": 0}}'))["task"]
+name = f"{task['type']}:{task['index']}"
+
+def wait_for(path):
+    while not pathlib.Path(path).exists():
+        time.sleep(0.01)
+
+def on_signal(action, *numbers):
+    for number in numbers:
+        signal.signal(number, action)
+"""
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether a process runs; one that nobody has reaped yet has ended all the same."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """The live processes that were started with `mark` in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if is_alive(process) and process.environ().get(MARK) == mark:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def outlive(processes: Sequence[psutil.Process], seconds: float = 5.0) -> list[psutil.Process]:
+    """Those of the processes that are still there when the time is up."""
+    deadline = time.monotonic() + seconds
+    while any(map(is_alive, processes)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return [process for process in processes if is_alive(process)]
+
+
+def no_longer_ignore() -> None:
+    """What the runner of the tests ignores is inherited, and a launcher keeps it ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts launchers in `tmp_path`; afterwards none of their processes may be left."""
+    mark = uuid.uuid4().hex
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("NO_COLOR", "TF_CONFIG") and not name.startswith("HOROVOD_")
+    }
+    environ |= {MARK: mark, "PYTHONPATH": str(ROOT)}
+    started = []
+
+    def run(
+        command: Sequence[str],
+        *,
+        preexec_fn: Callable[[], None] = no_longer_ignore,
+        extra: dict[str, str] | None = None,
+        stdout: int | IO[Any] = subprocess.PIPE,
+    ) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            cwd=tmp_path,
+            env={**environ, **(extra or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=preexec_fn,
+        )
+        started.append(process)
+        return process
+
+    yield run
+
+    left = outlive(marked(mark))
+    for process in left:
+        process.kill()
+    for launcher in started:
+        launcher.wait()
+        for stream in (launcher.stdout, launcher.stderr):
+            if stream is not None:
+                stream.close()
+    assert not left
+
+
+@pytest.fixture
+def tfdist_run(start: Start, tmp_path: Path) -> Start:
+    """Starts `tfdist run`, given the script's text and the command's flags."""
+
+    def run(script: str, *flags: str, **options: Any) -> subprocess.Popen[str]:
+        (tmp_path / "train.py").write_text(HEADER + textwrap.dedent(script))
+        return start(["-m", "tfdist.cli", "run", *flags, "train.py"], **options)
+
+    return run
+
+
+def lines_until(launcher: subprocess.Popen[str], *expected: str) -> None:
+    """Reads the launcher's output until each of these lines has been seen."""
+    missing = set(expected)
+    assert launcher.stdout is not None
+    while missing:
+        line = launcher.stdout.readline()
+        assert line, f"the output ended without {missing}"
+        missing.discard(line.rstrip("\n"))
+
+
+def test_each_line_names_its_task_and_keeps_its_order(tfdist_run: Start) -> None:
+    launcher = tfdist_run(
+        """
+        print("one")
+        print("two", file=sys.stderr)
+        print("three")
+        sys.stdout.buffer.write(b"\\xff, and no end")
+        """,
+        "--workers=2",
+    )
+
+    out, err = launcher.communicate(timeout=DEADLINE)
+
+    assert (launcher.returncode, err) == (0, "")
+    for name in ("worker:0", "worker:1"):
+        mine = [line for line in out.splitlines() if line.startswith(f"[{name}] ")]
+        assert mine == [
+            f"[{name}] {text}" for text in ("one", "two", "three", "\ufffd, and no end")
+        ]
+
+
+def test_the_first_failure_ends_the_job_and_is_named_with_its_last_lines(
+    tfdist_run: Start,
+) -> None:
+    launcher = tfdist_run(
+        """
+        if name == "worker:1":
+            wait_for("worker:0")
+            print(*(f"line {number}" for number in range(1, 31)), sep="\\n")
+            sys.exit(3)
+        pathlib.Path(name).touch()
+        signal.pause()
+        """,
+        "--workers=2",
+        "--grace_period=60",
+    )
+
+    _, err = launcher.communicate(timeout=DEADLINE)
+
+    assert launcher.returncode == 3
+    assert err.splitlines() == [
+        "tfdist: worker:1 failed with exit code 3, ending worker:0",
+        "tfdist: the last lines of worker:1:",
+        *(f"[worker:1] line {number}" for number in range(11, 31)),
+    ]
+
+
+def test_a_task_that_is_killed_is_a_failure(tfdist_run: Start) -> None:
+    launcher = tfdist_run("os.kill(os.getpid(), signal.SIGKILL)")
+
+    _, err = launcher.communicate(timeout=DEADLINE)
+
+    assert launcher.returncode == 128 + signal.SIGKILL
+    assert err == "tfdist: worker:0 was killed by signal 9 (Killed)\n"
+
+
+def test_a_task_that_ignores_sigterm_is_killed(tfdist_run: Start) -> None:
+    launcher = tfdist_run(
+        """
+        if name == "worker:0":
+            wait_for("worker:1")
+            sys.exit(1)
+        on_signal(signal.SIG_IGN, signal.SIGTERM)
+        pathlib.Path(name).touch()
+        while True:
+            signal.pause()
+        """,
+        "--workers=2",
+        "--grace_period=0.2",
+    )
+
+    _, err = launcher.communicate(timeout=DEADLINE)
+
+    assert launcher.returncode == 1
+    assert err.splitlines() == [
+        "tfdist: worker:0 failed with exit code 1, ending worker:1",
+        "tfdist: killing worker:1: told to end, and still running",
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_launcher_reaches_the_tasks(
+    tfdist_run: Start, number: signal.Signals
+) -> None:
+    launcher = tfdist_run(
+        """
+        def leave(number, frame):
+            print("got", signal.Signals(number).name)
+            sys.exit(0)
+
+        on_signal(leave, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        print("ready")
+        while True:
+            signal.pause()
+        """,
+        "--workers=2",
+        "--grace_period=60",
+    )
+    lines_until(launcher, "[worker:0] ready", "[worker:1] ready")
+
+    launcher.send_signal(number)
+
+    out, err = launcher.communicate(timeout=DEADLINE)
+    assert sorted(out.splitlines()) == [f"[worker:{i}] got {number.name}" for i in (0, 1)]
+    assert (launcher.returncode, err) == (128 + number, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_tasks_that_ignore_a_signal_to_the_launcher_are_killed(
+    tfdist_run: Start, number: signal.Signals
+) -> None:
+    launcher = tfdist_run(
+        """
+        on_signal(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM)
+        print("ready")
+        while True:
+            signal.pause()
+        """,
+        "--grace_period=0.2",
+    )
+    lines_until(launcher, "[worker:0] ready")
+
+    launcher.send_signal(number)
+
+    launcher.communicate(timeout=DEADLINE)
+    assert launcher.returncode == 128 + number
+
+
+def test_a_second_ctrl_c_kills_at_once(tfdist_run: Start) -> None:
+    launcher = tfdist_run(
+        """
+        on_signal(lambda *_: print("first"), signal.SIGINT)
+        print("ready")
+        while True:
+            signal.pause()
+        """,
+        "--grace_period=600",
+    )
+    lines_until(launcher, "[worker:0] ready")
+    launcher.send_signal(signal.SIGINT)
+    lines_until(launcher, "[worker:0] first")
+
+    launcher.send_signal(signal.SIGINT)
+
+    _, err = launcher.communicate(timeout=DEADLINE)
+    assert launcher.returncode == 130
+    assert err == "tfdist: killing worker:0: told to end, and still running\n"
+
+
+def test_a_second_sigterm_leaves_the_grace_period(tfdist_run: Start, tmp_path: Path) -> None:
+    # `timeout` sends two: one to the launcher, one to its group.
+    launcher = tfdist_run(
+        """
+        def leave(*_):
+            print("saving")
+            wait_for("go")
+            print("saved")
+            sys.exit(0)
+
+        on_signal(leave, signal.SIGTERM)
+        print("ready")
+        while True:
+            signal.pause()
+        """,
+        "--grace_period=600",
+    )
+    lines_until(launcher, "[worker:0] ready")
+    launcher.send_signal(signal.SIGTERM)
+    lines_until(launcher, "[worker:0] saving")
+
+    launcher.send_signal(signal.SIGTERM)
+    (tmp_path / "go").touch()
+
+    out, _ = launcher.communicate(timeout=DEADLINE)
+    assert (launcher.returncode, out) == (143, "[worker:0] saved\n")
+
+
+def test_nohup_keeps_its_meaning(tfdist_run: Start, tmp_path: Path) -> None:
+    launcher = tfdist_run(
+        """
+        print("ready")
+        wait_for("go")
+        print("trained")
+        """,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    lines_until(launcher, "[worker:0] ready")
+
+    launcher.send_signal(signal.SIGHUP)
+    (tmp_path / "go").touch()
+
+    out, _ = launcher.communicate(timeout=DEADLINE)
+    assert (launcher.returncode, out) == (0, "[worker:0] trained\n")
+
+
+def test_a_launcher_that_is_killed_leaves_no_task(tfdist_run: Start) -> None:
+    launcher = tfdist_run(
+        """
+        on_signal(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        print("ready")
+        while True:
+            signal.pause()
+        """,
+        "--workers=2",
+    )
+    lines_until(launcher, "[worker:0] ready", "[worker:1] ready")
+    tasks = psutil.Process(launcher.pid).children()
+    assert len(tasks) == 2
+
+    launcher.kill()
+
+    assert outlive(tasks) == []
+
+
+def test_what_a_task_has_started_ends_with_it(tfdist_run: Start, tmp_path: Path) -> None:
+    launcher = tfdist_run(
+        """
+        # One write a line, because print makes two, and the pipe has two writers.
+        child = "import os, time; os.write(1, b'started\\\\n'); time.sleep(600)"
+        for stdout in (None, subprocess.PIPE):
+            helper = subprocess.Popen([sys.executable, "-c", child], stdout=stdout)
+        helper.stdout.readline()
+        os.write(1, b"ready\\n")
+        wait_for("go")
+        """
+    )
+    lines_until(launcher, "[worker:0] started", "[worker:0] ready")
+    helpers = psutil.Process(launcher.pid).children(recursive=True)
+    assert len(helpers) == 3
+
+    (tmp_path / "go").touch()
+
+    _, err = launcher.communicate(timeout=DEADLINE)
+    assert (launcher.returncode, err) == (0, "")
+    assert outlive(helpers) == []
+
+
+def test_nothing_that_a_task_wrote_is_lost(tfdist_run: Start, tmp_path: Path) -> None:
+    launcher = tfdist_run(
+        """
+        import fcntl
+
+        fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 19)
+        print("ready")
+        wait_for("go")
+        os.write(1, 50_000 * b"line\\n")
+        """
+    )
+    lines_until(launcher, "[worker:0] ready")
+    tasks = psutil.Process(launcher.pid).children()
+    # So that the launcher finds the whole output and the end at once.
+    launcher.send_signal(signal.SIGSTOP)
+    (tmp_path / "go").touch()
+    assert outlive(tasks, DEADLINE) == []
+
+    launcher.send_signal(signal.SIGCONT)
+
+    out, _ = launcher.communicate(timeout=DEADLINE)
+    assert out == 50_000 * "[worker:0] line\n"
+
+
+def test_a_reader_that_has_left_ends_the_job(tfdist_run: Start) -> None:
+    launcher = tfdist_run(
+        """
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        while True:
+            print("step")
+        """
+    )
+    lines_until(launcher, "[worker:0] step")
+    processes = psutil.Process(launcher.pid).children(recursive=True)
+    assert len(processes) == 2
+    assert launcher.stdout is not None
+
+    launcher.stdout.close()
+
+    assert launcher.wait(timeout=DEADLINE) == 128 + signal.SIGPIPE
+    assert launcher.stderr is not None
+    assert launcher.stderr.read() == ""
+    assert outlive(processes) == []
+
+
+def test_who_outlasts_the_leader_is_named_once(start: Start, tmp_path: Path) -> None:
+    launcher = start(["-c", RUN_WITH_LITTLE_PATIENCE, "ps:0"])
+    assert launcher.stderr is not None
+
+    said = launcher.stderr.readline()
+    (tmp_path / "go").touch()
+
+    _, rest = launcher.communicate(timeout=DEADLINE)
+    assert said == "tfdist: worker:0 ended 0.05 s ago, still running: ps:0\n"
+    assert (launcher.returncode, rest) == (0, "")
+
+
+def test_an_evaluator_may_take_its_time(start: Start, tmp_path: Path) -> None:
+    launcher = start(["-c", RUN_WITH_LITTLE_PATIENCE, "evaluator:0"])
+
+    _, err = launcher.communicate(timeout=DEADLINE)
+
+    assert (launcher.returncode, err) == (0, "")
+
+
+# The leader ends at once; a ps when it is let go, an evaluator after many times that patience.
+RUN_WITH_LITTLE_PATIENCE = """
+import os, sys
+from tfdist.launch.local import run
+from tfdist.launch.spec import TaskSpec
+
+ps = "import os, time\\nwhile not os.path.exists('go'): time.sleep(0.01)"
+script = ps if sys.argv[1] == "ps:0" else "import time; time.sleep(0.5)"
+tasks = [
+    TaskSpec("worker:0", (sys.executable, "-c", ""), {}),
+    TaskSpec(sys.argv[1], (sys.executable, "-c", script), {}),
+]
+sys.exit(run(tasks, environ=os.environ, patience=0.05))
+"""
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [({}, "\033[36m[worker:0]\033[0m hello"), ({"NO_COLOR": "1"}, "[worker:0] hello")],
+)
+def test_a_terminal_gets_colours_unless_they_are_unwanted(
+    tfdist_run: Start, extra: dict[str, str], expected: str
+) -> None:
+    terminal, inner = pty.openpty()
+    with os.fdopen(terminal, "rb", buffering=0) as screen:
+        with os.fdopen(inner, "wb", buffering=0) as stdout:
+            launcher = tfdist_run("print('hello')", extra=extra, stdout=stdout)
+            line = screen.read(1 << 10)
+        assert launcher.wait(timeout=DEADLINE) == 0
+    assert line.decode().rstrip() == expected
+
+
+def test_a_held_port_is_for_those_who_were_given_it() -> None:
+    with local.hold_ports(3) as ports:
+        assert len(set(ports)) == 3
+        with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+            stranger.bind(("127.0.0.1", ports[0]))
+    with socket.socket() as later:
+        later.bind(("127.0.0.1", ports[0]))
+
+
+def test_tensorflow_serves_on_a_held_port() -> None:
+    script = """
+import sys
+import tensorflow as tf
+
+cluster = tf.train.ClusterSpec({"worker": [f"127.0.0.1:{sys.argv[1]}"]})
+print(tf.distribute.Server(cluster, job_name="worker", task_index=0).target)
+"""
+    with local.hold_ports(1) as (port,):
+        served = subprocess.run(
+            [sys.executable, "-c", script, str(port)],
+            capture_output=True,
+            text=True,
+            timeout=50,
+        )
+
+    assert (served.returncode, served.stdout) == (0, f"grpc://127.0.0.1:{port}\n"), served.stderr
+
+
+def test_the_launcher_serves_horovods_rendezvous(tfdist_run: Start) -> None:
+    launcher = tfdist_run(
+        """
+        import http.client
+
+        host, port = (os.environ[f"HOROVOD_GLOO_RENDEZVOUS_{key}"] for key in ("ADDR", "PORT"))
+        rank = os.environ["HOROVOD_RANK"]
+
+        def ask(*request):
+            connection = http.client.HTTPConnection(host, int(port))
+            connection.request(*request)
+            return connection.getresponse()
+
+        ask("PUT", f"/global/{rank}", f"here is {rank}")
+        other = f"/global/{1 - int(rank)}"
+        while (answer := ask("GET", other)).status != 200:
+            time.sleep(0.01)
+        print(answer.read().decode(), "TF_CONFIG" in os.environ)
+        """,
+        "--strategy=horovod",
+        "--workers=2",
+        extra={"TF_CONFIG": "another job's"},
+    )
+
+    out, err = launcher.communicate(timeout=DEADLINE)
+
+    assert (launcher.returncode, err) == (0, "")
+    assert sorted(out.splitlines()) == [
+        "[worker:0] here is 1 False",
+        "[worker:1] here is 0 False",
+    ]
+
+
+def test_without_horovod_its_jobs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "horovod.runner.common.util.hosts", None)
+    job = JobSpec(python=sys.executable, script="train.py", strategy="horovod")
+
+    with pytest.raises(UsageError, match=r"scripts/build_horovod or pip install tfdist\[horovod\]"):
+        local.launch(job, environ={})

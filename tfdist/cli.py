@@ -1,0 +1,258 @@
+"""The `tfdist` command: its arguments and what it prints.
+
+    tfdist run --ps=1 --workers=2 train.py --epochs=3     # a job on this machine
+    tfdist render --worker_hosts=a:2222,b:2222            # what to start on which machine
+    tfdist data cifar10 --data_dir=/tmp/data              # the data set of the examples
+
+A mistake is answered in one line on stderr, with exit code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from tfdist import strategies
+from tfdist.cluster import Cluster, Task
+from tfdist.discovery import ClusterFlags, from_flags
+from tfdist.errors import EXIT_OK, EXIT_USAGE, UsageError, exit_on_usage_error
+from tfdist.launch import local
+from tfdist.launch.spec import JobSpec, plan
+from tfdist.version import __version__
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code.
+
+    Args:
+      argv: the arguments after the command's name; by default those of this process.
+
+    Raises:
+      SystemExit: the arguments cannot be used (code 2), or `--help` or `--version` was given.
+    """
+    try:
+        with exit_on_usage_error():
+            arguments = _parser().parse_args(argv)
+            code: int = arguments.run(arguments)
+            sys.stdout.flush()
+            return code
+    except BrokenPipeError:
+        # Python flushes stdout once more at its end, which must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if not arguments.module and not os.path.isfile(arguments.script):
+        raise UsageError(
+            "SCRIPT",
+            received=arguments.script,
+            accepted="the path of a Python script, or -m and the name of a module",
+            remedy="Correct the path: there is no such file.",
+        )
+    job = JobSpec(
+        python=sys.executable,
+        script=arguments.script,
+        args=tuple(arguments.args),
+        module=arguments.module,
+        strategy=arguments.strategy,
+        ps=arguments.ps,
+        workers=arguments.workers,
+        chief=arguments.chief,
+        evaluator=arguments.evaluator,
+    )
+    if not arguments.dry_run:
+        return local.launch(job, environ=os.environ, grace_period=arguments.grace_period)
+    with local.hold_ports(job.num_ports) as ports:
+        tasks = plan(job, ports=ports, cores=local.available_cores(), environ=os.environ)
+    for task in tasks:
+        print(f"[{task.name}] {task.shell()}")
+    return EXIT_OK
+
+
+def _render(arguments: argparse.Namespace) -> int:
+    # As an evaluator, which fits any cluster, so that only the hosts are checked.
+    flags = ClusterFlags(
+        job_name="evaluator",
+        task_index="0",
+        chief_hosts=arguments.chief_hosts,
+        worker_hosts=arguments.worker_hosts,
+        ps_hosts=arguments.ps_hosts,
+    )
+    found = from_flags(flags)
+    cluster = found.cluster if found else Cluster()
+    if not cluster:
+        raise UsageError(
+            "--worker_hosts",
+            received=arguments.worker_hosts,
+            accepted="host:port of each worker, separated by commas",
+            remedy="Name the machines that train.",
+        )
+    evaluators = (Task("evaluator", 0),) if arguments.evaluator else ()
+    for task in (*cluster.tasks(), *evaluators):
+        if arguments.format == "flags":
+            print(f"[{task}] {shlex.join(cluster.flags(task))}")
+        else:
+            print(f"[{task}] export TF_CONFIG={shlex.quote(cluster.tf_config(task))}")
+    return EXIT_OK
+
+
+def _data(arguments: argparse.Namespace) -> int:
+    from tfdist.data import cifar10
+
+    try:
+        print(cifar10.write(arguments.data_dir, arguments.source))
+    except ImportError as error:
+        raise UsageError(
+            "--source",
+            received=arguments.source,
+            accepted="a source whose package is installed",
+            remedy=str(error),
+        ) from error
+    return EXIT_OK
+
+
+class _Parser(argparse.ArgumentParser):
+    """Answers a mistake in one line, as the rest of tfdist does."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"tfdist: error: {message} (see {self.prog} --help)", file=sys.stderr, flush=True)
+        sys.exit(EXIT_USAGE)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="tfdist",
+        description="Distributed TensorFlow training: one script, every way of distributing it.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"tfdist {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    run = commands.add_parser(
+        "run",
+        help="run a training script as a job of several processes on this machine",
+        description="Runs SCRIPT as a job of several processes on this machine. The first task "
+        "that fails ends the others; its exit code is that of the command.",
+        usage="%(prog)s [options] SCRIPT [ARGS ...]",
+        allow_abbrev=False,
+    )
+    _flag(
+        run,
+        "strategy",
+        default="auto",
+        metavar="NAME",
+        help=f"auto (default), {', '.join(strategies.NAMES)}; auto is parameter_server with ps, "
+        "multi_worker_mirrored with several tasks that train, else one_device",
+    )
+    _flag(run, "ps", type=int, default=0, metavar="N", help="parameter servers (default 0)")
+    _flag(run, "workers", type=int, default=1, metavar="N", help="workers (default 1)")
+    _flag(
+        run,
+        "chief",
+        action="store_true",
+        help="a chief beside the workers: under parameter_server it coordinates, elsewhere it is "
+        "one more task that trains; without it worker 0 leads",
+    )
+    _flag(
+        run,
+        "evaluator",
+        action="store_true",
+        help="one more task, which evaluates the checkpoints",
+    )
+    _flag(
+        run,
+        "grace_period",
+        type=_seconds,
+        default=5.0,
+        metavar="S",
+        help="seconds that a task which is told to end has before it is killed (default 5)",
+    )
+    _flag(
+        run,
+        "dry_run",
+        action="store_true",
+        help="print each task's environment and command, and start nothing",
+    )
+    run.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
+    run.add_argument("script", metavar="SCRIPT", help="the training script")
+    run.add_argument(
+        "args", metavar="ARGS", nargs=argparse.REMAINDER, help="what the script is given, untouched"
+    )
+    run.set_defaults(run=_run)
+
+    render = commands.add_parser(
+        "render",
+        help="print what to start on which machine",
+        description="Prints a line for each task of a job that is started by hand on several "
+        "machines.",
+        allow_abbrev=False,
+    )
+    for name in ("worker", "chief", "ps"):
+        _flag(
+            render,
+            f"{name}_hosts",
+            metavar="HOST:PORT,...",
+            help=f"the addresses of the job {name!r}, separated by commas",
+        )
+    _flag(
+        render,
+        "evaluator",
+        action="store_true",
+        help="one more task, which evaluates the checkpoints",
+    )
+    _flag(
+        render,
+        "format",
+        choices=("tf_config", "flags"),
+        default="tf_config",
+        help="what to export (tf_config, the default), or what to give the script (flags)",
+    )
+    render.set_defaults(run=_render)
+
+    data = commands.add_parser(
+        "data",
+        help="write a data set as TFRecord files",
+        description="Writes a data set as TFRecord files.",
+        allow_abbrev=False,
+    )
+    data.add_argument("dataset", choices=("cifar10",), help="the data set")
+    _flag(
+        data,
+        "data_dir",
+        required=True,
+        metavar="DIR",
+        help="the directory to write to",
+    )
+    _flag(
+        data,
+        "source",
+        default="digits",
+        metavar="SOURCE",
+        help="digits (default; scikit-learn's, needs no network), download, or the path of a copy",
+    )
+    data.set_defaults(run=_data)
+    return parser
+
+
+def _flag(parser: argparse.ArgumentParser, name: str, **options: Any) -> None:
+    """Adds a flag that may be typed with underscores or dashes, as those of the scripts may."""
+    spellings = dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"])
+    parser.add_argument(*spellings, dest=name, **options)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"received {text!r}; accepted: seconds from 0")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""What a job consists of, planned as data before anything is started.
+
+    job = JobSpec(python=sys.executable, script="train.py", workers=2)
+    for task in plan(job, ports=(4001, 4002), cores=8, environ=os.environ):
+        print(task.name, task.shell())
+
+A launcher asks its surroundings for ports, cores and an environment, and starts what `plan` says.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tfdist import horovod_rendezvous, runtime, strategies
+from tfdist.cluster import Cluster, Task
+from tfdist.errors import UsageError
+
+HOST = "127.0.0.1"
+
+# What says which task of which job a process is; one job's must not reach the tasks of another.
+_PLACE_VARIABLES = (
+    "TF_CONFIG",
+    *horovod_rendezvous.environment(horovod_rendezvous.slots([HOST])[0], HOST, 0),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSpec:
+    """A training job: what runs, under which strategy, in how many tasks.
+
+    Attributes:
+      python: the interpreter that runs the script.
+      script: path of the script, or the module's name where `module` is true.
+      args: the script's own arguments.
+      module: run `script` as `python -m` does.
+      strategy: a name of the strategy table; `auto` is replaced by the name that the numbers of
+        tasks suggest.
+      ps: parameter servers.
+      workers: workers.
+      chief: whether a chief stands beside the workers; under `parameter_server` it coordinates
+        and the workers compute, elsewhere it is one more task that trains.
+      evaluator: whether a task outside the cluster evaluates the checkpoints.
+
+    Raises:
+      UsageError: the strategy has no use for these tasks; the error names the flag.
+    """
+
+    python: str
+    script: str
+    args: tuple[str, ...] = ()
+    module: bool = False
+    strategy: str = "auto"
+    ps: int = 0
+    workers: int = 1
+    chief: bool = False
+    evaluator: bool = False
+
+    def __post_init__(self) -> None:
+        if self.ps < 0:
+            raise UsageError(
+                "--ps", received=self.ps, accepted="a number from 0", remedy="Correct the number."
+            )
+        if self.workers < 1:
+            raise UsageError(
+                "--workers",
+                received=self.workers,
+                accepted="a number from 1",
+                remedy="Ask for at least one worker: workers compute the gradients.",
+            )
+        if self.strategy == "auto":
+            # The addresses play no part in the choice.
+            name = strategies.choose(self.cluster(range(1, 1 + self.num_ports)), "default")
+            object.__setattr__(self, "strategy", name)
+        strategies.check_name(self.strategy)
+        strategy = strategies.TABLE[self.strategy]
+        if self.ps and not strategy.uses_ps:
+            raise UsageError(
+                "--ps",
+                received=self.ps,
+                accepted=f"0 under {self.strategy}",
+                remedy="Take the ps away, or choose --strategy=parameter_server.",
+            )
+        if not self.ps and strategy.uses_ps:
+            raise UsageError(
+                "--ps",
+                received=self.ps,
+                accepted=f"a number from 1 under {self.strategy}",
+                remedy="Ask for at least one ps: they hold the variables.",
+            )
+        if not strategy.spans_tasks:
+            remedy = "Choose --strategy=multi_worker_mirrored, horovod or parameter_server."
+            if self.workers > 1:
+                raise UsageError(
+                    "--workers",
+                    received=self.workers,
+                    accepted=f"1: {self.strategy} trains in one process",
+                    remedy=remedy,
+                )
+            if self.chief:
+                raise UsageError(
+                    "--chief",
+                    received=True,
+                    accepted=f"no chief: {self.strategy} trains in one process",
+                    remedy=remedy,
+                )
+
+    @property
+    def num_ports(self) -> int:
+        """How many ports the job uses: one a task of the cluster, and Horovod's rendezvous."""
+        return self.chief + self.workers + self.ps + (self.strategy == "horovod")
+
+    def cluster(self, ports: Iterable[int]) -> Cluster:
+        """The tasks with a port each, chief first, then workers, then ps."""
+        addresses = iter([f"{HOST}:{port}" for port in ports])
+        return Cluster(
+            chief=tuple(next(addresses) for _ in range(self.chief)),
+            worker=tuple(next(addresses) for _ in range(self.workers)),
+            ps=tuple(next(addresses) for _ in range(self.ps)),
+        )
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One process to start.
+
+    Attributes:
+      name: `worker:0`.
+      command: the program and its arguments.
+      environment: the variables that are added to those of the launcher.
+      removed: the launcher's variables that the process must not inherit.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    removed: tuple[str, ...] = ()
+
+    def shell(self) -> str:
+        """The task as one command that a POSIX shell runs."""
+        without = ["env", *(f"-u {name}" for name in self.removed)] if self.removed else []
+        added = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return " ".join([*without, *added, shlex.join(self.command)])
+
+
+def plan(
+    job: JobSpec, *, ports: Sequence[int], cores: int, environ: Mapping[str, str]
+) -> tuple[TaskSpec, ...]:
+    """Every task's command and environment; the task that leads comes first.
+
+    Args:
+      job: what to run.
+      ports: `job.num_ports` ports of this machine.
+      cores: the cores that the tasks which train divide among them.
+      environ: the launcher's environment. Thread and log variables that the user has set in it
+        are kept; another job's TF_CONFIG or Horovod rank is taken out.
+    """
+    cluster = job.cluster(ports)
+    uses_ps = strategies.TABLE[job.strategy].uses_ps
+    computing = len(cluster.worker if uses_ps else cluster.trainers)
+    evaluators = (Task("evaluator", 0),) if job.evaluator else ()
+    result = []
+    for task in (*cluster.tasks(), *evaluators):
+        computes = task.type == "worker" or (task.type == "chief" and not uses_ps)
+        threads = max(1, cores // computing) if computes else None
+        defaults = runtime.environment(intra_threads=threads)
+        environment = {
+            **_place(job, cluster, task, ports),
+            strategies.STRATEGY_VARIABLE: job.strategy,
+            **{name: environ.get(name, value) for name, value in defaults.items()},
+            # A pipe would otherwise hold back what a task prints.
+            "PYTHONUNBUFFERED": "1",
+        }
+        if task.type == "ps":
+            # TensorFlow takes the memory of every GPU that it sees; a ps has no use for one.
+            environment["CUDA_VISIBLE_DEVICES"] = "-1"
+        removed = (name for name in _PLACE_VARIABLES if name in environ and name not in environment)
+        module = ("-m",) if job.module else ()
+        command = (job.python, *module, job.script, *job.args)
+        result.append(TaskSpec(str(task), command, environment, tuple(removed)))
+    return tuple(result)
+
+
+def _place(job: JobSpec, cluster: Cluster, task: Task, ports: Sequence[int]) -> dict[str, str]:
+    """The variables that tell a task which one it is."""
+    # The evaluator is outside the cluster under every strategy and reads TF_CONFIG.
+    if task.type != "evaluator":
+        if not strategies.TABLE[job.strategy].spans_tasks:
+            return {}
+        if job.strategy == "horovod":
+            slot = rendezvous_slots(job)[cluster.trainers.index(task)]
+            return horovod_rendezvous.environment(slot, HOST, ports[-1])
+    return {"TF_CONFIG": cluster.tf_config(task)}
+
+
+def rendezvous_slots(job: JobSpec) -> tuple[horovod_rendezvous.Slot, ...]:
+    """The ranks of a Horovod job on this machine: the chief, where there is one, then workers."""
+    return horovod_rendezvous.slots([HOST] * (job.chief + job.workers))
