@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 
 @dataclass(frozen=True)
@@ -96,21 +96,19 @@ class Checkpointer:
         self._progress = _Progress()
         self._checkpoint = tf.train.Checkpoint(model=model, progress=self._progress)
         self._directory = directory
-        self._temporary = None if writes else tempfile.mkdtemp(prefix="tfdist-checkpoints-")
-        self._manager = tf.train.CheckpointManager(
-            self._checkpoint,
-            self._temporary or str(directory),
-            max_to_keep=keep,
-            checkpoint_name="ckpt",
-        )
+        self._writes = writes
+        self._keep = keep
         self._options = tf.train.CheckpointOptions(experimental_io_device=io_device)
+        self._manager: tf.train.CheckpointManager | None = None
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
     def restore(self, path: str | None = None) -> int:
         """Restores `path`, by default the newest checkpoint; returns its number of epochs.
 
-        Returns 0, and leaves everything as it is, where there is none.
+        Returns 0, and leaves everything as it is, where there is none. A checkpoint that the
+        directory's state names and that is not there is passed over with a warning.
         """
-        path = path or tf.train.latest_checkpoint(str(self._directory))
+        path = path or self._newest()
         if path is None:
             return 0
         self._checkpoint.restore(path, options=self._options).expect_partial()
@@ -118,6 +116,8 @@ class Checkpointer:
 
     def save(self, epoch: int) -> None:
         """Saves the state after `epoch` finished epochs."""
+        if self._manager is None:
+            self._manager = self._make_manager()
         self._progress.epoch = epoch
         with _no_warnings():
             self._manager.save(checkpoint_number=epoch, options=self._options)
@@ -125,7 +125,29 @@ class Checkpointer:
     def close(self) -> None:
         """Removes what this task has written and nobody will read."""
         if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary.cleanup()
+
+    def _make_manager(self) -> tf.train.CheckpointManager:
+        directory = str(self._directory)
+        if not self._writes:
+            self._temporary = tempfile.TemporaryDirectory(prefix="tfdist-checkpoints-")
+            directory = self._temporary.name
+        return tf.train.CheckpointManager(
+            self._checkpoint, directory, max_to_keep=self._keep, checkpoint_name="ckpt"
+        )
+
+    def _newest(self) -> str | None:
+        for path in reversed(saved(self._directory)):
+            if Path(f"{path}.index").exists():
+                return path
+            logging.warning("%s is not whole and is passed over: it has no .index file", path)
+        return None
+
+
+def saved(directory: Path) -> list[str]:
+    """The paths of the checkpoints that the directory's state names, oldest first."""
+    state = tf.train.get_checkpoint_state(str(directory))
+    return list(state.all_model_checkpoint_paths) if state else []
 
 
 def export(
@@ -197,7 +219,7 @@ def cut_json_lines(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
         for line in path.read_text().splitlines(keepends=True):
             try:
                 if keep(json.loads(line)):
-                    kept.append(line)
+                    kept.append(line.rstrip("\n") + "\n")
             except json.JSONDecodeError:
                 continue
         write_text(path, "".join(kept))
@@ -218,10 +240,10 @@ def _no_warnings() -> Iterator[None]:
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    os.close(handle)
+    # Not by `tempfile`, whose files nobody but their owner may read.
+    temporary = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
     try:
-        yield Path(name)
-        os.replace(name, path)
+        yield temporary
+        os.replace(temporary, path)
     finally:
-        Path(name).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

@@ -21,7 +21,9 @@ from tfdist.errors import UsageError
 JOB_NAMES = ("chief", "worker", "ps")
 TASK_TYPES = (*JOB_NAMES, "evaluator")
 
-_HOST = re.compile(r"^(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)$")
+_HOST = re.compile(
+    r"\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\]|[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
+)
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Cluster:
     ps: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        seen: dict[str, str] = {}
+        seen: dict[tuple[str, int], str] = {}
         for job in fields(self):
             addresses = getattr(self, job.name)
             if not isinstance(addresses, (list, tuple)):
@@ -84,14 +86,15 @@ class Cluster:
             for index, address in enumerate(addresses):
                 place = f"cluster.{job.name}[{index}]"
                 _check_address(place, address)
-                if address in seen:
+                host, port = host_and_port(address)
+                known = seen.setdefault((host.lower(), port), place)
+                if known != place:
                     raise UsageError(
                         place,
                         received=address,
                         accepted="an address that no other task has",
-                        remedy=f"{seen[address]} has it already: give each task its own port.",
+                        remedy=f"{known} has it already: give each task its own port.",
                     )
-                seen[address] = place
         if len(self.chief) > 1:
             raise UsageError(
                 "cluster.chief",
@@ -201,8 +204,8 @@ def _check_address(place: str, address: object) -> None:
         raise UsageError(
             place, received=address, accepted=accepted, remedy="Add the port that the task uses."
         )
-    if not _HOST.match(host):
+    if not _HOST.fullmatch(host):
         remedy = "Put an IPv6 host in brackets." if ":" in host else "Correct the host's name."
         raise UsageError(place, received=address, accepted=accepted, remedy=remedy)
-    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+    if not (re.fullmatch(r"[0-9]{1,5}", port) and 1 <= int(port) <= 65535):
         raise UsageError(place, received=address, accepted=accepted, remedy="Correct the port.")

@@ -145,7 +145,15 @@ def from_horovodrun(environ: Mapping[str, str]) -> Discovery | None:
     rank = environ.get("HOROVOD_RANK")
     if rank is None:
         return None
-    return Discovery(Cluster(), Task("worker", _whole_number(rank)), "horovodrun")
+    number = _whole_number(rank)
+    if not isinstance(number, int) or number < 0:
+        raise UsageError(
+            "HOROVOD_RANK",
+            received=rank,
+            accepted="a whole number from 0",
+            remedy="Start the script with horovodrun, or unset the variable.",
+        )
+    return Discovery(Cluster(), Task("worker", number), "horovodrun")
 
 
 def _checked(

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -51,7 +50,7 @@ def follow(
     while True:
         # Read before the checkpoints, so that the last one was there when training was complete.
         mark = _mark(output)
-        for path in _paths(output.checkpoints):
+        for path in checkpoints.saved(output.checkpoints):
             if path in evaluated:
                 continue
             evaluated.add(path)
@@ -75,13 +74,11 @@ def follow(
         sleep(1.0)
 
 
-def _paths(directory: Path) -> list[str]:
-    state = tf.train.get_checkpoint_state(str(directory))
-    return list(state.all_model_checkpoint_paths) if state else []
-
-
 def _mark(output: OutputDirectory) -> str | None:
-    return output.done.read_text() if output.done.exists() else None
+    try:
+        return output.done.read_text()
+    except FileNotFoundError:
+        return None
 
 
 def _is_before(epoch: int, record: dict[str, Any]) -> bool:

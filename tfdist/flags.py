@@ -85,7 +85,7 @@ def read_flags(values: flags.FlagValues = flags.FLAGS) -> JobFlags:
 
 
 def parse_flags(argv: Sequence[str]) -> list[str]:
-    """A `flags_parser` for `absl.app.run` that answers a mistake in one line, with exit code 2.
+    """A `flags_parser` for `absl.app.run` that answers a mistake with exit code 2.
 
     absl's own ends with 1, which launchers take for a failed training.
     """

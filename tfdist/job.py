@@ -48,9 +48,9 @@ def create(options: JobFlags, environ: Mapping[str, str]) -> Job:
         name = environ.get(strategies.STRATEGY_VARIABLE) or AUTO
     if name == AUTO:
         name = strategies.choose(found.cluster, found.source)
-    strategies.check(name, found.cluster)
+    strategies.check(name, found.cluster, found.source)
+    strategies.check_flags(name, options)
     job_class = strategies.load(name)
-    job_class.check_flags(options)
     if found.task.type == "evaluator":
         # Outside the cluster, so a strategy that spans it has no place for this task.
         job_class = strategies.load("one_device")

@@ -1,5 +1,6 @@
 """The strategies by name: one small module each, imported when it is chosen.
 
+check("multi_worker_mirrored", cluster, source="TF_CONFIG")
 job_class = load("multi_worker_mirrored")
 """
 
@@ -13,6 +14,7 @@ from tfdist.cluster import Cluster
 from tfdist.errors import UsageError
 
 if TYPE_CHECKING:
+    from tfdist.flags import JobFlags
     from tfdist.strategies.base import Job
 
 #: What `tfdist run` tells its tasks in their environment; `--strategy` goes before it.
@@ -27,22 +29,31 @@ class Strategy:
       class_name: its subclass of `Job`, in the module of the strategy's name.
       spans_tasks: whether several tasks train together; else it is for one process.
       uses_ps: whether it needs parameter servers; else it takes none.
+      flags: the flags that only some strategies have a use for and this one takes.
     """
 
     class_name: str
     spans_tasks: bool = False
     uses_ps: bool = False
+    flags: tuple[str, ...] = ()
 
 
 TABLE = {
     "one_device": Strategy("OneDevice"),
-    "mirrored": Strategy("Mirrored"),
-    "central_storage": Strategy("CentralStorage"),
-    "parameter_server": Strategy("ParameterServer", spans_tasks=True, uses_ps=True),
-    "multi_worker_mirrored": Strategy("MultiWorkerMirrored", spans_tasks=True),
+    "mirrored": Strategy("Mirrored", flags=("num_cpu_devices",)),
+    "central_storage": Strategy("CentralStorage", flags=("num_cpu_devices",)),
+    "parameter_server": Strategy(
+        "ParameterServer", spans_tasks=True, uses_ps=True, flags=("variable_partitions",)
+    ),
+    "multi_worker_mirrored": Strategy(
+        "MultiWorkerMirrored", spans_tasks=True, flags=("all_reduce",)
+    ),
     "horovod": Strategy("Horovod", spans_tasks=True),
 }
 NAMES = tuple(TABLE)
+
+#: What `--all_reduce` may be; the upper-case names of `CommunicationImplementation`.
+ALL_REDUCES = ("auto", "ring", "nccl")
 
 
 def choose(cluster: Cluster, source: str) -> str:
@@ -65,16 +76,23 @@ def check_name(name: str) -> None:
         )
 
 
-def check(name: str, cluster: Cluster) -> None:
+def check(name: str, cluster: Cluster, source: str) -> None:
     """Checks that there is a strategy of that name, and that it can be had on that cluster.
 
     Raises:
-      UsageError: the name is in no row of the table, or the cluster has tasks that it cannot use,
-        or lacks those that it needs.
+      UsageError: the name is in no row of the table, the cluster has tasks that the strategy cannot
+        use or lacks those that it needs, or `horovodrun` started the job for another strategy.
     """
     check_name(name)
     strategy = TABLE[name]
     accepted = remedy = None
+    if source == "horovodrun" and name != "horovod":
+        raise UsageError(
+            "--strategy",
+            received=f"{name} under horovodrun",
+            accepted="horovod under horovodrun",
+            remedy="Leave it out, or start the script without horovodrun.",
+        )
     if strategy.uses_ps and not cluster.ps:
         accepted, remedy = "at least one worker and one ps", "Add ps to the cluster"
     elif cluster.ps and not strategy.uses_ps:
@@ -87,6 +105,26 @@ def check(name: str, cluster: Cluster) -> None:
             received=f"{name} with {cluster}",
             accepted=f"{name} with {accepted}",
             remedy=f"{remedy}, or choose another strategy.",
+        )
+
+
+def check_flags(name: str, options: JobFlags) -> None:
+    """Raises UsageError for a flag that was given and cannot apply to the strategy `name`."""
+    for flag in sorted({flag for strategy in TABLE.values() for flag in strategy.flags}):
+        value = getattr(options, flag)
+        if value is not None and flag not in TABLE[name].flags:
+            raise UsageError(
+                f"--{flag}",
+                received=value,
+                accepted=f"nothing under {name}",
+                remedy="Leave it out, or choose a strategy that it applies to.",
+            )
+    if options.all_reduce not in (None, *ALL_REDUCES):
+        raise UsageError(
+            "--all_reduce",
+            received=options.all_reduce,
+            accepted=", ".join(ALL_REDUCES),
+            remedy="Choose one of these.",
         )
 
 

@@ -37,8 +37,6 @@ class Job:
     """
 
     name: ClassVar[str]
-    #: The flags that only some strategies have a use for and this one takes.
-    flags: ClassVar[frozenset[str]] = frozenset()
 
     #: The device whose machine reads and writes checkpoints; None for each variable's own.
     io_device: ClassVar[str | None] = None
@@ -204,38 +202,17 @@ class Job:
         """
         return epoch
 
+    def _remembered(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        self._local_datasets.append(dataset)
+        return dataset
+
     def skip_epochs(self, epochs: int) -> None:
         """Brings shuffling to where it stood after `epochs`, for a resume that repeats no order."""
         for dataset in self._local_datasets:
             for _ in range(epochs):
                 iter(dataset)
 
-    # Checks, before anything of TensorFlow is set up.
-
     @classmethod
     def binds_address(cls, cluster: Cluster, task: Task) -> bool:
         """Whether `task` itself listens on its address."""
         return bool(cluster)
-
-    @classmethod
-    def check_flags(cls, options: JobFlags) -> None:
-        """Raises UsageError for a flag that was given and cannot apply to this strategy."""
-        for flag in ("all_reduce", "num_cpu_devices", "variable_partitions"):
-            value = getattr(options, flag)
-            if value is not None and flag not in cls.flags:
-                raise UsageError(
-                    f"--{flag}",
-                    received=value,
-                    accepted=f"nothing under {cls.name}",
-                    remedy="Leave it out, or choose a strategy that it applies to.",
-                )
-
-
-def choice(flag: str, value: str | None, accepted: dict[str, Any]) -> Any:
-    """What `accepted` has for a flag's value, `auto` where the flag was not given."""
-    value = value or "auto"
-    if value not in accepted:
-        raise UsageError(
-            flag, received=value, accepted=", ".join(accepted), remedy="Choose one of these."
-        )
-    return accepted[value]

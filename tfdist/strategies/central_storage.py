@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from tfdist.strategies import datasets
@@ -25,6 +27,25 @@ class CentralStorage(InGraph):
     def _build(self, devices: list[str]) -> tf.distribute.Strategy:
         return _Strategy(devices, "CPU:0")
 
-    def _fill_last_step(self, local: tf.data.Dataset, training: bool) -> tf.data.Dataset:
-        fill = datasets.with_repeats if training else datasets.with_empty_batches
-        return fill(local, self.num_replicas - 1)
+    def optimizer(self, optimizer: Any) -> Any:
+        """The optimizer, made to take a learning-rate schedule.
+
+        Keras assigns the current rate in every replica, to a variable for which it does not say
+        what that means; this strategy alone insists on being told.
+        """
+        rate = getattr(optimizer, "_current_learning_rate", None)
+        if rate is not None:
+            optimizer._current_learning_rate = tf.Variable(
+                rate, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
+            )
+        return optimizer
+
+    def _fill_last_step(
+        self, local: tf.data.Dataset, source: tf.data.Dataset, training: bool
+    ) -> tf.data.Dataset:
+        missing = self.num_replicas - 1
+        if not missing:
+            return local
+        if training:
+            return datasets.with_repeats(local, missing, source)
+        return datasets.with_empty_batches(local, missing)

@@ -76,9 +76,14 @@ def shards_of(dataset: Any) -> Shards | None:
     return shards
 
 
-def with_repeats(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
-    """`dataset` and after it `count` batches of one example, its first, over again."""
-    return dataset.concatenate(dataset.take(1).unbatch().take(1).batch(1).repeat(count))
+def with_repeats(dataset: tf.data.Dataset, count: int, source: tf.data.Dataset) -> tf.data.Dataset:
+    """`dataset` and after it `count` batches of one example: the first of `source`.
+
+    `source` is another dataset of the same examples, because reading from `dataset` would change
+    the order into which it shuffles its next epoch.
+    """
+    batch = source.unbatch().batch(1).take(1).get_single_element()
+    return dataset.concatenate(tf.data.Dataset.from_tensors(batch).repeat(count))
 
 
 def with_empty_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:

@@ -26,8 +26,9 @@ try:
     import horovod.tensorflow as hvd
 except ImportError as error:
     raise ImportError(
-        "The strategy horovod needs Horovod, built against this TensorFlow: "
-        "run scripts/build_horovod, or pip install 'tfdist[horovod]'."
+        "The strategy horovod needs Horovod, built against this TensorFlow: run "
+        "scripts/build_horovod, or HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_GLOO=1 pip install "
+        "--no-build-isolation horovod==0.28.1."
     ) from error
 
 
@@ -98,13 +99,12 @@ class Horovod(Job):
         local = self._shard(dataset_fn)
         if not training:
             return local
-        self._local_datasets.append(local)
         batches = int(local.cardinality())
         if batches == datasets.UNKNOWN:
             # Read once: a rank must know before an epoch whether the others have more.
             batches = int(local.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1))
         if batches == datasets.INFINITE:
-            return local
+            return self._remembered(local)
         everywhere = [int(count) for count in hvd.allgather(tf.constant([batches], tf.int64))]
         if min(everywhere) == 0:
             raise RuntimeError(
@@ -113,8 +113,9 @@ class Horovod(Job):
             )
         steps = max(everywhere)
         if batches < steps:
-            local = datasets.with_repeats(local, steps - batches)
-        return local.apply(tf.data.experimental.assert_cardinality(steps))
+            source = self._shard(dataset_fn)
+            local = datasets.with_repeats(local, steps - batches, source)
+        return self._remembered(local.apply(tf.data.experimental.assert_cardinality(steps)))
 
     def _shard(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
         return dataset_fn(

@@ -13,8 +13,6 @@ from tfdist.strategies.devices import use_devices
 class InGraph(Job):
     """In-graph replication over the GPUs of one process, or over logical CPU devices."""
 
-    flags = frozenset({"num_cpu_devices"})
-
     def _set_up(self, options: JobFlags) -> None:
         self.strategy = self._build(use_devices(options.num_gpus, options.num_cpu_devices or 1))
 
@@ -22,15 +20,17 @@ class InGraph(Job):
         raise NotImplementedError
 
     def _distribute(self, dataset_fn: DatasetFunction, training: bool) -> tf.data.Dataset:
-        local = dataset_fn(tf.distribute.InputContext(num_replicas_in_sync=self.num_replicas))
-        self._local_datasets.append(local)
+        context = tf.distribute.InputContext(num_replicas_in_sync=self.num_replicas)
+        local = dataset_fn(context)
         steps = int(local.cardinality())
         if steps >= 0:
             steps = -(-steps // self.num_replicas)
         if steps != datasets.INFINITE:
-            local = self._fill_last_step(local, training)
-        return datasets.for_keras(datasets.Shards(local), steps)
+            local = self._fill_last_step(local, dataset_fn(context), training)
+        return datasets.for_keras(datasets.Shards(self._remembered(local)), steps)
 
-    def _fill_last_step(self, local: tf.data.Dataset, training: bool) -> tf.data.Dataset:
+    def _fill_last_step(
+        self, local: tf.data.Dataset, source: tf.data.Dataset, training: bool
+    ) -> tf.data.Dataset:
         """`local`, with what the engine needs where a batch for each device does not come out."""
         return local

@@ -8,15 +8,11 @@ import tensorflow as tf
 
 from tfdist.flags import JobFlags
 from tfdist.strategies import datasets
-from tfdist.strategies.base import DatasetFunction, Job, choice
+from tfdist.strategies.base import DatasetFunction, Job
 from tfdist.strategies.datasets import TakesShards
 from tfdist.strategies.devices import use_devices
 
-_IMPLEMENTATIONS = {
-    "auto": tf.distribute.experimental.CommunicationImplementation.AUTO,
-    "ring": tf.distribute.experimental.CommunicationImplementation.RING,
-    "nccl": tf.distribute.experimental.CommunicationImplementation.NCCL,
-}
+CommunicationImplementation = tf.distribute.experimental.CommunicationImplementation
 
 
 class _Strategy(TakesShards, tf.distribute.MultiWorkerMirroredStrategy):
@@ -27,10 +23,9 @@ class MultiWorkerMirrored(Job):
     """Every trainer with a copy of the variables; gradients meet in a ring or in NCCL."""
 
     name = "multi_worker_mirrored"
-    flags = frozenset({"all_reduce"})
 
     def _set_up(self, options: JobFlags) -> None:
-        implementation = choice("--all_reduce", options.all_reduce, _IMPLEMENTATIONS)
+        implementation = (options.all_reduce or "auto").upper()
         use_devices(options.num_gpus)
         self.strategy = _Strategy(
             cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -40,7 +35,7 @@ class MultiWorkerMirrored(Job):
                 rpc_layer="grpc",
             ),
             communication_options=tf.distribute.experimental.CommunicationOptions(
-                implementation=implementation
+                implementation=CommunicationImplementation[implementation]
             ),
         )
 
@@ -53,8 +48,9 @@ class MultiWorkerMirrored(Job):
                 num_replicas_in_sync=self.num_replicas,
             )
         )
-        self._local_datasets.append(local)
-        return datasets.for_keras(datasets.Shards(local), self._steps(int(local.cardinality())))
+        return datasets.for_keras(
+            datasets.Shards(self._remembered(local)), self._steps(int(local.cardinality()))
+        )
 
     @property
     def num_local_replicas(self) -> int:

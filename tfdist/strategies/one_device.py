@@ -19,6 +19,4 @@ class OneDevice(Job):
         self.strategy = tf.distribute.get_strategy()
 
     def _distribute(self, dataset_fn: DatasetFunction, training: bool) -> tf.data.Dataset:
-        dataset = dataset_fn(tf.distribute.InputContext())
-        self._local_datasets.append(dataset)
-        return dataset
+        return self._remembered(dataset_fn(tf.distribute.InputContext()))

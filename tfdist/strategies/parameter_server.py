@@ -29,7 +29,6 @@ class ParameterServer(Job):
     """Between-graph, asynchronous training with the variables on the ps."""
 
     name = "parameter_server"
-    flags = frozenset({"variable_partitions"})
     # Else each ps would write its part to the disk of its own machine.
     io_device = "/job:chief/replica:0/task:0/device:CPU:0"
 
@@ -44,8 +43,11 @@ class ParameterServer(Job):
     def serve(self) -> None:
         if not self.serves:
             super().serve()
-        wait_for_end(self.cluster.address(self.cluster.leader))
-        print(f"tfdist: the chief has ended; {self.task} ends", file=sys.stderr)
+        leader = self.cluster.leader
+        address = self.cluster.address(leader)
+        print(f"tfdist: {self.task} serves until {leader} at {address} has ended", file=sys.stderr)
+        wait_for_end(address)
+        print(f"tfdist: {leader} has ended, and so does {self.task}", file=sys.stderr)
 
     def _set_up(self, options: JobFlags) -> None:
         use_devices(0 if self.task.type == "ps" else options.num_gpus)

@@ -1,0 +1,147 @@
+"""Starts the tasks of a job as a person would, one process a task, and waits for all of them.
+
+    with hold_ports(3) as ports:
+        ended = run_by_hand(tasks, deadline=60)
+    assert ended["ps:0"].code == 0
+
+Every process has a session of its own, which is gone when `run_by_hand` returns.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from tfdist.cluster import Cluster, Task
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = str(Path(__file__).with_name("program.py"))
+
+# By the name of each task, its command and its environment.
+Tasks = Mapping[str, tuple[Sequence[str], Mapping[str, str]]]
+
+_INHERITED = {
+    name: value
+    for name, value in os.environ.items()
+    if name not in ("TF_CONFIG", "TFDIST_STRATEGY") and not name.startswith("HOROVOD_")
+}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a task ended: its exit code, what it printed, and when (`time.monotonic`)."""
+
+    code: int
+    output: str
+    time: float
+
+
+def start(
+    command: Sequence[str], environment: Mapping[str, str], output: IO[str]
+) -> subprocess.Popen[str]:
+    """Starts one process, in a session of its own and with the repository on its path."""
+    return subprocess.Popen(
+        command,
+        env={**_INHERITED, "PYTHONPATH": str(ROOT), **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        text=True,
+    )
+
+
+def run_by_hand(
+    directory: Path,
+    tasks: Tasks,
+    *,
+    deadline: float,
+    watch: Callable[[Mapping[str, subprocess.Popen[str]], Mapping[str, Path]], None] | None = None,
+) -> dict[str, Ended]:
+    """Runs every task to its end, or until `deadline` seconds have passed.
+
+    Args:
+      directory: where the tasks' output goes.
+      tasks: command and environment of each task.
+      deadline: seconds; a task that is still running then is killed, which its code shows.
+      watch: called again and again meanwhile, with the processes and their output files.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = {name: directory / f"{name.replace(':', '-')}.log" for name in tasks}
+    processes: dict[str, subprocess.Popen[str]] = {}
+    ended: dict[str, float] = {}
+    try:
+        for name, (command, environment) in tasks.items():
+            with paths[name].open("w") as output:
+                processes[name] = start(command, environment, output)
+        until = time.monotonic() + deadline
+        while len(ended) < len(tasks) and time.monotonic() < until:
+            for name, process in processes.items():
+                if name not in ended and process.poll() is not None:
+                    ended[name] = time.monotonic()
+            if watch is not None:
+                watch(processes, paths)
+            time.sleep(0.05)
+    finally:
+        for process in processes.values():
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return {
+        name: Ended(process.returncode, paths[name].read_text(), ended.get(name, float("inf")))
+        for name, process in processes.items()
+    }
+
+
+def by_flags(cluster: Cluster, arguments: Sequence[str], *more: Task) -> Tasks:
+    """The tasks of a cluster, each told who it is by flags alone."""
+    return {
+        str(task): ([sys.executable, PROGRAM, *cluster.flags(task), *arguments], {})
+        for task in (*cluster.tasks(), *more)
+    }
+
+
+def by_tf_config(cluster: Cluster, arguments: Sequence[str], *more: Task) -> Tasks:
+    """The tasks of a cluster, each told who it is by TF_CONFIG alone."""
+    return {
+        str(task): (
+            [sys.executable, PROGRAM, *arguments],
+            {"TF_CONFIG": cluster.tf_config(task)},
+        )
+        for task in (*cluster.tasks(), *more)
+    }
+
+
+def launch(directory: Path, *arguments: str, deadline: float) -> Ended:
+    """`tfdist run` with these arguments, to its end."""
+    command = [sys.executable, "-m", "tfdist.cli", "run", *arguments]
+    return run_by_hand(directory, {"tfdist": (command, {})}, deadline=deadline)["tfdist"]
+
+
+def directories(path: Path) -> list[str]:
+    """The flags that give `program.py` its directories below `path`."""
+    return [f"--output_dir={path / 'output'}", f"--result_dir={path / 'result'}"]
+
+
+def results(path: Path) -> dict[str, dict[str, np.ndarray]]:
+    """What the tasks of `program.py` found, by task."""
+    return {file.stem: dict(np.load(file)) for file in sorted((path / "result").glob("*.npz"))}
+
+
+def cluster_of(ports: Sequence[int], *, chief: int = 0, workers: int, ps: int = 0) -> Cluster:
+    """A cluster on this machine's loopback."""
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    return Cluster(
+        chief=tuple(addresses[:chief]),
+        worker=tuple(addresses[chief : chief + workers]),
+        ps=tuple(addresses[chief + workers : chief + workers + ps]),
+    )

@@ -1,0 +1,154 @@
+"""A small training whose every example can be accounted for; the tests start it as a cluster.
+
+Example i of n has the features sin(i·k) and a smooth function of them as its target; `Seen` counts
+how often each was used. What a task found is written to `--result_dir`, as `worker-0.npz`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tfdist  # isort: skip
+
+import numpy as np
+import tensorflow as tf
+from absl import app, flags
+
+tfdist.define_flags()
+flags.DEFINE_integer("examples", 40, "Training examples.")
+flags.DEFINE_integer("eval_examples", 11, "Examples to evaluate.")
+flags.DEFINE_integer("batch_size", 4, "Examples of a replica's batch.")
+flags.DEFINE_integer("epochs", 2, "Epochs.")
+flags.DEFINE_bool("batch_norm", False, "Normalise batches.")
+flags.DEFINE_bool("shuffle", False, "Shuffle, the same way in each run.")
+flags.DEFINE_bool("known_size", True, "Whether the datasets know their cardinality.")
+flags.DEFINE_bool("validate", False, "Validate after each epoch.")
+flags.DEFINE_integer("fail_in_epoch", None, "Raise an error at the end of this epoch, from 1.")
+flags.DEFINE_integer("units", 8, "Width of the hidden layer.")
+flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
+flags.DEFINE_string("result_dir", None, "Where each task writes what it found.", required=True)
+FLAGS = flags.FLAGS
+
+
+class Seen(tf.keras.metrics.Metric):
+    """How often each example was used since the epoch began; its result is their sum."""
+
+    def __init__(self, examples: int) -> None:
+        super().__init__(name="seen")
+        self.counts = self.add_weight("counts", shape=(examples,), initializer="zeros")
+
+    def update_state(self, labels: Any, predictions: Any, sample_weight: Any = None) -> None:
+        indices = tf.cast(labels[:, 1], tf.int32)
+        self.counts.assign_add(tf.reduce_sum(tf.one_hot(indices, self.counts.shape[0]), axis=0))
+
+    def result(self) -> tf.Tensor:
+        return tf.reduce_sum(self.counts)
+
+    def reset_state(self) -> None:
+        self.counts.assign(tf.zeros(self.counts.shape))
+
+
+class Accounts(tf.keras.callbacks.Callback):
+    """Remembers the counts of each epoch; they are read before validation resets them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epochs: list[np.ndarray] = []
+        self.logs: list[dict[str, float]] = []
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._read = False
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._read_counts()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._read_counts()
+        self.logs.append(dict(logs))
+        if FLAGS.fail_in_epoch == epoch + 1:
+            raise RuntimeError(f"failing in epoch {epoch + 1}, as it was asked to")
+
+    def _read_counts(self) -> None:
+        if not self._read:
+            (seen,) = (metric for metric in self.model.metrics if metric.name == "seen")
+            self.epochs.append(tf.convert_to_tensor(seen.counts).numpy())
+            self._read = True
+
+
+def loss(labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
+    return tf.square(labels[:, 0] - predictions[:, 0])
+
+
+def examples(count: int, context: tf.distribute.InputContext) -> tf.data.Dataset:
+    def make(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        index = tf.cast(indices, tf.float32)[:, tf.newaxis]
+        features = tf.sin(index * tf.constant([[0.7, 1.3, 2.1, 3.7]]))
+        target = tf.reduce_sum(features * features, axis=1, keepdims=True)
+        return features, tf.concat([target, index], axis=1)
+
+    dataset = tf.data.Dataset.range(count)
+    dataset = dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
+    if FLAGS.shuffle:
+        dataset = dataset.shuffle(count, seed=7, reshuffle_each_iteration=True)
+    if not FLAGS.known_size:
+        dataset = dataset.filter(lambda _: True)
+    return dataset.batch(FLAGS.batch_size).map(make)
+
+
+def build(job: tfdist.Job) -> tf.keras.Model:
+    tf.keras.utils.set_random_seed(1)
+    layers = [tf.keras.layers.Input([4]), tf.keras.layers.Dense(FLAGS.units, activation="tanh")]
+    if FLAGS.batch_norm:
+        layers.append(tf.keras.layers.BatchNormalization())
+    model = tf.keras.Sequential([*layers, tf.keras.layers.Dense(1)])
+    optimizer = job.optimizer(tf.keras.optimizers.SGD(0.02, momentum=0.9))
+    counted = max(FLAGS.examples, FLAGS.eval_examples)
+    model.compile(optimizer=optimizer, loss=loss, metrics=[Seen(counted)])
+    return model
+
+
+def main(_: list[str]) -> None:
+    job = tfdist.init()
+    if job.serves:
+        return job.serve()
+    with job.scope():
+        model = build(job)
+
+    def train_input(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        return examples(FLAGS.examples, context)
+
+    def eval_input(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        return examples(FLAGS.eval_examples, context)
+
+    if job.evaluates:
+        job.evaluate(model, eval_input, FLAGS.output_dir)
+        return
+    accounts = Accounts()
+    callbacks = job.callbacks(FLAGS.output_dir, batch_size=job.global_batch_size(FLAGS.batch_size))
+    model.fit(
+        job.dataset(train_input),
+        epochs=FLAGS.epochs,
+        validation_data=job.eval_dataset(eval_input) if FLAGS.validate else None,
+        callbacks=[*callbacks, accounts],
+        verbose=job.verbose,
+    )
+    evaluated = job.evaluate(model, eval_input)
+    if not job.is_chief and job.name == "parameter_server":
+        raise AssertionError("only the chief of a parameter-server job comes here")
+    Path(FLAGS.result_dir).mkdir(exist_ok=True)
+    np.savez(
+        Path(FLAGS.result_dir) / f"{job.task.type}-{job.task.index}.npz",
+        counts=np.array(accounts.epochs),
+        losses=np.array([logs["loss"] for logs in accounts.logs]),
+        val_seen=np.array([logs.get("val_seen", 0.0) for logs in accounts.logs]),
+        steps=model.optimizer.iterations.numpy(),
+        partitioned=any("part_1" in variable.name for variable in model.variables),
+        evaluated_seen=evaluated["seen"],
+        evaluated_loss=evaluated["loss"],
+        weights=np.concatenate([weight.flatten() for weight in model.get_weights()]),
+    )
+
+
+if __name__ == "__main__":
+    app.run(main, flags_parser=tfdist.parse_flags)

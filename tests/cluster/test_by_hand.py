@@ -1,0 +1,160 @@
+"""Jobs that are started by hand, one process a task, and end by themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cluster import processes
+from tests.cluster.processes import (
+    PROGRAM,
+    by_flags,
+    by_tf_config,
+    cluster_of,
+    directories,
+    results,
+    run_by_hand,
+)
+from tfdist.cluster import Task
+from tfdist.launch.local import hold_ports
+
+pytestmark = pytest.mark.timeout(150)
+
+Told = Callable[..., processes.Tasks]
+EVALUATOR = Task("evaluator", 0)
+
+
+def check_parameter_server_job(path: Path, ended: dict[str, processes.Ended], leader: str) -> None:
+    for name, task in ended.items():
+        assert task.code == 0, f"{name}: {task.output}"
+        if name.startswith(("ps", "worker")):
+            assert task.time - ended[leader].time < 10, f"{name} lingered"
+    (found,) = results(path).values()
+    np.testing.assert_array_equal(found["counts"], 1)
+    assert found["evaluated_seen"] == 11
+    lines = (path / "output" / "eval_metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
+    assert json.loads(lines[-1])["loss"] == pytest.approx(float(found["evaluated_loss"]), rel=1e-5)
+
+
+@pytest.mark.parametrize("told", [by_flags, by_tf_config])
+def test_parameter_servers_with_a_chief(tmp_path: Path, told: Told) -> None:
+    with hold_ports(4) as ports:
+        cluster = cluster_of(ports, chief=1, workers=2, ps=1)
+        ended = run_by_hand(
+            tmp_path / "logs", told(cluster, directories(tmp_path), EVALUATOR), deadline=90
+        )
+    check_parameter_server_job(tmp_path, ended, "chief:0")
+
+
+@pytest.mark.parametrize("told", [by_flags, by_tf_config])
+def test_parameter_servers_led_by_worker_0(tmp_path: Path, told: Told) -> None:
+    with hold_ports(4) as ports:
+        cluster = cluster_of(ports, workers=2, ps=2)
+        arguments = [*directories(tmp_path), "--variable_partitions=2", "--units=40000"]
+        ended = run_by_hand(tmp_path / "logs", told(cluster, arguments, EVALUATOR), deadline=90)
+    check_parameter_server_job(tmp_path, ended, "worker:0")
+    assert results(tmp_path)["worker-0"]["partitioned"]
+
+
+@pytest.mark.parametrize("told", [by_flags, by_tf_config])
+def test_all_reduce_with_a_chief(tmp_path: Path, told: Told) -> None:
+    with hold_ports(2) as ports:
+        cluster = cluster_of(ports, chief=1, workers=1)
+        arguments = [*directories(tmp_path), "--all_reduce=ring"]
+        ended = run_by_hand(tmp_path / "logs", told(cluster, arguments, EVALUATOR), deadline=90)
+    for name, task in ended.items():
+        assert task.code == 0, f"{name}: {task.output}"
+    chief, worker = results(tmp_path).values()
+    np.testing.assert_array_equal(chief["weights"], worker["weights"])
+    np.testing.assert_array_equal(chief["counts"], 1)
+    lines = (tmp_path / "output" / "eval_metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["loss"] == pytest.approx(float(chief["evaluated_loss"]), rel=1e-5)
+
+
+def test_the_older_dialect_calls_the_chief_master(tmp_path: Path) -> None:
+    with hold_ports(2) as ports:
+        addresses = {"master": [f"127.0.0.1:{ports[0]}"], "worker": [f"127.0.0.1:{ports[1]}"]}
+        tasks = {
+            f"{name}:0": (
+                [sys.executable, PROGRAM, *directories(tmp_path)],
+                {
+                    "TF_CONFIG": json.dumps(
+                        {
+                            "cluster": addresses,
+                            "task": {"type": name, "index": 0},
+                            "environment": "cloud",
+                        }
+                    )
+                },
+            )
+            for name in addresses
+        }
+        ended = run_by_hand(tmp_path / "logs", tasks, deadline=90)
+    assert {name: task.code for name, task in ended.items()} == {"master:0": 0, "worker:0": 0}
+    assert set(results(tmp_path)) == {"chief-0", "worker-0"}
+
+
+@pytest.mark.parametrize("told", [by_flags, by_tf_config])
+def test_horovod_from_a_cluster_description(tmp_path: Path, told: Told) -> None:
+    with hold_ports(2) as ports:
+        arguments = [*directories(tmp_path), "--strategy=horovod"]
+        ended = run_by_hand(
+            tmp_path / "logs", told(cluster_of(ports, workers=2), arguments), deadline=90
+        )
+    for name, task in ended.items():
+        assert task.code == 0, f"{name}: {task.output}"
+    first, second = results(tmp_path).values()
+    np.testing.assert_array_equal(first["weights"], second["weights"])
+    np.testing.assert_array_equal(first["counts"] + second["counts"], 1)
+
+
+def test_horovodrun(tmp_path: Path) -> None:
+    horovodrun = Path(sys.executable).with_name("horovodrun")
+    command = [str(horovodrun), "-np", "2", "--gloo", "-H", "localhost:2", sys.executable, PROGRAM]
+    path = os.pathsep.join([str(horovodrun.parent), os.environ["PATH"]])
+    ended = run_by_hand(
+        tmp_path / "logs",
+        {"horovodrun": ([*command, *directories(tmp_path)], {"PATH": path})},
+        deadline=90,
+    )["horovodrun"]
+    assert ended.code == 0, ended.output
+    first, second = results(tmp_path).values()
+    np.testing.assert_array_equal(first["weights"], second["weights"])
+    np.testing.assert_array_equal(first["counts"] + second["counts"], 1)
+
+
+def test_servers_end_with_a_chief_that_fails(tmp_path: Path) -> None:
+    with hold_ports(3) as ports:
+        cluster = cluster_of(ports, chief=1, workers=1, ps=1)
+        arguments = [*directories(tmp_path), "--fail_in_epoch=1"]
+        ended = run_by_hand(tmp_path / "logs", by_flags(cluster, arguments), deadline=90)
+    assert ended["chief:0"].code == 1
+    assert "as it was asked to" in ended["chief:0"].output
+    for name in ("worker:0", "ps:0"):
+        assert ended[name].time - ended["chief:0"].time < 10, f"{name} lingered"
+
+
+def test_only_the_chief_leaves_anything_in_the_output_directory(tmp_path: Path) -> None:
+    for strategy in ("multi_worker_mirrored", "horovod"):
+        with hold_ports(2) as ports:
+            arguments = [*directories(tmp_path), f"--strategy={strategy}"]
+            ended = run_by_hand(
+                tmp_path / "logs", by_flags(cluster_of(ports, workers=2), arguments), deadline=90
+            )
+        assert [task.code for task in ended.values()] == [0, 0]
+        names = {path.name for path in (tmp_path / "output").iterdir()}
+        assert names == {"checkpoints", "logs", "metrics.jsonl", "saved_model", "done.json"}
+        checkpoints = {path.name for path in (tmp_path / "output" / "checkpoints").iterdir()}
+        assert checkpoints == {"checkpoint"} | {
+            f"ckpt-{epoch}.{part}" for epoch in (1, 2) for part in ("index", "data-00000-of-00001")
+        }
+        assert len(list((tmp_path / "output" / "logs" / "train").iterdir())) == 1
+        shutil.rmtree(tmp_path / "output")

@@ -1,0 +1,72 @@
+"""The CIFAR-10 example learns handwritten digits under every strategy of the table."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.cluster.processes import ROOT, launch
+from tfdist import strategies
+from tfdist.data import cifar10
+
+pytestmark = pytest.mark.timeout(300)
+
+TASKS = {
+    "parameter_server": ["--ps=1", "--workers=2", "--chief", "--evaluator"],
+    "multi_worker_mirrored": ["--workers=2", "--evaluator"],
+    "horovod": ["--workers=2", "--evaluator"],
+}
+FLAGS = {
+    "mirrored": ["--num_cpu_devices=2"],
+    "central_storage": ["--num_cpu_devices=2"],
+}
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("digits")
+    cifar10.write(directory, "digits")
+    return directory
+
+
+@pytest.mark.parametrize("strategy", strategies.NAMES)
+def test_digits_are_learned(tmp_path: Path, digits: Path, strategy: str) -> None:
+    # Two replicas see twice the examples at a time, so that all make the same number of steps.
+    replicas = 1 if strategy in ("one_device", "parameter_server") else 2
+    tasks = 1 if strategy in FLAGS else replicas
+    ended = launch(
+        tmp_path,
+        f"--strategy={strategy}",
+        *TASKS.get(strategy, []),
+        str(ROOT / "examples" / "cifar10_main.py"),
+        f"--data_dir={digits}",
+        f"--output-dir={tmp_path / 'output'}",
+        "--num_layers=8",
+        "--train-epochs=20",
+        "--decay_epochs=14,18",
+        f"--train-batch-size={64 // tasks}",
+        f"--learning_rate={0.1 / replicas}",
+        "--batch_norm_decay=0.9",
+        "--nouse_flip_for_training",
+        *FLAGS.get(strategy, []),
+        deadline=240,
+    )
+    assert ended.code == 0, ended.output
+    accuracies = re.findall(r"test accuracy (\S+)", ended.output)
+    assert len(accuracies) == 1, "the chief alone should report"
+    assert float(accuracies[0]) >= 0.95, ended.output
+    if "--evaluator" in TASKS.get(strategy, []):
+        lines = (tmp_path / "output" / "eval_metrics.jsonl").read_text().splitlines()
+        last = json.loads(lines[-1])
+        assert last["epoch"] == 20
+        assert last["accuracy"] >= 0.95
+
+    model = tf.keras.models.load_model(tmp_path / "output" / "saved_model", compile=False)
+    images, labels = next(iter(cifar10.dataset(digits, "eval", batch_size=360)))
+    right = np.argmax(model.predict(images, verbose=0), axis=1) == labels.numpy()
+    assert right.mean() >= 0.95

@@ -1,0 +1,110 @@
+"""A job that was killed goes on where it stopped, and ends as if it had not been killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from subprocess import Popen
+
+import numpy as np
+import pytest
+
+from tests.cluster.processes import (
+    PROGRAM,
+    by_flags,
+    cluster_of,
+    directories,
+    launch,
+    results,
+    run_by_hand,
+)
+from tfdist.launch.local import hold_ports
+
+pytestmark = pytest.mark.timeout(240)
+
+EPOCHS = 40
+FLAGS = ["--shuffle", f"--epochs={EPOCHS}", "--examples=41"]
+
+
+def epochs_logged(output: Path) -> list[int]:
+    metrics = output / "metrics.jsonl"
+    lines = metrics.read_text().splitlines() if metrics.exists() else []
+    return [json.loads(line)["epoch"] for line in lines]
+
+
+def test_all_reduce_goes_on_after_a_kill_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    job = ["--strategy=multi_worker_mirrored", "--workers=2", PROGRAM]
+    ended = launch(whole, *job, *FLAGS, *directories(whole), deadline=90)
+    assert ended.code == 0, ended.output
+
+    struck: list[int] = []
+
+    def kill_in_mid_training(processes: Mapping[str, Popen[str]], _: Mapping[str, Path]) -> None:
+        logged = (killed / "output" / "checkpoints" / "ckpt-3.index").exists()
+        if logged and not struck:
+            for process in processes.values():
+                os.kill(process.pid, signal.SIGKILL)
+            struck.append(1)
+
+    with hold_ports(2) as ports:
+        cluster = cluster_of(ports, workers=2)
+        tasks = by_flags(cluster, [*FLAGS, *directories(killed)])
+        first = run_by_hand(killed / "first", tasks, deadline=90, watch=kill_in_mid_training)
+    assert [task.code for task in first.values()] == [-signal.SIGKILL] * 2
+    before = len(epochs_logged(killed / "output"))
+    assert 3 <= before < EPOCHS
+
+    ended = launch(killed, *job, *FLAGS, *directories(killed), deadline=90)
+    assert ended.code == 0, ended.output
+    assert "going on after epoch" in ended.output
+    assert epochs_logged(killed / "output") == list(range(1, EPOCHS + 1))
+
+    expected, found = results(whole), results(killed)
+    for name in expected:
+        np.testing.assert_array_equal(found[name]["weights"], expected[name]["weights"])
+        assert found[name]["steps"] == expected[name]["steps"]
+        assert found[name]["losses"][-1] == expected[name]["losses"][-1]
+        assert len(found[name]["losses"]) < EPOCHS, "the first epochs should not be run again"
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        "--strategy=parameter_server --ps=2 --workers=2",
+        "--strategy=horovod --workers=2",
+        "--strategy=mirrored",
+        "--strategy=central_storage",
+    ],
+)
+def test_epochs_and_steps_go_on_and_a_complete_training_says_so(
+    tmp_path: Path, launcher: str
+) -> None:
+    command = [*launcher.split(), PROGRAM, *directories(tmp_path)]
+    if "parameter_server" in launcher:
+        command += ["--variable_partitions=2", "--units=40000"]
+    failed = launch(tmp_path, *command, "--epochs=4", "--fail_in_epoch=2", deadline=90)
+    assert failed.code == 1
+    assert "as it was asked to" in failed.output
+    assert epochs_logged(tmp_path / "output") == [1, 2]
+
+    resumed = launch(tmp_path, *command, "--epochs=4", deadline=90)
+    assert resumed.code == 0, resumed.output
+    assert "going on after epoch 2 of 4" in resumed.output
+    assert epochs_logged(tmp_path / "output") == [1, 2, 3, 4]
+    before = results(tmp_path)
+    updates = 4 * 40 // 4
+    replicas = 2 if "horovod" in launcher else 1
+    assert {int(task["steps"]) for task in before.values()} == {updates // replicas}
+
+    again = launch(tmp_path, *command, "--epochs=4", deadline=90)
+    assert again.code == 0, again.output
+    assert "training is complete after 4 epochs" in again.output
+    after = results(tmp_path)
+    for name, task in after.items():
+        assert task["losses"].size == 0, "nothing should be trained again"
+        np.testing.assert_array_equal(task["weights"], before[name]["weights"])
+        assert task["evaluated_loss"] == pytest.approx(float(before[name]["evaluated_loss"]))

@@ -1,0 +1,61 @@
+"""Synchronous strategies compute what one process computes with the same global batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cluster.processes import PROGRAM, directories, launch, results
+
+pytestmark = pytest.mark.timeout(150)
+
+# 100 steps of 8 examples, whichever way they are divided.
+EXAMPLES, GLOBAL_BATCH, EPOCHS = 80, 8, 10
+TWO_REPLICAS = {
+    "mirrored": ["--num_cpu_devices=2"],
+    "central_storage": ["--num_cpu_devices=2"],
+    "multi_worker_mirrored": [],
+    "horovod": [],
+}
+
+
+def train(path: Path, strategy: str, batch_size: int, *flags: str) -> dict[str, dict]:
+    workers = 2 if strategy in ("multi_worker_mirrored", "horovod") else 1
+    ended = launch(
+        path,
+        f"--strategy={strategy}",
+        f"--workers={workers}",
+        PROGRAM,
+        *directories(path),
+        f"--examples={EXAMPLES}",
+        f"--batch_size={batch_size}",
+        f"--epochs={EPOCHS}",
+        *flags,
+        deadline=120,
+    )
+    assert ended.code == 0, ended.output
+    return results(path)
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    (found,) = train(tmp_path_factory.mktemp("one"), "one_device", GLOBAL_BATCH).values()
+    assert found["steps"] == 100
+    assert found["losses"][-1] < found["losses"][0] / 5, "the model should have learned"
+    return found
+
+
+@pytest.mark.parametrize("strategy", TWO_REPLICAS)
+def test_weights_are_those_of_one_process(
+    tmp_path: Path, strategy: str, one_process: dict[str, np.ndarray]
+) -> None:
+    found = train(tmp_path, strategy, GLOBAL_BATCH // 2, *TWO_REPLICAS[strategy])
+    tasks = list(found.values())
+    for task in tasks:
+        assert task["steps"] == 100
+        np.testing.assert_allclose(task["weights"], one_process["weights"], rtol=0, atol=1e-6)
+        np.testing.assert_allclose(task["losses"], one_process["losses"], rtol=1e-4)
+        np.testing.assert_array_equal(task["weights"], tasks[0]["weights"])
+    assert len(tasks) == (2 if strategy in ("multi_worker_mirrored", "horovod") else 1)

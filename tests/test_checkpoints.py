@@ -1,0 +1,321 @@
+"""The output directory: whole files, whole checkpoints, a whole model, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.conftest import TinyTraining
+from tfdist import checkpoints
+from tfdist.checkpoints import Checkpointer, OutputDirectory
+
+
+def state(model: tf.keras.Model) -> list[np.ndarray]:
+    """Weights, and the optimizer's steps and slots."""
+    return [variable.numpy() for variable in (*model.variables, *model.optimizer.variables)]
+
+
+def assert_equal(one: list[np.ndarray], other: list[np.ndarray]) -> None:
+    assert len(one) == len(other)
+    for left, right in zip(one, other, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def trained(tiny: TinyTraining, seed: int = 1) -> tf.keras.Model:
+    model = tiny.model(seed)
+    model.fit(tiny.train_input(tf.distribute.InputContext()), epochs=1, verbose=0)
+    return model
+
+
+def test_a_checkpoint_restores_weights_slots_steps_and_epoch(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    model = trained(tiny)
+    saved = state(model)
+    assert int(model.optimizer.iterations) == tiny.steps
+    Checkpointer(model, tmp_path, writes=True).save(3)
+
+    fresh = tiny.model(seed=2)
+    checkpoints.build_optimizer(fresh)
+    assert len(state(fresh)) == len(saved)
+    assert any(not np.array_equal(*pair) for pair in zip(state(fresh), saved, strict=True))
+
+    assert Checkpointer(fresh, tmp_path, writes=True).restore() == 3
+    assert_equal(state(fresh), saved)
+
+
+def test_restoring_where_there_is_no_checkpoint_changes_nothing(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    model = trained(tiny)
+    before = state(model)
+
+    assert Checkpointer(model, tmp_path / "none", writes=True).restore() == 0
+    assert_equal(state(model), before)
+
+
+def test_a_task_that_does_not_write_leaves_nothing(
+    tiny: TinyTraining, tmp_path: Path, temporary: Callable[[], list[str]]
+) -> None:
+    model = trained(tiny)
+    directory = tmp_path / "checkpoints"
+    checkpointer = Checkpointer(model, directory, writes=False)
+
+    checkpointer.save(1)
+    assert not directory.exists()
+    assert len(temporary()) == 1
+
+    checkpointer.close()
+    assert temporary() == []
+
+
+def test_a_task_that_does_not_write_restores_what_the_chief_wrote(
+    tiny: TinyTraining, tmp_path: Path, temporary: Callable[[], list[str]]
+) -> None:
+    model = trained(tiny)
+    Checkpointer(model, tmp_path / "checkpoints", writes=True).save(2)
+    fresh = tiny.model(seed=2)
+    checkpoints.build_optimizer(fresh)
+    reader = Checkpointer(fresh, tmp_path / "checkpoints", writes=False)
+
+    assert reader.restore() == 2
+    assert_equal(state(fresh), state(model))
+    reader.close()
+
+
+def test_only_the_newest_checkpoints_are_kept_also_after_a_restart(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    model = trained(tiny)
+    for epochs in ((1, 2, 3), (4, 5)):
+        checkpointer = Checkpointer(model, tmp_path, writes=True, keep=2)
+        checkpointer.restore()
+        for epoch in epochs:
+            checkpointer.save(epoch)
+
+    assert sorted(files(tmp_path)) == [
+        "checkpoint",
+        "ckpt-4.data-00000-of-00001",
+        "ckpt-4.index",
+        "ckpt-5.data-00000-of-00001",
+        "ckpt-5.index",
+    ]
+
+
+def test_every_checkpoint_can_be_restored_by_its_path(tiny: TinyTraining, tmp_path: Path) -> None:
+    model = tiny.model()
+    checkpointer = Checkpointer(model, tmp_path, writes=True)
+    for epoch in (1, 2):
+        model.layers[-1].bias.assign([epoch] * 3)
+        checkpointer.save(epoch)
+
+    assert checkpointer.restore(str(tmp_path / "ckpt-1")) == 1
+    assert model.layers[-1].bias.numpy().tolist() == [1, 1, 1]
+    assert checkpointer.restore() == 2
+    assert model.layers[-1].bias.numpy().tolist() == [2, 2, 2]
+
+
+def test_training_does_not_start_anew_where_the_newest_checkpoint_is_damaged(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    model = tiny.model()
+    checkpointer = Checkpointer(model, tmp_path, writes=True)
+    checkpointer.save(1)
+    checkpointer.save(2)
+    (tmp_path / "ckpt-2.index").unlink()
+
+    try:
+        epoch = Checkpointer(model, tmp_path, writes=True).restore()
+    except Exception as error:
+        assert "ckpt-2" in str(error)
+    else:
+        assert epoch == 1
+
+
+def test_the_exported_model_predicts_what_the_model_predicts(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    model = trained(tiny)
+    expected = model(tiny.points).numpy()
+    assert np.ptp(expected) > 0.1
+
+    checkpoints.export(model, OutputDirectory(tmp_path), writes=True)
+
+    assert os.listdir(tmp_path) == ["saved_model"]
+    loaded = tf.keras.models.load_model(tmp_path / "saved_model")
+    np.testing.assert_allclose(loaded.predict(tiny.points, verbose=0), expected, rtol=1e-5)
+    serving = tf.saved_model.load(str(tmp_path / "saved_model")).signatures["serving_default"]
+    (served,) = serving(tf.constant(tiny.points)).values()
+    np.testing.assert_allclose(served.numpy(), expected, rtol=1e-5)
+
+
+def test_a_model_that_was_never_run_has_its_metric_right_after_the_export(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    model = tiny.model()
+
+    checkpoints.export(model, OutputDirectory(tmp_path), writes=True)
+
+    results = model.evaluate(
+        tiny.eval_input(tf.distribute.InputContext()), return_dict=True, verbose=0
+    )
+    right = model(tiny.points).numpy().argmax(axis=1) == tiny.classes
+    assert 0 < right.mean() < 1
+    assert results["accuracy"] == pytest.approx(right.mean())
+
+
+class WatchedLayer(tf.keras.layers.Layer):
+    """Calls `hook` in the midst of the saving of its model."""
+
+    hook: Callable[[], None] = staticmethod(lambda: None)
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return inputs
+
+    def get_config(self) -> dict[str, Any]:
+        self.hook()
+        return super().get_config()
+
+
+def test_the_old_model_stays_whole_until_the_new_one_is(tiny: TinyTraining, tmp_path: Path) -> None:
+    output = OutputDirectory(tmp_path)
+    checkpoints.export(trained(tiny), output, writes=True)
+    before = files(output.saved_model)
+    seen: list[bool] = []
+    layer = WatchedLayer()
+    layer.hook = lambda: seen.append(files(output.saved_model) == before)
+    model = tiny.model(seed=2, layers=(layer,))
+
+    checkpoints.export(model, output, writes=True)
+
+    assert seen
+    assert all(seen)
+    assert os.listdir(tmp_path) == ["saved_model"]
+    served = tf.saved_model.load(str(output.saved_model))(tf.constant(tiny.points))
+    np.testing.assert_allclose(served.numpy(), model(tiny.points).numpy(), rtol=1e-5)
+
+
+def test_an_export_that_fails_leaves_the_old_model_and_nothing_else(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    output = OutputDirectory(tmp_path)
+    checkpoints.export(trained(tiny), output, writes=True)
+    before = files(tmp_path)
+
+    def fail() -> None:
+        raise RuntimeError("the disk is full")
+
+    layer = WatchedLayer()
+    layer.hook = fail
+
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        checkpoints.export(tiny.model(layers=(layer,)), output, writes=True)
+
+    assert files(tmp_path) == before
+    assert os.listdir(tmp_path) == ["saved_model"]
+
+
+def test_a_task_that_does_not_write_exports_nothing(
+    tiny: TinyTraining, tmp_path: Path, temporary: Callable[[], list[str]]
+) -> None:
+    checkpoints.export(trained(tiny), OutputDirectory(tmp_path / "output"), writes=False)
+
+    assert not (tmp_path / "output").exists()
+    assert temporary() == []
+
+
+def test_the_done_mark_says_how_far_training_was_to_go(tmp_path: Path) -> None:
+    output = OutputDirectory(tmp_path / "new")
+    assert checkpoints.done_epochs(output) == 0
+
+    checkpoints.mark_done(output, finished=3, epochs=10)
+    first = output.done.read_text()
+    record = json.loads(first)
+    assert (record["finished"], record["epochs"]) == (3, 10)
+    assert checkpoints.done_epochs(output) == 10
+
+    checkpoints.mark_done(output, finished=3, epochs=10)
+    assert output.done.read_text() != first
+    assert os.listdir(output.path) == ["done.json"]
+
+
+def lines(*epochs: int) -> str:
+    return "".join(json.dumps({"epoch": epoch}) + "\n" for epoch in epochs)
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (lines(1, 2, 3, 4), lines(1, 2)),
+        (lines(1, 2) + '{"epoch": ', lines(1, 2)),
+        (lines(1) + '{"epoch": 2}', lines(1, 2)),
+        (lines(3), ""),
+        ("", ""),
+    ],
+    ids=["later", "cut_off", "without_newline", "all", "empty"],
+)
+def test_lines_after_an_epoch_and_a_cut_off_one_are_taken_out(
+    text: str, left: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(text)
+
+    checkpoints.cut_json_lines(path, lambda record: record["epoch"] <= 2)
+
+    assert path.read_text() == left
+
+
+def test_cutting_a_file_that_is_missing_makes_none(tmp_path: Path) -> None:
+    checkpoints.cut_json_lines(tmp_path / "metrics.jsonl", lambda _: True)
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_json_lines_are_added_one_by_one(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "metrics.jsonl"
+
+    checkpoints.append_json_line(path, {"epoch": 1})
+    checkpoints.append_json_line(path, {"epoch": 2})
+
+    assert path.read_text() == lines(1, 2)
+
+
+def test_text_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "done.json"
+    checkpoints.write_text(path, "one\n")
+    assert path.read_text() == "one\n"
+    with path.open() as reader:
+        checkpoints.write_text(path, "two\n")
+        assert reader.read() == "one\n"
+
+    with pytest.raises(UnicodeEncodeError):
+        checkpoints.write_text(path, "no UTF-8 has \ud800\n")
+
+    assert path.read_text() == "two\n"
+    assert os.listdir(path.parent) == ["done.json"]
+
+
+def test_what_is_written_whole_is_as_readable_as_any_other_file(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.touch()
+
+    checkpoints.write_text(tmp_path / "done.json", "{}\n")
+
+    mode = (tmp_path / "done.json").stat().st_mode
+    assert stat.filemode(mode) == stat.filemode(other.stat().st_mode)
