@@ -40,11 +40,17 @@ FLAGS = flags.FLAGS
 # What --learning_rate is multiplied by from each of --decay_epochs on.
 DECAYS = (0.1, 0.01, 0.002)
 
+flags.register_validator(
+    "decay_epochs",
+    lambda epochs: len(epochs) <= len(DECAYS) and all(epoch.isdigit() for epoch in epochs),
+    "at most three whole numbers, separated by commas",
+)
+
 
 def build_model(job: tfdist.Job, batch_size: int) -> tf.keras.Model:
     """A compiled ResNet; its schedule is in epochs of data, however many workers there are."""
     steps_per_epoch = cifar10.num_examples(FLAGS.data_dir, "train") / batch_size
-    epochs = [float(epoch) for epoch in FLAGS.decay_epochs]
+    epochs = [int(epoch) for epoch in FLAGS.decay_epochs]
     rate = job.scaled_lr(FLAGS.learning_rate)
     schedule = tf.keras.optimizers.schedules.PiecewiseConstantDecay(
         [int(epoch * steps_per_epoch) for epoch in epochs],
@@ -64,6 +70,7 @@ def build_model(job: tfdist.Job, batch_size: int) -> tf.keras.Model:
     return model
 
 
+@tfdist.exit_on_usage_error()
 def main(_: list[str]) -> None:
     job = tfdist.init()
     if job.serves:
@@ -71,7 +78,7 @@ def main(_: list[str]) -> None:
     if FLAGS.seed is not None:
         tf.keras.utils.set_random_seed(FLAGS.seed)
 
-    per_replica = FLAGS.train_batch_size // job.num_local_replicas
+    per_replica = job.per_replica_batch_size(FLAGS.train_batch_size)
     batch_size = job.global_batch_size(per_replica)
 
     def train_input(context: tf.distribute.InputContext) -> tf.data.Dataset:

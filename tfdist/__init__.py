@@ -28,7 +28,7 @@ from tfdist.version import __version__
 
 if TYPE_CHECKING:
     from tfdist.cluster import Cluster, Task
-    from tfdist.errors import UsageError
+    from tfdist.errors import UsageError, exit_on_usage_error
     from tfdist.flags import define_flags, parse_flags
     from tfdist.job import init
     from tfdist.strategies.base import Job
@@ -40,6 +40,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "define_flags",
+    "exit_on_usage_error",
     "init",
     "parse_flags",
 ]
@@ -50,6 +51,7 @@ _MODULES = {
     "Task": "tfdist.cluster",
     "UsageError": "tfdist.errors",
     "define_flags": "tfdist.flags",
+    "exit_on_usage_error": "tfdist.errors",
     "init": "tfdist.job",
     "parse_flags": "tfdist.flags",
 }

@@ -32,7 +32,10 @@ class UsageError(ValueError):
 
 @contextmanager
 def exit_on_usage_error() -> Iterator[None]:
-    """Prints a UsageError as one line on stderr and exits with code 2, as argparse does."""
+    """Prints a UsageError as one line on stderr and exits with code 2, as argparse does.
+
+    It is a context manager, and a decorator for a script's `main`.
+    """
     try:
         yield
     except UsageError as error:

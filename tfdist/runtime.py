@@ -13,9 +13,9 @@ import sys
 from collections.abc import MutableMapping
 
 # TensorFlow leaves oneDNN off on x86 CPUs without AVX512-VNNI, where it is up to 2.7 times faster.
-_ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
+ONEDNN_VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
 _DEFAULTS = {
-    _ONEDNN: "1",
+    ONEDNN_VARIABLE: "1",
     # Information is left out; warnings and errors, such as a port in use, are kept.
     "TF_CPP_MIN_LOG_LEVEL": "1",
 }

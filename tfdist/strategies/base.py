@@ -113,6 +113,21 @@ class Job:
         """Examples behind one update of the weights: `per_replica` times `num_replicas`."""
         return per_replica * self.num_replicas
 
+    def per_replica_batch_size(self, per_task: int) -> int:
+        """A replica's share of the examples that a task trains on at a time.
+
+        Raises:
+          UsageError: the task's replicas do not divide them.
+        """
+        if per_task % self.num_local_replicas:
+            raise UsageError(
+                "batch size of a task",
+                received=per_task,
+                accepted=f"a multiple of {self.num_local_replicas}, the task's replicas",
+                remedy="Choose another batch size, or fewer devices.",
+            )
+        return per_task // self.num_local_replicas
+
     def scaled_lr(self, learning_rate: float) -> float:
         """`learning_rate` of one replica scaled to the batch behind one update.
 

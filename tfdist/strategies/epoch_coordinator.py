@@ -50,6 +50,8 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
             self.num_workers = strategy.num_workers
             self._epoch: _Epoch | None = None
             self._guarded: dict[Any, Any] = {}
+            # Workers that an epoch ended without; they are not waited for until they take a step.
+            self.lost: set[int] = set()
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> Any:
         """As TensorFlow's; a dataset of `job.dataset` becomes one shard a worker."""
@@ -144,7 +146,7 @@ class _Epoch:
         # Made at the first step: Keras asks for an iterator once more than it uses one.
         self._iterators: Any = None
         self._in_flight: deque[_Step] = deque()
-        self._ended: set[int] = set()
+        self._ended: set[int] = set(shards.coordinator.lost)
         self._last_progress = time.monotonic()
         self._fn: Any = None
         self._last_step: _Step | None = None
@@ -189,6 +191,7 @@ class _Epoch:
             ", ".join(map(str, lost)),
         )
         self._ended.update(lost)
+        self._shards.coordinator.lost.update(lost)
         return True
 
     def _take_all_results(self) -> None:
@@ -197,6 +200,9 @@ class _Epoch:
 
     def _take_result(self) -> None:
         worker, had_data, _ = self._in_flight.popleft().result()
+        if worker in self._shards.coordinator.lost:
+            self._shards.coordinator.lost.discard(worker)
+            self._ended.discard(worker)
         if had_data:
             self._last_progress = time.monotonic()
         elif worker not in self._ended:

@@ -1,0 +1,44 @@
+"""A worker of a parameter-server job that is killed does not stop the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from subprocess import Popen
+
+import numpy as np
+import pytest
+
+from tests.cluster.processes import by_flags, cluster_of, directories, results, run_by_hand
+from tfdist.launch.local import hold_ports
+
+
+@pytest.mark.timeout(200)
+def test_training_goes_on_without_a_lost_worker(tmp_path: Path) -> None:
+    epochs = 60
+    struck: list[int] = []
+
+    def kill_worker_1(processes: Mapping[str, Popen[str]], _: Mapping[str, Path]) -> None:
+        if (tmp_path / "output" / "checkpoints" / "ckpt-5.index").exists() and not struck:
+            os.kill(processes["worker:1"].pid, signal.SIGKILL)
+            struck.append(1)
+
+    with hold_ports(4) as ports:
+        cluster = cluster_of(ports, chief=1, workers=2, ps=1)
+        arguments = [*directories(tmp_path), f"--epochs={epochs}"]
+        ended = run_by_hand(
+            tmp_path / "logs", by_flags(cluster, arguments), deadline=180, watch=kill_worker_1
+        )
+    assert ended["worker:1"].code == -signal.SIGKILL
+    for name in ("chief:0", "worker:0", "ps:0"):
+        assert ended[name].code == 0, f"{name}: {ended[name].output}"
+    # The wait for the lost worker comes once, not in every epoch that follows.
+    assert ended["chief:0"].output.count("which takes no step") == 1
+    (found,) = results(tmp_path).values()
+    np.testing.assert_array_equal(found["counts"][0], 1)
+    np.testing.assert_array_equal(found["counts"][-1][0::2], 1)
+    lines = (tmp_path / "output" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == list(range(1, epochs + 1))
