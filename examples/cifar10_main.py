@@ -47,13 +47,14 @@ flags.register_validator(
 )
 
 
-def build_model(job: tfdist.Job, batch_size: int) -> tf.keras.Model:
+def build_model(job: tfdist.Job, per_replica: int) -> tf.keras.Model:
     """A compiled ResNet; its schedule is in epochs of data, however many workers there are."""
-    steps_per_epoch = cifar10.num_examples(FLAGS.data_dir, "train") / batch_size
+    examples = cifar10.num_examples(FLAGS.data_dir, "train")
+    steps_per_epoch = job.steps_per_epoch(examples, per_replica)
     epochs = [int(epoch) for epoch in FLAGS.decay_epochs]
     rate = job.scaled_lr(FLAGS.learning_rate)
     schedule = tf.keras.optimizers.schedules.PiecewiseConstantDecay(
-        [int(epoch * steps_per_epoch) for epoch in epochs],
+        [epoch * steps_per_epoch for epoch in epochs],
         [rate * decay for decay in (1.0, *DECAYS[: len(epochs)])],
     )
     model = cifar_resnet(
@@ -79,7 +80,6 @@ def main(_: list[str]) -> None:
         tf.keras.utils.set_random_seed(FLAGS.seed)
 
     per_replica = job.per_replica_batch_size(FLAGS.train_batch_size)
-    batch_size = job.global_batch_size(per_replica)
 
     def train_input(context: tf.distribute.InputContext) -> tf.data.Dataset:
         return cifar10.dataset(
@@ -97,15 +97,14 @@ def main(_: list[str]) -> None:
         return cifar10.dataset(FLAGS.data_dir, split, context, batch_size=FLAGS.eval_batch_size)
 
     with job.scope():
-        model = build_model(job, batch_size)
+        model = build_model(job, per_replica)
     if job.evaluates:
-        job.evaluate(model, eval_input, FLAGS.output_dir)
-        return
+        return job.evaluate(model, eval_input, FLAGS.output_dir)
     model.fit(
         job.dataset(train_input),
         epochs=FLAGS.train_epochs,
         validation_data=job.eval_dataset(partial(eval_input, split="validation")),
-        callbacks=job.callbacks(FLAGS.output_dir, batch_size=batch_size),
+        callbacks=job.callbacks(FLAGS.output_dir, batch_size=job.global_batch_size(per_replica)),
         verbose=job.verbose,
     )
     results = job.evaluate(model, eval_input)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -286,3 +287,53 @@ def test_without_a_batch_size_no_speed_is_logged(tiny: TinyTraining, tmp_path: P
 
     (record,) = metrics(tmp_path)
     assert set(record) == {"epoch", "step", "time", "loss", "accuracy"}
+
+
+def test_a_mark_without_its_checkpoint_does_not_make_a_training_complete(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    train(tiny, tmp_path, 2)
+    shutil.rmtree(OutputDirectory(tmp_path).checkpoints)
+
+    history = train(tiny, tmp_path, 2)
+
+    assert len(history.epoch) == 2
+
+
+def test_a_fit_that_ran_out_of_data_is_not_complete(tiny: TinyTraining, tmp_path: Path) -> None:
+    job, model = tiny.job(), tiny.model()
+    model.fit(
+        job.dataset(tiny.train_input),
+        epochs=3,
+        steps_per_epoch=tiny.steps + 1,
+        callbacks=job.callbacks(str(tmp_path)),
+        verbose=0,
+    )
+
+    assert not OutputDirectory(tmp_path).done.exists()
+
+
+def test_a_metric_may_be_an_array(tiny: TinyTraining, tmp_path: Path) -> None:
+    job, model = tiny.job(), tiny.model()
+    model.compile("sgd", "mse", metrics=[tf.keras.metrics.F1Score()])
+
+    def one_hot(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        return tiny.train_input(context).map(lambda points, kind: (points, tf.one_hot(kind, 3)))
+
+    model.fit(job.dataset(one_hot), callbacks=job.callbacks(str(tmp_path)), verbose=0)
+
+    (line,) = OutputDirectory(tmp_path).metrics.read_text().splitlines()
+    assert len(json.loads(line)["f1_score"]) == 3
+
+
+def test_a_complete_training_of_a_model_built_by_its_data_says_so(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        job = tiny.job()
+        model = tf.keras.Sequential([tf.keras.layers.Dense(3)])
+        model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        callbacks = job.callbacks(str(tmp_path))
+        model.fit(job.dataset(tiny.train_input), callbacks=callbacks, verbose=0)
+
+    assert OutputDirectory(tmp_path).done.exists()

@@ -52,7 +52,7 @@ def test_a_checkpoint_restores_weights_slots_steps_and_epoch(
     Checkpointer(model, tmp_path, writes=True).save(3)
 
     fresh = tiny.model(seed=2)
-    checkpoints.build_optimizer(fresh)
+    checkpoints.build(fresh, None)
     assert len(state(fresh)) == len(saved)
     assert any(not np.array_equal(*pair) for pair in zip(state(fresh), saved, strict=True))
 
@@ -91,7 +91,7 @@ def test_a_task_that_does_not_write_restores_what_the_chief_wrote(
     model = trained(tiny)
     Checkpointer(model, tmp_path / "checkpoints", writes=True).save(2)
     fresh = tiny.model(seed=2)
-    checkpoints.build_optimizer(fresh)
+    checkpoints.build(fresh, None)
     reader = Checkpointer(fresh, tmp_path / "checkpoints", writes=False)
 
     assert reader.restore() == 2
@@ -242,13 +242,15 @@ def test_a_task_that_does_not_write_exports_nothing(
 
 def test_the_done_mark_says_how_far_training_was_to_go(tmp_path: Path) -> None:
     output = OutputDirectory(tmp_path / "new")
-    assert checkpoints.done_epochs(output) == 0
+    assert not checkpoints.is_complete(output, finished=3, epochs=10)
 
     checkpoints.mark_done(output, finished=3, epochs=10)
     first = output.done.read_text()
     record = json.loads(first)
     assert (record["finished"], record["epochs"]) == (3, 10)
-    assert checkpoints.done_epochs(output) == 10
+    assert checkpoints.is_complete(output, finished=3, epochs=10)
+    assert not checkpoints.is_complete(output, finished=3, epochs=11)
+    assert not checkpoints.is_complete(output, finished=2, epochs=10), "of another checkpoint"
 
     checkpoints.mark_done(output, finished=3, epochs=10)
     assert output.done.read_text() != first
@@ -319,3 +321,11 @@ def test_what_is_written_whole_is_as_readable_as_any_other_file(tmp_path: Path) 
 
     mode = (tmp_path / "done.json").stat().st_mode
     assert stat.filemode(mode) == stat.filemode(other.stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(0.5, 0.5), (float("nan"), None), (float("inf"), None), ([1.0, float("nan")], [1.0, None])],
+)
+def test_metrics_are_written_as_json_has_them(value: object, expected: object) -> None:
+    assert checkpoints.as_json(np.asarray(value)) == expected

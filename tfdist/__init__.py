@@ -4,6 +4,7 @@
 
     tfdist.define_flags()
 
+    @tfdist.exit_on_usage_error()
     def main(_):
         job = tfdist.init()
         if job.serves:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfdist import checkpoints
@@ -33,7 +34,7 @@ def standard(
         callbacks.append(ExamplesPerSecond(batch_size))
     if job.is_chief:
         callbacks.append(MetricsLog(output))
-        callbacks.append(tf.keras.callbacks.TensorBoard(str(output.logs), write_graph=False))
+        callbacks.append(EpochSummaries(str(output.logs), write_graph=False))
     # Last, so that an epoch with a checkpoint is always one with a line in the metrics log.
     callbacks.append(Resume(job, output, keep=keep))
     return callbacks
@@ -48,9 +49,10 @@ class Resume(tf.keras.callbacks.Callback):
         self._output = output
         self._keep = keep
         self._finished = 0
+        self._has_trained = False
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        checkpoints.build_optimizer(self.model)
+        checkpoints.build(self.model, self._job.element_spec)
         self._checkpointer = checkpoints.Checkpointer(
             self.model,
             self._output.checkpoints,
@@ -58,12 +60,13 @@ class Resume(tf.keras.callbacks.Callback):
             keep=self._keep,
             io_device=self._job.io_device,
         )
-        self._finished = self._job.start_equal(self.model, self._checkpointer.restore())
         epochs = self.params["epochs"]
-        start = self._finished
-        if max(start, checkpoints.done_epochs(self._output)) >= epochs:
-            self._say(f"training is complete after {start} epochs")
-            start = epochs
+        self._finished = self._checkpointer.restore()
+        is_complete = checkpoints.is_complete(self._output, self._finished, epochs)
+        # Agreed on by all tasks, because one that trains without the others waits for ever.
+        start = self._job.start_equal(self.model, epochs if is_complete else self._finished)
+        if start >= epochs:
+            self._say(f"training is complete after {self._finished} epochs")
         elif start:
             self._say(f"going on after epoch {start} of {epochs}")
         if start < epochs and self._job.is_chief:
@@ -74,21 +77,26 @@ class Resume(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         self._finished = epoch + 1
+        self._has_trained = True
         if self._job.saves:
             self._checkpointer.save(self._finished)
 
     def on_train_end(self, logs: Logs | None = None) -> None:
+        epochs = self.params["epochs"]
         self._checkpointer.close()
         self.model._training_state = None
-        if self._job.saves:
+        if self._job.saves and (self._has_trained or not self._output.saved_model.exists()):
             checkpoints.export(
                 self.model,
                 self._output,
                 writes=self._job.is_chief,
                 io_device=self._job.io_device,
             )
-        if self._job.is_chief:
-            checkpoints.mark_done(self._output, self._finished, self.params["epochs"])
+        if not self._has_trained or self._finished >= epochs or self.model.stop_training:
+            if self._job.is_chief:
+                checkpoints.mark_done(self._output, self._finished, epochs)
+        else:
+            self._say(f"fit ended early, after epoch {self._finished} of {epochs}")
 
     def _say(self, text: str) -> None:
         if self._job.is_chief:
@@ -112,8 +120,9 @@ class ExamplesPerSecond(tf.keras.callbacks.Callback):
     """Adds `examples_per_second`, of training alone and over the cluster, to an epoch's logs.
 
     Args:
-      batch_size: examples behind one update of the weights. Updates are counted by the optimizer,
-        which all workers of an asynchronous job share.
+      batch_size: examples behind one update of the weights; a last batch that is smaller counts as
+        if it were not. Updates are counted by the optimizer, which all workers of an asynchronous
+        job share.
       clock: seconds, from any starting point.
     """
 
@@ -143,6 +152,13 @@ class ExamplesPerSecond(tf.keras.callbacks.Callback):
         return int(self.model.optimizer.iterations.numpy())
 
 
+class EpochSummaries(tf.keras.callbacks.TensorBoard):
+    """Keras's summaries for TensorBoard, which fail on a metric that is an array: its mean."""
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        super().on_epoch_end(epoch, {name: np.mean(value) for name, value in (logs or {}).items()})
+
+
 class MetricsLog(tf.keras.callbacks.Callback):
     """Adds a JSON line to `metrics.jsonl` after each epoch: epoch, step, time and the logs.
 
@@ -167,6 +183,6 @@ class MetricsLog(tf.keras.callbacks.Callback):
             "epoch": epoch + 1,
             "step": int(self.model.optimizer.iterations.numpy()),
             "time": self._clock(),
-            **{name: float(value) for name, value in (logs or {}).items()},
+            **{name: checkpoints.as_json(value) for name, value in (logs or {}).items()},
         }
         checkpoints.append_json_line(self._output.metrics, record)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -185,13 +186,42 @@ def mark_done(output: OutputDirectory, finished: int, epochs: int) -> None:
     write_text(output.done, json.dumps(record) + "\n")
 
 
-def done_epochs(output: OutputDirectory) -> int:
-    """The epochs that a complete training was to run for; 0 where none is complete."""
-    return int(json.loads(output.done.read_text())["epochs"]) if output.done.exists() else 0
+def is_complete(output: OutputDirectory, finished: int, epochs: int) -> bool:
+    """Whether a training of `epochs`, of which a checkpoint has `finished`, has nothing left to do.
+
+    It may have been stopped early; the mark says so, if it is of that checkpoint.
+    """
+    if finished >= epochs:
+        return True
+    if not finished or not output.done.exists():
+        return False
+    done = json.loads(output.done.read_text())
+    return bool(done["finished"] == finished and done["epochs"] >= epochs)
 
 
-def build_optimizer(model: tf.keras.Model) -> None:
-    """Makes the optimizer's variables now, where Keras would at the first step."""
+def as_json(value: Any) -> Any:
+    """A metric's value, a number or an array, as JSON has it: null where it is not finite."""
+    array = np.asarray(value, dtype=float)
+    if array.ndim:
+        return [as_json(element) for element in array]
+    return float(array) if np.isfinite(array) else None
+
+
+def build(model: tf.keras.Model, element_spec: Any) -> None:
+    """Makes the model's and the optimizer's variables now, where Keras would at the first step.
+
+    Args:
+      model: the compiled model.
+      element_spec: what it is to be trained on, as a `tf.data.Dataset` says it; None if unknown.
+    """
+    inputs, _, _ = tf.keras.utils.unpack_x_y_sample_weight(element_spec)
+    specs = tf.nest.flatten(inputs)
+    if not model.built and all(isinstance(spec, tf.TensorSpec) and spec.shape for spec in specs):
+
+        def example(spec: tf.TensorSpec) -> tf.Tensor:
+            return tf.zeros([size or 1 for size in spec.shape], spec.dtype)
+
+        model(tf.nest.map_structure(example, inputs))
     if model.built and hasattr(model.optimizer, "build"):
         model.optimizer.build(model.trainable_variables)
 

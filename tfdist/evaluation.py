@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfdist import checkpoints
@@ -61,12 +62,13 @@ def follow(
             logs = model.evaluate(dataset, return_dict=True, verbose=0)
             # A job that went on from an earlier epoch comes by the later ones again.
             checkpoints.cut_json_lines(output.eval_metrics, partial(_is_before, epoch))
-            checkpoints.append_json_line(output.eval_metrics, {"epoch": epoch, **logs})
+            record = {name: checkpoints.as_json(value) for name, value in logs.items()}
+            checkpoints.append_json_line(output.eval_metrics, {"epoch": epoch, **record})
             with writer.as_default(step=epoch):
                 for name, value in logs.items():
-                    tf.summary.scalar(f"epoch_{name}", value)
+                    tf.summary.scalar(f"epoch_{name}", np.mean(value))
             writer.flush()
-            results = ", ".join(f"{name} {value:.4f}" for name, value in logs.items())
+            results = ", ".join(f"{name} {np.mean(value):.4f}" for name, value in logs.items())
             print(f"epoch {epoch}: {results}", flush=True)
         is_new = mark != first_mark or clock() - started > _STALE_MARK_SECONDS
         if mark is not None and is_new:

@@ -11,8 +11,12 @@ The key-value server takes unauthenticated writes: bind it to loopback or to a t
 from __future__ import annotations
 
 import ipaddress
+import itertools
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -108,6 +112,36 @@ def serve(all_slots: Sequence[Slot], host: str, port: int) -> Iterator[int]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+def meet(
+    host: str,
+    port: int,
+    rank: int,
+    size: int,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Returns when every rank has come to the rendezvous, in whatever order they start."""
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}/tfdist"
+    is_here = False
+    missing = list(range(size))
+    for attempt in itertools.count():
+        try:
+            if not is_here:
+                request = urllib.request.Request(f"{url}/{rank}", data=b"here", method="PUT")
+                urllib.request.urlopen(request, timeout=5).close()
+                is_here = True
+            while missing:
+                urllib.request.urlopen(f"{url}/{missing[0]}", timeout=5).close()
+                missing.pop(0)
+            return
+        except OSError:
+            # Rank 0 does not serve yet, or the rank asked for has not come.
+            if attempt == 20:
+                waiting = f"rank {missing[0]}" if is_here else f"rank 0 at {host}:{port}"
+                print(f"tfdist: rank {rank} waits for {waiting}", file=sys.stderr)
+            sleep(0.25)
 
 
 def _is_loopback(host: str) -> bool:

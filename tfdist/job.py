@@ -56,7 +56,15 @@ def create(options: JobFlags, environ: Mapping[str, str]) -> Job:
         name = strategies.choose(found.cluster, found.source)
     strategies.check(name, found.cluster, found.source)
     strategies.check_flags(name, options)
-    job_class = strategies.load(name)
+    try:
+        job_class = strategies.load(name)
+    except ImportError as error:
+        raise UsageError(
+            "--strategy",
+            received=name,
+            accepted="a strategy whose packages are installed",
+            remedy=str(error),
+        ) from None
     if found.task.type == "evaluator":
         # Outside the cluster, so a strategy that spans it has no place for this task.
         job_class = strategies.load("one_device")

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = str(Path(__file__).with_name("program.py"))
 
 # By the name of each task, its command and its environment.
-Tasks = Mapping[str, tuple[Sequence[str], Mapping[str, str]]]
+Tasks = dict[str, tuple[Sequence[str], Mapping[str, str]]]
 
 _INHERITED = {
     name: value

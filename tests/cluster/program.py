@@ -25,6 +25,7 @@ flags.DEFINE_bool("shuffle", False, "Shuffle, the same way in each run.")
 flags.DEFINE_bool("known_size", True, "Whether the datasets know their cardinality.")
 flags.DEFINE_bool("validate", False, "Validate after each epoch.")
 flags.DEFINE_integer("fail_in_epoch", None, "Raise an error at the end of this epoch, from 1.")
+flags.DEFINE_bool("input_layer", True, "Whether the model is built before it is trained.")
 flags.DEFINE_integer("units", 8, "Width of the hidden layer.")
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 flags.DEFINE_string("result_dir", None, "Where each task writes what it found.", required=True)
@@ -97,8 +98,11 @@ def examples(count: int, context: tf.distribute.InputContext) -> tf.data.Dataset
 
 
 def build(job: tfdist.Job) -> tf.keras.Model:
-    tf.keras.utils.set_random_seed(1)
-    layers = [tf.keras.layers.Input([4]), tf.keras.layers.Dense(FLAGS.units, activation="tanh")]
+    if FLAGS.input_layer:
+        tf.keras.utils.set_random_seed(1)
+    layers = [tf.keras.layers.Dense(FLAGS.units, activation="tanh")]
+    if FLAGS.input_layer:
+        layers.insert(0, tf.keras.layers.Input([4]))
     if FLAGS.batch_norm:
         layers.append(tf.keras.layers.BatchNormalization())
     model = tf.keras.Sequential([*layers, tf.keras.layers.Dense(1)])
@@ -122,8 +126,7 @@ def main(_: list[str]) -> None:
         return examples(FLAGS.eval_examples, context)
 
     if job.evaluates:
-        job.evaluate(model, eval_input, FLAGS.output_dir)
-        return
+        return job.evaluate(model, eval_input, FLAGS.output_dir)
     accounts = Accounts()
     callbacks = job.callbacks(FLAGS.output_dir, batch_size=job.global_batch_size(FLAGS.batch_size))
     model.fit(

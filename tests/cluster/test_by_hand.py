@@ -82,7 +82,7 @@ def test_all_reduce_with_a_chief(tmp_path: Path, told: Told) -> None:
 def test_the_older_dialect_calls_the_chief_master(tmp_path: Path) -> None:
     with hold_ports(2) as ports:
         addresses = {"master": [f"127.0.0.1:{ports[0]}"], "worker": [f"127.0.0.1:{ports[1]}"]}
-        tasks = {
+        tasks: processes.Tasks = {
             f"{name}:0": (
                 [sys.executable, PROGRAM, *directories(tmp_path)],
                 {
@@ -116,6 +116,41 @@ def test_horovod_from_a_cluster_description(tmp_path: Path, told: Told) -> None:
     np.testing.assert_array_equal(first["counts"] + second["counts"], 1)
 
 
+def test_the_ranks_of_horovod_may_start_in_any_order(tmp_path: Path) -> None:
+    with hold_ports(2) as ports:
+        cluster = cluster_of(ports, workers=2)
+        tasks = by_flags(cluster, [*directories(tmp_path), "--strategy=horovod"])
+        # Rank 0 starts when rank 1 has said that it waits for it.
+        script, log = tmp_path / "late.sh", tmp_path / "logs" / "worker-1.log"
+        script.write_text(f'until grep -q "waits for rank 0" {log}; do sleep 0.1; done; exec "$@"')
+        tasks["worker:0"] = (["sh", str(script), *tasks["worker:0"][0]], {})
+        ended = run_by_hand(tmp_path / "logs", tasks, deadline=90)
+    for name, task in ended.items():
+        assert task.code == 0, f"{name}: {task.output}"
+
+
+def test_ranks_start_equal_with_a_model_that_is_built_by_its_data(tmp_path: Path) -> None:
+    with hold_ports(2) as ports:
+        arguments = [*directories(tmp_path), "--strategy=horovod", "--noinput_layer"]
+        ended = run_by_hand(
+            tmp_path / "logs", by_flags(cluster_of(ports, workers=2), arguments), deadline=90
+        )
+    assert [task.code for task in ended.values()] == [0, 0]
+    first, second = results(tmp_path).values()
+    np.testing.assert_array_equal(first["weights"], second["weights"])
+
+
+def test_statistics_that_are_not_trained_are_averaged_over_the_ranks(tmp_path: Path) -> None:
+    with hold_ports(2) as ports:
+        arguments = [*directories(tmp_path), "--strategy=horovod", "--batch_norm"]
+        ended = run_by_hand(
+            tmp_path / "logs", by_flags(cluster_of(ports, workers=2), arguments), deadline=90
+        )
+    assert [task.code for task in ended.values()] == [0, 0]
+    first, second = results(tmp_path).values()
+    np.testing.assert_array_equal(first["weights"], second["weights"])
+
+
 def test_horovodrun(tmp_path: Path) -> None:
     horovodrun = Path(sys.executable).with_name("horovodrun")
     command = [str(horovodrun), "-np", "2", "--gloo", "-H", "localhost:2", sys.executable, PROGRAM]
@@ -139,6 +174,7 @@ def test_servers_end_with_a_chief_that_fails(tmp_path: Path) -> None:
     assert ended["chief:0"].code == 1
     assert "as it was asked to" in ended["chief:0"].output
     for name in ("worker:0", "ps:0"):
+        assert ended[name].code == 0
         assert ended[name].time - ended["chief:0"].time < 10, f"{name} lingered"
 
 

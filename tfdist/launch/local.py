@@ -51,7 +51,7 @@ def launch(job: JobSpec, *, environ: Mapping[str, str], grace_period: float = 5.
                     "--strategy",
                     received=job.strategy,
                     accepted=f"a strategy whose engine is installed ({error})",
-                    remedy="Get Horovod with scripts/build_horovod or pip install tfdist[horovod].",
+                    remedy="Build it with scripts/build_horovod.",
                 ) from None
         tasks = plan(job, ports=ports, cores=available_cores(), environ=environ)
         return run(tasks, environ=environ, grace_period=grace_period)

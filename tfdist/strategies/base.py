@@ -32,6 +32,7 @@ class Job:
       name: the strategy's name in the table.
       cluster: the job's tasks; empty for a process by itself and under `horovodrun`.
       task: this task.
+      element_spec: the elements of the dataset that `dataset` made last; None before.
       strategy: the `tf.distribute.Strategy`, for custom loops; TensorFlow's default one where
         TensorFlow does not do the distributing. Not set in a task that serves.
     """
@@ -46,6 +47,7 @@ class Job:
     def __init__(self, cluster: Cluster, task: Task, options: JobFlags) -> None:
         self.cluster = cluster
         self.task = task
+        self.element_spec: Any = None
         self._local_datasets: list[tf.data.Dataset] = []
         self._set_up(options)
 
@@ -81,6 +83,11 @@ class Job:
         """Replicas over the cluster whose gradients meet in one update; 1 where updates are
         asynchronous (`tf.distribute.Strategy.num_replicas_in_sync`)."""
         return int(self.strategy.num_replicas_in_sync)
+
+    @property
+    def num_input_pipelines(self) -> int:
+        """The shards that the training examples are divided into."""
+        return 1
 
     @property
     def num_local_replicas(self) -> int:
@@ -128,6 +135,16 @@ class Job:
             )
         return per_task // self.num_local_replicas
 
+    def steps_per_epoch(self, examples: int, per_replica: int) -> int:
+        """Updates of the weights in an epoch of `examples`, sharded by the example.
+
+        Args:
+          examples: examples over the whole cluster.
+          per_replica: the batch of one replica.
+        """
+        longest_shard = -(-examples // self.num_input_pipelines)
+        return -(-longest_shard // (per_replica * self.num_local_replicas))
+
     def scaled_lr(self, learning_rate: float) -> float:
         """`learning_rate` of one replica scaled to the batch behind one update.
 
@@ -148,7 +165,9 @@ class Job:
         whose shard makes fewer batches repeats one example for each batch that it lacks.
         An infinite dataset wants `steps_per_epoch`, as everywhere in Keras.
         """
-        return self._distribute(dataset_fn, training=True)
+        dataset = self._distribute(dataset_fn, training=True)
+        self.element_spec = dataset.element_spec
+        return dataset
 
     def eval_dataset(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
         """What `validation_data` must be given: as `dataset`, and without any repeat."""
@@ -158,6 +177,10 @@ class Job:
         self, output_dir: str, *, batch_size: int | None = None, keep: int = 5
     ) -> list[tf.keras.callbacks.Callback]:
         """The callbacks of `model.fit`: resume, checkpoints, logs and what the engine needs.
+
+        Callbacks of your own come after these: under Horovod the logs are this rank's until the
+        first of these has put those of all ranks in their place, and ranks that stop or change the
+        learning rate by different numbers wait for each other for ever.
 
         Args:
           output_dir: the directory that all tasks share; `tfdist.checkpoints` has its layout.
@@ -171,11 +194,12 @@ class Job:
 
     def evaluate(
         self, model: tf.keras.Model, dataset_fn: DatasetFunction, output_dir: str | None = None
-    ) -> dict[str, float]:
+    ) -> Any:
         """Evaluates each example exactly once over the cluster; returns the metrics by name.
 
         In a task that trains, the model as it is; every such task calls it. In the evaluator, each
-        new checkpoint in `output_dir` until the training has ended; returns the last one's.
+        new checkpoint in `output_dir` until the training has ended; returns None then, so that a
+        script's `main` can return it.
         """
         if not self.evaluates:
             return self._evaluate(model, dataset_fn)
@@ -188,7 +212,8 @@ class Job:
             )
         from tfdist import evaluation
 
-        return evaluation.follow(self, model, dataset_fn, output_dir)
+        evaluation.follow(self, model, dataset_fn, output_dir)
+        return None
 
     # For this package's callbacks.
 
@@ -205,12 +230,14 @@ class Job:
     def start_equal(self, model: tf.keras.Model, epoch: int) -> int:
         """Makes every task that trains start from the same state; collective over them.
 
+        Called in every task before the first epoch.
+
         Args:
           model: the model, as this task has restored it.
-          epoch: the number of finished epochs, as this task has read it.
+          epoch: the epoch to start with, as this task has read it.
 
         Returns:
-          The number of finished epochs to go on from.
+          The epoch to start with, the same in every task.
 
         Raises:
           RuntimeError: the tasks found different checkpoints, so they do not share a directory.

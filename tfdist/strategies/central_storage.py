@@ -48,4 +48,4 @@ class CentralStorage(InGraph):
             return local
         if training:
             return datasets.with_repeats(local, missing, source)
-        return datasets.with_empty_batches(local, missing)
+        return local.concatenate(datasets.empty_batches(source, missing))

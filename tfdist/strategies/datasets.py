@@ -86,14 +86,15 @@ def with_repeats(dataset: tf.data.Dataset, count: int, source: tf.data.Dataset) 
     return dataset.concatenate(tf.data.Dataset.from_tensors(batch).repeat(count))
 
 
-def with_empty_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
-    """`dataset` and after it `count` batches without an example."""
-    empty = dataset.take(1).map(
-        lambda *batch: tf.nest.map_structure(lambda tensor: tensor[:0], batch)
-    )
-    if not isinstance(dataset.element_spec, tuple):
-        empty = empty.map(lambda batch: batch)
-    return dataset.concatenate(empty.repeat(count))
+def empty_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
+    """`count` batches without an example, of the elements of `dataset`."""
+
+    def without_examples(*batch: Any) -> Any:
+        emptied = tf.nest.map_structure(lambda tensor: tensor[:0], batch)
+        # `map` hands a batch that is not a tuple over as its one argument.
+        return emptied if isinstance(dataset.element_spec, tuple) else emptied[0]
+
+    return dataset.take(1).map(without_examples).repeat(count)
 
 
 class TakesShards:

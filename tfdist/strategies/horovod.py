@@ -50,6 +50,10 @@ class Horovod(Job):
         return int(hvd.size())
 
     @property
+    def num_input_pipelines(self) -> int:
+        return self.num_replicas
+
+    @property
     def num_local_replicas(self) -> int:
         return 1
 
@@ -61,10 +65,19 @@ class Horovod(Job):
         return hvd.DistributedOptimizer(optimizer)
 
     def engine_callbacks(self) -> list[tf.keras.callbacks.Callback]:
-        return [_ClusterMetrics()]
+        return [_ClusterMetrics(), _AveragedStatistics()]
 
     def start_equal(self, model: tf.keras.Model, epoch: int) -> int:
-        """Gives every rank the epoch, the weights and the optimizer's state of rank 0."""
+        """Gives every rank the epoch, the weights and the optimizer's state of rank 0.
+
+        Raises:
+          ValueError: the model has no weights yet.
+        """
+        if not model.built:
+            raise ValueError(
+                "model: received one without weights; accepted under horovod: a built one, whose "
+                "weights all ranks can start with. Give it an Input layer or call model.build."
+            )
         optimizer_variables = model.optimizer.variables
         if callable(optimizer_variables):
             optimizer_variables = optimizer_variables()
@@ -94,11 +107,16 @@ class Horovod(Job):
             atexit.register(server.__exit__, None, None, None)
         # Horovod reads the environment only, in hvd.init().
         os.environ.update(rendezvous.environment(slots[rank], host, port))
+        # Horovod gives the others 30 seconds to start, and then aborts.
+        rendezvous.meet(host, port, rank, len(slots))
 
     def _distribute(self, dataset_fn: DatasetFunction, training: bool) -> tf.data.Dataset:
         local = self._shard(dataset_fn)
         if not training:
-            return local
+            if any(True for _ in local.take(1)):
+                return local
+            # Keras wants a batch to evaluate, also in a rank that has no example.
+            return datasets.empty_batches(dataset_fn(tf.distribute.InputContext()), 1)
         batches = int(local.cardinality())
         if batches == datasets.UNKNOWN:
             # Read once: a rank must know before an epoch whether the others have more.
@@ -127,15 +145,7 @@ class Horovod(Job):
         )
 
     def _evaluate(self, model: tf.keras.Model, dataset_fn: DatasetFunction) -> dict[str, float]:
-        local = self._shard(dataset_fn)
-        has_data = any(True for _ in local.take(1))
-        if not all(hvd.allgather(tf.constant([has_data])).numpy()):
-            # Fewer batches than ranks: each evaluates all of them, and there is nothing to sum.
-            logs: dict[str, float] = model.evaluate(
-                dataset_fn(tf.distribute.InputContext()), return_dict=True, verbose=0
-            )
-            return logs
-        model.evaluate(local, verbose=0)
+        model.evaluate(self.eval_dataset(dataset_fn), verbose=0)
         return _summed_results(model)
 
 
@@ -172,13 +182,31 @@ class _ClusterMetrics(tf.keras.callbacks.Callback):
         self._in_epoch = False
 
 
+class _AveragedStatistics(tf.keras.callbacks.Callback):
+    """Averages what is not trained, such as BatchNormalization's statistics, after each epoch.
+
+    `tf.distribute` saves the mean over its replicas in the same way.
+    """
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        variables = [
+            variable
+            for variable in self.model.non_trainable_variables
+            if variable.dtype.is_floating
+        ]
+        if variables:
+            means = hvd.grouped_allreduce([variable.value() for variable in variables])
+            for variable, mean in zip(variables, means, strict=True):
+                variable.assign(mean)
+
+
 def _summed_results(model: tf.keras.Model) -> dict[str, float]:
     """The metrics' results over all ranks, each rank's own left as they are; collective."""
     variables = [variable for metric in model.metrics for variable in metric.variables]
     before = [variable.value() for variable in variables]
     for variable, total in zip(variables, _all_reduce_sum(before), strict=True):
         variable.assign(total)
-    results = {name: float(value) for name, value in model.get_metrics_result().items()}
+    results = {name: value.numpy() for name, value in model.get_metrics_result().items()}
     for variable, value in zip(variables, before, strict=True):
         variable.assign(value)
     return results

@@ -53,8 +53,12 @@ class MultiWorkerMirrored(Job):
         )
 
     @property
+    def num_input_pipelines(self) -> int:
+        return max(1, len(self.cluster.trainers))
+
+    @property
     def num_local_replicas(self) -> int:
-        return self.num_replicas // max(1, len(self.cluster.trainers))
+        return self.num_replicas // self.num_input_pipelines
 
     @property
     def saves(self) -> bool:

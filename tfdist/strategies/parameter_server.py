@@ -40,6 +40,15 @@ class ParameterServer(Job):
     def num_replicas(self) -> int:
         return 1 if self.serves else super().num_replicas
 
+    @property
+    def num_input_pipelines(self) -> int:
+        return len(self.cluster.worker)
+
+    def steps_per_epoch(self, examples: int, per_replica: int) -> int:
+        workers, batch = self.num_input_pipelines, per_replica * self.num_local_replicas
+        shards = [(examples + index) // workers for index in range(workers)]
+        return sum(-(-shard // batch) for shard in shards)
+
     def serve(self) -> None:
         if not self.serves:
             super().serve()
@@ -124,7 +133,7 @@ def wait_for_end(
 def _listens(address: str) -> bool:
     host, port = host_and_port(address)
     try:
-        with socket.create_connection((host, port), timeout=5.0):
+        with socket.create_connection((host, port), timeout=2.0):
             return True
     except OSError:
         return False
