@@ -546,5 +546,5 @@ def test_without_horovod_its_jobs_are_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "horovod.runner.common.util.hosts", None)
     job = JobSpec(python=sys.executable, script="train.py", strategy="horovod")
 
-    with pytest.raises(UsageError, match=r"scripts/build_horovod or pip install tfdist\[horovod\]"):
+    with pytest.raises(UsageError, match="scripts/build_horovod"):
         local.launch(job, environ={})
