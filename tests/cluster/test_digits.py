@@ -39,6 +39,8 @@ def test_digits_are_learned(tmp_path: Path, digits: Path, strategy: str) -> None
     # Two replicas see twice the examples at a time, so that all make the same number of steps.
     replicas = 1 if strategy in ("one_device", "parameter_server") else 2
     tasks = 1 if strategy in FLAGS else replicas
+    # Asynchronous updates are noisier, and differ from run to run.
+    epochs, decays = (30, "22,27") if strategy == "parameter_server" else (20, "14,18")
     ended = launch(
         tmp_path,
         f"--strategy={strategy}",
@@ -47,8 +49,8 @@ def test_digits_are_learned(tmp_path: Path, digits: Path, strategy: str) -> None
         f"--data_dir={digits}",
         f"--output-dir={tmp_path / 'output'}",
         "--num_layers=8",
-        "--train-epochs=20",
-        "--decay_epochs=14,18",
+        f"--train-epochs={epochs}",
+        f"--decay_epochs={decays}",
         f"--train-batch-size={64 // tasks}",
         f"--learning_rate={0.1 / replicas}",
         "--batch_norm_decay=0.9",
@@ -63,7 +65,7 @@ def test_digits_are_learned(tmp_path: Path, digits: Path, strategy: str) -> None
     if "--evaluator" in TASKS.get(strategy, []):
         lines = (tmp_path / "output" / "eval_metrics.jsonl").read_text().splitlines()
         last = json.loads(lines[-1])
-        assert last["epoch"] == 20
+        assert last["epoch"] == epochs
         assert last["accuracy"] >= 0.95
 
     model = tf.keras.models.load_model(tmp_path / "output" / "saved_model", compile=False)
