@@ -105,7 +105,6 @@ def test_addresses_must_be_a_list(addresses: Any) -> None:
         ({"worker": (A,), "ps": (A,)}, "cluster.ps[0]", A),
         ({"chief": (A, B)}, "cluster.chief", [A, B]),
         ({"ps": (A,)}, "cluster.worker", []),
-        ({"chief": (A,), "ps": (B,)}, "cluster.worker", []),
     ],
 )
 def test_an_impossible_cluster_is_refused(jobs: Any, field: str, received: Any) -> None:

@@ -158,25 +158,37 @@ def export(
 
     `writes` and `io_device` are those of `Checkpointer`.
     """
-    with tempfile.TemporaryDirectory(
-        prefix=".saved_model-", dir=output.path if writes else None
-    ) as beside:
-        target = Path(beside) / "saved_model"
+    with replacing_directory(output.saved_model, writes=writes) as beside:
         if getattr(model, "inputs", None) and getattr(model, "outputs", None):
             # Saving a compiled model that has not yet been run builds its metrics for targets of
             # the outputs' shape, and `accuracy` then counts something else.
             model = tf.keras.Model(model.inputs, model.outputs, name=model.name)
         with _no_warnings():
             model.save(
-                str(target),
+                str(beside / output.saved_model.name),
                 save_format="tf",
                 include_optimizer=False,
                 options=tf.saved_model.SaveOptions(experimental_io_device=io_device),
             )
+
+
+@contextmanager
+def replacing_directory(target: Path, *, writes: bool = True) -> Iterator[Path]:
+    """Gives a temporary directory; what is `target.name` in it becomes `target` at the end.
+
+    Args:
+      target: a directory, which may exist.
+      writes: False to throw away what was written.
+    """
+    with tempfile.TemporaryDirectory(
+        prefix=f".{target.name}-", dir=target.parent if writes else None
+    ) as temporary:
+        beside = Path(temporary)
+        yield beside
         if writes:
-            if output.saved_model.exists():
-                os.replace(output.saved_model, Path(beside) / "before")
-            os.replace(target, output.saved_model)
+            if target.exists():
+                os.replace(target, beside / "before")
+            os.replace(beside / target.name, target)
 
 
 def mark_done(output: OutputDirectory, finished: int, epochs: int) -> None:

@@ -64,7 +64,7 @@ class Cluster:
 
     Raises:
       UsageError: an address without a port, with a scheme or a port outside 1..65535, one that
-        stands twice, more than one chief, or a chief or ps without anyone to work with.
+        stands twice, more than one chief, or ps without anyone to work with.
     """
 
     chief: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ class Cluster:
                 accepted="one address",
                 remedy="Make the others workers: a job has one chief.",
             )
-        if self.ps and not self.worker:
+        if self.ps and not (self.chief or self.worker):
             raise UsageError(
                 "cluster.worker",
                 received=[],

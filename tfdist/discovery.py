@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tfdist.cluster import JOB_NAMES, TASK_TYPES, Cluster, Task
@@ -35,12 +35,14 @@ class Discovery:
     """What was found: the cluster (empty for one process), this task, and where it was read.
 
     `source` is `flags`, `TF_CONFIG`, `horovodrun` or `default`. Under `horovodrun` the addresses
-    are Horovod's own affair, so the cluster is empty and the task's index is the rank.
+    are Horovod's own affair, so the cluster is empty and the task's index is the rank. `has_master`
+    says that the chief is called `master`, as in the older dialect.
     """
 
     cluster: Cluster = field(default_factory=Cluster)
     task: Task = field(default_factory=lambda: Task("worker", 0))
     source: str = "default"
+    has_master: bool = False
 
 
 def discover(flags: ClusterFlags, environ: Mapping[str, str]) -> Discovery:
@@ -101,7 +103,8 @@ def from_tf_config(environ: Mapping[str, str]) -> Discovery | None:
     config = _mapping("TF_CONFIG", config)
     jobs = dict(_mapping("TF_CONFIG cluster", config.get("cluster")))
     task = _mapping("TF_CONFIG task", config.get("task"))
-    if "master" in jobs:
+    has_master = "master" in jobs
+    if has_master:
         if "chief" in jobs:
             raise UsageError(
                 "TF_CONFIG cluster",
@@ -135,9 +138,10 @@ def from_tf_config(environ: Mapping[str, str]) -> Discovery | None:
                 accepted=accepted,
                 remedy="Say which task this process is.",
             )
-    return _checked(
+    found = _checked(
         "TF_CONFIG", lambda name: f"TF_CONFIG {name}", jobs, task["type"], task["index"]
     )
+    return replace(found, has_master=has_master)
 
 
 def from_horovodrun(environ: Mapping[str, str]) -> Discovery | None:

@@ -27,6 +27,11 @@ _CLUSTER_FLAGS = {
     "worker_hosts": "The workers' host:port, separated by commas.",
     "ps_hosts": "The parameter servers' host:port, separated by commas.",
 }
+_ESTIMATOR_FLAGS = {
+    "sync": "parameter_server: update synchronously, as all other strategies do in any case.",
+    "replicas_to_aggregate": "parameter_server with --sync: gradients behind one update; workers "
+    "beyond that number are backups (default: as many as workers).",
+}
 _INTEGER_FLAGS = {
     "num_gpus": "GPUs that a task uses; 0 trains on the CPU. By default all that are visible, "
     "and none for a ps.",
@@ -51,6 +56,8 @@ class JobFlags:
     variable_partitions: int | None = None
     num_intra_threads: int | None = None
     num_inter_threads: int | None = None
+    sync: bool = False
+    replicas_to_aggregate: int | None = None
 
 
 def define_flags() -> None:
@@ -73,6 +80,15 @@ def define_flags() -> None:
         flags.DEFINE_integer(name, None, meaning, lower_bound=0)
 
 
+def define_estimator_flags() -> None:
+    """`define_flags`, and the flags that only Estimators and sessions have a use for."""
+    define_flags()
+    flags.DEFINE_bool("sync", False, _ESTIMATOR_FLAGS["sync"])
+    flags.DEFINE_integer(
+        "replicas_to_aggregate", None, _ESTIMATOR_FLAGS["replicas_to_aggregate"], lower_bound=1
+    )
+
+
 def read_flags(values: flags.FlagValues = flags.FLAGS) -> JobFlags:
     """The flags' values; all at their defaults in a program that did not define them."""
     if "strategy" not in values or not values.is_parsed():
@@ -80,6 +96,7 @@ def read_flags(values: flags.FlagValues = flags.FLAGS) -> JobFlags:
     given: dict[str, Any] = {
         name: getattr(values, name) for name in ("strategy", "all_reduce", *_INTEGER_FLAGS)
     }
+    given |= {name: getattr(values, name) for name in _ESTIMATOR_FLAGS if name in values}
     cluster = {name: getattr(values, name) for name in _CLUSTER_FLAGS}
     return JobFlags(cluster=ClusterFlags(**cluster), **given)
 

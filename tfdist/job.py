@@ -32,6 +32,18 @@ def init() -> Job:
     Prints one line that says what was found. A mistake in either is printed as one line and ends
     the process with exit code 2, as argparse does.
     """
+    return _init(estimator=False)
+
+
+def init_estimator() -> Job:
+    """`init` for Estimators and session code; public as `tfdist.estimator.init`.
+
+    TF_CONFIG is then what TensorFlow is to read for this job: absent where it has no use for it.
+    """
+    return _init(estimator=True)
+
+
+def _init(estimator: bool) -> Job:
     if runtime.ONEDNN_VARIABLE not in os.environ:
         print(
             "tfdist: TensorFlow was imported first and may run without oneDNN, at half the speed. "
@@ -39,11 +51,21 @@ def init() -> Job:
             file=sys.stderr,
         )
     with exit_on_usage_error():
-        return create(read_flags(), os.environ)
+        job = create(read_flags(), os.environ, estimator=estimator)
+    if estimator:
+        # Estimators know of no other way to learn what their cluster is.
+        os.environ.pop("TF_CONFIG", None)
+        os.environ.update(job.session_environment)
+    return job
 
 
-def create(options: JobFlags, environ: Mapping[str, str]) -> Job:
+def create(options: JobFlags, environ: Mapping[str, str], *, estimator: bool = False) -> Job:
     """`init` with its inputs as arguments.
+
+    Args:
+      options: the flags.
+      environ: the environment.
+      estimator: whether the job is for Estimators and sessions.
 
     Raises:
       UsageError: a flag or a variable cannot be used as it is; the error names it.
@@ -57,7 +79,7 @@ def create(options: JobFlags, environ: Mapping[str, str]) -> Job:
     strategies.check(name, found.cluster, found.source)
     strategies.check_flags(name, options)
     try:
-        job_class = strategies.load(name)
+        job_class = strategies.load(name, estimator=estimator)
     except ImportError as error:
         raise UsageError(
             "--strategy",
@@ -65,7 +87,16 @@ def create(options: JobFlags, environ: Mapping[str, str]) -> Job:
             accepted="a strategy whose packages are installed",
             remedy=str(error),
         ) from None
+    leader_evaluates = found.has_master or not found.cluster.chief or name == "horovod"
     if found.task.type == "evaluator":
+        if estimator and leader_evaluates:
+            raise UsageError(
+                "task.type",
+                received=f"evaluator, with {found.cluster} under {name}",
+                accepted="an evaluator of a job with a chief",
+                remedy="Leave the evaluator out, because the task that leads evaluates by itself "
+                "(a master, worker 0, rank 0 of Horovod), or add a chief.",
+            )
         # Outside the cluster, so a strategy that spans it has no place for this task.
         job_class = strategies.load("one_device")
         options = replace(options, all_reduce=None, num_cpu_devices=None, variable_partitions=None)
@@ -73,7 +104,13 @@ def create(options: JobFlags, environ: Mapping[str, str]) -> Job:
         _check_port_is_free(found)
     _set_up_tensorflow(options)
     print(f"tfdist: {found.task} of {found.cluster} ({found.source}), {name}", file=sys.stderr)
-    return job_class(found.cluster, found.task, options)
+    return job_class(
+        found.cluster,
+        found.task,
+        options,
+        for_estimators=estimator,
+        leader_evaluates=leader_evaluates,
+    )
 
 
 def _set_up_tensorflow(options: JobFlags) -> None:

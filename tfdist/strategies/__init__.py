@@ -26,29 +26,38 @@ class Strategy:
     """What is known of a strategy without importing TensorFlow.
 
     Attributes:
-      class_name: its subclass of `Job`, in the module of the strategy's name.
+      keras: its subclass of `Job` for Keras and custom loops, with its module.
+      estimator: that for Estimators and sessions; None where they cannot be had.
       spans_tasks: whether several tasks train together; else it is for one process.
       uses_ps: whether it needs parameter servers; else it takes none.
       flags: the flags that only some strategies have a use for and this one takes.
     """
 
-    class_name: str
+    keras: str
+    estimator: str | None = None
     spans_tasks: bool = False
     uses_ps: bool = False
     flags: tuple[str, ...] = ()
 
 
 TABLE = {
-    "one_device": Strategy("OneDevice"),
-    "mirrored": Strategy("Mirrored", flags=("num_cpu_devices",)),
-    "central_storage": Strategy("CentralStorage", flags=("num_cpu_devices",)),
+    "one_device": Strategy("one_device.OneDevice", "one_device.OneDevice"),
+    "mirrored": Strategy("mirrored.Mirrored", "mirrored.Mirrored", flags=("num_cpu_devices",)),
+    "central_storage": Strategy("central_storage.CentralStorage", flags=("num_cpu_devices",)),
     "parameter_server": Strategy(
-        "ParameterServer", spans_tasks=True, uses_ps=True, flags=("variable_partitions",)
+        "parameter_server.ParameterServer",
+        "between_graph.BetweenGraph",
+        spans_tasks=True,
+        uses_ps=True,
+        flags=("variable_partitions", "replicas_to_aggregate"),
     ),
     "multi_worker_mirrored": Strategy(
-        "MultiWorkerMirrored", spans_tasks=True, flags=("all_reduce",)
+        "multi_worker_mirrored.MultiWorkerMirrored",
+        "multi_worker_mirrored.MultiWorkerMirrored",
+        spans_tasks=True,
+        flags=("all_reduce",),
     ),
-    "horovod": Strategy("Horovod", spans_tasks=True),
+    "horovod": Strategy("horovod.Horovod", "horovod.Horovod", spans_tasks=True),
 }
 NAMES = tuple(TABLE)
 
@@ -128,8 +137,23 @@ def check_flags(name: str, options: JobFlags) -> None:
         )
 
 
-def load(name: str) -> type[Job]:
-    """The class of the strategy `name` of the table."""
-    module = importlib.import_module(f"tfdist.strategies.{name}")
-    job_class: type[Job] = getattr(module, TABLE[name].class_name)
+def load(name: str, *, estimator: bool = False) -> type[Job]:
+    """The class of the strategy `name` of the table, for Keras or for Estimators.
+
+    Raises:
+      UsageError: Estimators cannot be had under this strategy.
+      ImportError: a package that the strategy needs is not installed; it names the remedy.
+    """
+    path = TABLE[name].estimator if estimator else TABLE[name].keras
+    if path is None:
+        raise UsageError(
+            "--strategy",
+            received=f"{name} for an Estimator",
+            accepted=", ".join(name for name, strategy in TABLE.items() if strategy.estimator),
+            remedy="Choose one of these.",
+        )
+    module, class_name = path.split(".")
+    job_class: type[Job] = getattr(
+        importlib.import_module(f"tfdist.strategies.{module}"), class_name
+    )
     return job_class

@@ -12,7 +12,7 @@ per-replica size, sharded by the context; this holds under every strategy.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
@@ -21,6 +21,11 @@ import tensorflow as tf
 from tfdist.cluster import Cluster, Task
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
+
+NOT_WRAPPED = (
+    "The model's optimizer was not given to job.optimizer, so that each task would train alone: "
+    "call it in the model function (config.job.optimizer), or before model_to_estimator."
+)
 
 DatasetFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 
@@ -33,6 +38,9 @@ class Job:
       cluster: the job's tasks; empty for a process by itself and under `horovodrun`.
       task: this task.
       element_spec: the elements of the dataset that `dataset` made last; None before.
+      for_estimators: whether the job is for Estimators and sessions.
+      leader_evaluates: whether the task that leads evaluates an Estimator itself, without an
+        evaluator.
       strategy: the `tf.distribute.Strategy`, for custom loops; TensorFlow's default one where
         TensorFlow does not do the distributing. Not set in a task that serves.
     """
@@ -44,11 +52,22 @@ class Job:
 
     strategy: tf.distribute.Strategy
 
-    def __init__(self, cluster: Cluster, task: Task, options: JobFlags) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        task: Task,
+        options: JobFlags,
+        *,
+        for_estimators: bool = False,
+        leader_evaluates: bool = True,
+    ) -> None:
         self.cluster = cluster
         self.task = task
+        self.for_estimators = for_estimators
+        self.leader_evaluates = leader_evaluates
         self.element_spec: Any = None
         self._local_datasets: list[tf.data.Dataset] = []
+        self._options = options
         self._set_up(options)
 
     # What a subclass says of itself.
@@ -88,6 +107,20 @@ class Job:
     def num_input_pipelines(self) -> int:
         """The shards that the training examples are divided into."""
         return 1
+
+    @property
+    def input_pipeline_id(self) -> int:
+        """Which of the shards this task reads."""
+        return 0
+
+    @property
+    def input_context(self) -> tf.distribute.InputContext:
+        """What this task's input function is given."""
+        return tf.distribute.InputContext(
+            num_input_pipelines=self.num_input_pipelines,
+            input_pipeline_id=self.input_pipeline_id,
+            num_replicas_in_sync=self.num_replicas,
+        )
 
     @property
     def num_local_replicas(self) -> int:
@@ -214,6 +247,77 @@ class Job:
 
         evaluation.follow(self, model, dataset_fn, output_dir)
         return None
+
+    # For Estimators and sessions.
+
+    @property
+    def session_environment(self) -> dict[str, str]:
+        """The variables from which `tf.estimator` and TensorFlow learn of the cluster."""
+        return {}
+
+    @property
+    def session_config(self) -> tf.compat.v1.ConfigProto:
+        """The options of this task's sessions: the threads, and the GPUs that it may see."""
+        config = tf.compat.v1.ConfigProto(
+            allow_soft_placement=True,
+            intra_op_parallelism_threads=self._options.num_intra_threads or 0,
+            inter_op_parallelism_threads=self._options.num_inter_threads or 0,
+        )
+        # As in `tf.estimator`: more rounds of optimisation cost more than they gain.
+        config.graph_options.rewrite_options.meta_optimizer_iterations = 1
+        # Sessions do not look at what `tf.config` has made visible.
+        gpus = [gpu.name.rsplit(":", 1)[1] for gpu in tf.config.get_visible_devices("GPU")]
+        config.gpu_options.visible_device_list = ",".join(gpus)
+        if not gpus:
+            config.device_count["GPU"] = 0
+        return config
+
+    @property
+    def train_distribute(self) -> tf.distribute.Strategy | None:
+        """The strategy that `tf.estimator` trains under; None where it needs none."""
+        return None
+
+    def session_hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
+        """The hooks that the engine needs in every task's training session."""
+        return []
+
+    def agreed(self, number: int) -> int:
+        """The leader's number, where the tasks may have read different ones; collective then."""
+        return number
+
+    def device_setter(self) -> Any:
+        """For `tf.device`: places variables on the ps, and the rest on this task.
+
+        Raises:
+          UsageError: session code cannot be had under this strategy.
+        """
+        raise self._no_sessions()
+
+    def monitored_session(
+        self, *, hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (), **options: Any
+    ) -> Any:
+        """`tf.compat.v1.train.MonitoredTrainingSession` as this task's part in the job.
+
+        Args:
+          hooks: hooks beside those that the engine needs.
+          **options: its other arguments, such as `checkpoint_dir`.
+
+        Raises:
+          UsageError: session code cannot be had under this strategy.
+        """
+        raise self._no_sessions()
+
+    def _no_sessions(self) -> UsageError:
+        return UsageError(
+            "--strategy",
+            received=f"{self.name} for session code",
+            accepted="one_device, parameter_server",
+            remedy="Choose one of these, or make the model function that of an Estimator.",
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Job:
+        # Estimators copy their configuration again and again; a task has one job.
+        return self
 
     # For this package's callbacks.
 

@@ -19,8 +19,9 @@ from tfdist import horovod_rendezvous as rendezvous
 from tfdist.cluster import Cluster, Task, host_and_port
 from tfdist.flags import JobFlags
 from tfdist.strategies import datasets
-from tfdist.strategies.base import DatasetFunction, Job
+from tfdist.strategies.base import NOT_WRAPPED, DatasetFunction, Job
 from tfdist.strategies.devices import use_devices
+from tfdist.strategies.v1_optimizers import distributed
 
 try:
     import horovod.tensorflow as hvd
@@ -54,6 +55,10 @@ class Horovod(Job):
         return self.num_replicas
 
     @property
+    def input_pipeline_id(self) -> int:
+        return int(hvd.rank())
+
+    @property
     def num_local_replicas(self) -> int:
         return 1
 
@@ -62,7 +67,16 @@ class Horovod(Job):
 
     def optimizer(self, optimizer: Any) -> Any:
         """`optimizer` with its gradients averaged over the ranks."""
+        self._averages = True
+        if self.for_estimators:
+            return distributed(optimizer, hvd.DistributedOptimizer)
         return hvd.DistributedOptimizer(optimizer)
+
+    def session_hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
+        return [_Broadcast(self)]
+
+    def agreed(self, number: int) -> int:
+        return int(hvd.broadcast(tf.constant(number, tf.int64), root_rank=0))
 
     def engine_callbacks(self) -> list[tf.keras.callbacks.Callback]:
         return [_ClusterMetrics(), _AveragedStatistics()]
@@ -85,6 +99,7 @@ class Horovod(Job):
         return int(hvd.broadcast(tf.constant(epoch, tf.int64), root_rank=0))
 
     def _set_up(self, options: JobFlags) -> None:
+        self._averages = False
         if self.cluster:
             self._find_the_others()
         hvd.init()
@@ -136,17 +151,24 @@ class Horovod(Job):
         return self._remembered(local.apply(tf.data.experimental.assert_cardinality(steps)))
 
     def _shard(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
-        return dataset_fn(
-            tf.distribute.InputContext(
-                num_input_pipelines=hvd.size(),
-                input_pipeline_id=hvd.rank(),
-                num_replicas_in_sync=hvd.size(),
-            )
-        )
+        return dataset_fn(self.input_context)
 
     def _evaluate(self, model: tf.keras.Model, dataset_fn: DatasetFunction) -> dict[str, float]:
         model.evaluate(self.eval_dataset(dataset_fn), verbose=0)
         return _summed_results(model)
+
+
+class _Broadcast(hvd.BroadcastGlobalVariablesHook):
+    """Gives every rank the variables of rank 0, whose gradients it then averages."""
+
+    def __init__(self, job: Horovod) -> None:
+        super().__init__(root_rank=0)
+        self._job = job
+
+    def begin(self) -> None:
+        if not self._job._averages:
+            raise RuntimeError(NOT_WRAPPED)
+        super().begin()
 
 
 class _ClusterMetrics(tf.keras.callbacks.Callback):

@@ -14,7 +14,18 @@ class InGraph(Job):
     """In-graph replication over the GPUs of one process, or over logical CPU devices."""
 
     def _set_up(self, options: JobFlags) -> None:
-        self.strategy = self._build(use_devices(options.num_gpus, options.num_cpu_devices or 1))
+        self._devices = use_devices(options.num_gpus, options.num_cpu_devices or 1)
+        self.strategy = self._build(self._devices)
+
+    @property
+    def train_distribute(self) -> tf.distribute.Strategy:
+        return self.strategy
+
+    @property
+    def session_config(self) -> tf.compat.v1.ConfigProto:
+        config = super().session_config
+        config.device_count["CPU"] = sum(name.startswith("CPU") for name in self._devices) or 1
+        return config
 
     def _build(self, devices: list[str]) -> tf.distribute.Strategy:
         raise NotImplementedError

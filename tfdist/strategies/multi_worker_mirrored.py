@@ -15,8 +15,9 @@ from tfdist.strategies.devices import use_devices
 CommunicationImplementation = tf.distribute.experimental.CommunicationImplementation
 
 
-class _Strategy(TakesShards, tf.distribute.MultiWorkerMirroredStrategy):
-    pass
+# `tf.estimator` and TensorFlow's sessions tell this strategy by the name of its class.
+class MultiWorkerMirroredStrategy(TakesShards, tf.distribute.MultiWorkerMirroredStrategy):
+    """TensorFlow's, for datasets that are sharded already."""
 
 
 class MultiWorkerMirrored(Job):
@@ -27,7 +28,7 @@ class MultiWorkerMirrored(Job):
     def _set_up(self, options: JobFlags) -> None:
         implementation = (options.all_reduce or "auto").upper()
         use_devices(options.num_gpus)
-        self.strategy = _Strategy(
+        self.strategy = MultiWorkerMirroredStrategy(
             cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
                 tf.train.ClusterSpec(self.cluster.jobs()),
                 task_type=self.task.type if self.cluster else None,
@@ -40,14 +41,7 @@ class MultiWorkerMirrored(Job):
         )
 
     def _distribute(self, dataset_fn: DatasetFunction, training: bool) -> tf.data.Dataset:
-        trainers = self.cluster.trainers or (self.task,)
-        local = dataset_fn(
-            tf.distribute.InputContext(
-                num_input_pipelines=len(trainers),
-                input_pipeline_id=trainers.index(self.task),
-                num_replicas_in_sync=self.num_replicas,
-            )
-        )
+        local = dataset_fn(self.input_context)
         return datasets.for_keras(
             datasets.Shards(self._remembered(local)), self._steps(int(local.cardinality()))
         )
@@ -55,6 +49,18 @@ class MultiWorkerMirrored(Job):
     @property
     def num_input_pipelines(self) -> int:
         return max(1, len(self.cluster.trainers))
+
+    @property
+    def input_pipeline_id(self) -> int:
+        return self.cluster.trainers.index(self.task) if self.cluster else 0
+
+    @property
+    def train_distribute(self) -> tf.distribute.Strategy:
+        return self.strategy
+
+    @property
+    def session_environment(self) -> dict[str, str]:
+        return {"TF_CONFIG": self.cluster.tf_config(self.task)} if self.cluster else {}
 
     @property
     def num_local_replicas(self) -> int:

@@ -7,9 +7,10 @@ import tensorflow as tf
 from tfdist.flags import JobFlags
 from tfdist.strategies.base import DatasetFunction, Job
 from tfdist.strategies.devices import use_devices
+from tfdist.strategies.sessions import TakesSessions
 
 
-class OneDevice(Job):
+class OneDevice(TakesSessions, Job):
     """Training without `tf.distribute`; also what an evaluator is, whatever the job."""
 
     name = "one_device"

@@ -9,12 +9,13 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import tensorflow as tf
 
 from tfdist.cluster import host_and_port
+from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
 from tfdist.strategies import datasets
 from tfdist.strategies.base import DatasetFunction, Job
@@ -59,6 +60,13 @@ class ParameterServer(Job):
         print(f"tfdist: {leader} has ended, and so does {self.task}", file=sys.stderr)
 
     def _set_up(self, options: JobFlags) -> None:
+        if not self.cluster.worker:
+            raise UsageError(
+                "cluster.worker",
+                received=[],
+                accepted="at least one address where there are ps",
+                remedy="Add a worker: the chief of a Keras job coordinates and trains nothing.",
+            )
         use_devices(0 if self.task.type == "ps" else options.num_gpus)
         if self.task.type != "chief":
             self._server = tf.distribute.Server(
@@ -107,15 +115,17 @@ class ParameterServer(Job):
 
 def wait_for_end(
     address: str,
+    others: Sequence[str] = (),
     *,
     is_up: Callable[[str], bool] | None = None,
     sleep: Callable[[float], None] = time.sleep,
     patience: int = 3,
 ) -> None:
-    """Returns when the process that listened at `address` no longer does.
+    """Returns when the process that listened at `address` no longer does, nor any of the others.
 
     Args:
       address: `host:port`; nothing is concluded before something has listened there.
+      others: addresses that are waited for as well, if anything listens there.
       is_up: tells whether anything listens at an address; asked once a second.
       sleep: waits that second.
       patience: how many times in a row nothing may listen before the process counts as ended.
@@ -123,7 +133,7 @@ def wait_for_end(
     is_up = is_up or _listens
     missed: int | None = None
     while missed is None or missed < patience:
-        if is_up(address):
+        if is_up(address) or (missed is not None and any(map(is_up, others))):
             missed = 0
         elif missed is not None:
             missed += 1

@@ -1,0 +1,56 @@
+"""Estimators under every strategy: `tf.estimator`, with the cluster handled.
+
+    import tfdist.estimator          # before TensorFlow
+
+    tfdist.estimator.define_flags()
+
+    @tfdist.exit_on_usage_error()
+    def main(_):
+        job = tfdist.estimator.init()
+        config = tfdist.estimator.RunConfig(job, "/shared/run1", save_checkpoints_steps=500)
+        classifier = tf.estimator.Estimator(model_fn, config=config)
+        tfdist.estimator.train_and_evaluate(
+            classifier,
+            tf.estimator.TrainSpec(train_input, max_steps=10_000),
+            tf.estimator.EvalSpec(eval_input, steps=None),
+        )
+
+The same lines are run by every task: ps serve, an evaluator evaluates, the others train. In
+training `model_fn` gives its optimizer to `config.job.optimizer`. `train_input` takes an
+`input_context` (a `tf.distribute.InputContext`) and returns its shard in batches of the
+per-replica size.
+"""
+
+from __future__ import annotations
+
+import tfdist  # noqa: F401  (before TensorFlow)
+
+import tensorflow as tf  # isort: skip
+
+if not hasattr(tf, "estimator"):
+    raise ImportError(
+        f"TensorFlow {tf.__version__} has no Estimators; TensorFlow 2.15 is the last version that "
+        "does. Install tensorflow==2.15.1, or train with Keras: tfdist.init()."
+    )
+
+from tensorflow.python.util import deprecation
+
+from tfdist.estimator.hooks import ExamplesPerSecondHook
+from tfdist.estimator.run_config import RunConfig
+from tfdist.estimator.training import evaluate, export, train, train_and_evaluate
+from tfdist.flags import define_estimator_flags as define_flags
+from tfdist.job import init_estimator as init
+
+# Each function of `tf.estimator` says at its first call that Keras is to be used instead.
+deprecation._PRINT_DEPRECATION_WARNINGS = False
+
+__all__ = [
+    "ExamplesPerSecondHook",
+    "RunConfig",
+    "define_flags",
+    "evaluate",
+    "export",
+    "init",
+    "train",
+    "train_and_evaluate",
+]

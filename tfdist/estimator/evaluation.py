@@ -1,0 +1,151 @@
+"""The evaluation of an Estimator: after checkpoints in the task that leads, or in an evaluator.
+
+evaluation = Evaluation(estimator, eval_spec, max_steps=1000)
+evaluation.follow()           # in the task of type evaluator
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist import checkpoints
+from tfdist.checkpoints import OutputDirectory
+from tfdist.estimator.inputs import whole
+
+
+def global_step(estimator: tf.estimator.Estimator) -> int:
+    """The global step of an Estimator's newest checkpoint; 0 where there is none.
+
+    From its name: models of Keras and others keep it under different keys.
+    """
+    path = estimator.latest_checkpoint()
+    return int(Path(path).name.rpartition("-")[2]) if path else 0
+
+
+class Evaluation:
+    """Evaluates an Estimator's newest checkpoint, and exports it as the `EvalSpec` says.
+
+    Results go to TensorBoard's `eval/`, as always, and to `eval_metrics.jsonl`, a line each.
+
+    Args:
+      estimator: the Estimator.
+      eval_spec: what to evaluate; `throttle_secs` is the least time between two evaluations, for
+        which the last one does not wait.
+      max_steps: the global step that completes the training; None if its input ends it.
+      clock: seconds.
+      sleep: waits that many.
+    """
+
+    def __init__(
+        self,
+        estimator: tf.estimator.Estimator,
+        eval_spec: tf.estimator.EvalSpec,
+        max_steps: int | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._estimator = estimator
+        self._spec = eval_spec
+        self._max_steps = max_steps
+        self._clock = clock
+        self._sleep = sleep
+        self._output = OutputDirectory(estimator.model_dir)
+        self._evaluated: str | None = None
+        self._is_final = False
+        self._next = clock() + (eval_spec.start_delay_secs or 0)
+        self.metrics: dict[str, Any] | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether another evaluation may begin, for the time that has passed."""
+        return self._clock() >= self._next
+
+    def newest(self, *, final: bool) -> None:
+        """Evaluates and exports the newest checkpoint, unless that is done already."""
+        path = self._estimator.latest_checkpoint()
+        if path is None or (path == self._evaluated and (self._is_final or not final)):
+            return
+        if path != self._evaluated:
+            self._evaluate(path)
+        self._is_final = final
+        for exporter in self._spec.exporters:
+            exporter.export(
+                estimator=self._estimator,
+                export_path=os.path.join(self._estimator.model_dir, "export", exporter.name),
+                checkpoint_path=path,
+                eval_result=self.metrics,
+                is_the_final_export=final,
+            )
+
+    def _evaluate(self, path: str) -> None:
+        self._next = self._clock() + (self._spec.throttle_secs or 0)
+        self.metrics = self._estimator.evaluate(
+            whole(self._spec.input_fn),
+            steps=self._spec.steps,
+            hooks=self._spec.hooks,
+            checkpoint_path=path,
+            name=self._spec.name,
+        )
+        self._evaluated = path
+        self._record(self.metrics)
+
+    def follow(self) -> None:
+        """Evaluates the checkpoints of a training that runs elsewhere, until it is complete."""
+        print(f"tfdist: evaluating the checkpoints in {self._output.path}", file=sys.stderr)
+        first_mark = self._mark()
+        while True:
+            # Before the checkpoints, so that the last one is there when training is complete.
+            is_marked = self._mark() not in (None, first_mark)
+            step = global_step(self._estimator)
+            is_last = is_marked or (self._max_steps is not None and step >= self._max_steps)
+            if is_last or self.is_due:
+                try:
+                    self.newest(final=is_last)
+                except tf.errors.NotFoundError:
+                    continue  # Removed, because the training keeps only the newest.
+                if is_last:
+                    return
+            self._sleep(1.0)
+
+    def _mark(self) -> str | None:
+        try:
+            return self._output.done.read_text()
+        except FileNotFoundError:
+            return None
+
+    def _record(self, metrics: Mapping[str, Any]) -> None:
+        step = int(metrics["global_step"])
+        values = {name: value for name, value in metrics.items() if name != "global_step"}
+        record = {name: checkpoints.as_json(value) for name, value in values.items()}
+        # A job that went on from an earlier step comes by the later ones again.
+        checkpoints.cut_json_lines(
+            self._output.eval_metrics, lambda line: bool(line["global_step"] < step)
+        )
+        checkpoints.append_json_line(self._output.eval_metrics, {"global_step": step, **record})
+        results = ", ".join(f"{name} {np.mean(value):.4f}" for name, value in values.items())
+        print(f"step {step}: {results}", flush=True)
+
+
+class EvaluationListener(tf.compat.v1.train.CheckpointSaverListener):
+    """Evaluates after checkpoints, in the task that saves them."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self._evaluation = evaluation
+
+    def begin(self) -> None:
+        self._is_first = True
+
+    def after_save(self, session: Any, global_step_value: int) -> None:
+        # The first is of a model that this job has not trained yet.
+        if not self._is_first and self._evaluation.is_due:
+            self._evaluation.newest(final=False)
+        self._is_first = False

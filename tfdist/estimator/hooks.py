@@ -1,0 +1,66 @@
+"""Hooks for the training of an Estimator.
+
+hook = ExamplesPerSecondHook(batch_size=job.global_batch_size(32))
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+
+class ExamplesPerSecondHook(tf.compat.v1.train.SessionRunHook):
+    """Prints how many examples the whole cluster trains on in a second.
+
+    The global step counts the updates of all workers, each made of `batch_size` examples, whether
+    one worker's (asynchronous) or all workers' (synchronous). The task that leads prints, as
+    `Average examples/sec: 612.3 (640.1), step = 200`: since the start, and in parentheses since the
+    last line.
+
+    Args:
+      batch_size: examples behind one global step: `job.global_batch_size(per_replica)`.
+      every_n_steps: global steps between two lines.
+      clock: seconds.
+      write: takes a line.
+    """
+
+    only_on_the_leader = True
+
+    def __init__(
+        self,
+        batch_size: int,
+        every_n_steps: int = 100,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        write: Callable[[str], None] = print,
+    ) -> None:
+        self._batch_size = batch_size
+        self._every = every_n_steps
+        self._clock = clock
+        self._write = write
+        self._first: tuple[int, float] | None = None
+
+    def begin(self) -> None:
+        self._global_step = tf.compat.v1.train.get_global_step()
+        self._first = None
+
+    def before_run(self, run_context: Any) -> tf.compat.v1.train.SessionRunArgs:
+        return tf.compat.v1.train.SessionRunArgs(self._global_step)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        step, now = int(run_values.results), self._clock()
+        if self._first is None:
+            # The first step traces and places the graph, which is no part of the speed.
+            self._first = self._last = (step, now)
+        elif step - self._last[0] >= self._every:
+            average, current = (
+                self._speed(since, step, now) for since in (self._first, self._last)
+            )
+            self._write(f"Average examples/sec: {average:.1f} ({current:.1f}), step = {step}")
+            self._last = (step, now)
+
+    def _speed(self, since: tuple[int, float], step: int, now: float) -> float:
+        return (step - since[0]) * self._batch_size / (now - since[1])

@@ -1,0 +1,94 @@
+"""Input functions, each task's with its own shard.
+
+sharded(train_input, job)     # an input function for `tf.estimator`, of this task's examples
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow_estimator.python.estimator.util import fn_args
+
+from tfdist.errors import UsageError
+from tfdist.strategies import datasets
+from tfdist.strategies.base import Job
+
+InputFunction = Callable[..., Any]
+
+
+def sharded(input_fn: InputFunction, job: Job) -> InputFunction:
+    """The training input of this task.
+
+    Args:
+      input_fn: as `tf.estimator` takes it (`mode`, `params` and `config` if it asks for them), with
+        an `input_context` that says which shard of how many it is to return.
+      job: this task's job.
+
+    Raises:
+      UsageError: several tasks train, and the function does not ask for an `input_context`.
+    """
+    if job.num_input_pipelines > 1 and "input_context" not in fn_args(input_fn):
+        raise UsageError(
+            "input_fn",
+            received="a function without input_context",
+            accepted=f"one with it, as {job.num_input_pipelines} tasks train",
+            remedy="Shard its dataset: dataset.shard(input_context.num_input_pipelines, "
+            "input_context.input_pipeline_id).",
+        )
+    return _with_context(input_fn, job.input_context)
+
+
+def whole(input_fn: InputFunction) -> InputFunction:
+    """The input of an evaluation, which one task makes of all examples."""
+    return _with_context(input_fn, tf.distribute.InputContext())
+
+
+def check_is_infinite(
+    input_fn: InputFunction, job: Job, params: dict[str, Any], config: tf.estimator.RunConfig
+) -> None:
+    """Refuses an input that ends where tasks wait for each other: they would not end together.
+
+    Raises:
+      UsageError: the dataset is finite, and several tasks train synchronously.
+    """
+    if job.num_replicas == 1 or job.num_input_pipelines == 1:
+        return
+    given = {"mode": tf.estimator.ModeKeys.TRAIN, "params": params, "config": config}
+    # In a graph of its own and before the training, because a graph cannot be asked.
+    with tf.Graph().as_default():
+        dataset = input_fn(**given, input_context=job.input_context)
+        if not isinstance(dataset, tf.data.Dataset):
+            return
+        with tf.compat.v1.Session() as session:
+            examples = int(session.run(dataset.cardinality()))
+    if examples >= 0:
+        raise UsageError(
+            "input_fn",
+            received=f"a dataset that ends after {examples} batches",
+            accepted="one without end, where several tasks train synchronously",
+            remedy="Call repeat() on it, and say max_steps.",
+        )
+    assert examples in (datasets.UNKNOWN, datasets.INFINITE)
+
+
+def _with_context(input_fn: InputFunction, context: tf.distribute.InputContext) -> InputFunction:
+    asked_for = fn_args(input_fn)
+
+    # `tf.estimator` looks at these names, and gives a context only under its strategies.
+    def call(
+        mode: str,
+        params: dict[str, Any],
+        config: tf.estimator.RunConfig,
+        input_context: tf.distribute.InputContext | None = None,
+    ) -> Any:
+        given = {
+            "mode": mode,
+            "params": params,
+            "config": config,
+            "input_context": input_context or context,
+        }
+        return input_fn(**{name: value for name, value in given.items() if name in asked_for})
+
+    return call

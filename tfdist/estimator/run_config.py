@@ -1,0 +1,113 @@
+"""The configuration of an Estimator that is one task of a job.
+
+config = RunConfig(job, "/shared/run1", save_checkpoints_steps=500)
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import tempfile
+import time
+from typing import Any
+
+import tensorflow as tf
+from tensorflow_estimator.python.estimator import keras_lib
+
+from tfdist.errors import UsageError
+from tfdist.strategies.base import Job
+from tfdist.strategies.v1_optimizers import undistributed
+
+_SAVE_STEPS = 1000
+
+
+class RunConfig(tf.estimator.RunConfig):
+    """`tf.estimator.RunConfig` of this task.
+
+    Args:
+      job: what `tfdist.estimator.init` returned; `config.job` in a model function.
+      model_dir: the output directory that all tasks share. Ranks of Horovod other than 0 read and
+        write a temporary one in its place, and have their variables from rank 0.
+      session_config: goes before what the job's flags say of threads and GPUs.
+      **options: the other arguments of `tf.estimator.RunConfig`.
+
+    Raises:
+      UsageError: an argument that the strategy cannot have.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        model_dir: str | os.PathLike[str],
+        *,
+        session_config: tf.compat.v1.ConfigProto | None = None,
+        **options: Any,
+    ) -> None:
+        self.job = job
+        # The order in which workers start is theirs; none needs to wait for the others' sake.
+        options.setdefault("experimental_max_worker_delay_secs", 0)
+        if job.name == "multi_worker_mirrored" and not job.evaluates:
+            options = _with_equal_steps(options)
+        if job.name == "horovod" and not job.is_chief:
+            self._temporary = tempfile.TemporaryDirectory(prefix="tfdist-model-")
+            model_dir = self._temporary.name
+            nothing = {"save_checkpoints_secs": None, "save_checkpoints_steps": None}
+            options |= {**nothing, "save_summary_steps": None, "log_step_count_steps": None}
+        config = job.session_config
+        if session_config is not None:
+            config.MergeFrom(session_config)
+        super().__init__(
+            model_dir=os.fspath(model_dir),
+            session_config=config,
+            train_distribute=None if job.evaluates else job.train_distribute,
+            **options,
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RunConfig:
+        copied = RunConfig.__new__(RunConfig)
+        # What it refers to (a job, a strategy, a directory) is this task's own, of which there is
+        # one; the properties themselves are replaced and never changed.
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+
+def _with_equal_steps(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with which every worker saves at the same steps: saving is collective."""
+    for name, accepted in (("save_checkpoints_secs", None), ("save_summary_steps", "from 1")):
+        value = options.get(name, 1 if accepted else None)
+        if (value is not None) if accepted is None else not value:
+            raise UsageError(
+                f"RunConfig {name}",
+                received=value,
+                accepted=accepted or "None under multi_worker_mirrored",
+                remedy="Save by steps, at which all workers are together: save_checkpoints_steps."
+                if accepted is None
+                else "Leave it out: without summaries TensorFlow saves no checkpoint here.",
+            )
+    return {"save_checkpoints_steps": _SAVE_STEPS, **options}
+
+
+def _saved_by_the_leader(save_first_checkpoint: Any) -> Any:
+    """Makes `model_to_estimator` write a Keras model's first weights in one task alone.
+
+    TensorFlow writes them in each task, to one and the same place.
+    """
+
+    @functools.wraps(save_first_checkpoint)
+    def save(keras_model: Any, custom_objects: Any, config: Any, save_object_ckpt: bool) -> Any:
+        job = getattr(config, "job", None)
+        place = os.path.join(config.model_dir, "keras")
+        if job is not None and not job.is_chief and job.name != "horovod":
+            if not tf.train.latest_checkpoint(place):
+                print(f"tfdist: {job.task} waits for the chief's {place}", file=sys.stderr)
+            while not (latest := tf.train.latest_checkpoint(place)):
+                time.sleep(0.5)
+            return latest
+        with undistributed():
+            return save_first_checkpoint(keras_model, custom_objects, config, save_object_ckpt)
+
+    return save
+
+
+keras_lib._save_first_checkpoint = _saved_by_the_leader(keras_lib._save_first_checkpoint)

@@ -1,0 +1,168 @@
+"""Training, evaluation and export of an Estimator, called alike in every task of a job.
+
+metrics = train_and_evaluate(estimator, train_spec, eval_spec)
+export(estimator, serving_input_receiver_fn)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import checkpoints
+from tfdist.checkpoints import OutputDirectory
+from tfdist.estimator import inputs
+from tfdist.estimator.evaluation import Evaluation, EvaluationListener, global_step
+from tfdist.estimator.run_config import RunConfig
+from tfdist.strategies.base import Job
+
+
+def train_and_evaluate(
+    estimator: tf.estimator.Estimator,
+    train_spec: tf.estimator.TrainSpec,
+    eval_spec: tf.estimator.EvalSpec,
+) -> dict[str, Any] | None:
+    """This task's part in the training and its evaluation, to the end of it.
+
+    A ps serves until all others have ended. With a `chief` in the cluster, the task `evaluator`
+    evaluates; a `master`, worker 0 that leads and rank 0 of Horovod evaluate by themselves, after
+    the checkpoints that they save. Under `multi_worker_mirrored` worker 0 does so at the end alone.
+
+    Returns:
+      The metrics of the last checkpoint in the task that evaluates, None in all others.
+
+    Raises:
+      UsageError: an input function that cannot be sharded; see `inputs.sharded`.
+      RuntimeError: the model's optimizer was not given to `job.optimizer`.
+    """
+    job = _job_of(estimator)
+    evaluation = Evaluation(estimator, eval_spec, train_spec.max_steps)
+    if job.evaluates:
+        evaluation.follow()
+        return evaluation.metrics
+    evaluates = job.is_chief and job.leader_evaluates
+    listeners = list(train_spec.saving_listeners)
+    if evaluates and not _is_coordinated(job):
+        listeners.append(EvaluationListener(evaluation))
+    train(
+        estimator,
+        train_spec.input_fn,
+        max_steps=train_spec.max_steps,
+        hooks=train_spec.hooks,
+        saving_listeners=listeners,
+    )
+    if not evaluates:
+        return None
+    evaluation.newest(final=True)
+    return evaluation.metrics
+
+
+def train(
+    estimator: tf.estimator.Estimator,
+    input_fn: inputs.InputFunction,
+    *,
+    max_steps: int | None = None,
+    hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (),
+    saving_listeners: Sequence[tf.compat.v1.train.CheckpointSaverListener] = (),
+) -> None:
+    """This task's part in the training: a ps serves, an evaluator does nothing.
+
+    Args:
+      estimator: made with a `RunConfig` of this package.
+      input_fn: takes an `input_context` and returns its shard.
+      max_steps: the global step to end at, over the cluster; None to end with the input.
+      hooks: hooks of the training session; with `only_on_the_leader`, of the leader's alone.
+      saving_listeners: listeners of the task that saves; not under `multi_worker_mirrored`.
+
+    Raises:
+      UsageError: an input function that cannot be sharded; see `inputs.sharded`.
+      RuntimeError: the model's optimizer was not given to `job.optimizer`.
+    """
+    job = _job_of(estimator)
+    if job.serves:
+        return job.serve()
+    if job.evaluates:
+        return
+    shard = inputs.sharded(input_fn, job)
+    inputs.check_is_infinite(shard, job, estimator.params, estimator.config)
+    step = job.agreed(global_step(estimator))
+    if max_steps is not None and step >= max_steps:
+        if job.is_chief:
+            print(f"tfdist: training is complete, at step {step} of {max_steps}", file=sys.stderr)
+        return
+    if job.is_chief and step:
+        print(f"tfdist: going on from step {step}", file=sys.stderr)
+    output = OutputDirectory(estimator.model_dir)
+    own = [hook for hook in hooks if job.is_chief or not getattr(hook, "only_on_the_leader", False)]
+    spec = tf.estimator.TrainSpec(shard, max_steps, hooks=[*own, *job.session_hooks()])
+    if _is_coordinated(job):
+        # Workers go through TensorFlow's coordinator, which never gets to the EvalSpec.
+        tf.estimator.train_and_evaluate(estimator, spec, tf.estimator.EvalSpec(shard))
+        if not job.is_chief:
+            # Every worker saves, because that is collective; what these have is of no use.
+            shutil.rmtree(output.path / f"tmp_{job.task.type}_{job.task.index}", ignore_errors=True)
+    else:
+        listeners = list(saving_listeners) if job.is_chief else None
+        estimator.train(shard, max_steps=max_steps, hooks=spec.hooks, saving_listeners=listeners)
+    if job.is_chief:
+        # Each mark differs from the one before, so that an evaluator can tell a new one.
+        done = {"global_step": global_step(estimator), "run": os.urandom(8).hex()}
+        checkpoints.write_text(output.done, json.dumps(done) + "\n")
+
+
+def evaluate(
+    estimator: tf.estimator.Estimator, input_fn: inputs.InputFunction, **options: Any
+) -> dict[str, Any] | None:
+    """The metrics of all examples of `input_fn`, each counted once; None but in the chief.
+
+    Args:
+      estimator: made with a `RunConfig` of this package.
+      input_fn: is given an `input_context` of one pipeline, if it asks for one.
+      **options: the other arguments of `tf.estimator.Estimator.evaluate`.
+    """
+    if not _job_of(estimator).is_chief:
+        return None
+    metrics: dict[str, Any] = estimator.evaluate(inputs.whole(input_fn), **options)
+    return metrics
+
+
+def export(
+    estimator: tf.estimator.Estimator, serving_input_receiver_fn: Callable[[], Any]
+) -> Path | None:
+    """Writes the newest checkpoint as a SavedModel to `saved_model/`, whole, by the chief alone.
+
+    Args:
+      estimator: made with a `RunConfig` of this package.
+      serving_input_receiver_fn: as `tf.estimator.Estimator.export_saved_model` takes it.
+
+    Returns:
+      The directory in the chief, None in all others.
+    """
+    if not _job_of(estimator).is_chief:
+        return None
+    output = OutputDirectory(estimator.model_dir)
+    with checkpoints.replacing_directory(output.saved_model) as beside:
+        written = estimator.export_saved_model(str(beside), serving_input_receiver_fn)
+        os.replace(written, beside / output.saved_model.name)
+    return output.saved_model
+
+
+def _job_of(estimator: tf.estimator.Estimator) -> Job:
+    config = estimator.config
+    if not isinstance(config, RunConfig):
+        raise TypeError(
+            f"estimator.config: received a {type(config).__module__}.{type(config).__name__}; "
+            "accepted: a tfdist.estimator.RunConfig. Give it to the Estimator as config."
+        )
+    return config.job
+
+
+def _is_coordinated(job: Job) -> bool:
+    return job.name == "multi_worker_mirrored" and bool(job.cluster)

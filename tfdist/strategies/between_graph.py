@@ -1,0 +1,183 @@
+"""`parameter_server` for Estimators and sessions: every trainer with a graph of its own.
+
+The variables are on the ps. A trainer applies its gradients to them by itself, asynchronously, or
+with `--sync` through `SyncReplicasOptimizer`. The chief trains like the workers, as it always did
+in `tf.estimator`; a job without a chief is led by worker 0.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.cluster import Cluster, Task
+from tfdist.errors import UsageError
+from tfdist.flags import JobFlags
+from tfdist.strategies.base import NOT_WRAPPED, DatasetFunction, Job
+from tfdist.strategies.devices import use_devices
+from tfdist.strategies.parameter_server import wait_for_end
+from tfdist.strategies.sessions import TakesSessions
+from tfdist.strategies.sync_replicas import SyncReplicasOptimizer
+from tfdist.strategies.v1_optimizers import distributed
+
+
+class BetweenGraph(TakesSessions, Job):
+    """Between-graph replication, with a TensorFlow server and a session in each trainer."""
+
+    name = "parameter_server"
+
+    def _set_up(self, options: JobFlags) -> None:
+        self._check(options)
+        self._is_sync = options.sync
+        self._aggregated = options.replicas_to_aggregate or len(self.cluster.trainers)
+        self._sync_optimizer: SyncReplicasOptimizer | None = None
+        self._cluster, self._task = with_chief(self.cluster, self.task)
+        use_devices(0 if self.serves else options.num_gpus)
+        self.strategy = tf.distribute.get_strategy()
+        self._server = tf.distribute.Server(
+            self._cluster.jobs(),
+            job_name=self._task.type,
+            task_index=self._task.index,
+            protocol="grpc",
+            # Its threads are those of the sessions that it runs.
+            config=super().session_config,
+        )
+
+    def _check(self, options: JobFlags) -> None:
+        workers = len(self.cluster.trainers)
+        aggregated = options.replicas_to_aggregate
+        if aggregated is not None and not (options.sync and 1 <= aggregated <= workers):
+            raise UsageError(
+                "--replicas_to_aggregate",
+                received=aggregated if options.sync else f"{aggregated} without --sync",
+                accepted=f"1 to {workers} with --sync (the job has {workers} tasks that train)",
+                remedy="Correct the number, or leave it out to wait for every worker.",
+            )
+        if options.variable_partitions is not None:
+            raise UsageError(
+                "--variable_partitions",
+                received=options.variable_partitions,
+                accepted="nothing for Estimators and sessions",
+                remedy="Leave it out; tf.compat.v1.variable_scope takes a partitioner.",
+            )
+        if (options.num_gpus or 0) > 1:
+            raise UsageError(
+                "--num_gpus",
+                received=options.num_gpus,
+                accepted="0 or 1 under parameter_server",
+                remedy="Start a worker for each GPU.",
+            )
+
+    @property
+    def serves(self) -> bool:
+        return self.task.type == "ps"
+
+    @property
+    def num_replicas(self) -> int:
+        return self._aggregated if self._is_sync else 1
+
+    @property
+    def num_input_pipelines(self) -> int:
+        return len(self.cluster.trainers)
+
+    @property
+    def input_pipeline_id(self) -> int:
+        return 0 if self.serves else self.cluster.trainers.index(self.task)
+
+    @property
+    def num_local_replicas(self) -> int:
+        return 1
+
+    @property
+    def session_environment(self) -> dict[str, str]:
+        return {"TF_CONFIG": self._cluster.tf_config(self._task)}
+
+    @property
+    def session_master(self) -> str:  # type: ignore[override]
+        return str(self._server.target)
+
+    @property
+    def session_config(self) -> tf.compat.v1.ConfigProto:
+        config = super().session_config
+        # A session needs the ps and itself; without this it would wait for every other worker.
+        config.device_filters.extend(["/job:ps", self._device])
+        return config
+
+    @property
+    def _device(self) -> str:
+        return f"/job:{self._task.type}/task:{self._task.index}"
+
+    def device_setter(self) -> Any:
+        return tf.compat.v1.train.replica_device_setter(
+            cluster=self._cluster.jobs(), worker_device=self._device
+        )
+
+    def optimizer(self, optimizer: Any) -> Any:
+        """`optimizer`; with `--sync` one whose updates take the gradients of several workers."""
+        return distributed(optimizer, self._synchronized) if self._is_sync else optimizer
+
+    def session_hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
+        return [_SyncHook(self)] if self._is_sync else []
+
+    def serve(self) -> None:
+        if not self.serves:
+            super().serve()
+        address = partial(self.cluster.address)
+        leader = self.cluster.leader
+        others = [address(task) for task in self.cluster.trainers if task != leader]
+        print(
+            f"tfdist: {self.task} serves until {leader} at {address(leader)} and every worker "
+            "have ended",
+            file=sys.stderr,
+        )
+        wait_for_end(address(leader), others)
+        print(f"tfdist: all have ended, and so does {self.task}", file=sys.stderr)
+
+    def _synchronized(self, optimizer: tf.compat.v1.train.Optimizer) -> SyncReplicasOptimizer:
+        self._sync_optimizer = SyncReplicasOptimizer(
+            optimizer,
+            replicas_to_aggregate=self._aggregated,
+            total_num_replicas=self.num_input_pipelines,
+            worker=self.input_pipeline_id,
+            device=self._device,
+        )
+        return self._sync_optimizer
+
+    def _distribute(self, dataset_fn: DatasetFunction, training: bool) -> tf.data.Dataset:
+        raise RuntimeError(
+            "This job is for Estimators and sessions: call tfdist.init() for Keras's fit."
+        )
+
+
+class _SyncHook(tf.compat.v1.train.SessionRunHook):
+    """The hook of the optimizer that the graph of the session has been given."""
+
+    def __init__(self, job: BetweenGraph) -> None:
+        self._job = job
+
+    def begin(self) -> None:
+        optimizer = self._job._sync_optimizer
+        graph = tf.compat.v1.get_default_graph()
+        if optimizer is None or getattr(optimizer._global_step, "graph", None) is not graph:
+            raise RuntimeError(NOT_WRAPPED)
+        self._hook = optimizer.make_session_run_hook(self._job.is_chief)
+        self._hook.begin()
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self._hook.after_create_session(session, coord)
+
+    def end(self, session: Any) -> None:
+        self._hook.end(session)
+
+
+def with_chief(cluster: Cluster, task: Task) -> tuple[Cluster, Task]:
+    """The cluster and the task as `tf.estimator` wants them: with worker 0 as the chief."""
+    if cluster.chief:
+        return cluster, task
+    renamed = Cluster(chief=cluster.worker[:1], worker=cluster.worker[1:], ps=cluster.ps)
+    if task.type != "worker":
+        return renamed, task
+    return renamed, Task("worker", task.index - 1) if task.index else Task("chief", 0)

@@ -1,0 +1,81 @@
+"""Keras optimizers as v1 optimizers, for what wraps only those, in models made by
+`tf.keras.estimator.model_to_estimator`.
+
+optimizer = distributed(tf.keras.optimizers.SGD(0.1), hvd.DistributedOptimizer)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import tensorflow as tf
+
+Wrap = Callable[[tf.compat.v1.train.Optimizer], tf.compat.v1.train.Optimizer]
+
+
+_undistributed = ContextVar("_undistributed", default=False)
+
+
+@contextmanager
+def undistributed() -> Iterator[None]:
+    """Makes the optimizers of `distributed` what they were, for graphs without a cluster."""
+    token = _undistributed.set(True)
+    try:
+        yield
+    finally:
+        _undistributed.reset(token)
+
+
+class _KerasSteps(tf.compat.v1.train.Optimizer):
+    """A Keras optimizer's two steps, under the names that v1 optimizers have for them."""
+
+    def __init__(self, get_gradients: Callable[..., Any], apply: Callable[..., Any]) -> None:
+        super().__init__(use_locking=False, name="Keras")
+        self._get_gradients = get_gradients
+        self._apply = apply
+
+    def compute_gradients(
+        self, loss: tf.Tensor, var_list: Iterable[tf.Variable], **_: Any
+    ) -> list[tuple[tf.Tensor, tf.Variable]]:
+        variables = list(var_list)
+        return list(zip(self._get_gradients(loss, variables), variables, strict=True))
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[tuple[tf.Tensor, tf.Variable]],
+        global_step: tf.Variable | None = None,
+        name: str | None = None,
+    ) -> tf.Operation:
+        # The Keras optimizer's own counter is the global step already.
+        return self._apply(list(grads_and_vars))
+
+
+def distributed(optimizer: Any, wrap: Wrap) -> Any:
+    """An optimizer with the settings of `optimizer` whose gradients go the way of `wrap`.
+
+    Args:
+      optimizer: a v1 optimizer, or a Keras one for `model_to_estimator`; which takes Keras's legacy
+        optimizers only, so that such a one is returned.
+      wrap: what is to be done with a v1 optimizer.
+    """
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        return wrap(optimizer)
+    if not isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer):
+        optimizer = tf.keras.__internal__.optimizers.convert_to_legacy_optimizer(optimizer)
+    base: Any = type(optimizer)
+
+    class Distributed(base):
+        def get_updates(self, loss: tf.Tensor, params: list[tf.Variable]) -> list[tf.Operation]:
+            if _undistributed.get():
+                updates: list[tf.Operation] = super().get_updates(loss, params)
+                return updates
+            steps = wrap(_KerasSteps(super().get_gradients, super().apply_gradients))
+            gradients = steps.compute_gradients(loss, params)
+            return [steps.apply_gradients(gradients, global_step=self.iterations)]
+
+    # Its slots are named after the class, and a checkpoint is to suit every strategy.
+    Distributed.__name__ = base.__name__
+    return Distributed.from_config(optimizer.get_config())
