@@ -47,9 +47,8 @@ def train_and_evaluate(
     if job.evaluates:
         evaluation.follow()
         return evaluation.metrics
-    evaluates = job.is_chief and job.leader_evaluates
     listeners = list(train_spec.saving_listeners)
-    if evaluates and not _is_coordinated(job):
+    if _evaluates(job) and not _is_coordinated(job):
         listeners.append(EvaluationListener(evaluation))
     train(
         estimator,
@@ -58,7 +57,7 @@ def train_and_evaluate(
         hooks=train_spec.hooks,
         saving_listeners=listeners,
     )
-    if not evaluates:
+    if not _evaluates(job):
         return None
     evaluation.newest(final=True)
     return evaluation.metrics
@@ -120,14 +119,17 @@ def train(
 def evaluate(
     estimator: tf.estimator.Estimator, input_fn: inputs.InputFunction, **options: Any
 ) -> dict[str, Any] | None:
-    """The metrics of all examples of `input_fn`, each counted once; None but in the chief.
+    """The metrics of all examples of `input_fn`, each counted once, in the task that evaluates.
+
+    That is the evaluator where the cluster has a chief, else the task that leads; as
+    `train_and_evaluate` has it. All others return None.
 
     Args:
       estimator: made with a `RunConfig` of this package.
       input_fn: is given an `input_context` of one pipeline, if it asks for one.
       **options: the other arguments of `tf.estimator.Estimator.evaluate`.
     """
-    if not _job_of(estimator).is_chief:
+    if not _evaluates(_job_of(estimator)):
         return None
     metrics: dict[str, Any] = estimator.evaluate(inputs.whole(input_fn), **options)
     return metrics
@@ -162,6 +164,10 @@ def _job_of(estimator: tf.estimator.Estimator) -> Job:
             "accepted: a tfdist.estimator.RunConfig. Give it to the Estimator as config."
         )
     return config.job
+
+
+def _evaluates(job: Job) -> bool:
+    return job.evaluates or (job.is_chief and job.leader_evaluates)
 
 
 def _is_coordinated(job: Job) -> bool:

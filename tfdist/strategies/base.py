@@ -286,7 +286,7 @@ class Job:
         return number
 
     def device_setter(self) -> Any:
-        """For `tf.device`: places variables on the ps, and the rest on this task.
+        """For `tf.compat.v1.device`: places variables on the ps, and the rest on this task.
 
         Raises:
           UsageError: session code cannot be had under this strategy.

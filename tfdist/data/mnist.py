@@ -1,0 +1,216 @@
+"""28x28 grey images for the MNIST scripts: MNIST itself, or scikit-learn's digits in its size.
+
+train = load("digits")["train"]                   # or load("mnist.npz")["train"]
+dataset(*train, input_context, batch_size=100, shuffle=True, repeat=True)
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tfdist.data import sources
+from tfdist.errors import UsageError
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+SPLITS = ("train", "test")
+IMAGE_SIZE = 28
+NUM_CLASSES = 10
+
+_ACCEPTED = "digits, or the path of Keras's mnist.npz"
+_IMAGES = f"uint8 [examples, {IMAGE_SIZE}, {IMAGE_SIZE}]"
+_LABELS = f"whole numbers [examples], 0 to {NUM_CLASSES - 1}"
+
+# `sources` widens each of the 8x8 pixels to 4x4; here each is 3x3, and a black border of 2 pixels
+# makes 28 of the 24.
+_SOURCES_SCALE = 4
+_SCALE = 3
+_BORDER = 2
+
+# Autotuning is off (its thread delays the end of training), so this is stated.
+_BATCHES_AHEAD = 2
+
+
+class Split(NamedTuple):
+    """Images and their labels.
+
+    Attributes:
+      images: uint8 [examples, 28, 28], black 0 to white 255.
+      labels: int64 [examples], 0 to 9.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+
+
+def load(source: str | os.PathLike[str]) -> dict[str, Split]:
+    """Reads the splits `train` and `test` of a source into memory.
+
+    Args:
+      source: `digits`, scikit-learn's 1,797 digits: 1,437 to train on, and the 360 to test on that
+        are `tfdist.data.sources`' eval split. Or the path of the `mnist.npz` that
+        `tf.keras.datasets.mnist` downloads: the arrays `x_train`, `y_train`, `x_test` and `y_test`
+        (LeCun et al. 1998: 60,000 and 10,000).
+
+    Raises:
+      UsageError: no such file, or one that does not hold these arrays.
+      ImportError: scikit-learn is not installed; it names the pip command.
+    """
+    if source == "digits":
+        return _load_digits()
+    return _load_archive(Path(source))
+
+
+def dataset(
+    images: np.ndarray,
+    labels: np.ndarray,
+    input_context: tf.distribute.InputContext | None = None,
+    *,
+    batch_size: int,
+    shuffle: bool = False,
+    seed: int | None = None,
+    repeat: bool = False,
+) -> tf.data.Dataset:
+    """Returns the batches of this task's shard of a split.
+
+    Over all input pipelines each example comes exactly once an epoch, also where their number does
+    not divide the examples: the first pipelines then have one example more. The cardinality is
+    exact. The shard is a constant of the graph, and so a part of each checkpoint's `.meta` (47 MB
+    for the whole of MNIST's training split).
+
+    Args:
+      images: uint8 [examples, 28, 28].
+      labels: whole numbers [examples].
+      input_context: which shard; None reads the whole split.
+      batch_size: examples in a batch, which is a replica's batch; it is not divided here.
+      shuffle: in a new order each epoch, over the whole shard.
+      seed: makes the order the same in every run, together with `tf.random.set_seed` where that is
+        called.
+      repeat: without end; then a batch may hold the end of one epoch and the start of the next, and
+        all batches are full.
+
+    Returns:
+      `(images, labels)`: float32 [batch, 28, 28, 1], 0 to 1, and int32 [batch].
+
+    Raises:
+      UsageError: a batch size below 1, or more input pipelines than examples.
+    """
+    import tensorflow as tf
+
+    if batch_size < 1:
+        raise UsageError(
+            "batch_size",
+            received=batch_size,
+            accepted="a whole number from 1",
+            remedy="Choose a larger batch.",
+        )
+    pipelines, pipeline = 1, 0
+    if input_context is not None:
+        pipelines = input_context.num_input_pipelines
+        pipeline = input_context.input_pipeline_id
+    if pipelines > len(images):
+        raise UsageError(
+            "input_context",
+            received=f"{pipelines} input pipelines",
+            accepted=f"at most {len(images)}, the examples",
+            remedy="Use fewer workers or more data.",
+        )
+
+    # Cut in NumPy, so that the graph holds this shard alone.
+    shard = images[pipeline::pipelines], labels[pipeline::pipelines].astype(np.int32)
+    examples = tf.data.Dataset.from_tensor_slices(shard)
+    if shuffle:
+        examples = examples.shuffle(len(shard[0]), seed=seed, reshuffle_each_iteration=True)
+    if repeat:
+        examples = examples.repeat()
+    batches = examples.batch(batch_size, drop_remainder=repeat)
+
+    def scale(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.cast(images[..., tf.newaxis], tf.float32) / 255, labels
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.deterministic = True
+    if input_context is not None:
+        # It is sharded already; a strategy would take a shard of the shard.
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return batches.map(scale).prefetch(_BATCHES_AHEAD).with_options(options)
+
+
+def _load_digits() -> dict[str, Split]:
+    splits = sources.load("digits")
+    parts = {"train": ("train", "validation"), "test": ("eval",)}
+    return {
+        split: Split(
+            np.concatenate([_resized(splits[part].images) for part in names]),
+            np.concatenate([splits[part].labels for part in names]),
+        )
+        for split, names in parts.items()
+    }
+
+
+def _resized(images: np.ndarray) -> np.ndarray:
+    """Turns digits of `sources`, [examples, 3, 32, 32], into [examples, 28, 28]."""
+    grey = images[:, 0, ::_SOURCES_SCALE, ::_SOURCES_SCALE]
+    grey = grey.repeat(_SCALE, axis=1).repeat(_SCALE, axis=2)
+    border = (_BORDER, _BORDER)
+    return np.pad(grey, ((0, 0), border, border))
+
+
+def _load_archive(path: Path) -> dict[str, Split]:
+    names = [f"{array}_{split}" for split in SPLITS for array in "xy"]
+    try:
+        # A pickle could run anything, and MNIST needs none.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in names}
+    except OSError as error:
+        raise _unusable(
+            path, _ACCEPTED, f"Name one of these sources ({error.strerror or error})."
+        ) from error
+    except KeyError as error:
+        raise _unusable(
+            path, f"an archive with {', '.join(names)}", f"Fetch mnist.npz again ({error.args[0]})."
+        ) from error
+    except (
+        AttributeError,
+        EOFError,
+        TypeError,
+        ValueError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise _unusable(
+            path, "a whole .npz archive of NumPy", f"Fetch mnist.npz again ({error})."
+        ) from error
+    splits = {split: Split(arrays[f"x_{split}"], arrays[f"y_{split}"]) for split in SPLITS}
+    for split, (images, labels) in splits.items():
+        _check(path, split, images, labels)
+    return {
+        split: Split(images, labels.astype(np.int64)) for split, (images, labels) in splits.items()
+    }
+
+
+def _check(path: Path, split: str, images: np.ndarray, labels: np.ndarray) -> None:
+    remedy = "Use Keras's mnist.npz, or --data_source=digits."
+    if images.dtype != np.uint8 or images.shape[1:] != (IMAGE_SIZE, IMAGE_SIZE) or not len(images):
+        raise _unusable(f"{path} with x_{split} {images.dtype} {images.shape}", _IMAGES, remedy)
+    if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
+        raise _unusable(
+            f"{path} with y_{split} {labels.dtype} {labels.shape} for {len(images)} images",
+            _LABELS,
+            remedy,
+        )
+    if not 0 <= labels.min() <= labels.max() < NUM_CLASSES:
+        reach = f"{path} with y_{split} from {labels.min()} to {labels.max()}"
+        raise _unusable(reach, _LABELS, remedy)
+
+
+def _unusable(received: str | Path, accepted: str, remedy: str) -> UsageError:
+    return UsageError("--data_source", received=str(received), accepted=accepted, remedy=remedy)
