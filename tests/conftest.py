@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import tfdist  # noqa: F401  (before TensorFlow, whichever test is collected first)
+
 if TYPE_CHECKING:
     import tensorflow as tf
 

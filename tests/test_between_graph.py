@@ -49,14 +49,13 @@ def make_job(ports: tuple[int, ...], **flags: object) -> Job:
 
 def test_a_trainer_of_an_asynchronous_job() -> None:
     with hold_ports(3) as ports:
-        job = make_job(ports, num_intra_threads=1)
+        job = make_job(ports)
     assert not job.serves
     assert job.is_chief
     assert job.leader_evaluates
     assert job.num_replicas == 1
     assert job.global_batch_size(32) == 32
     assert (job.num_input_pipelines, job.input_pipeline_id) == (2, 0)
-    assert job.session_config.intra_op_parallelism_threads == 1
     assert list(job.session_config.device_filters) == ["/job:ps", "/job:chief/task:0"]
     config = json.loads(job.session_environment["TF_CONFIG"])
     assert config["task"] == {"type": "chief", "index": 0}

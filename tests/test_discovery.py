@@ -107,7 +107,8 @@ def test_a_blank_tf_config_is_none(blank: str) -> None:
 def test_both_dialects_of_tf_config_are_read(
     config: dict[str, Any], cluster: Cluster, task: Task
 ) -> None:
-    assert in_tf_config(json.dumps(config)) == Discovery(cluster, task, "TF_CONFIG")
+    has_master = "master" in config["cluster"]
+    assert in_tf_config(json.dumps(config)) == Discovery(cluster, task, "TF_CONFIG", has_master)
 
 
 def test_an_evaluator_needs_no_cluster_by_flags() -> None:

@@ -97,7 +97,16 @@ def test_a_tensorflow_without_estimators_is_answered_in_one_sentence(tmp_path: P
 # RunConfig.
 
 
-def test_threads_are_those_of_the_flags(tmp_path: Path) -> None:
+@pytest.fixture
+def set_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a job be given threads in a process whose TensorFlow runs already."""
+    for name in ("intra", "inter"):
+        monkeypatch.setattr(
+            tf.config.threading, f"set_{name}_op_parallelism_threads", lambda threads: None
+        )
+
+
+def test_threads_are_those_of_the_flags(tmp_path: Path, set_threads: None) -> None:
     job = make_job(num_intra_threads=2, num_inter_threads=3)
     config = tfdist.estimator.RunConfig(job, tmp_path)
     assert config.session_config.intra_op_parallelism_threads == 2
@@ -136,7 +145,7 @@ with tf.Graph().as_default(), tf.compat.v1.Session(config=job.session_config) as
     assert counts[1] - counts[0] == 6
 
 
-def test_a_session_config_of_the_user_goes_first(tmp_path: Path) -> None:
+def test_a_session_config_of_the_user_goes_first(tmp_path: Path, set_threads: None) -> None:
     own = tf.compat.v1.ConfigProto(log_device_placement=True, inter_op_parallelism_threads=5)
     job = make_job(num_intra_threads=2, num_inter_threads=3)
     config = tfdist.estimator.RunConfig(job, tmp_path, session_config=own)
@@ -376,6 +385,11 @@ def test_an_evaluator_is_refused_where_the_leader_evaluates(
     with pytest.raises(UsageError) as error:
         make_job({"TF_CONFIG": json.dumps(config)}, strategy=strategy)
     assert error.value.field == "task.type"
+
+
+def test_an_evaluator_that_knows_no_cluster_takes_its_place(tmp_path: Path) -> None:
+    job = make_job(cluster=ClusterFlags("evaluator", "0"))
+    assert job.evaluates
 
 
 def test_keras_wants_a_worker_beside_the_chief() -> None:

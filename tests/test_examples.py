@@ -22,6 +22,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.parametrize("script", ["cifar10_main.py", "cifar10_estimator_main.py"])
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
@@ -36,12 +37,12 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_a_mistake_is_answered_with_code_2(
-    tmp_path: Path, digits: Path, flags: list[str], named: str
+    tmp_path: Path, digits: Path, script: str, flags: list[str], named: str
 ) -> None:
     done = subprocess.run(
         [
             sys.executable,
-            str(ROOT / "examples" / "cifar10_main.py"),
+            str(ROOT / "examples" / script),
             f"--data_dir={digits}",
             f"--output_dir={tmp_path / 'output'}",
             *flags,

@@ -126,6 +126,20 @@ def test_both_spellings_reach_the_script(script: str) -> None:
         assert end.stdout == f"a-b --c-d ['--e-f'] {expected}\nwithout TensorFlow\n", end.stderr
 
 
+def test_estimators_have_flags_of_their_own() -> None:
+    script = """
+import sys
+from tfdist.flags import define_estimator_flags, parse_flags, read_flags
+define_estimator_flags()
+parse_flags(sys.argv)
+print(read_flags())
+"""
+    end = run_code(script, "--sync", "--replicas-to-aggregate=2", "--num_gpus=0")
+    assert end.stdout == f"{JobFlags(num_gpus=0, sync=True, replicas_to_aggregate=2)}\n", end.stderr
+    assert run_code(script, "--nosync").stdout == f"{JobFlags()}\n"
+    assert "not a positive integer" in run_code(script, "--replicas_to_aggregate=0").stderr
+
+
 MISTAKES: dict[str, tuple[list[str], dict[str, str], str]] = {
     "unknown strategy": (["--strategy=mirored"], {}, "--strategy: received 'mirored'"),
     "malformed TF_CONFIG": ([], {"TF_CONFIG": "{"}, "TF_CONFIG: received '{'"),

@@ -12,6 +12,8 @@ import textwrap
 
 import pytest
 from tensorflow.python.data.ops import multi_device_iterator_ops
+from tensorflow.python.training import session_manager
+from tensorflow_estimator.python.estimator import keras_lib
 
 import tfdist.strategies.datasets  # noqa: F401
 
@@ -77,3 +79,51 @@ def test_the_iterators_of_a_strategy_are_autotuned_whatever_the_dataset_says() -
     create = multi_device_iterator_ops._create_device_dataset
     assert create.__module__ == multi_device_iterator_ops.__name__, "the cure is of this function"
     assert "autotune" not in inspect.getsource(multi_device_iterator_ops)
+
+
+def test_a_worker_that_comes_first_sleeps_for_30_seconds() -> None:
+    """The cure is `tfdist.strategies.sessions._with_short_waits`."""
+    initialize = inspect.signature(session_manager.SessionManager.__init__)
+    assert initialize.parameters["recovery_wait_secs"].default == 30
+
+
+def test_synchronous_replicas_share_their_tokens() -> None:
+    """The cure is `tfdist.strategies.sync_replicas`.
+
+    A worker takes any token, its own or another's; and the chief's queue runner runs what the
+    worker's step was to wait for, here the reading of a batch.
+    """
+    output = run(
+        """
+        import tensorflow.compat.v1 as tf
+
+        with tf.Graph().as_default():
+            step = tf.train.get_or_create_global_step()
+            weight = tf.get_variable("weight", initializer=1.0)
+            reads = tf.get_variable("reads", initializer=0, trainable=False)
+            optimizer = tf.train.SyncReplicasOptimizer(
+                tf.train.GradientDescentOptimizer(0.1),
+                replicas_to_aggregate=1,
+                total_num_replicas=2,
+            )
+            with tf.control_dependencies([reads.assign_add(1)]):
+                train_op = optimizer.minimize(weight * 2.0, step)
+            hook = optimizer.make_session_run_hook(True, num_tokens=0)
+            hook.begin()
+            with tf.Session() as session:
+                session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+                session.run(optimizer.chief_init_op)
+                runner = optimizer.get_chief_queue_runner()
+                runner.create_threads(session, daemon=True, start=True)
+                local_steps = [session.run(train_op) for _ in range(6)]
+                print(local_steps[:2] == [1, 1], session.run(reads) > 6)
+        """
+    )
+    assert output.strip() == "True True"
+
+
+def test_every_task_saves_a_keras_models_first_weights() -> None:
+    """The cure is `tfdist.estimator.run_config._saved_by_the_leader`."""
+    source = inspect.getsource(inspect.unwrap(keras_lib._save_first_checkpoint))
+    assert "saver.save" in source
+    assert "is_chief" not in source

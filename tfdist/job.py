@@ -89,7 +89,7 @@ def create(options: JobFlags, environ: Mapping[str, str], *, estimator: bool = F
         ) from None
     leader_evaluates = found.has_master or not found.cluster.chief or name == "horovod"
     if found.task.type == "evaluator":
-        if estimator and leader_evaluates:
+        if estimator and leader_evaluates and found.cluster:
             raise UsageError(
                 "task.type",
                 received=f"evaluator, with {found.cluster} under {name}",

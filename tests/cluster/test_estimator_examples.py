@@ -1,0 +1,140 @@
+"""The Estimator examples learn handwritten digits under every strategy that they can have."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.cluster.processes import ROOT, Ended, Tasks, cluster_of, launch, run_by_hand
+from tfdist.data import cifar10
+from tfdist.launch.local import hold_ports
+
+pytestmark = pytest.mark.timeout(240)
+
+CIFAR10 = str(ROOT / "examples" / "cifar10_estimator_main.py")
+# What makes a small network of the tutorial's, for a few hundred steps on digits.
+SMALL = ["--num_layers=8", "--batch_norm_decay=0.9", "--nouse_flip_for_training"]
+SYNCHRONOUS = [*SMALL, "--train-steps=300", "--decay_epochs=11,13"]
+ASYNCHRONOUS = [*SMALL, "--train-steps=800", "--decay_epochs=15,18", "--learning-rate=0.05"]
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("digits")
+    cifar10.write(directory, "digits")
+    return directory
+
+
+def accuracy(ended: Ended) -> float:
+    assert ended.code == 0, ended.output
+    (found,) = re.findall(r"test accuracy (\S+)", ended.output)
+    return float(found)
+
+
+@pytest.mark.parametrize(
+    ("options", "flags"),
+    [
+        ([], [*SYNCHRONOUS, "--train-batch-size=64"]),
+        (
+            ["--strategy=mirrored"],
+            [*SYNCHRONOUS, "--train_batch_size=64", "--num_cpu_devices=2"],
+        ),
+        (
+            ["--strategy=multi_worker_mirrored", "--workers=1", "--chief", "--evaluator"],
+            [*SYNCHRONOUS, "--train_batch_size=32"],
+        ),
+        (["--strategy=horovod", "--workers=2"], [*SYNCHRONOUS, "--train_batch_size=32"]),
+        (
+            ["--strategy=parameter_server", "--ps=1", "--workers=2"],
+            [*ASYNCHRONOUS, "--train_batch_size=32"],
+        ),
+        (
+            ["--ps=1", "--workers=1", "--chief", "--evaluator"],
+            [*SYNCHRONOUS, "--train_batch_size=32", "--sync"],
+        ),
+    ],
+)
+def test_digits_are_learned(
+    tmp_path: Path, digits: Path, options: list[str], flags: list[str]
+) -> None:
+    output = tmp_path / "output"
+    ended = launch(
+        tmp_path,
+        *options,
+        CIFAR10,
+        f"--data_dir={digits}",
+        f"--output_dir={output}",
+        *flags,
+        deadline=200,
+    )
+    assert accuracy(ended) >= 0.9
+    assert "Average examples/sec" in ended.output
+    last = json.loads((output / "eval_metrics.jsonl").read_text().splitlines()[-1])
+    assert last["accuracy"] >= 0.9
+
+    serve = tf.saved_model.load(str(output / "saved_model")).signatures["serving_default"]
+    images, labels = next(iter(cifar10.dataset(digits, "eval", batch_size=360)))
+    predicted = serve(images=images)
+    assert np.mean(predicted["classes"].numpy() == labels.numpy()) >= 0.9
+    np.testing.assert_allclose(np.sum(predicted["probabilities"], axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("spelling", ["dashes", "underscores"])
+def test_the_platforms_command_in_both_spellings(
+    tmp_path: Path, digits: Path, spelling: str
+) -> None:
+    """Two hosts, each with a ps and the master or a worker, told by TF_CONFIG alone."""
+    output = tmp_path / "output"
+    users = ["--train-batch-size=16", *SMALL, "--train-steps=900", "--decay-epochs=9,10"]
+    platforms = ["--num_gpus=1", f"--work_dir={tmp_path}", f"--data_dir={digits}"]
+    platforms += [f"--output_dir={output}", f"--log_dir={output}"]
+    arguments = [*users, *platforms]
+    if spelling == "underscores":
+        arguments = ["--" + argument[2:].replace("-", "_") for argument in users]
+        arguments += [argument.replace("num_gpus", "num_gpu") for argument in platforms]
+    with hold_ports(4) as ports:
+        cluster = cluster_of(ports, chief=1, workers=1, ps=2)
+        tasks: Tasks = {}
+        for task in cluster.tasks():
+            config = cluster.tf_config(task).replace('"chief"', '"master"')
+            config = json.dumps({**json.loads(config), "environment": "cloud"})
+            tasks[str(task)] = ([sys.executable, CIFAR10, *arguments], {"TF_CONFIG": config})
+        ended = run_by_hand(tmp_path / "logs", tasks, deadline=200)
+    for name, task_end in ended.items():
+        assert task_end.code == 0, f"{name}: {task_end.output}"
+        assert task_end.time - ended["chief:0"].time < 15, f"{name} lingered"
+    assert accuracy(ended["chief:0"]) >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("options", "script", "flags"),
+    [
+        (
+            ["--strategy=horovod", "--workers=2"],
+            "mnist_horovod_estimator.py",
+            ["--train_steps=200", "--learning_rate=0.01"],
+        ),
+        (["--ps=1", "--workers=2"], "mnist_replica.py", ["--issync=1"]),
+        (["--ps=1", "--workers=2"], "mnist_replica.py", ["--issync=0", "--train-steps=400"]),
+        ([], "mnist_replica.py", []),
+    ],
+)
+def test_the_small_examples(
+    tmp_path: Path, options: list[str], script: str, flags: list[str]
+) -> None:
+    ended = launch(
+        tmp_path,
+        *options,
+        str(ROOT / "examples" / script),
+        f"--output_dir={tmp_path / 'output'}",
+        *flags,
+        deadline=200,
+    )
+    assert accuracy(ended) >= 0.9
+    assert ("stale and dropped" in ended.output) == ("--issync=1" in flags)
