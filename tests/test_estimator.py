@@ -270,7 +270,7 @@ def test_it_trains_evaluates_and_exports(tmp_path: Path) -> None:
 
 def test_evaluations_are_no_nearer_than_the_throttle_but_for_the_last(tmp_path: Path) -> None:
     estimator = make_estimator(make_job(), tmp_path)
-    spec = eval_spec(throttle_secs=600)
+    spec = eval_spec(throttle_secs=600, start_delay_secs=600)
     tfdist.estimator.train_and_evaluate(
         estimator, tf.estimator.TrainSpec(train_input, max_steps=20), spec
     )
@@ -307,18 +307,23 @@ def test_an_evaluator_follows_to_the_last_checkpoint(tmp_path: Path) -> None:
     estimator = make_estimator(evaluator_job(), tmp_path)
     slept: list[float] = []
     steps = iter([4, 8])
+    now = 0.0
 
     def sleep(seconds: float) -> None:
+        nonlocal now
         slept.append(seconds)
-        if len(slept) % 2:
+        if len(slept) in (2, 6):
+            assert not (tmp_path / "eval_metrics.jsonl").exists() or len(slept) == 6
             trained.train(inputs.whole(train_input), max_steps=next(steps))
+        if len(slept) == 4:
+            now = 3600.0
 
-    # A day between two evaluations, for which the last one does not wait.
-    spec = eval_spec(throttle_secs=86_400)
-    evaluation = Evaluation(estimator, spec, max_steps=8, sleep=sleep)
+    # An hour before the first evaluation and between two; the last one does not wait.
+    spec = eval_spec(throttle_secs=3600, start_delay_secs=3600)
+    evaluation = Evaluation(estimator, spec, max_steps=8, clock=lambda: now, sleep=sleep)
     evaluation.follow()
 
-    assert slept == [1.0, 1.0, 1.0]
+    assert slept == [1.0] * 6
     assert evaluated_steps(tmp_path) == [4, 8]
     assert evaluation.metrics is not None
     assert evaluation.metrics["global_step"] == 8

@@ -335,6 +335,12 @@ def test_a_resumed_job_goes_on_at_its_global_step(
             2,
             "input_fn: received 'a dataset that ends",
         ),
+        (
+            "parameter_server",
+            ["--sync", "--replicas_to_aggregate=1", "--norepeat"],
+            2,
+            "input_fn: received 'a dataset that ends",
+        ),
         ("parameter_server", ["--sync", "--nowrapped"], 1, "was not given to job.optimizer"),
         ("horovod", ["--nowrapped"], 1, "was not given to job.optimizer"),
         (

@@ -37,8 +37,8 @@ class Evaluation:
 
     Args:
       estimator: the Estimator.
-      eval_spec: what to evaluate; `throttle_secs` is the least time between two evaluations, for
-        which the last one does not wait.
+      eval_spec: what to evaluate; `throttle_secs` is the least time between two evaluations, and
+        `start_delay_secs` an evaluator's before the first. The last one waits for neither.
       max_steps: the global step that completes the training; None if its input ends it.
       clock: seconds.
       sleep: waits that many.
@@ -61,7 +61,7 @@ class Evaluation:
         self._output = OutputDirectory(estimator.model_dir)
         self._evaluated: str | None = None
         self._is_final = False
-        self._next = clock() + (eval_spec.start_delay_secs or 0)
+        self._next = clock()
         self.metrics: dict[str, Any] | None = None
 
     @property
@@ -101,6 +101,7 @@ class Evaluation:
     def follow(self) -> None:
         """Evaluates the checkpoints of a training that runs elsewhere, until it is complete."""
         print(f"tfdist: evaluating the checkpoints in {self._output.path}", file=sys.stderr)
+        self._next = self._clock() + (self._spec.start_delay_secs or 0)
         first_mark = self._mark()
         while True:
             # Before the checkpoints, so that the last one is there when training is complete.

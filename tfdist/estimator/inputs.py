@@ -53,7 +53,7 @@ def check_is_infinite(
     Raises:
       UsageError: the dataset is finite, and several tasks train synchronously.
     """
-    if job.num_replicas == 1 or job.num_input_pipelines == 1:
+    if job.num_input_pipelines == 1 or not job.is_synchronous:
         return
     given = {"mode": tf.estimator.ModeKeys.TRAIN, "params": params, "config": config}
     # In a graph of its own and before the training, because a graph cannot be asked.

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from tfdist import checkpoints
 from tfdist.checkpoints import OutputDirectory
+from tfdist.errors import UsageError
 from tfdist.estimator import inputs
 from tfdist.estimator.evaluation import Evaluation, EvaluationListener, global_step
 from tfdist.estimator.run_config import RunConfig
@@ -89,6 +90,13 @@ def train(
         return job.serve()
     if job.evaluates:
         return
+    if saving_listeners and _is_coordinated(job):
+        raise UsageError(
+            "saving_listeners",
+            received=f"{len(saving_listeners)} of them",
+            accepted="none under multi_worker_mirrored, where TensorFlow has no place for them",
+            remedy="Make them hooks, or choose another strategy.",
+        )
     shard = inputs.sharded(input_fn, job)
     inputs.check_is_infinite(shard, job, estimator.params, estimator.config)
     step = job.agreed(global_step(estimator))

@@ -104,6 +104,11 @@ class Job:
         return int(self.strategy.num_replicas_in_sync)
 
     @property
+    def is_synchronous(self) -> bool:
+        """Whether the tasks that train wait for each other in each step."""
+        return self.num_replicas > 1
+
+    @property
     def num_input_pipelines(self) -> int:
         """The shards that the training examples are divided into."""
         return 1

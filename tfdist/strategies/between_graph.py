@@ -80,6 +80,10 @@ class BetweenGraph(TakesSessions, Job):
         return self._aggregated if self._is_sync else 1
 
     @property
+    def is_synchronous(self) -> bool:
+        return self._is_sync
+
+    @property
     def num_input_pipelines(self) -> int:
         return len(self.cluster.trainers)
 
