@@ -181,3 +181,31 @@ def test_a_keras_optimizer_keeps_its_settings_and_its_name() -> None:
         assert wrapped == []
         clone.get_updates(variable * 2.0, [variable])
         assert len(wrapped) == 1
+
+
+@pytest.mark.parametrize(
+    "optimizer", [tf.keras.optimizers.AdamW(), tf.keras.optimizers.SGD(weight_decay=0.1)]
+)
+def test_an_optimizer_that_would_lose_its_settings_is_refused(optimizer: object) -> None:
+    with pytest.raises(UsageError, match=r"tf\.keras\.optimizers\.legacy") as error:
+        distributed(optimizer, lambda optimizer: optimizer)
+    assert error.value.received == type(optimizer).__name__
+
+
+def test_two_synchronous_optimizers_in_a_graph_are_refused() -> None:
+    optimizers = [
+        SyncReplicasOptimizer(
+            tf.compat.v1.train.GradientDescentOptimizer(0.1),
+            replicas_to_aggregate=1,
+            total_num_replicas=1,
+            worker=0,
+            device="/cpu:0",
+        )
+        for _ in range(2)
+    ]
+    with tf.Graph().as_default():
+        step = tf.compat.v1.train.get_or_create_global_step()
+        for name, optimizer in zip("ab", optimizers, strict=True):
+            optimizer.minimize(2 * tf.compat.v1.get_variable(name, initializer=1.0), step)
+        with pytest.raises(ValueError, match="several synchronous optimizers"):
+            optimizers[1].make_session_run_hook(is_chief=True).begin()

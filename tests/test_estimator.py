@@ -330,7 +330,7 @@ def test_an_evaluator_follows_to_the_last_checkpoint(tmp_path: Path) -> None:
 
 
 def test_an_evaluator_ends_with_a_training_whose_input_has_ended(tmp_path: Path) -> None:
-    (tmp_path / "done.json").write_text('{"run": "an earlier one"}')
+    (tmp_path / "done.json").write_text('{"global_step": 9, "run": "an earlier one"}')
     trained = make_estimator(make_job(), tmp_path)
     slept: list[float] = []
 
@@ -356,12 +356,43 @@ def test_results_are_logged_once_a_step_in_order(tmp_path: Path) -> None:
     assert evaluated_steps(tmp_path) == [2, 5], "a resumed job comes by the later ones again"
 
 
-def test_an_evaluator_trains_and_exports_nothing(tmp_path: Path) -> None:
+def test_an_evaluator_that_comes_after_the_end_ends_too(tmp_path: Path) -> None:
+    tfdist.estimator.train(make_estimator(make_job(), tmp_path), input_fn)
+    evaluation = Evaluation(make_estimator(evaluator_job(), tmp_path), eval_spec(), max_steps=None)
+    evaluation.follow()
+    assert evaluated_steps(tmp_path) == [4]
+
+
+def test_an_evaluator_waits_for_the_training_and_exports_nothing(tmp_path: Path) -> None:
+    tfdist.estimator.train(make_estimator(make_job(), tmp_path), train_input, max_steps=3)
     estimator = make_estimator(evaluator_job(), tmp_path)
     tfdist.estimator.train(estimator, train_input, max_steps=3)
-    assert global_step(estimator) == 0
+    metrics = tfdist.estimator.evaluate(estimator, input_fn)
+    assert metrics is not None
+    assert metrics["global_step"] == 3
     assert tfdist.estimator.export(estimator, lambda: None) is None
     assert not (tmp_path / "saved_model").exists()
+
+
+def test_a_model_without_training_is_not_evaluated(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as error:
+        tfdist.estimator.evaluate(make_estimator(make_job(), tmp_path), input_fn)
+    assert error.value.field == "model_dir"
+
+
+def test_metrics_that_are_no_numbers_are_for_tensorboard_alone(tmp_path: Path) -> None:
+    class Estimator:
+        model_dir = str(tmp_path)
+
+        def latest_checkpoint(self) -> str:
+            return "model.ckpt-7"
+
+        def evaluate(self, *_: Any, **__: Any) -> dict[str, Any]:
+            return {"global_step": 7, "loss": np.float32(0.5), "curve": b"\n\x00"}
+
+    Evaluation(Estimator(), eval_spec(), max_steps=7).newest(final=True)
+    (line,) = (tmp_path / "eval_metrics.jsonl").read_text().splitlines()
+    assert json.loads(line) == {"global_step": 7, "loss": 0.5}
 
 
 def test_estimators_cannot_be_had_under_every_strategy() -> None:

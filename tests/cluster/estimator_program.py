@@ -30,6 +30,9 @@ flags.DEFINE_bool("keras", False, "Whether the Estimator is made of a Keras mode
 flags.DEFINE_float("step_seconds", 0.0, "How long a step takes at least.")
 flags.DEFINE_integer("slow_worker", -1, "The trainer whose steps take ten times as long.")
 flags.DEFINE_float("start_seconds", 0.0, "How late the slow worker comes.")
+flags.DEFINE_float("build_seconds", 0.0, "How long it takes to make its model.")
+flags.DEFINE_bool("known_size", True, "Whether the training input knows its cardinality.")
+flags.DEFINE_bool("rounds", False, "Call train and evaluate, twice.")
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 flags.DEFINE_string("result_dir", None, "Where each task writes what it found.", required=True)
 FLAGS = flags.FLAGS
@@ -53,6 +56,8 @@ def batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 def train_input(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
     dataset = examples(FLAGS.examples, input_context)
+    if not FLAGS.known_size:
+        dataset = dataset.filter(lambda _: True)
     return batches(dataset.repeat() if FLAGS.repeat else dataset)
 
 
@@ -87,7 +92,7 @@ class Record(tf.compat.v1.train.SessionRunHook):
         task = self._job.task
         np.savez(
             Path(FLAGS.result_dir) / f"{task.type}-{task.index}.npz",
-            seen=np.concatenate(self._seen),
+            seen=np.concatenate([np.zeros(0, np.int64), *self._seen]),
             times=np.array(self._times),
             counts=session.run(self._counts),
         )
@@ -113,6 +118,8 @@ def model_fn(
         return tf.estimator.EstimatorSpec(
             mode, loss=loss, eval_metric_ops={"mean": seen, "seen": count}
         )
+    if config.job.input_pipeline_id == FLAGS.slow_worker:
+        time.sleep(FLAGS.build_seconds)
     counts = tf.compat.v1.get_variable(
         "counts",
         [FLAGS.examples],
@@ -163,7 +170,12 @@ def main(_: list[str]) -> None:
         train_input if FLAGS.sharded else unsharded_input, FLAGS.max_steps, hooks=[speed]
     )
     eval_spec = tf.estimator.EvalSpec(eval_input, steps=None, start_delay_secs=0, throttle_secs=0)
-    metrics = tfdist.estimator.train_and_evaluate(estimator, train_spec, eval_spec)
+    if FLAGS.rounds:
+        for steps in (FLAGS.max_steps // 2, FLAGS.max_steps):
+            tfdist.estimator.train(estimator, train_spec.input_fn, max_steps=steps, hooks=[speed])
+            metrics = tfdist.estimator.evaluate(estimator, eval_input)
+    else:
+        metrics = tfdist.estimator.train_and_evaluate(estimator, train_spec, eval_spec)
     if metrics is not None:
         print(f"final {sorted(metrics)} at {metrics['global_step']}")
 

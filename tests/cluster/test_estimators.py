@@ -198,6 +198,8 @@ def test_a_chief_with_an_evaluator(tmp_path: Path, flags: bool, arguments: list[
     assert evaluations(tmp_path)[-1]["global_step"] >= 24
     assert evaluations(tmp_path)[-1]["seen"] == 11
     check_written(tmp_path)
+    if "--sync" in arguments or not ps:
+        np.testing.assert_array_equal(variables(tmp_path)["counts"], 4)
 
 
 def test_horovod_started_by_hand(tmp_path: Path) -> None:
@@ -286,6 +288,41 @@ def test_a_worker_that_comes_late_catches_up(tmp_path: Path, sync: bool) -> None
     assert "step 60" in ended.output
 
 
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_worker_that_is_ready_after_the_end_ends(tmp_path: Path, sync: bool) -> None:
+    """It has seen that there is something to do, and its session begins when all is done."""
+    aggregate = ["--sync", "--replicas_to_aggregate=1"] if sync else []
+    flags = [*aggregate, "--slow_worker=1", "--build_seconds=8"]
+    run(tmp_path, "parameter_server", ["--ps=1", "--workers=2"], *flags)
+    assert evaluations(tmp_path)[-1]["global_step"] >= 24
+
+
+def test_a_complete_job_ends_also_where_a_ps_comes_late(tmp_path: Path) -> None:
+    run(tmp_path, "parameter_server", ["--ps=1", "--workers=2"])
+    with hold_ports(3) as ports:
+        tasks = by_hand(cluster_of(ports, workers=2, ps=1), directories(tmp_path))
+        ps = {"ps:0": tasks["ps:0"]}
+        (ended,) = run_by_hand(tmp_path / "logs", ps, deadline=30).values()
+    assert ended.code == 0, ended.output
+
+
+@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "horovod"])
+def test_rounds_of_train_and_evaluate(
+    tmp_path: Path, strategy: str, one_process: dict[tuple[int, bool], Path]
+) -> None:
+    ended = run(tmp_path, strategy, ["--workers=2"], "--rounds")
+    assert "going on from step 12" in ended.output
+    assert ended.output.count("final") == 1
+    one = one_process[2, False]
+    np.testing.assert_allclose(weights(tmp_path), weights(one), rtol=0, atol=1e-6)
+
+
+def test_parameter_servers_train_once(tmp_path: Path) -> None:
+    options = ["--ps=1", "--workers=2"]
+    ended = run(tmp_path, "parameter_server", options, "--rounds", code=1)
+    assert "A parameter-server job trains once" in ended.output
+
+
 def test_a_worker_that_comes_after_the_end_has_nothing_to_do(tmp_path: Path) -> None:
     run(tmp_path, "parameter_server", ["--ps=1", "--workers=2"])
     with hold_ports(3) as ports:
@@ -328,18 +365,19 @@ def test_a_resumed_job_goes_on_at_its_global_step(
     ("strategy", "flags", "code", "answer"),
     [
         ("parameter_server", ["--nosharded"], 2, "input_fn: received 'a function without input_co"),
-        ("multi_worker_mirrored", ["--norepeat"], 2, "input_fn: received 'a dataset that ends"),
+        ("multi_worker_mirrored", ["--norepeat"], 2, "input_fn: received 'a dataset of"),
         (
             "parameter_server",
             ["--sync", "--norepeat"],
             2,
-            "input_fn: received 'a dataset that ends",
+            "input_fn: received 'a dataset of",
         ),
+        ("parameter_server", ["--norepeat"], 2, "input_fn: received 'a dataset of"),
         (
-            "parameter_server",
-            ["--sync", "--replicas_to_aggregate=1", "--norepeat"],
+            "horovod",
+            ["--norepeat", "--noknown_size"],
             2,
-            "input_fn: received 'a dataset that ends",
+            "input_fn: received 'a dataset of unknown length",
         ),
         ("parameter_server", ["--sync", "--nowrapped"], 1, "was not given to job.optimizer"),
         ("horovod", ["--nowrapped"], 1, "was not given to job.optimizer"),

@@ -6,6 +6,7 @@ evaluation.follow()           # in the task of type evaluator
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -28,6 +29,39 @@ def global_step(estimator: tf.estimator.Estimator) -> int:
     """
     path = estimator.latest_checkpoint()
     return int(Path(path).name.rpartition("-")[2]) if path else 0
+
+
+class Progress:
+    """How far a training is that runs elsewhere.
+
+    Args:
+      estimator: an Estimator of the training's directory.
+      max_steps: the global step that completes the training; None if it ends otherwise.
+    """
+
+    def __init__(self, estimator: tf.estimator.Estimator, max_steps: int | None) -> None:
+        self._estimator = estimator
+        self._max_steps = max_steps
+        self._done = OutputDirectory(estimator.model_dir).done
+        self._first_mark = self._mark()
+
+    def is_complete(self) -> bool:
+        """Whether the training has reached `max_steps`, or has said that it ended before."""
+        mark, step = self._mark(), global_step(self._estimator)
+        if self._max_steps is not None and step >= self._max_steps:
+            return True
+        if mark is None:
+            return False
+        # A mark that was there from the start may be of an earlier run, which had more to do.
+        return mark != self._first_mark or (
+            self._max_steps is None and json.loads(mark).get("global_step") == step
+        )
+
+    def _mark(self) -> str | None:
+        try:
+            return self._done.read_text()
+        except FileNotFoundError:
+            return None
 
 
 class Evaluation:
@@ -102,12 +136,10 @@ class Evaluation:
         """Evaluates the checkpoints of a training that runs elsewhere, until it is complete."""
         print(f"tfdist: evaluating the checkpoints in {self._output.path}", file=sys.stderr)
         self._next = self._clock() + (self._spec.start_delay_secs or 0)
-        first_mark = self._mark()
+        progress = Progress(self._estimator, self._max_steps)
         while True:
             # Before the checkpoints, so that the last one is there when training is complete.
-            is_marked = self._mark() not in (None, first_mark)
-            step = global_step(self._estimator)
-            is_last = is_marked or (self._max_steps is not None and step >= self._max_steps)
+            is_last = progress.is_complete()
             if is_last or self.is_due:
                 try:
                     self.newest(final=is_last)
@@ -117,15 +149,14 @@ class Evaluation:
                     return
             self._sleep(1.0)
 
-    def _mark(self) -> str | None:
-        try:
-            return self._output.done.read_text()
-        except FileNotFoundError:
-            return None
-
     def _record(self, metrics: Mapping[str, Any]) -> None:
         step = int(metrics["global_step"])
-        values = {name: value for name, value in metrics.items() if name != "global_step"}
+        values = {
+            name: value
+            for name, value in metrics.items()
+            # Metrics may be serialized summaries, too, which are for TensorBoard alone.
+            if name != "global_step" and np.asarray(value).dtype.kind in "biuf"
+        }
         record = {name: checkpoints.as_json(value) for name, value in values.items()}
         # A job that went on from an earlier step comes by the later ones again.
         checkpoints.cut_json_lines(

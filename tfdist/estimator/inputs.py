@@ -48,12 +48,15 @@ def whole(input_fn: InputFunction) -> InputFunction:
 def check_is_infinite(
     input_fn: InputFunction, job: Job, params: dict[str, Any], config: tf.estimator.RunConfig
 ) -> None:
-    """Refuses an input that ends where tasks wait for each other: they would not end together.
+    """Refuses a dataset that may end, where several tasks train: they would not end together.
+
+    Synchronous workers would wait for the one whose shard has ended; asynchronous ones would train
+    on when the chief has saved the last checkpoint.
 
     Raises:
-      UsageError: the dataset is finite, and several tasks train synchronously.
+      UsageError: the dataset is not known to be without end, and several tasks train.
     """
-    if job.num_input_pipelines == 1 or not job.is_synchronous:
+    if job.num_input_pipelines == 1:
         return
     given = {"mode": tf.estimator.ModeKeys.TRAIN, "params": params, "config": config}
     # In a graph of its own and before the training, because a graph cannot be asked.
@@ -62,15 +65,15 @@ def check_is_infinite(
         if not isinstance(dataset, tf.data.Dataset):
             return
         with tf.compat.v1.Session() as session:
-            examples = int(session.run(dataset.cardinality()))
-    if examples >= 0:
+            batches = int(session.run(dataset.cardinality()))
+    if batches != datasets.INFINITE:
+        is_unknown = batches == datasets.UNKNOWN
         raise UsageError(
             "input_fn",
-            received=f"a dataset that ends after {examples} batches",
-            accepted="one without end, where several tasks train synchronously",
-            remedy="Call repeat() on it, and say max_steps.",
+            received=f"a dataset of {'unknown length' if is_unknown else f'{batches} batches'}",
+            accepted=f"one without end, as {job.num_input_pipelines} tasks train",
+            remedy="Call repeat() on it, last of all, and say max_steps.",
         )
-    assert examples in (datasets.UNKNOWN, datasets.INFINITE)
 
 
 def _with_context(input_fn: InputFunction, context: tf.distribute.InputContext) -> InputFunction:

@@ -29,7 +29,8 @@ class RunConfig(tf.estimator.RunConfig):
       job: what `tfdist.estimator.init` returned; `config.job` in a model function.
       model_dir: the output directory that all tasks share. Ranks of Horovod other than 0 read and
         write a temporary one in its place, and have their variables from rank 0.
-      session_config: goes before what the job's flags say of threads and GPUs.
+      session_config: merged into what the job's flags say of threads and GPUs; what is set in it
+        goes first.
       **options: the other arguments of `tf.estimator.RunConfig`.
 
     Raises:

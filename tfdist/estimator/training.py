@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from tfdist import checkpoints
 from tfdist.checkpoints import OutputDirectory
 from tfdist.errors import UsageError
 from tfdist.estimator import inputs
-from tfdist.estimator.evaluation import Evaluation, EvaluationListener, global_step
+from tfdist.estimator.evaluation import Evaluation, EvaluationListener, Progress, global_step
 from tfdist.estimator.run_config import RunConfig
 from tfdist.strategies.base import Job
 
@@ -72,7 +73,9 @@ def train(
     hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (),
     saving_listeners: Sequence[tf.compat.v1.train.CheckpointSaverListener] = (),
 ) -> None:
-    """This task's part in the training: a ps serves, an evaluator does nothing.
+    """This task's part in the training: a ps serves, an evaluator waits until it is complete.
+
+    Under `parameter_server` it is called once: the job is over when it returns.
 
     Args:
       estimator: made with a `RunConfig` of this package.
@@ -82,14 +85,21 @@ def train(
       saving_listeners: listeners of the task that saves; not under `multi_worker_mirrored`.
 
     Raises:
-      UsageError: an input function that cannot be sharded; see `inputs.sharded`.
-      RuntimeError: the model's optimizer was not given to `job.optimizer`.
+      UsageError: an input function that cannot be sharded, or that ends; see `inputs`.
+      RuntimeError: the model's optimizer was not given to `job.optimizer`; or a second call, under
+        `parameter_server`.
     """
     job = _job_of(estimator)
-    if job.serves:
-        return job.serve()
     if job.evaluates:
+        progress = Progress(estimator, max_steps)
+        while not progress.is_complete():
+            time.sleep(1.0)
         return
+    job.begin_training()
+    if job.serves:
+        if max_steps is not None and global_step(estimator) >= max_steps:
+            return  # Nobody may be there to be served.
+        return job.serve()
     if saving_listeners and _is_coordinated(job):
         raise UsageError(
             "saving_listeners",
@@ -107,6 +117,8 @@ def train(
     if job.is_chief and step:
         print(f"tfdist: going on from step {step}", file=sys.stderr)
     output = OutputDirectory(estimator.model_dir)
+    if job.is_chief:
+        output.done.unlink(missing_ok=True)
     own = [hook for hook in hooks if job.is_chief or not getattr(hook, "only_on_the_leader", False)]
     spec = tf.estimator.TrainSpec(shard, max_steps, hooks=[*own, *job.session_hooks()])
     if _is_coordinated(job):
@@ -119,7 +131,7 @@ def train(
         listeners = list(saving_listeners) if job.is_chief else None
         estimator.train(shard, max_steps=max_steps, hooks=spec.hooks, saving_listeners=listeners)
     if job.is_chief:
-        # Each mark differs from the one before, so that an evaluator can tell a new one.
+        # Each mark differs from the one before, so that others can tell a new one.
         done = {"global_step": global_step(estimator), "run": os.urandom(8).hex()}
         checkpoints.write_text(output.done, json.dumps(done) + "\n")
 
@@ -136,9 +148,19 @@ def evaluate(
       estimator: made with a `RunConfig` of this package.
       input_fn: is given an `input_context` of one pipeline, if it asks for one.
       **options: the other arguments of `tf.estimator.Estimator.evaluate`.
+
+    Raises:
+      UsageError: there is no checkpoint; TensorFlow would evaluate a model without training.
     """
     if not _evaluates(_job_of(estimator)):
         return None
+    if estimator.latest_checkpoint() is None and options.get("checkpoint_path") is None:
+        raise UsageError(
+            "model_dir",
+            received=estimator.model_dir,
+            accepted="a directory with a checkpoint",
+            remedy="Train first, or name the checkpoint_path.",
+        )
     metrics: dict[str, Any] = estimator.evaluate(inputs.whole(input_fn), **options)
     return metrics
 

@@ -104,11 +104,6 @@ class Job:
         return int(self.strategy.num_replicas_in_sync)
 
     @property
-    def is_synchronous(self) -> bool:
-        """Whether the tasks that train wait for each other in each step."""
-        return self.num_replicas > 1
-
-    @property
     def num_input_pipelines(self) -> int:
         """The shards that the training examples are divided into."""
         return 1
@@ -285,6 +280,13 @@ class Job:
     def session_hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
         """The hooks that the engine needs in every task's training session."""
         return []
+
+    def begin_training(self) -> None:
+        """Called before each training of an Estimator.
+
+        Raises:
+          RuntimeError: the strategy is for one.
+        """
 
     def agreed(self, number: int) -> int:
         """The leader's number, where the tasks may have read different ones; collective then."""

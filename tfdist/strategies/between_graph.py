@@ -32,6 +32,7 @@ class BetweenGraph(TakesSessions, Job):
     def _set_up(self, options: JobFlags) -> None:
         self._check(options)
         self._is_sync = options.sync
+        self._has_begun = False
         self._aggregated = options.replicas_to_aggregate or len(self.cluster.trainers)
         self._sync_optimizer: SyncReplicasOptimizer | None = None
         self._cluster, self._task = with_chief(self.cluster, self.task)
@@ -80,10 +81,6 @@ class BetweenGraph(TakesSessions, Job):
         return self._aggregated if self._is_sync else 1
 
     @property
-    def is_synchronous(self) -> bool:
-        return self._is_sync
-
-    @property
     def num_input_pipelines(self) -> int:
         return len(self.cluster.trainers)
 
@@ -122,6 +119,14 @@ class BetweenGraph(TakesSessions, Job):
     def optimizer(self, optimizer: Any) -> Any:
         """`optimizer`; with `--sync` one whose updates take the gradients of several workers."""
         return distributed(optimizer, self._synchronized) if self._is_sync else optimizer
+
+    def begin_training(self) -> None:
+        if self._has_begun:
+            raise RuntimeError(
+                "A parameter-server job trains once: its ps and workers have ended with the first "
+                "training. Use train_and_evaluate in place of rounds of train and evaluate."
+            )
+        self._has_begun = True
 
     def session_hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
         return [_SyncHook(self)] if self._is_sync else []
@@ -169,6 +174,9 @@ class _SyncHook(tf.compat.v1.train.SessionRunHook):
             raise RuntimeError(NOT_WRAPPED)
         self._hook = optimizer.make_session_run_hook(self._job.is_chief)
         self._hook.begin()
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self._hook.after_run(run_context, run_values)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         self._hook.after_create_session(session, coord)

@@ -76,7 +76,9 @@ class Horovod(Job):
         return [_Broadcast(self)]
 
     def agreed(self, number: int) -> int:
-        return int(hvd.broadcast(tf.constant(number, tf.int64), root_rank=0))
+        # In a session, because scripts of Estimators may have turned eager execution off.
+        with tf.Graph().as_default(), tf.compat.v1.Session(config=self.session_config) as session:
+            return int(session.run(hvd.broadcast(tf.constant(number, tf.int64), root_rank=0)))
 
     def engine_callbacks(self) -> list[tf.keras.callbacks.Callback]:
         return [_ClusterMetrics(), _AveragedStatistics()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import context as tf_context
 
 from tfdist.flags import JobFlags
 from tfdist.strategies import datasets
@@ -26,6 +27,7 @@ class MultiWorkerMirrored(Job):
     name = "multi_worker_mirrored"
 
     def _set_up(self, options: JobFlags) -> None:
+        self._agreements = 0
         implementation = (options.all_reduce or "auto").upper()
         use_devices(options.num_gpus)
         self.strategy = MultiWorkerMirroredStrategy(
@@ -72,17 +74,31 @@ class MultiWorkerMirrored(Job):
         return True
 
     def start_equal(self, model: tf.keras.Model, epoch: int) -> int:
-        epochs = self._gather(epoch)
-        if len(set(epochs)) > 1:
+        self._check_equal("epoch", self._gather(epoch))
+        return epoch
+
+    def agreed(self, number: int) -> int:
+        # Not by a collective: those of a session begin their counting where these would have been.
+        context = tf_context.context()
+        trainers = self.cluster.trainers
+        self._agreements += 1
+        names = [f"tfdist_agreement_{self._agreements}_{task}" for task in trainers]
+        if len(trainers) > 1:
+            context.set_config_key_value(names[trainers.index(self.task)], str(number))
+            numbers = [int(context.get_config_key_value(name)) for name in names]
+            self._check_equal("step", numbers)
+        return number
+
+    def _check_equal(self, unit: str, numbers: list[int]) -> None:
+        if len(set(numbers)) > 1:
             found = ", ".join(
-                f"{task} epoch {number}"
-                for task, number in zip(self.cluster.trainers, epochs, strict=True)
+                f"{task} {unit} {number}"
+                for task, number in zip(self.cluster.trainers, numbers, strict=True)
             )
             raise RuntimeError(
                 f"The tasks found different checkpoints to go on from ({found}): the output "
                 "directory must be one that they all share."
             )
-        return epoch
 
     def _steps(self, batches: int) -> int:
         """Steps of an epoch from this task's batches: as many as the longest shard needs."""

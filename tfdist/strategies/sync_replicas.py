@@ -24,6 +24,9 @@ from tensorflow.python.util import deprecation
 
 _COLLECTION = "tfdist_sync_replicas"
 
+# The token that says that no other will come.
+_END = -1
+
 
 class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
     """`tf.compat.v1.train.SyncReplicasOptimizer` with a queue of tokens for each worker.
@@ -87,7 +90,10 @@ class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
             with tf.device(global_step.device):
                 queues = [
                     tf.queue.FIFOQueue(
-                        -1, [global_step.dtype], [()], shared_name=f"sync_token_q_{worker}"
+                        -1,
+                        [global_step.dtype.base_dtype],
+                        [()],
+                        shared_name=f"sync_token_q_{worker}",
                     )
                     for worker in range(self._total_num_replicas)
                 ]
@@ -95,6 +101,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
                 self._stale_tokens = own.dequeue_many(own.size())
                 update_op = self._opt.apply_gradients(averages, global_step)
                 self.sync_op = self._release(update_op, queues)
+                self._end_op = self._release_for_good(queues)
         contributions = [
             self._contribute(accumulator, *pair)
             for accumulator, pair in zip(accumulators, pairs, strict=True)
@@ -135,6 +142,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
         with tf.device(self._global_step.device):
             self.contributed = counter("sync_rep_contributed", _COLLECTION)
             self.dropped = counter("sync_rep_dropped", _COLLECTION)
+            self._ended = counter("sync_rep_ended", _COLLECTION)
 
     def _make_accumulator(self, gradient: Any, variable: tf.Variable) -> Any:
         name = f"{variable.name}/grad_accum"
@@ -180,6 +188,12 @@ class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
         with tf.control_dependencies(others):
             return queues[0].enqueue(token)
 
+    def _release_for_good(self, queues: list[Any]) -> tf.Operation:
+        """Tells the other workers that the chief has ended, those that are yet to come included."""
+        with tf.control_dependencies([self._ended.assign(1)]):
+            token = tf.constant(_END, self._global_step.dtype.base_dtype)
+            return tf.group(*(queue.enqueue(token) for queue in queues[1:]))
+
 
 class SyncReplicasHook(tf.compat.v1.train.SessionRunHook):
     """Starts a worker at the cluster's step, and on the chief applies update after update.
@@ -196,7 +210,12 @@ class SyncReplicasHook(tf.compat.v1.train.SessionRunHook):
         optimizer = self._optimizer
         if not optimizer._gradients_applied:
             raise ValueError("SyncReplicasOptimizer.apply_gradients comes before its hook.")
-        counters = [optimizer.contributed, optimizer.dropped]
+        counters = tf.compat.v1.get_collection(_COLLECTION)
+        if len(counters) != 3:
+            raise ValueError(
+                "The graph has several synchronous optimizers; accepted: one, because one update "
+                "releases the workers. Minimize the sum of the losses."
+            )
         self._counts = [counter.read_value() for counter in counters]
         self._are_counting = tf.reduce_all(
             [tf.compat.v1.is_variable_initialized(counter) for counter in counters]
@@ -210,6 +229,7 @@ class SyncReplicasHook(tf.compat.v1.train.SessionRunHook):
                 )
         self._forget = optimizer._stale_tokens
         self._catch_up = optimizer._local_step.assign(optimizer._global_step.read_value())
+        self._local_step = optimizer._local_step.read_value()
 
     def after_create_session(
         self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
@@ -223,10 +243,17 @@ class SyncReplicasHook(tf.compat.v1.train.SessionRunHook):
         if self._is_chief:
             # Not one of the coordinator's threads, for whose ends it would wait.
             threading.Thread(target=self._keep_updating, args=(session, coord), daemon=True).start()
+        elif session.run(self._counts)[-1]:
+            coord.request_stop()
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        if not self._is_chief and run_context.session.run(self._local_step) == _END:
+            run_context.request_stop()
 
     def end(self, session: tf.compat.v1.Session) -> None:
         if self._is_chief:
-            contributed, dropped = session.run(self._counts)
+            contributed, dropped, _ = session.run(self._counts)
+            session.run(self._optimizer._end_op)
             print(
                 f"tfdist: {dropped} of {contributed} gradients were stale and dropped",
                 file=sys.stderr,

@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.errors import UsageError
+
 Wrap = Callable[[tf.compat.v1.train.Optimizer], tf.compat.v1.train.Optimizer]
 
 
@@ -60,11 +62,14 @@ def distributed(optimizer: Any, wrap: Wrap) -> Any:
       optimizer: a v1 optimizer, or a Keras one for `model_to_estimator`; which takes Keras's legacy
         optimizers only, so that such a one is returned.
       wrap: what is to be done with a v1 optimizer.
+
+    Raises:
+      UsageError: there is no legacy optimizer that does the same.
     """
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         return wrap(optimizer)
     if not isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer):
-        optimizer = tf.keras.__internal__.optimizers.convert_to_legacy_optimizer(optimizer)
+        optimizer = _legacy(optimizer)
     base: Any = type(optimizer)
 
     class Distributed(base):
@@ -79,3 +84,17 @@ def distributed(optimizer: Any, wrap: Wrap) -> Any:
     # Its slots are named after the class, and a checkpoint is to suit every strategy.
     Distributed.__name__ = base.__name__
     return Distributed.from_config(optimizer.get_config())
+
+
+def _legacy(optimizer: Any) -> Any:
+    try:
+        if not getattr(optimizer, "weight_decay", None):
+            return tf.keras.__internal__.optimizers.convert_to_legacy_optimizer(optimizer)
+    except (AttributeError, TypeError, ValueError):
+        pass  # Keras's own words for it name neither the optimizer nor a remedy.
+    raise UsageError(
+        "optimizer",
+        received=type(optimizer).__name__,
+        accepted="one that Keras can make a legacy optimizer of, without weight_decay",
+        remedy="Use one of tf.keras.optimizers.legacy, and weight decay in the model's loss.",
+    )
