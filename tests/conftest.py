@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tfdist  # noqa: F401  (before TensorFlow, whichever test is collected first)
+from tests.launchers import start, tfdist_run  # noqa: F401
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -24,6 +24,7 @@ from tfdist.discovery import ClusterFlags, from_flags
 from tfdist.errors import EXIT_OK, EXIT_USAGE, UsageError, exit_on_usage_error
 from tfdist.launch import local
 from tfdist.launch.spec import JobSpec, plan
+from tfdist.launch.supervisor import Supervision
 from tfdist.version import __version__
 
 
@@ -68,7 +69,12 @@ def _run(arguments: argparse.Namespace) -> int:
         evaluator=arguments.evaluator,
     )
     if not arguments.dry_run:
-        return local.launch(job, environ=os.environ, grace_period=arguments.grace_period)
+        supervision = Supervision(
+            grace_period=arguments.grace_period,
+            max_restarts=arguments.max_restarts,
+            restart_delay=arguments.restart_delay,
+        )
+        return local.launch(job, environ=os.environ, supervision=supervision)
     with local.hold_ports(job.num_ports) as ports:
         tasks = plan(job, ports=ports, cores=local.available_cores(), environ=os.environ)
     for task in tasks:
@@ -176,6 +182,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     _flag(
         run,
+        "max_restarts",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="how many times, over the whole job, tasks that failed are started again, with the "
+        "others where these cannot go on without them (default 0)",
+    )
+    _flag(
+        run,
+        "restart_delay",
+        type=_seconds,
+        default=1.0,
+        metavar="S",
+        help="seconds before the first restart; twice as many before each next one, at most 60 "
+        "(default 1)",
+    )
+    _flag(
+        run,
         "dry_run",
         action="store_true",
         help="print each task's environment and command, and start nothing",
@@ -245,6 +269,12 @@ def _flag(parser: argparse.ArgumentParser, name: str, **options: Any) -> None:
     """Adds a flag that may be typed with underscores or dashes, as those of the scripts may."""
     spellings = dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"])
     parser.add_argument(*spellings, dest=name, **options)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"received {text!r}; accepted: a number from 0")
+    return int(text)
 
 
 def _seconds(text: str) -> float:

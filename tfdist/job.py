@@ -20,6 +20,7 @@ from tfdist.cluster import host_and_port
 from tfdist.discovery import Discovery, discover
 from tfdist.errors import UsageError, exit_on_usage_error
 from tfdist.flags import AUTO, JobFlags, read_flags
+from tfdist.uncaught import ERROR_FILE_VARIABLE, end_on_uncaught
 
 if TYPE_CHECKING:
     from tfdist.strategies.base import Job
@@ -50,6 +51,7 @@ def _init(estimator: bool) -> Job:
             "Import tfdist before it.",
             file=sys.stderr,
         )
+    end_on_uncaught(os.environ.get(ERROR_FILE_VARIABLE))
     with exit_on_usage_error():
         job = create(read_flags(), os.environ, estimator=estimator)
     if estimator:

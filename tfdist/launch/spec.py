@@ -19,6 +19,9 @@ from tfdist.errors import UsageError
 
 HOST = "127.0.0.1"
 
+#: What keeps the tasks of two jobs apart that were given the same addresses.
+JOB_TOKEN_VARIABLE = "TFDIST_JOB_TOKEN"
+
 # What says which task of which job a process is; one job's must not reach the tasks of another.
 _PLACE_VARIABLES = (
     "TF_CONFIG",
@@ -130,12 +133,15 @@ class TaskSpec:
       command: the program and its arguments.
       environment: the variables that are added to those of the launcher.
       removed: the launcher's variables that the process must not inherit.
+      restarts_alone: whether the others can do without it for a while, so that it alone is started
+        again where it fails: a worker of a parameter-server job, and an evaluator.
     """
 
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str]
     removed: tuple[str, ...] = ()
+    restarts_alone: bool = False
 
     def shell(self) -> str:
         """The task as one command that a POSIX shell runs."""
@@ -178,7 +184,10 @@ def plan(
         removed = (name for name in _PLACE_VARIABLES if name in environ and name not in environment)
         module = ("-m",) if job.module else ()
         command = (job.python, *module, job.script, *job.args)
-        result.append(TaskSpec(str(task), command, environment, tuple(removed)))
+        restarts_alone = task.type == "evaluator" or (
+            uses_ps and task.type == "worker" and task != cluster.leader
+        )
+        result.append(TaskSpec(str(task), command, environment, tuple(removed), restarts_alone))
     return tuple(result)
 
 

@@ -1,0 +1,125 @@
+"""A task as a process of this machine: started, listened to, ended.
+
+process = Process(task, prefix("worker:0"), os.environ, error_file=Path("/tmp/worker-0.json"))
+process.copy_output()           # whenever its pipe has something
+if process.has_ended():
+    print(how_it_ended(process.close()))
+
+It is killed when the launcher is gone, however that ended, and ends with all that it has started.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from tfdist.launch.output import LineReader
+from tfdist.launch.spec import TaskSpec
+from tfdist.uncaught import ERROR_FILE_VARIABLE, Uncaught, read_uncaught
+
+_LAST_LINES = 20
+_PR_SET_PDEATHSIG = 1
+# Looked up here and not in the forked child, where little is safe.
+_prctl = ctypes.CDLL(None).prctl
+
+
+class Process:
+    """A started task and what it has written.
+
+    Args:
+      task: what to start.
+      line_prefix: goes before each line that it writes.
+      environ: what it inherits, beside what the task adds.
+      error_file: where it says which exception has ended it; see `tfdist.uncaught`.
+    """
+
+    def __init__(
+        self, task: TaskSpec, line_prefix: str, environ: Mapping[str, str], error_file: Path
+    ) -> None:
+        inherited = {name: value for name, value in environ.items() if name not in task.removed}
+        error_file.unlink(missing_ok=True)
+        self._error_file = error_file
+        self._popen = subprocess.Popen(
+            task.command,
+            env={**inherited, **task.environment, ERROR_FILE_VARIABLE: str(error_file)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            # A group of its own, so that what the task starts can be ended with it.
+            start_new_session=True,
+            preexec_fn=partial(_die_with, os.getpid()),
+        )
+        assert self._popen.stdout is not None
+        self.task = task
+        self.pipe = self._popen.stdout
+        os.set_blocking(self.pipe.fileno(), False)
+        self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self._prefix = line_prefix
+        self._reader = LineReader()
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    @property
+    def uncaught(self) -> Uncaught | None:
+        """The exception that ends it, from the moment when it knows."""
+        return read_uncaught(self._error_file)
+
+    def copy_output(self) -> int | None:
+        """Shows what is there; gives its size, 0 at the end, None where nothing is there yet."""
+        try:
+            data = os.read(self.pipe.fileno(), 1 << 16)
+        except BlockingIOError:
+            return None
+        self._show(self._reader.feed(data, time.monotonic()))
+        return len(data)
+
+    def has_ended(self) -> bool:
+        """Whether the process has ended; it stays a zombie, so its group's number stays taken."""
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._popen.pid, flags) is not None
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to the task and to what it has started. Not after `close`."""
+        os.killpg(self._popen.pid, number)
+
+    def close(self) -> int:
+        """Kills what is left of the group, shows the rest of the output, gives the exit code."""
+        self.signal(signal.SIGKILL)
+        code = self._popen.wait()
+        # To the end of what is there and not to the end of the file: a process that has left the
+        # group may hold the pipe open.
+        while self.copy_output():
+            pass
+        self._show(self._reader.finish())
+        self.pipe.close()
+        return code
+
+    def _show(self, lines: Sequence[str]) -> None:
+        self.last_lines.extend(lines)
+        text = "".join(f"{(self._prefix + line).rstrip()}\n" for line in lines)
+        sys.stdout.buffer.write(text.encode())
+        sys.stdout.buffer.flush()
+
+
+def how_it_ended(code: int) -> str:
+    """An exit code of `Process.close` in words."""
+    if code > 0:
+        return f"failed with exit code {code}"
+    return f"was killed by signal {-code} ({signal.strsignal(-code)})"
+
+
+def _die_with(launcher: int) -> None:
+    """In a child before it becomes the task: the kernel kills it when the launcher is gone."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != launcher:
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,308 @@
+"""The processes of one job, from the first start to the last end.
+
+with signals() as wakeup:
+    code = Supervisor(tasks, environ, wakeup, options, service).run()
+
+A task that fails is started again, by itself or with all others as the task says, or ends the job.
+"""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfdist.errors import EXIT_USAGE
+from tfdist.launch.output import prefix
+from tfdist.launch.process import Process, how_it_ended
+from tfdist.launch.spec import TaskSpec
+
+_INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LONGEST_RESTART_DELAY = 60.0
+
+Service = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supervision:
+    """How a job is watched over.
+
+    Attributes:
+      grace_period: seconds that a task which is told to end has before it is killed.
+      max_restarts: how many times, over the whole job, tasks that failed are started again.
+      restart_delay: seconds before the first restart; twice as many before each next one.
+      patience: seconds after the end of the task that leads until those are named that still run,
+        and until those of them are ended that were started again by themselves; an evaluator may
+        take its time.
+    """
+
+    grace_period: float = 5.0
+    max_restarts: int = 0
+    restart_delay: float = 1.0
+    patience: float = 30.0
+
+
+class Supervisor:
+    """Runs the tasks of one job; the first of them is the one that leads.
+
+    Args:
+      tasks: what to start.
+      environ: what the tasks inherit, beside what they add.
+      wakeup: what `signals` gave.
+      options: when to end, kill, name and restart.
+      service: what the tasks need while they run, begun anew whenever all of them are started.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[TaskSpec],
+        environ: Mapping[str, str],
+        wakeup: socket.socket,
+        options: Supervision,
+        service: Service,
+    ) -> None:
+        self._tasks = tasks
+        self._environ = environ
+        self._wakeup = wakeup
+        self._options = options
+        self._make_service = service
+        self._running: list[Process] = []
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(wakeup, selectors.EVENT_READ)
+        self._restarts = 0
+        # Tasks that have been started again by themselves, while the others ran on.
+        self._replaced: set[str] = set()
+        self._leader_has_ended = False
+        self._restarts_all = False
+        self._cause: Process | None = None
+        # The exit code, from the moment when something other than success has decided it.
+        self._outcome: int | None = None
+        # What is due at which time: a start keeps the job alive, a deadline does not.
+        self._starts: dict[str, tuple[float, Callable[[], None]]] = {}
+        self._deadlines: dict[str, tuple[float, Callable[[], None]]] = {}
+
+    def run(self) -> int:
+        """Runs the job to its end and returns its exit code; see `tfdist.launch.local.run`."""
+        with tempfile.TemporaryDirectory(prefix="tfdist-run-") as directory, ExitStack() as stack:
+            self._directory = Path(directory)
+            self._service = stack.enter_context(ExitStack())
+            try:
+                self._start_all()
+                while self._running or self._starts:
+                    self._wait()
+            finally:
+                self._kill()
+                self._selector.close()
+        if self._cause is not None:
+            self._say_cause(self._cause)
+        return self._outcome or 0
+
+    def _start_all(self) -> None:
+        self._restarts_all = False
+        self._leader_has_ended = False
+        self._replaced.clear()
+        self._deadlines.clear()
+        self._service.close()
+        self._service.enter_context(self._make_service())
+        for task in self._tasks:
+            self._start(task)
+
+    def _start(self, task: TaskSpec) -> None:
+        coloured = sys.stdout.isatty() and not self._environ.get("NO_COLOR")
+        process = Process(
+            task,
+            prefix(task.name, self._tasks.index(task) if coloured else None),
+            self._environ,
+            self._directory / task.name.replace(":", "-"),
+        )
+        self._running.append(process)
+        self._selector.register(process.pipe, selectors.EVENT_READ, process)
+
+    def _wait(self) -> None:
+        for key, _ in self._selector.select(self._seconds_to_next()):
+            if key.data is None:
+                for number in self._wakeup.recv(1 << 12):
+                    self._on_signal(number)
+            elif key.data.copy_output() == 0:
+                self._selector.unregister(key.data.pipe)
+        for process in [process for process in self._running if process.has_ended()]:
+            self._on_end(process)
+        self._on_time()
+
+    def _on_signal(self, number: int) -> None:
+        if number not in _INTERRUPTIONS:
+            return
+        if self._outcome is None:
+            self._outcome = 128 + number
+            self._starts.clear()
+            self._end_all(number)
+        elif number == signal.SIGINT:
+            # Whoever presses Ctrl-C again does not want to wait.
+            self._on_grace_period()
+
+    def _on_end(self, process: Process) -> None:
+        if process.pipe in self._selector.get_map():
+            self._selector.unregister(process.pipe)
+        self._running.remove(process)
+        code = process.close()
+        if self._outcome is not None:
+            pass
+        elif self._restarts_all:
+            self._restart_all_when_ended()
+        elif code:
+            self._on_failure(process, code)
+        elif process.task is self._tasks[0]:
+            self._leader_has_ended = True
+            self._deadlines["patience"] = _in(self._options.patience, self._on_patience)
+
+    def _on_failure(self, process: Process, code: int) -> None:
+        cause = self._first_to_fail(process, code)
+        how = f"{process.name} {how_it_ended(code)}"
+        if cause is not process:
+            how = f"{cause.name} failed, and {process.name} with it"
+        if cause.uncaught:
+            how += f" ({cause.uncaught.error})"
+        is_late = self._leader_has_ended and not _evaluates(process.task)
+        if is_late and process.name in self._replaced:
+            _say(f"{how}, after the training was complete")
+        elif is_late or code == EXIT_USAGE or self._restarts == self._options.max_restarts:
+            self._fail(cause, code, how)
+        else:
+            delay = self._next_delay()
+            how += f", restart {self._restarts} of {self._options.max_restarts}"
+            if process.task.restarts_alone:
+                _say(f"{how} in {delay:g} s")
+                self._starts[process.name] = _in(delay, lambda: self._replace(process.task))
+            else:
+                _say(f"{how} of all tasks in {delay:g} s{self._names(', ending ')}")
+                self._restarts_all = True
+                self._delay = delay
+                # Those that wait for a restart of their own are started with all.
+                self._starts.clear()
+                self._end_all(signal.SIGTERM)
+                self._restart_all_when_ended()
+
+    def _fail(self, cause: Process, code: int, how: str) -> None:
+        given_up = f" (given up after {self._restarts} restarts)" if self._restarts else ""
+        _say(f"{how}{given_up}{self._names(', ending ')}")
+        self._cause = cause
+        self._outcome = code if code > 0 else 128 - code
+        self._starts.clear()
+        self._end_all(signal.SIGTERM)
+
+    def _replace(self, task: TaskSpec) -> None:
+        self._replaced.add(task.name)
+        if not self._leader_has_ended or _evaluates(task):
+            self._start(task)
+
+    def _next_delay(self) -> float:
+        delay = self._options.restart_delay * 2**self._restarts
+        self._restarts += 1
+        return min(delay, _LONGEST_RESTART_DELAY)
+
+    def _restart_all_when_ended(self) -> None:
+        if not self._running:
+            self._starts["all"] = _in(self._delay, self._start_all)
+
+    def _first_to_fail(self, ended: Process, code: int) -> Process:
+        """Whose exception came first, where `ended` is the first that was seen to end."""
+        times = {
+            process: uncaught.time
+            for process in (ended, *self._running)
+            if (uncaught := process.uncaught)
+        }
+        # Whoever is killed from outside is nobody's victim.
+        if code == -signal.SIGKILL or not times:
+            return ended
+        return min(times, key=lambda process: times[process])
+
+    def _end_all(self, number: int) -> None:
+        for process in self._running:
+            process.signal(number)
+        if self._running:
+            self._deadlines["grace"] = _in(self._options.grace_period, self._on_grace_period)
+
+    def _on_grace_period(self) -> None:
+        self._deadlines.pop("grace", None)
+        if self._running:
+            _say(f"killing{self._names(' ')}: told to end, and still running")
+        self._kill()
+
+    def _kill(self) -> None:
+        for process in self._running:
+            process.signal(signal.SIGKILL)
+
+    def _on_patience(self) -> None:
+        lingering = [process for process in self._running if not _evaluates(process.task)]
+        if lingering:
+            names = ", ".join(process.name for process in lingering)
+            _say(
+                f"{self._tasks[0].name} ended {self._options.patience:g} s ago, still running: "
+                f"{names}"
+            )
+        for process in lingering:
+            # It may have come too late to meet anyone.
+            if process.name in self._replaced:
+                process.signal(signal.SIGKILL)
+
+    def _on_time(self) -> None:
+        now = time.monotonic()
+        for timers in (self._deadlines, self._starts):
+            for name, (due, action) in list(timers.items()):
+                # An action may have put another one off.
+                if now >= due and name in timers:
+                    del timers[name]
+                    action()
+
+    def _seconds_to_next(self) -> float | None:
+        times = [due for due, _ in (*self._deadlines.values(), *self._starts.values())]
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _names(self, before: str) -> str:
+        return (
+            before + ", ".join(process.name for process in self._running) if self._running else ""
+        )
+
+    def _say_cause(self, cause: Process) -> None:
+        if cause.uncaught is None and cause.last_lines:
+            _say(f"the last lines of {cause.name}:")
+            for line in cause.last_lines:
+                print(f"[{cause.name}] {line}".rstrip(), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def signals() -> Iterator[socket.socket]:
+    """A socket that gets the number of each signal that concerns a job, as one byte."""
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        reader.setblocking(False)
+        writer.setblocking(False)
+        # An ignored interruption stays ignored: that is how nohup keeps a job alive.
+        heard = [n for n in _INTERRUPTIONS if signal.getsignal(n) != signal.SIG_IGN]
+        before = {n: signal.signal(n, lambda *_: None) for n in (signal.SIGCHLD, *heard)}
+        fd_before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        try:
+            yield reader
+        finally:
+            signal.set_wakeup_fd(fd_before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _evaluates(task: TaskSpec) -> bool:
+    return task.name.startswith("evaluator:")
+
+
+def _in(seconds: float, action: Callable[[], None]) -> tuple[float, Callable[[], None]]:
+    return time.monotonic() + seconds, action
+
+
+def _say(text: str) -> None:
+    print(f"tfdist: {text}", file=sys.stderr, flush=True)
