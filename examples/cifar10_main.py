@@ -99,7 +99,7 @@ def main(_: list[str]) -> None:
     with job.scope():
         model = build_model(job, per_replica)
     if job.evaluates:
-        return job.evaluate(model, eval_input, FLAGS.output_dir)
+        return job.evaluate(model, eval_input, FLAGS.output_dir, epochs=FLAGS.train_epochs)
     model.fit(
         job.dataset(train_input),
         epochs=FLAGS.train_epochs,

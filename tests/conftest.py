@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,3 +88,14 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], l
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
     return lambda: sorted(os.listdir(place))
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """Lets this process write no file beyond `size` bytes, as `ulimit -f` does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import TinyTraining
+from tests.conftest import TinyTraining, file_size_limit
 from tfdist.callbacks import ExamplesPerSecond, MetricsLog
-from tfdist.checkpoints import OutputDirectory
+from tfdist.errors import OutputError, UsageError
+from tfdist.output_directory import OutputDirectory
 
 
 class Interruption(Exception):
@@ -97,8 +99,8 @@ def test_the_output_directory_of_a_training(tiny: TinyTraining, tmp_path: Path) 
     ]
     assert sorted(os.listdir(tmp_path / "logs")) == ["train", "validation"]
     assert sorted(path.name for path in (tmp_path / "checkpoints").glob("*.index")) == [
-        "ckpt-2.index",
-        "ckpt-3.index",
+        "ckpt-10.index",
+        "ckpt-15.index",
     ]
     done = json.loads((tmp_path / "done.json").read_text())
     assert (done["finished"], done["epochs"]) == (3, 3)
@@ -337,3 +339,55 @@ def test_a_complete_training_of_a_model_built_by_its_data_says_so(
         model.fit(job.dataset(tiny.train_input), callbacks=callbacks, verbose=0)
 
     assert OutputDirectory(tmp_path).done.exists()
+
+
+def test_leftovers_are_removed_before_the_training(tiny: TinyTraining, tmp_path: Path) -> None:
+    leftover = tmp_path / "checkpoints" / "ckpt-2_temp"
+    leftover.mkdir(parents=True)
+
+    train(tiny, tmp_path, 1)
+
+    assert not leftover.exists()
+
+
+def test_a_directory_that_cannot_be_written_is_found_before_the_first_epoch(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    (tmp_path / "checkpoints").touch()
+
+    with pytest.raises(UsageError, match="output_dir: received '/"):
+        tiny.job().callbacks(str(tmp_path))
+
+
+class Limit(tf.keras.callbacks.Callback):
+    """Lets the process write no large file from an epoch on."""
+
+    def __init__(self, limits: ExitStack, epoch: int, size: int) -> None:
+        super().__init__()
+        self._limits, self._epoch, self._size = limits, epoch, size
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch + 1 == self._epoch:
+            self._limits.enter_context(file_size_limit(self._size))
+
+
+@pytest.mark.parametrize(
+    ("size", "file"),
+    [(100, "logs"), (1000, r"checkpoints/ckpt-\d+")],
+    ids=["summaries", "checkpoint"],
+)
+def test_what_cannot_be_written_ends_the_training(
+    size: int, file: str, tiny: TinyTraining, tmp_path: Path
+) -> None:
+    """Keras would take a file that is too large for the end of the data."""
+    job = tiny.job()
+    with ExitStack() as limits, pytest.raises(OutputError, match=f"{file} could not be written"):
+        tiny.model().fit(
+            job.dataset(tiny.train_input),
+            epochs=5,
+            callbacks=[Limit(limits, 3, size), *job.callbacks(str(tmp_path))[1:]],
+            verbose=0,
+        )
+
+    assert not (tmp_path / "done.json").exists()
+    assert train(tiny, tmp_path, 5).epoch == [2, 3, 4]

@@ -1,10 +1,9 @@
-"""The output directory: whole files, whole checkpoints, a whole model, and nothing else."""
+"""Checkpoints, the model at the end and the mark: whole, or not there."""
 
 from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import TinyTraining
-from tfdist import checkpoints
-from tfdist.checkpoints import Checkpointer, OutputDirectory
+from tests.conftest import TinyTraining, file_size_limit
+from tfdist import checkpoint_files, checkpoints
+from tfdist.checkpoints import Checkpointer, Position
+from tfdist.errors import OutputError
+from tfdist.output_directory import OutputDirectory
 
 
 def state(model: tf.keras.Model) -> list[np.ndarray]:
@@ -49,7 +50,7 @@ def test_a_checkpoint_restores_weights_slots_steps_and_epoch(
     model = trained(tiny)
     saved = state(model)
     assert int(model.optimizer.iterations) == tiny.steps
-    Checkpointer(model, tmp_path, writes=True).save(3)
+    Checkpointer(model, tmp_path, writes=True).save(Position(3), number=3)
 
     fresh = tiny.model(seed=2)
     checkpoints.build(fresh, None)
@@ -77,7 +78,7 @@ def test_a_task_that_does_not_write_leaves_nothing(
     directory = tmp_path / "checkpoints"
     checkpointer = Checkpointer(model, directory, writes=False)
 
-    checkpointer.save(1)
+    checkpointer.save(Position(1), number=1)
     assert not directory.exists()
     assert len(temporary()) == 1
 
@@ -89,7 +90,7 @@ def test_a_task_that_does_not_write_restores_what_the_chief_wrote(
     tiny: TinyTraining, tmp_path: Path, temporary: Callable[[], list[str]]
 ) -> None:
     model = trained(tiny)
-    Checkpointer(model, tmp_path / "checkpoints", writes=True).save(2)
+    Checkpointer(model, tmp_path / "checkpoints", writes=True).save(Position(2), number=2)
     fresh = tiny.model(seed=2)
     checkpoints.build(fresh, None)
     reader = Checkpointer(fresh, tmp_path / "checkpoints", writes=False)
@@ -107,7 +108,7 @@ def test_only_the_newest_checkpoints_are_kept_also_after_a_restart(
         checkpointer = Checkpointer(model, tmp_path, writes=True, keep=2)
         checkpointer.restore()
         for epoch in epochs:
-            checkpointer.save(epoch)
+            checkpointer.save(Position(epoch), number=epoch)
 
     assert sorted(files(tmp_path)) == [
         "checkpoint",
@@ -123,7 +124,7 @@ def test_every_checkpoint_can_be_restored_by_its_path(tiny: TinyTraining, tmp_pa
     checkpointer = Checkpointer(model, tmp_path, writes=True)
     for epoch in (1, 2):
         model.layers[-1].bias.assign([epoch] * 3)
-        checkpointer.save(epoch)
+        checkpointer.save(Position(epoch), number=epoch)
 
     assert checkpointer.restore(str(tmp_path / "ckpt-1")) == 1
     assert model.layers[-1].bias.numpy().tolist() == [1, 1, 1]
@@ -131,21 +132,38 @@ def test_every_checkpoint_can_be_restored_by_its_path(tiny: TinyTraining, tmp_pa
     assert model.layers[-1].bias.numpy().tolist() == [2, 2, 2]
 
 
-def test_training_does_not_start_anew_where_the_newest_checkpoint_is_damaged(
+def test_a_task_that_writes_passes_over_a_damaged_checkpoint_and_puts_the_state_right(
     tiny: TinyTraining, tmp_path: Path
 ) -> None:
     model = tiny.model()
     checkpointer = Checkpointer(model, tmp_path, writes=True)
-    checkpointer.save(1)
-    checkpointer.save(2)
+    for epoch in (1, 2):
+        model.layers[-1].bias.assign([epoch] * 3)
+        checkpointer.save(Position(epoch), number=epoch)
     (tmp_path / "ckpt-2.index").unlink()
 
-    try:
-        epoch = Checkpointer(model, tmp_path, writes=True).restore()
-    except Exception as error:
-        assert "ckpt-2" in str(error)
-    else:
-        assert epoch == 1
+    assert Checkpointer(model, tmp_path).restore() == 1
+    assert [Path(path).name for path in checkpoint_files.saved(tmp_path)] == ["ckpt-1", "ckpt-2"]
+    model.layers[-1].bias.assign([9] * 3)
+    assert Checkpointer(model, tmp_path, writes=True).restore() == 1
+    assert [Path(path).name for path in checkpoint_files.saved(tmp_path)] == ["ckpt-1"]
+    assert model.layers[-1].bias.numpy().tolist() == [1, 1, 1]
+
+
+def test_a_save_that_fails_leaves_the_checkpoint_before_it_and_nothing_else(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    checkpointer = Checkpointer(tiny.model(), tmp_path, writes=True)
+    checkpointer.save(Position(1), number=1)
+    before = files(tmp_path)
+
+    with file_size_limit(100), pytest.raises(OutputError, match="ckpt-2 could not be written: F"):
+        checkpointer.save(Position(2), number=2)
+
+    assert files(tmp_path) == before
+    assert not any(path.is_dir() for path in tmp_path.iterdir())
+    checkpointer.save(Position(2), number=2)
+    assert checkpointer.restore() == 2
 
 
 def test_the_exported_model_predicts_what_the_model_predicts(
@@ -240,6 +258,30 @@ def test_a_task_that_does_not_write_exports_nothing(
     assert temporary() == []
 
 
+def test_an_export_to_a_full_disk_leaves_the_old_model_and_nothing_else(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    output = OutputDirectory(tmp_path)
+    checkpoints.export(tiny.model(), output, writes=True)
+    before = files(tmp_path)
+
+    with file_size_limit(1000), pytest.raises(OutputError, match="saved_model could not be writt"):
+        checkpoints.export(tiny.model(seed=2), output, writes=True)
+
+    assert files(tmp_path) == before
+    assert os.listdir(tmp_path) == ["saved_model"]
+
+
+@pytest.mark.parametrize("text", ["", '{"finished": 3, "epo'])
+def test_a_damaged_mark_is_none(text: str, tmp_path: Path) -> None:
+    output = OutputDirectory(tmp_path)
+    output.done.write_text(text)
+
+    assert checkpoints.read_mark(output) is None
+    assert not checkpoints.is_complete(output, finished=3, epochs=10)
+    assert checkpoints.is_complete(output, finished=10, epochs=10)
+
+
 def test_the_done_mark_says_how_far_training_was_to_go(tmp_path: Path) -> None:
     output = OutputDirectory(tmp_path / "new")
     assert not checkpoints.is_complete(output, finished=3, epochs=10)
@@ -255,77 +297,3 @@ def test_the_done_mark_says_how_far_training_was_to_go(tmp_path: Path) -> None:
     checkpoints.mark_done(output, finished=3, epochs=10)
     assert output.done.read_text() != first
     assert os.listdir(output.path) == ["done.json"]
-
-
-def lines(*epochs: int) -> str:
-    return "".join(json.dumps({"epoch": epoch}) + "\n" for epoch in epochs)
-
-
-@pytest.mark.parametrize(
-    ("text", "left"),
-    [
-        (lines(1, 2, 3, 4), lines(1, 2)),
-        (lines(1, 2) + '{"epoch": ', lines(1, 2)),
-        (lines(1) + '{"epoch": 2}', lines(1, 2)),
-        (lines(3), ""),
-        ("", ""),
-    ],
-    ids=["later", "cut_off", "without_newline", "all", "empty"],
-)
-def test_lines_after_an_epoch_and_a_cut_off_one_are_taken_out(
-    text: str, left: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(text)
-
-    checkpoints.cut_json_lines(path, lambda record: record["epoch"] <= 2)
-
-    assert path.read_text() == left
-
-
-def test_cutting_a_file_that_is_missing_makes_none(tmp_path: Path) -> None:
-    checkpoints.cut_json_lines(tmp_path / "metrics.jsonl", lambda _: True)
-
-    assert os.listdir(tmp_path) == []
-
-
-def test_json_lines_are_added_one_by_one(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "metrics.jsonl"
-
-    checkpoints.append_json_line(path, {"epoch": 1})
-    checkpoints.append_json_line(path, {"epoch": 2})
-
-    assert path.read_text() == lines(1, 2)
-
-
-def test_text_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "done.json"
-    checkpoints.write_text(path, "one\n")
-    assert path.read_text() == "one\n"
-    with path.open() as reader:
-        checkpoints.write_text(path, "two\n")
-        assert reader.read() == "one\n"
-
-    with pytest.raises(UnicodeEncodeError):
-        checkpoints.write_text(path, "no UTF-8 has \ud800\n")
-
-    assert path.read_text() == "two\n"
-    assert os.listdir(path.parent) == ["done.json"]
-
-
-def test_what_is_written_whole_is_as_readable_as_any_other_file(tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.touch()
-
-    checkpoints.write_text(tmp_path / "done.json", "{}\n")
-
-    mode = (tmp_path / "done.json").stat().st_mode
-    assert stat.filemode(mode) == stat.filemode(other.stat().st_mode)
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [(0.5, 0.5), (float("nan"), None), (float("inf"), None), ([1.0, float("nan")], [1.0, None])],
-)
-def test_metrics_are_written_as_json_has_them(value: object, expected: object) -> None:
-    assert checkpoints.as_json(np.asarray(value)) == expected

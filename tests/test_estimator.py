@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ import tensorflow as tf
 import tfdist.estimator
 import tfdist.job
 from tfdist.discovery import ClusterFlags
-from tfdist.errors import UsageError
+from tfdist.errors import OutputError, UsageError
 from tfdist.estimator import inputs
 from tfdist.estimator.evaluation import Evaluation, global_step
 from tfdist.flags import JobFlags
@@ -329,6 +330,47 @@ def test_an_evaluator_follows_to_the_last_checkpoint(tmp_path: Path) -> None:
     assert evaluation.metrics["global_step"] == 8
 
 
+def test_an_evaluator_waits_for_another_in_place_of_a_damaged_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trained = make_estimator(make_job(), tmp_path)
+    for steps in (4, 8):
+        tfdist.estimator.train(trained, train_input, max_steps=steps)
+    os.truncate(tmp_path / "model.ckpt-8.data-00000-of-00001", 3)
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            assert evaluated_steps(tmp_path) == [4]
+            tfdist.estimator.train(trained, train_input, max_steps=8)
+
+    estimator = make_estimator(evaluator_job(), tmp_path)
+    Evaluation(estimator, eval_spec(), max_steps=8, sleep=sleep).follow()
+
+    assert len(slept) == 3
+    assert evaluated_steps(tmp_path) == [4, 8]
+    assert [line for line in caplog.messages if "passed over" in line] == [
+        f"{tmp_path / 'model.ckpt-8'} cannot be read (Read less bytes than requested) and is "
+        "passed over"
+    ]
+
+
+def test_a_training_without_a_whole_checkpoint_does_not_begin_anew(tmp_path: Path) -> None:
+    estimator = make_estimator(make_job(), tmp_path)
+    tfdist.estimator.train(estimator, train_input, max_steps=4)
+    for index in tmp_path.glob("*.index"):
+        index.unlink()
+
+    for use in (
+        lambda: tfdist.estimator.train(estimator, train_input, max_steps=8),
+        lambda: tfdist.estimator.evaluate(estimator, input_fn),
+        lambda: tfdist.estimator.export(estimator, lambda: None),
+    ):
+        with pytest.raises(OutputError, match="has no checkpoint that is whole"):
+            use()
+
+
 def test_an_evaluator_ends_with_a_training_whose_input_has_ended(tmp_path: Path) -> None:
     (tmp_path / "done.json").write_text('{"global_step": 9, "run": "an earlier one"}')
     trained = make_estimator(make_job(), tmp_path)
@@ -384,12 +426,11 @@ def test_metrics_that_are_no_numbers_are_for_tensorboard_alone(tmp_path: Path) -
     class Estimator:
         model_dir = str(tmp_path)
 
-        def latest_checkpoint(self) -> str:
-            return "model.ckpt-7"
-
         def evaluate(self, *_: Any, **__: Any) -> dict[str, Any]:
             return {"global_step": 7, "loss": np.float32(0.5), "curve": b"\n\x00"}
 
+    checkpoint = tf.train.Checkpoint()
+    tf.train.CheckpointManager(checkpoint, tmp_path, 1, checkpoint_name="model.ckpt").save(7)
     Evaluation(Estimator(), eval_spec(), max_steps=7).newest(final=True)
     (line,) = (tmp_path / "eval_metrics.jsonl").read_text().splitlines()
     assert json.loads(line) == {"global_step": 7, "loss": 0.5}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tests.conftest import TinyTraining, tf_config
+from tests.conftest import TinyTraining, file_size_limit, tf_config
 from tfdist import checkpoints, evaluation
-from tfdist.checkpoints import Checkpointer, OutputDirectory
+from tfdist.checkpoints import Checkpointer, Position
+from tfdist.errors import OutputError, UsageError
+from tfdist.output_directory import OutputDirectory
 
 EVALUATOR = {"TF_CONFIG": tf_config("evaluator", 0, worker=["a:1", "b:1"])}
 
@@ -33,10 +36,10 @@ class Training:
             self._model.layers[-1].kernel.assign(
                 tf.random.stateless_normal((4, 3), seed=(epoch, 0))
             )
-            self._checkpointer.save(epoch)
+            self._checkpointer.save(Position(epoch), number=epoch)
 
-    def done(self) -> None:
-        checkpoints.mark_done(self.output, 0, 0)
+    def done(self, epochs: int = 0) -> None:
+        checkpoints.mark_done(self.output, epochs, epochs)
 
     def expected(self, epoch: int) -> dict[str, float]:
         """The metrics with the weights of an epoch."""
@@ -59,6 +62,7 @@ def follow(
     training: Training,
     *while_it_sleeps: Callable[[], None],
     clock: Callable[[], float] = lambda: 0.0,
+    epochs: int | None = None,
 ) -> dict[str, float]:
     """Runs the evaluator; at each of its sleeps the training does one thing, and then no more."""
     things = iter(while_it_sleeps)
@@ -73,6 +77,7 @@ def follow(
         tiny.model(seed=9),
         tiny.eval_input,
         str(training.output.path),
+        epochs=epochs,
         clock=clock,
         sleep=sleep,
     )
@@ -225,7 +230,69 @@ def test_the_evaluator_writes_its_own_files_and_leaves_no_other(
 
 
 def test_a_job_that_evaluates_wants_the_output_directory(tiny: TinyTraining) -> None:
-    from tfdist.errors import UsageError
-
     with pytest.raises(UsageError, match="output_dir: received None"):
         tiny.job(EVALUATOR).evaluate(tiny.model(), tiny.eval_input)
+
+
+def test_the_mark_of_a_shorter_run_is_never_the_end(tiny: TinyTraining, training: Training) -> None:
+    training.save(1)
+    training.done(epochs=1)
+    now = iter(range(0, 10_000, 1000))
+
+    logs = follow(
+        tiny,
+        training,
+        lambda: None,
+        lambda: None,
+        training.output.done.unlink,
+        lambda: training.save(2),
+        lambda: training.done(epochs=2),
+        clock=lambda: float(next(now)),
+        epochs=2,
+    )
+
+    assert logs == training.expected(2)
+
+
+def test_the_mark_of_a_run_that_was_long_enough_is_the_end_at_once(
+    tiny: TinyTraining, training: Training
+) -> None:
+    training.save(1, 2)
+    training.done(epochs=2)
+
+    assert follow(tiny, training, epochs=2) == training.expected(2)
+
+
+def test_a_mark_whose_checkpoint_is_damaged_is_not_the_end(
+    tiny: TinyTraining, training: Training, caplog: pytest.LogCaptureFixture
+) -> None:
+    training.save(1, 2)
+    training.done(epochs=2)
+    damaged = training.output.checkpoints / "ckpt-2"
+    os.truncate(f"{damaged}.data-00000-of-00001", 100)
+
+    def again() -> None:
+        training.save(2)
+        training.done(epochs=2)
+
+    logs = follow(tiny, training, lambda: None, lambda: None, again, epochs=2)
+
+    assert logs == training.expected(2)
+    assert training.lines() == training.expected_lines(1, 2)
+    assert [line for line in caplog.messages if "passed over" in line] == [
+        f"{damaged} cannot be read (Read less bytes than requested) and is passed over"
+    ]
+
+
+def test_results_that_cannot_be_written_are_an_error(
+    tiny: TinyTraining, training: Training
+) -> None:
+    training.save(1)
+    with pytest.raises(UsageError, match="output_dir: received"):
+        (training.output.path / "logs").touch()
+        follow(tiny, training)
+    (training.output.path / "logs").unlink()
+
+    training.output.eval_metrics.write_text('{"epoch": 0}\n' * 10_000)
+    with file_size_limit(50_000), pytest.raises(OutputError, match="could not be written: File"):
+        follow(tiny, training, training.done)

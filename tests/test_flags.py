@@ -16,9 +16,9 @@ from absl import flags as absl_flags
 
 import tfdist.job
 from tests.conftest import tf_config
-from tfdist import strategies
+from tfdist import preflight, strategies
 from tfdist.cluster import Cluster, Task
-from tfdist.discovery import ClusterFlags, Discovery
+from tfdist.discovery import ClusterFlags
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags, read_flags, with_underscores
 
@@ -297,11 +297,11 @@ def test_a_port_that_is_only_held_for_the_task_is_free() -> None:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{held.getsockname()[1]}"
-        found = Discovery(Cluster(worker=(address, B)), Task("worker", 0), "flags")
-        tfdist.job._check_port_is_free(found)
+        cluster = Cluster(worker=(address, B))
+        preflight.check_port(cluster, Task("worker", 0))
         held.listen()
         with pytest.raises(UsageError):
-            tfdist.job._check_port_is_free(found)
+            preflight.check_port(cluster, Task("worker", 0))
 
 
 @pytest.mark.parametrize("has_cluster", [True, False])

@@ -250,6 +250,27 @@ raise (KeyboardInterrupt if os.environ.get("INTERRUPT") else RuntimeError)("brok
         assert "broken" in out
 
 
+@pytest.mark.parametrize(
+    ("raised", "line", "code"),
+    [
+        ("UsageError('flag', received=1, accepted='2', remedy='Correct it.')", "flag: rec", 2),
+        ("OutputError('/out', problem='is full', remedy='Make room.')", "/out is full. Make", 1),
+    ],
+)
+def test_an_error_that_says_all_is_one_line(
+    tfdist_run: Start, raised: str, line: str, code: int
+) -> None:
+    launcher = tfdist_run(
+        "from tfdist.uncaught import end_on_uncaught\n"
+        "from tfdist.errors import OutputError, UsageError\n"
+        f"end_on_uncaught(None)\nraise {raised}\n"
+    )
+    out, _ = launcher.communicate(timeout=DEADLINE)
+    assert launcher.returncode == code
+    assert out.startswith(f"[worker:0] tfdist: error: {line}")
+    assert len(out.splitlines()) == 1
+
+
 @pytest.mark.parametrize("value", ["-1", "some", "1.5"])
 def test_a_wrong_number_of_restarts_is_refused(tfdist_run: Start, value: str) -> None:
     launcher = tfdist_run("", f"--max_restarts={value}")

@@ -1,4 +1,4 @@
-"""The Keras callbacks of a job: resume and checkpoints, speed, metrics log, TensorBoard.
+"""The Keras callbacks of a job: speed, metrics log, TensorBoard, and those of `tfdist.resume`.
 
     model.fit(…, callbacks=job.callbacks(output_dir, batch_size=job.global_batch_size(32)))
 
@@ -7,16 +7,17 @@ Each works by epochs, because steps of a parameter-server job are not seen one b
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfdist import checkpoints
-from tfdist.checkpoints import OutputDirectory
+from tfdist import output_directory
+from tfdist.output_directory import OutputDirectory
+from tfdist.resume import resume
 
 if TYPE_CHECKING:
     from tfdist.strategies.base import Job
@@ -25,7 +26,7 @@ Logs = dict[str, Any]
 
 
 def standard(
-    job: Job, output_dir: str, *, batch_size: int | None, keep: int
+    job: Job, output_dir: str, *, batch_size: int | None, keep: int, save_steps: int | None
 ) -> list[tf.keras.callbacks.Callback]:
     """What `Job.callbacks` documents, in the order in which the callbacks need each other."""
     output = OutputDirectory(output_dir)
@@ -33,87 +34,12 @@ def standard(
     if batch_size is not None:
         callbacks.append(ExamplesPerSecond(batch_size))
     if job.is_chief:
+        output_directory.check_writable(output.path, output.checkpoints, output.logs)
         callbacks.append(MetricsLog(output))
         callbacks.append(EpochSummaries(str(output.logs), write_graph=False))
     # Last, so that an epoch with a checkpoint is always one with a line in the metrics log.
-    callbacks.append(Resume(job, output, keep=keep))
+    callbacks.append(resume(job, output, keep=keep, save_steps=save_steps))
     return callbacks
-
-
-class Resume(tf.keras.callbacks.Callback):
-    """Goes on from the newest checkpoint, saves one after each epoch and the model at the end."""
-
-    def __init__(self, job: Job, output: OutputDirectory, *, keep: int) -> None:
-        super().__init__()
-        self._job = job
-        self._output = output
-        self._keep = keep
-        self._finished = 0
-        self._has_trained = False
-
-    def on_train_begin(self, logs: Logs | None = None) -> None:
-        checkpoints.build(self.model, self._job.element_spec)
-        self._checkpointer = checkpoints.Checkpointer(
-            self.model,
-            self._output.checkpoints,
-            writes=self._job.is_chief,
-            keep=self._keep,
-            io_device=self._job.io_device,
-        )
-        epochs = self.params["epochs"]
-        self._finished = self._checkpointer.restore()
-        is_complete = checkpoints.is_complete(self._output, self._finished, epochs)
-        # Agreed on by all tasks, because one that trains without the others waits for ever.
-        start = self._job.start_equal(self.model, epochs if is_complete else self._finished)
-        if start >= epochs:
-            self._say(f"training is complete after {self._finished} epochs")
-        elif start:
-            self._say(f"going on after epoch {start} of {epochs}")
-        if start < epochs and self._job.is_chief:
-            self._output.done.unlink(missing_ok=True)
-        self._job.skip_epochs(start)
-        # Where Keras's own BackupAndRestore tells `fit` the epoch to start with.
-        self.model._training_state = _StartingPoint(start)
-
-    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        self._finished = epoch + 1
-        self._has_trained = True
-        if self._job.saves:
-            self._checkpointer.save(self._finished)
-
-    def on_train_end(self, logs: Logs | None = None) -> None:
-        epochs = self.params["epochs"]
-        self._checkpointer.close()
-        self.model._training_state = None
-        if self._job.saves and (self._has_trained or not self._output.saved_model.exists()):
-            checkpoints.export(
-                self.model,
-                self._output,
-                writes=self._job.is_chief,
-                io_device=self._job.io_device,
-            )
-        if not self._has_trained or self._finished >= epochs or self.model.stop_training:
-            if self._job.is_chief:
-                checkpoints.mark_done(self._output, self._finished, epochs)
-        else:
-            self._say(f"fit ended early, after epoch {self._finished} of {epochs}")
-
-    def _say(self, text: str) -> None:
-        if self._job.is_chief:
-            steps = int(self.model.optimizer.iterations.numpy())
-            print(f"tfdist: {text} and {steps} steps in {self._output.path}", file=sys.stderr)
-
-
-class _StartingPoint:
-    """What `fit` asks for the epoch and the step to start with."""
-
-    def __init__(self, epoch: int) -> None:
-        self._epoch = epoch
-
-    def maybe_load_initial_counters_from_ckpt(
-        self, steps_per_epoch: int | None, initial_epoch: int, mode: Any
-    ) -> tuple[int, int]:
-        return max(self._epoch, initial_epoch), 0
 
 
 class ExamplesPerSecond(tf.keras.callbacks.Callback):
@@ -155,8 +81,13 @@ class ExamplesPerSecond(tf.keras.callbacks.Callback):
 class EpochSummaries(tf.keras.callbacks.TensorBoard):
     """Keras's summaries for TensorBoard, which fail on a metric that is an array: its mean."""
 
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """Does nothing: Keras would look at each step's metrics, to write none of them."""
+
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        super().on_epoch_end(epoch, {name: np.mean(value) for name, value in (logs or {}).items()})
+        means = {name: np.mean(value) for name, value in (logs or {}).items()}
+        with output_directory.writing(Path(self.log_dir)):
+            super().on_epoch_end(epoch, means)
 
 
 class MetricsLog(tf.keras.callbacks.Callback):
@@ -173,7 +104,7 @@ class MetricsLog(tf.keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         if not self._is_cut:
-            checkpoints.cut_json_lines(
+            output_directory.cut_json_lines(
                 self._output.metrics, lambda record: record["epoch"] <= epoch
             )
             self._is_cut = True
@@ -183,6 +114,6 @@ class MetricsLog(tf.keras.callbacks.Callback):
             "epoch": epoch + 1,
             "step": int(self.model.optimizer.iterations.numpy()),
             "time": self._clock(),
-            **{name: checkpoints.as_json(value) for name, value in (logs or {}).items()},
+            **{name: output_directory.as_json(value) for name, value in (logs or {}).items()},
         }
-        checkpoints.append_json_line(self._output.metrics, record)
+        output_directory.append_json_line(self._output.metrics, record)

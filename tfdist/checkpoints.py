@@ -1,14 +1,10 @@
-"""The output directory that all tasks of a job share, and the checkpoints in it.
+"""The checkpoints of a Keras training, the model at its end and the mark that it is complete.
 
-    output = OutputDirectory("/shared/run1")
-    output.checkpoints    # ckpt-3.index, ckpt-3.data-…, checkpoint: written by the chief
-    output.logs           # TensorBoard: train, validation, eval
-    output.metrics        # metrics.jsonl: a JSON object an epoch
-    output.saved_model    # the model when training is complete
-    output.done           # done.json: there once training is complete
+    checkpointer = Checkpointer(model, output.checkpoints, writes=job.is_chief)
+    finished = checkpointer.restore()    # epochs
+    checkpointer.save(Position(finished + 1), number=300)
 
-A checkpoint is named after the epoch that it ends. What is written here is written beside and
-renamed; a task other than the chief writes nothing here.
+A checkpoint is numbered by the updates of the weights that are in it.
 """
 
 from __future__ import annotations
@@ -16,65 +12,58 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
-from absl import logging
+
+from tfdist import checkpoint_files
+from tfdist.errors import OutputError
+from tfdist.output_directory import (
+    OutputDirectory,
+    remove_leftovers,
+    replacing_directory,
+    write_text,
+    writing,
+)
+
+_PREFIX = "ckpt"
 
 
 @dataclass(frozen=True)
-class OutputDirectory:
-    """The places in an output directory; nothing is made before something is written."""
+class Position:
+    """Where a training stands.
 
-    path: Path
+    Attributes:
+      epoch: how many epochs have ended.
+      steps: how many steps the reader of each shard of the data has made in the next epoch; empty
+        for none.
+      replicas: how many replicas' batches meet in an update, without which steps mean nothing.
+    """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        object.__setattr__(self, "path", Path(path))
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def eval_metrics(self) -> Path:
-        return self.path / "eval_metrics.jsonl"
-
-    @property
-    def saved_model(self) -> Path:
-        return self.path / "saved_model"
-
-    @property
-    def done(self) -> Path:
-        return self.path / "done.json"
+    epoch: int = 0
+    steps: tuple[int, ...] = ()
+    replicas: int = 1
 
 
 class _Progress(tf.train.experimental.PythonState):
-    """The number of finished epochs, as part of a checkpoint."""
+    """A `Position` as part of a checkpoint."""
 
-    epoch = 0
+    position = Position()
 
     def serialize(self) -> str:
-        return json.dumps({"epoch": self.epoch})
+        return json.dumps(asdict(self.position))
 
     def deserialize(self, string_value: bytes) -> None:
-        self.epoch = json.loads(string_value)["epoch"]
+        read = json.loads(string_value)
+        self.position = Position(**{**read, "steps": tuple(read.get("steps", ()))})
 
 
 class Checkpointer:
-    """Saves and restores a model, its optimizer and the number of finished epochs.
+    """Saves and restores a model, its optimizer and where the training stands.
 
     Args:
       model: a `tf.keras.Model`, with its optimizer where it is compiled.
@@ -104,24 +93,45 @@ class Checkpointer:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
     def restore(self, path: str | None = None) -> int:
-        """Restores `path`, by default the newest checkpoint; returns its number of epochs.
+        """Restores `path`, by default the newest checkpoint that is whole; returns its epochs.
 
-        Returns 0, and leaves everything as it is, where there is none. A checkpoint that the
-        directory's state names and that is not there is passed over with a warning.
+        Returns 0, and leaves everything as it is, where there is none. The task that writes names
+        those that are passed over, and puts the directory's state right.
+
+        Raises:
+          OutputError: there are checkpoints, and none is whole.
         """
-        path = path or self._newest()
+        if path is None:
+            path = checkpoint_files.newest_whole(self._directory, _PREFIX, warn=self._writes)
+            if self._writes:
+                checkpoint_files.repair_state(self._directory, _PREFIX, path)
         if path is None:
             return 0
         self._checkpoint.restore(path, options=self._options).expect_partial()
-        return self._progress.epoch
+        return self.position.epoch
 
-    def save(self, epoch: int) -> None:
-        """Saves the state after `epoch` finished epochs."""
+    @property
+    def position(self) -> Position:
+        """Where the training stood whose checkpoint was restored or saved last."""
+        return self._progress.position
+
+    def save(self, position: Position, number: int) -> None:
+        """Saves the state at `position`, as the checkpoint of that number.
+
+        Raises:
+          OutputError: it could not be written; the checkpoints before it are as they were.
+        """
         if self._manager is None:
             self._manager = self._make_manager()
-        self._progress.epoch = epoch
-        with _no_warnings():
-            self._manager.save(checkpoint_number=epoch, options=self._options)
+        self._progress.position = position
+        path = Path(self._manager.directory) / f"{_PREFIX}-{number}"
+        try:
+            with writing(path), _no_warnings():
+                self._manager.save(checkpoint_number=number, options=self._options)
+        except OutputError:
+            checkpoint_files.discard(str(path))
+            remove_leftovers(path.parent)
+            raise
 
     def close(self) -> None:
         """Removes what this task has written and nobody will read."""
@@ -134,21 +144,8 @@ class Checkpointer:
             self._temporary = tempfile.TemporaryDirectory(prefix="tfdist-checkpoints-")
             directory = self._temporary.name
         return tf.train.CheckpointManager(
-            self._checkpoint, directory, max_to_keep=self._keep, checkpoint_name="ckpt"
+            self._checkpoint, directory, max_to_keep=self._keep, checkpoint_name=_PREFIX
         )
-
-    def _newest(self) -> str | None:
-        for path in reversed(saved(self._directory)):
-            if Path(f"{path}.index").exists():
-                return path
-            logging.warning("%s is not whole and is passed over: it has no .index file", path)
-        return None
-
-
-def saved(directory: Path) -> list[str]:
-    """The paths of the checkpoints that the directory's state names, oldest first."""
-    state = tf.train.get_checkpoint_state(str(directory))
-    return list(state.all_model_checkpoint_paths) if state else []
 
 
 def export(
@@ -157,6 +154,9 @@ def export(
     """Writes the model for serving and for `tf.keras.models.load_model`, without its optimizer.
 
     `writes` and `io_device` are those of `Checkpointer`.
+
+    Raises:
+      OutputError: it could not be written; a model that was there is as it was.
     """
     with replacing_directory(output.saved_model, writes=writes) as beside:
         if getattr(model, "inputs", None) and getattr(model, "outputs", None):
@@ -170,25 +170,6 @@ def export(
                 include_optimizer=False,
                 options=tf.saved_model.SaveOptions(experimental_io_device=io_device),
             )
-
-
-@contextmanager
-def replacing_directory(target: Path, *, writes: bool = True) -> Iterator[Path]:
-    """Gives a temporary directory; what is `target.name` in it becomes `target` at the end.
-
-    Args:
-      target: a directory, which may exist.
-      writes: False to throw away what was written.
-    """
-    with tempfile.TemporaryDirectory(
-        prefix=f".{target.name}-", dir=target.parent if writes else None
-    ) as temporary:
-        beside = Path(temporary)
-        yield beside
-        if writes:
-            if target.exists():
-                os.replace(target, beside / "before")
-            os.replace(beside / target.name, target)
 
 
 def mark_done(output: OutputDirectory, finished: int, epochs: int) -> None:
@@ -205,18 +186,20 @@ def is_complete(output: OutputDirectory, finished: int, epochs: int) -> bool:
     """
     if finished >= epochs:
         return True
-    if not finished or not output.done.exists():
-        return False
-    done = json.loads(output.done.read_text())
-    return bool(done["finished"] == finished and done["epochs"] >= epochs)
+    mark = read_mark(output)
+    return bool(mark and finished and mark["finished"] == finished and mark["epochs"] >= epochs)
 
 
-def as_json(value: Any) -> Any:
-    """A metric's value, a number or an array, as JSON has it: null where it is not finite."""
-    array = np.asarray(value, dtype=float)
-    if array.ndim:
-        return [as_json(element) for element in array]
-    return float(array) if np.isfinite(array) else None
+def read_mark(output: OutputDirectory) -> dict[str, Any] | None:
+    """What `done.json` says; None where it is not there or damaged."""
+    try:
+        mark: dict[str, Any] = json.loads(output.done.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        checkpoint_files.warn_once(output.done, f"is damaged ({error})")
+        return None
+    return mark
 
 
 def build(model: tf.keras.Model, element_spec: Any) -> None:
@@ -238,35 +221,6 @@ def build(model: tf.keras.Model, element_spec: Any) -> None:
         model.optimizer.build(model.trainable_variables)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a file whole: beside its place, and renamed."""
-    with _beside(path) as temporary:
-        temporary.write_text(text)
-
-
-def append_json_line(path: Path, record: dict[str, Any]) -> None:
-    """Adds one JSON object to a file of lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(json.dumps(record) + "\n")
-
-
-def cut_json_lines(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
-    """Takes out of a file of lines what was written after the state that a job goes on from.
-
-    A last line whose writing was cut off goes too.
-    """
-    kept = []
-    if path.exists():
-        for line in path.read_text().splitlines(keepends=True):
-            try:
-                if keep(json.loads(line)):
-                    kept.append(line.rstrip("\n") + "\n")
-            except json.JSONDecodeError:
-                continue
-        write_text(path, "".join(kept))
-
-
 @contextmanager
 def _no_warnings() -> Iterator[None]:
     """Keeps back TensorFlow's advice on how its own saving traces functions."""
@@ -277,15 +231,3 @@ def _no_warnings() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-@contextmanager
-def _beside(path: Path) -> Iterator[Path]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Not by `tempfile`, whose files nobody but their owner may read.
-    temporary = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
     tfdist run --ps=1 --workers=2 train.py --epochs=3     # a job on this machine
     tfdist render --worker_hosts=a:2222,b:2222            # what to start on which machine
+    tfdist check --job_name=worker --task_index=0 --worker_hosts=a:2222,b:2222   # do they meet?
     tfdist data cifar10 --data_dir=/tmp/data              # the data set of the examples
 
 A mistake is answered in one line on stderr, with exit code 2.
@@ -16,12 +17,13 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, NoReturn
 
 from tfdist import strategies
 from tfdist.cluster import Cluster, Task
-from tfdist.discovery import ClusterFlags, from_flags
-from tfdist.errors import EXIT_OK, EXIT_USAGE, UsageError, exit_on_usage_error
+from tfdist.discovery import ClusterFlags, discover, from_flags
+from tfdist.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, UsageError, exit_on_usage_error
 from tfdist.launch import local
 from tfdist.launch.spec import JobSpec, plan
 from tfdist.launch.supervisor import Supervision
@@ -109,6 +111,37 @@ def _render(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _check(arguments: argparse.Namespace) -> int:
+    # Here, because it takes longer to load than all else.
+    from tfdist import preflight
+
+    flags = {item.name: getattr(arguments, item.name) for item in fields(ClusterFlags)}
+    found = discover(ClusterFlags(**flags), os.environ)
+    cluster, task = found.cluster, found.task
+    name = strategies.named(arguments.strategy, os.environ, cluster, found.source)
+    strategies.check(name, cluster, found.source)
+    tasks = cluster.tasks()
+    if task not in tasks:
+        print(f"tfdist: {task} of {cluster} ({found.source}) has no other task to meet.")
+        return EXIT_OK
+    preflight.check_port(cluster, task)
+    preflight.check_addresses(cluster)
+    party = preflight.Party(
+        cluster=cluster,
+        task=task,
+        strategy=name,
+        timeout=arguments.startup_timeout,
+        purpose="check",
+        token=os.environ.get(preflight.TOKEN_VARIABLE, ""),
+    )
+    outcome = preflight.meet(party)
+    if outcome.verdict:
+        print(f"tfdist: error: {outcome}")
+        return EXIT_FAILED
+    print(f"tfdist: all {len(tasks)} tasks reach each other ({outcome.seconds:.2f} s)\n{outcome}")
+    return EXIT_OK
+
+
 def _data(arguments: argparse.Namespace) -> int:
     from tfdist.data import cifar10
 
@@ -176,9 +209,10 @@ def _parser() -> argparse.ArgumentParser:
         run,
         "grace_period",
         type=_seconds,
-        default=5.0,
+        default=Supervision.grace_period,
         metavar="S",
-        help="seconds that a task which is told to end has before it is killed (default 5)",
+        help="seconds that the tasks have to save and leave when this command is told to end, "
+        "before they are killed (default 30); when a task has failed, at most 5",
     )
     _flag(
         run,
@@ -240,6 +274,35 @@ def _parser() -> argparse.ArgumentParser:
     )
     render.set_defaults(run=_render)
 
+    check = commands.add_parser(
+        "check",
+        help="find out whether the tasks of a job can meet",
+        description="Checks the configuration of one task, in place of its training, and meets the "
+        "other tasks, where the same command runs; prints who reaches whom, and who is at fault. "
+        "The task is told who it is by flags, or by TF_CONFIG. Exit code 0: all is well, 1: the "
+        "tasks do not meet, 2: the configuration cannot be used.",
+        allow_abbrev=False,
+    )
+    _flag(check, "job_name", metavar="NAME", help="the job that this task belongs to")
+    _flag(check, "task_index", metavar="N", help="the index of this task within its job, from 0")
+    for name in ("worker", "chief", "ps"):
+        _flag(
+            check,
+            f"{name}_hosts",
+            metavar="HOST:PORT,...",
+            help=f"the addresses of the job {name!r}, separated by commas",
+        )
+    _flag(check, "strategy", default="auto", metavar="NAME", help="the strategy to train under")
+    _flag(
+        check,
+        "startup_timeout",
+        type=_some_seconds,
+        default=60.0,
+        metavar="S",
+        help="seconds that the tasks wait for each other (default 60)",
+    )
+    check.set_defaults(run=_check)
+
     data = commands.add_parser(
         "data",
         help="write a data set as TFRecord files",
@@ -281,6 +344,13 @@ def _seconds(text: str) -> float:
     value = float(text)
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"received {text!r}; accepted: seconds from 0")
+    return value
+
+
+def _some_seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"received {text!r}; accepted: seconds above 0")
     return value
 
 

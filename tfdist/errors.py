@@ -30,6 +30,19 @@ class UsageError(ValueError):
         super().__init__(f"{field}: received {received!r}; accepted: {accepted}. {remedy}")
 
 
+class OutputError(RuntimeError):
+    """The output directory could not be written, or nothing that can be read is left in it.
+
+    Args:
+      path: the file or the directory.
+      problem: what is wrong with it.
+      remedy: what to do about it, as an imperative sentence.
+    """
+
+    def __init__(self, path: Any, *, problem: str, remedy: str) -> None:
+        super().__init__(f"{path} {problem}. {remedy}")
+
+
 @contextmanager
 def exit_on_usage_error() -> Iterator[None]:
     """Prints a UsageError as one line on stderr and exits with code 2, as argparse does.

@@ -8,19 +8,22 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
 
-from tfdist import checkpoints
-from tfdist.checkpoints import Checkpointer, OutputDirectory
+from tfdist import checkpoint_files, checkpoints, output_directory
+from tfdist.checkpoint_files import Fingerprint
+from tfdist.checkpoints import Checkpointer
+from tfdist.output_directory import OutputDirectory
 
 if TYPE_CHECKING:
     from tfdist.strategies.base import DatasetFunction, Job
 
-#: A mark of an earlier run that the training has not taken back by then is this training's own.
+#: Where nobody says how many epochs there are to be, a mark of an earlier run that the training has
+#: not taken back by then is this training's own.
 _STALE_MARK_SECONDS = 60.0
 
 
@@ -30,58 +33,88 @@ def follow(
     dataset_fn: DatasetFunction,
     output_dir: str,
     *,
+    epochs: int | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, float]:
-    """Evaluates every checkpoint that appears, until training is complete and none is left.
+    """Evaluates the checkpoint of each epoch, until training is complete and none is left.
 
     The results go to `eval_metrics.jsonl`, a line a checkpoint, and to TensorBoard's `logs/eval`.
+    A damaged checkpoint is passed over with a warning.
+
+    Args:
+      job: the job, in its evaluator.
+      model: the compiled model.
+      dataset_fn: what to evaluate.
+      output_dir: the training's output directory.
+      epochs: how many the training is to have; with it the mark of an earlier run that had fewer
+        is never taken for the end, however late the chief comes.
+      clock: seconds.
+      sleep: waits that many.
 
     Returns:
       The metrics of the last checkpoint, by name.
+
+    Raises:
+      UsageError: the output directory cannot be written.
+      OutputError: the results could not be written.
     """
     output = OutputDirectory(output_dir)
+    output_directory.check_writable(output.path, output.logs)
+    output_directory.remove_leftovers(output.path, of_evaluation=True)
     dataset = job.eval_dataset(dataset_fn)
     checkpointer = Checkpointer(model, output.checkpoints)
     writer = tf.summary.create_file_writer(str(output.logs / "eval"))
-    first_mark, started = _mark(output), clock()
-    evaluated: set[str] = set()
+    first_mark, started = checkpoints.read_mark(output), clock()
+    evaluated: dict[str, Fingerprint] = {}
+    epoch = 0
     logs: dict[str, float] = {}
     print(f"tfdist: evaluating the checkpoints in {output.checkpoints}", file=sys.stderr)
     while True:
         # Read before the checkpoints, so that the last one was there when training was complete.
-        mark = _mark(output)
-        for path in checkpoints.saved(output.checkpoints):
-            if path in evaluated:
+        mark = checkpoints.read_mark(output)
+        for path in checkpoint_files.saved(output.checkpoints):
+            fingerprint = checkpoint_files.fingerprint(path)
+            if evaluated.get(path) == fingerprint:
                 continue
-            evaluated.add(path)
+            evaluated[path] = fingerprint
+            if not _is_whole(path):
+                continue
             try:
                 epoch = checkpointer.restore(path)
             except tf.errors.NotFoundError:
                 continue  # Removed, because the training keeps only the newest.
+            if checkpointer.position.steps:
+                continue  # Within an epoch, for the job to go on from.
             logs = model.evaluate(dataset, return_dict=True, verbose=0)
-            # A job that went on from an earlier epoch comes by the later ones again.
-            checkpoints.cut_json_lines(output.eval_metrics, partial(_is_before, epoch))
-            record = {name: checkpoints.as_json(value) for name, value in logs.items()}
-            checkpoints.append_json_line(output.eval_metrics, {"epoch": epoch, **record})
-            with writer.as_default(step=epoch):
-                for name, value in logs.items():
-                    tf.summary.scalar(f"epoch_{name}", np.mean(value))
-            writer.flush()
-            results = ", ".join(f"{name} {np.mean(value):.4f}" for name, value in logs.items())
-            print(f"epoch {epoch}: {results}", flush=True)
-        is_new = mark != first_mark or clock() - started > _STALE_MARK_SECONDS
-        if mark is not None and is_new:
+            _record(output, writer, epoch, logs)
+        if mark is not None and (
+            mark != first_mark
+            or (epochs is None and clock() - started > _STALE_MARK_SECONDS)
+            or (epochs is not None and checkpoints.is_complete(output, epoch, epochs))
+        ):
             return logs
         sleep(1.0)
 
 
-def _mark(output: OutputDirectory) -> str | None:
-    try:
-        return output.done.read_text()
-    except FileNotFoundError:
-        return None
+def _is_whole(path: str) -> bool:
+    reason = checkpoint_files.damage(path)
+    # One that is no longer named was removed, because the training keeps only the newest.
+    if reason and path in checkpoint_files.saved(Path(path).parent):
+        checkpoint_files.warn_once(path, reason)
+    return reason is None
 
 
-def _is_before(epoch: int, record: dict[str, Any]) -> bool:
-    return bool(record["epoch"] < epoch)
+def _record(
+    output: OutputDirectory, writer: tf.summary.SummaryWriter, epoch: int, logs: dict[str, float]
+) -> None:
+    # A job that went on from an earlier epoch comes by the later ones again.
+    output_directory.cut_json_lines(output.eval_metrics, lambda line: bool(line["epoch"] < epoch))
+    record = {name: output_directory.as_json(value) for name, value in logs.items()}
+    output_directory.append_json_line(output.eval_metrics, {"epoch": epoch, **record})
+    with output_directory.writing(output.logs), writer.as_default(step=epoch):
+        for name, value in logs.items():
+            tf.summary.scalar(f"epoch_{name}", np.mean(value))
+        writer.flush()
+    results = ", ".join(f"{name} {np.mean(value):.4f}" for name, value in logs.items())
+    print(f"epoch {epoch}: {results}", flush=True)

@@ -8,6 +8,7 @@ A flag may be typed with dashes or underscores: `--task-index=1` is `--task_inde
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,10 @@ from tfdist.discovery import ClusterFlags
 from tfdist.errors import EXIT_USAGE
 
 AUTO = "auto"
+#: Seconds that the tasks of a job wait for each other, by default.
+STARTUP_TIMEOUT = 300.0
+#: Seconds without a sign of life after which a task counts as lost, by default.
+HEARTBEAT_TIMEOUT = 30.0
 
 _CLUSTER_FLAGS = {
     "job_name": "The job that this task belongs to: chief, worker, ps or evaluator.",
@@ -32,6 +37,7 @@ _ESTIMATOR_FLAGS = {
     "replicas_to_aggregate": "parameter_server with --sync: gradients behind one update; workers "
     "beyond that number are backups (default: as many as workers).",
 }
+_OTHER_FLAGS = ("strategy", "all_reduce", "startup_timeout", "heartbeat_timeout")
 _INTEGER_FLAGS = {
     "num_gpus": "GPUs that a task uses; 0 trains on the CPU. By default all that are visible, "
     "and none for a ps.",
@@ -58,6 +64,8 @@ class JobFlags:
     num_inter_threads: int | None = None
     sync: bool = False
     replicas_to_aggregate: int | None = None
+    startup_timeout: float = STARTUP_TIMEOUT
+    heartbeat_timeout: float | None = None
 
 
 def define_flags() -> None:
@@ -76,6 +84,23 @@ def define_flags() -> None:
     for name, meaning in _CLUSTER_FLAGS.items():
         # Text, so that a wrong value is answered by the same check as one from TF_CONFIG.
         flags.DEFINE_string(name, None, meaning)
+    flags.DEFINE_float(
+        "startup_timeout",
+        STARTUP_TIMEOUT,
+        "Seconds that the tasks of a job wait for each other before they train.",
+    )
+    flags.DEFINE_float(
+        "heartbeat_timeout",
+        None,
+        "multi_worker_mirrored, horovod, parameter_server: seconds without a sign of life after "
+        f"which a task counts as lost (default {HEARTBEAT_TIMEOUT:g}).",
+    )
+    for name in ("startup_timeout", "heartbeat_timeout"):
+        flags.register_validator(
+            name,
+            lambda seconds: seconds is None or 0 < seconds < math.inf,
+            message="must be seconds above 0",
+        )
     for name, meaning in _INTEGER_FLAGS.items():
         flags.DEFINE_integer(name, None, meaning, lower_bound=0)
 
@@ -94,7 +119,7 @@ def read_flags(values: flags.FlagValues = flags.FLAGS) -> JobFlags:
     if "strategy" not in values or not values.is_parsed():
         return JobFlags()
     given: dict[str, Any] = {
-        name: getattr(values, name) for name in ("strategy", "all_reduce", *_INTEGER_FLAGS)
+        name: getattr(values, name) for name in (*_OTHER_FLAGS, *_INTEGER_FLAGS)
     }
     given |= {name: getattr(values, name) for name in _ESTIMATOR_FLAGS if name in values}
     cluster = {name: getattr(values, name) for name in _CLUSTER_FLAGS}

@@ -15,10 +15,14 @@ import itertools
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
+
+_REQUEST_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,31 @@ def meet(
                 waiting = f"rank {missing[0]}" if is_here else f"rank 0 at {host}:{port}"
                 print(f"tfdist: rank {rank} waits for {waiting}", file=sys.stderr)
             sleep(0.25)
+
+
+class KeyValueStore:
+    """The key-value store that the rendezvous is, as a `tfdist.preemption.Board`."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._url = f"http://{f'[{host}]' if ':' in host else host}:{port}/tfdist"
+
+    def post(self, key: str, value: str) -> None:
+        request = urllib.request.Request(f"{self._url}/{key}", value.encode(), method="PUT")
+        urllib.request.urlopen(request, timeout=_REQUEST_SECONDS).close()
+
+    def read(self, key: str, seconds: float) -> str | None:
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                with urllib.request.urlopen(f"{self._url}/{key}", timeout=_REQUEST_SECONDS) as got:
+                    return str(got.read().decode())
+            except urllib.error.HTTPError as error:
+                if error.code != HTTPStatus.NOT_FOUND:
+                    raise
+            if time.monotonic() >= until:
+                return None
+            # The store has no way to wait for a key.
+            time.sleep(min(0.25, max(0.0, until - time.monotonic())))
 
 
 def _is_loopback(host: str) -> bool:

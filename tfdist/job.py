@@ -5,9 +5,7 @@ job = tfdist.init()
 
 from __future__ import annotations
 
-import errno
 import os
-import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,11 +13,10 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
-from tfdist import runtime, strategies
-from tfdist.cluster import host_and_port
+from tfdist import preflight, runtime, strategies
 from tfdist.discovery import Discovery, discover
-from tfdist.errors import UsageError, exit_on_usage_error
-from tfdist.flags import AUTO, JobFlags, read_flags
+from tfdist.errors import EXIT_FAILED, UsageError, exit_on_usage_error
+from tfdist.flags import JobFlags, read_flags
 from tfdist.uncaught import ERROR_FILE_VARIABLE, end_on_uncaught
 
 if TYPE_CHECKING:
@@ -32,6 +29,10 @@ def init() -> Job:
     Reads tfdist's flags if the script has defined and parsed them, and the environment once.
     Prints one line that says what was found. A mistake in either is printed as one line and ends
     the process with exit code 2, as argparse does.
+
+    Returns when every task of the cluster has called it and reaches every other one. Where they do
+    not meet within `--startup_timeout` seconds, or contradict each other, the task at fault is
+    named and the process ends with exit code 1, before TensorFlow could wait for it for ever.
     """
     return _init(estimator=False)
 
@@ -53,7 +54,8 @@ def _init(estimator: bool) -> Job:
         )
     end_on_uncaught(os.environ.get(ERROR_FILE_VARIABLE))
     with exit_on_usage_error():
-        job = create(read_flags(), os.environ, estimator=estimator)
+        job = create(read_flags(), os.environ, estimator=estimator, meets=True)
+    job.preemption.listen(has_nothing_to_save=job.evaluates)
     if estimator:
         # Estimators know of no other way to learn what their cluster is.
         os.environ.pop("TF_CONFIG", None)
@@ -61,23 +63,27 @@ def _init(estimator: bool) -> Job:
     return job
 
 
-def create(options: JobFlags, environ: Mapping[str, str], *, estimator: bool = False) -> Job:
+def create(
+    options: JobFlags,
+    environ: Mapping[str, str],
+    *,
+    estimator: bool = False,
+    meets: bool = False,
+) -> Job:
     """`init` with its inputs as arguments.
 
     Args:
       options: the flags.
       environ: the environment.
       estimator: whether the job is for Estimators and sessions.
+      meets: whether the tasks of the cluster meet first.
 
     Raises:
       UsageError: a flag or a variable cannot be used as it is; the error names it.
+      SystemExit: the tasks of the cluster have not met (code 1).
     """
     found = discover(options.cluster, environ)
-    name = options.strategy
-    if name == AUTO:
-        name = environ.get(strategies.STRATEGY_VARIABLE) or AUTO
-    if name == AUTO:
-        name = strategies.choose(found.cluster, found.source)
+    name = strategies.named(options.strategy, environ, found.cluster, found.source)
     strategies.check(name, found.cluster, found.source)
     strategies.check_flags(name, options)
     try:
@@ -102,10 +108,13 @@ def create(options: JobFlags, environ: Mapping[str, str], *, estimator: bool = F
         # Outside the cluster, so a strategy that spans it has no place for this task.
         job_class = strategies.load("one_device")
         options = replace(options, all_reduce=None, num_cpu_devices=None, variable_partitions=None)
-    elif job_class.binds_address(found.cluster, found.task):
-        _check_port_is_free(found)
+    elif found.cluster:
+        preflight.check_port(found.cluster, found.task)
+        preflight.check_addresses(found.cluster)
     _set_up_tensorflow(options)
     print(f"tfdist: {found.task} of {found.cluster} ({found.source}), {name}", file=sys.stderr)
+    if meets and found.task in found.cluster.tasks():
+        _meet_the_others(found, name, options, environ, estimator)
     return job_class(
         found.cluster,
         found.task,
@@ -130,21 +139,21 @@ def _set_up_tensorflow(options: JobFlags) -> None:
         tf.config.threading.set_inter_op_parallelism_threads(options.num_inter_threads)
 
 
-def _check_port_is_free(found: Discovery) -> None:
-    """Refuses a port that another process listens on; TensorFlow says so on stderr alone."""
-    address = found.cluster.address(found.task)
-    _, port = host_and_port(address)
-    with socket.socket() as probe:
-        # As gRPC does, so that a port which is only held for this task counts as free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-                raise
-            raise UsageError(
-                f"address of {found.task}",
-                received=address,
-                accepted="a port that this process may bind",
-                remedy=f"{error.strerror}: choose another port, or end the process that has it.",
-            ) from None
+def _meet_the_others(
+    found: Discovery, name: str, options: JobFlags, environ: Mapping[str, str], estimator: bool
+) -> None:
+    if len(found.cluster.tasks()) == 1:
+        return
+    party = preflight.Party(
+        cluster=found.cluster,
+        task=found.task,
+        strategy=f"{name} for Estimators" if estimator else name,
+        timeout=options.startup_timeout,
+        token=environ.get(preflight.TOKEN_VARIABLE, ""),
+        # A worker that was lost is replaced while the others train.
+        joins=strategies.TABLE[name].uses_ps,
+    )
+    outcome = preflight.meet(party)
+    if outcome.verdict:
+        print(f"tfdist: error: {outcome}", file=sys.stderr, flush=True)
+        sys.exit(EXIT_FAILED)

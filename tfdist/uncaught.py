@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
-from tfdist.errors import EXIT_FAILED
+from tfdist.errors import EXIT_FAILED, EXIT_USAGE, OutputError, UsageError
 
 #: Where a launcher wants to read of an uncaught exception.
 ERROR_FILE_VARIABLE = "TFDIST_ERROR_FILE"
@@ -35,6 +35,8 @@ class Uncaught:
 def end_on_uncaught(error_file: str | None) -> None:
     """From now on an uncaught exception ends the process as soon as its traceback is printed.
 
+    A UsageError (code 2) and an OutputError (code 1) are one line, without a traceback.
+
     Else TensorFlow's and Horovod's threads keep the process, and with it the whole job, from
     ending: a worker that has failed still answers its peers while Python waits for them.
 
@@ -46,10 +48,16 @@ def end_on_uncaught(error_file: str | None) -> None:
     def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if error_file:
             _write(Path(error_file), kind, error)
-        print_traceback(kind, error, trace)
+        code = EXIT_FAILED
+        if isinstance(error, (UsageError, OutputError)):
+            # It says all that there is to know, and what to do.
+            print(f"tfdist: error: {error}", file=sys.stderr)
+            code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+        else:
+            print_traceback(kind, error, trace)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else EXIT_FAILED)
+        os._exit(128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else code)
 
     sys.excepthook = end
 

@@ -24,6 +24,7 @@ flags.DEFINE_bool("batch_norm", False, "Normalise batches.")
 flags.DEFINE_bool("shuffle", False, "Shuffle, the same way in each run.")
 flags.DEFINE_bool("known_size", True, "Whether the datasets know their cardinality.")
 flags.DEFINE_bool("validate", False, "Validate after each epoch.")
+flags.DEFINE_integer("save_steps", None, "Save after so many steps, too.")
 flags.DEFINE_integer("fail_in_epoch", None, "Raise an error at the end of this epoch, from 1.")
 flags.DEFINE_bool("input_layer", True, "Whether the model is built before it is trained.")
 flags.DEFINE_integer("units", 8, "Width of the hidden layer.")
@@ -126,9 +127,13 @@ def main(_: list[str]) -> None:
         return examples(FLAGS.eval_examples, context)
 
     if job.evaluates:
-        return job.evaluate(model, eval_input, FLAGS.output_dir)
+        return job.evaluate(model, eval_input, FLAGS.output_dir, epochs=FLAGS.epochs)
     accounts = Accounts()
-    callbacks = job.callbacks(FLAGS.output_dir, batch_size=job.global_batch_size(FLAGS.batch_size))
+    callbacks = job.callbacks(
+        FLAGS.output_dir,
+        batch_size=job.global_batch_size(FLAGS.batch_size),
+        save_steps=FLAGS.save_steps,
+    )
     model.fit(
         job.dataset(train_input),
         epochs=FLAGS.epochs,

@@ -122,7 +122,9 @@ def test_the_ranks_of_horovod_may_start_in_any_order(tmp_path: Path) -> None:
         tasks = by_flags(cluster, [*directories(tmp_path), "--strategy=horovod"])
         # Rank 0 starts when rank 1 has said that it waits for it.
         script, log = tmp_path / "late.sh", tmp_path / "logs" / "worker-1.log"
-        script.write_text(f'until grep -q "waits for rank 0" {log}; do sleep 0.1; done; exec "$@"')
+        script.write_text(
+            f'until grep -q "waits for worker:0" {log}; do sleep 0.1; done; exec "$@"'
+        )
         tasks["worker:0"] = (["sh", str(script), *tasks["worker:0"][0]], {})
         ended = run_by_hand(tmp_path / "logs", tasks, deadline=90)
     for name, task in ended.items():
@@ -190,7 +192,7 @@ def test_only_the_chief_leaves_anything_in_the_output_directory(tmp_path: Path) 
         assert names == {"checkpoints", "logs", "metrics.jsonl", "saved_model", "done.json"}
         checkpoints = {path.name for path in (tmp_path / "output" / "checkpoints").iterdir()}
         assert checkpoints == {"checkpoint"} | {
-            f"ckpt-{epoch}.{part}" for epoch in (1, 2) for part in ("index", "data-00000-of-00001")
+            f"ckpt-{step}.{part}" for step in (5, 10) for part in ("index", "data-00000-of-00001")
         }
         assert len(list((tmp_path / "output" / "logs" / "train").iterdir())) == 1
         shutil.rmtree(tmp_path / "output")

@@ -44,7 +44,7 @@ def test_all_reduce_goes_on_after_a_kill_as_if_nothing_had_happened(tmp_path: Pa
     struck: list[int] = []
 
     def kill_in_mid_training(processes: Mapping[str, Popen[str]], _: Mapping[str, Path]) -> None:
-        logged = (killed / "output" / "checkpoints" / "ckpt-3.index").exists()
+        logged = (killed / "output" / "checkpoints" / "ckpt-18.index").exists()
         if logged and not struck:
             for process in processes.values():
                 os.kill(process.pid, signal.SIGKILL)

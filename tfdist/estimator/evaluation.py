@@ -17,18 +17,25 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist import checkpoints
-from tfdist.checkpoints import OutputDirectory
+from tfdist import checkpoint_files, output_directory
+from tfdist.checkpoint_files import Fingerprint
 from tfdist.estimator.inputs import whole
+from tfdist.output_directory import OutputDirectory
+from tfdist.preemption import Preemption
+
+
+def latest_checkpoint(estimator: tf.estimator.Estimator) -> str | None:
+    """An Estimator's newest checkpoint that is whole, of those that are saved; None if none is."""
+    paths = reversed(checkpoint_files.saved(Path(estimator.model_dir)))
+    return checkpoint_files.first_whole(paths)
 
 
 def global_step(estimator: tf.estimator.Estimator) -> int:
-    """The global step of an Estimator's newest checkpoint; 0 where there is none.
+    """The global step of an Estimator's newest checkpoint that is whole; 0 where there is none.
 
     From its name: models of Keras and others keep it under different keys.
     """
-    path = estimator.latest_checkpoint()
-    return int(Path(path).name.rpartition("-")[2]) if path else 0
+    return checkpoint_files.number(latest_checkpoint(estimator))
 
 
 class Progress:
@@ -93,7 +100,7 @@ class Evaluation:
         self._clock = clock
         self._sleep = sleep
         self._output = OutputDirectory(estimator.model_dir)
-        self._evaluated: str | None = None
+        self._evaluated: tuple[str, Fingerprint] | None = None
         self._is_final = False
         self._next = clock()
         self.metrics: dict[str, Any] | None = None
@@ -105,11 +112,15 @@ class Evaluation:
 
     def newest(self, *, final: bool) -> None:
         """Evaluates and exports the newest checkpoint, unless that is done already."""
-        path = self._estimator.latest_checkpoint()
-        if path is None or (path == self._evaluated and (self._is_final or not final)):
+        path = latest_checkpoint(self._estimator)
+        if path is None:
             return
-        if path != self._evaluated:
+        found = path, checkpoint_files.fingerprint(path)
+        if found == self._evaluated and (self._is_final or not final):
+            return
+        if found != self._evaluated:
             self._evaluate(path)
+            self._evaluated = found
         self._is_final = final
         for exporter in self._spec.exporters:
             exporter.export(
@@ -129,11 +140,19 @@ class Evaluation:
             checkpoint_path=path,
             name=self._spec.name,
         )
-        self._evaluated = path
         self._record(self.metrics)
 
     def follow(self) -> None:
-        """Evaluates the checkpoints of a training that runs elsewhere, until it is complete."""
+        """Evaluates the checkpoints of a training that runs elsewhere, until it is complete.
+
+        A damaged one is passed over with a warning.
+
+        Raises:
+          UsageError: the output directory cannot be written.
+          OutputError: the results could not be written.
+        """
+        output_directory.check_writable(self._output.path)
+        output_directory.remove_leftovers(self._output.path, of_evaluation=True)
         print(f"tfdist: evaluating the checkpoints in {self._output.path}", file=sys.stderr)
         self._next = self._clock() + (self._spec.start_delay_secs or 0)
         progress = Progress(self._estimator, self._max_steps)
@@ -157,27 +176,31 @@ class Evaluation:
             # Metrics may be serialized summaries, too, which are for TensorBoard alone.
             if name != "global_step" and np.asarray(value).dtype.kind in "biuf"
         }
-        record = {name: checkpoints.as_json(value) for name, value in values.items()}
+        record = {name: output_directory.as_json(value) for name, value in values.items()}
         # A job that went on from an earlier step comes by the later ones again.
-        checkpoints.cut_json_lines(
+        output_directory.cut_json_lines(
             self._output.eval_metrics, lambda line: bool(line["global_step"] < step)
         )
-        checkpoints.append_json_line(self._output.eval_metrics, {"global_step": step, **record})
+        output_directory.append_json_line(
+            self._output.eval_metrics, {"global_step": step, **record}
+        )
         results = ", ".join(f"{name} {np.mean(value):.4f}" for name, value in values.items())
         print(f"step {step}: {results}", flush=True)
 
 
 class EvaluationListener(tf.compat.v1.train.CheckpointSaverListener):
-    """Evaluates after checkpoints, in the task that saves them."""
+    """Evaluates after checkpoints, in the task that saves them, unless it is about to leave."""
 
-    def __init__(self, evaluation: Evaluation) -> None:
+    def __init__(self, evaluation: Evaluation, preemption: Preemption) -> None:
         self._evaluation = evaluation
+        self._preemption = preemption
 
     def begin(self) -> None:
         self._is_first = True
 
     def after_save(self, session: Any, global_step_value: int) -> None:
         # The first is of a model that this job has not trained yet.
-        if not self._is_first and self._evaluation.is_due:
+        stays = not self._preemption.is_leaving
+        if stays and not self._is_first and self._evaluation.is_due:
             self._evaluation.newest(final=False)
         self._is_first = False

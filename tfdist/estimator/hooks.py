@@ -5,11 +5,16 @@ hook = ExamplesPerSecondHook(batch_size=job.global_batch_size(32))
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.training import monitored_session
+
+from tfdist.output_directory import write_error
+from tfdist.preemption import Preemption
 
 
 class ExamplesPerSecondHook(tf.compat.v1.train.SessionRunHook):
@@ -64,3 +69,44 @@ class ExamplesPerSecondHook(tf.compat.v1.train.SessionRunHook):
 
     def _speed(self, since: tuple[int, float], step: int, now: float) -> float:
         return (step - since[0]) * self._batch_size / (now - since[1])
+
+
+class LeavingHook(tf.compat.v1.train.SessionRunHook):
+    """Ends the session, which then saves, at the step after which all tasks leave.
+
+    Args:
+      preemption: the task's, `watched` while the session runs.
+    """
+
+    def __init__(self, preemption: Preemption) -> None:
+        self._preemption = preemption
+
+    def before_run(self, run_context: Any) -> None:
+        if not self._preemption.begin_step():
+            # A step can no longer be called off; the session takes this for the end of the input.
+            raise StopIteration
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        if self._preemption.leaves():
+            run_context.request_stop()
+
+
+def _ended_by_input_alone(leave: Any) -> Any:
+    """Lets no session take a file that is too large to be written for the end of the input.
+
+    TensorFlow has one class for both, OutOfRangeError, with which a session ends as if all were
+    well.
+    """
+
+    @functools.wraps(leave)
+    def leave_session(self: Any, kind: Any, error: BaseException | None, trace: Any) -> Any:
+        if error is not None and write_error(error) is not None:
+            kind = tf.errors.UnknownError
+        return leave(self, kind, error, trace)
+
+    return leave_session
+
+
+monitored_session._MonitoredSession.__exit__ = _ended_by_input_alone(
+    monitored_session._MonitoredSession.__exit__
+)

@@ -17,13 +17,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import checkpoints
-from tfdist.checkpoints import OutputDirectory
+from tfdist import checkpoint_files, output_directory
 from tfdist.errors import UsageError
 from tfdist.estimator import inputs
 from tfdist.estimator.evaluation import Evaluation, EvaluationListener, Progress, global_step
+from tfdist.estimator.hooks import LeavingHook
 from tfdist.estimator.run_config import RunConfig
+from tfdist.output_directory import OutputDirectory, writing
+from tfdist.preemption import EXIT_PREEMPTED
 from tfdist.strategies.base import Job
+
+# How TensorFlow names an Estimator's checkpoints.
+_PREFIX = "model.ckpt"
 
 
 def train_and_evaluate(
@@ -43,6 +48,7 @@ def train_and_evaluate(
     Raises:
       UsageError: an input function that cannot be sharded; see `inputs.sharded`.
       RuntimeError: the model's optimizer was not given to `job.optimizer`.
+      OutputError: no checkpoint is whole, or one could not be written.
     """
     job = _job_of(estimator)
     evaluation = Evaluation(estimator, eval_spec, train_spec.max_steps)
@@ -51,7 +57,7 @@ def train_and_evaluate(
         return evaluation.metrics
     listeners = list(train_spec.saving_listeners)
     if _evaluates(job) and not _is_coordinated(job):
-        listeners.append(EvaluationListener(evaluation))
+        listeners.append(EvaluationListener(evaluation, job.preemption))
     train(
         estimator,
         train_spec.input_fn,
@@ -88,6 +94,8 @@ def train(
       UsageError: an input function that cannot be sharded, or that ends; see `inputs`.
       RuntimeError: the model's optimizer was not given to `job.optimizer`; or a second call, under
         `parameter_server`.
+      OutputError: there are checkpoints and none is whole, or one could not be written.
+      SystemExit: the tasks were told to leave, and have saved (code EXIT_PREEMPTED).
     """
     job = _job_of(estimator)
     if job.evaluates:
@@ -96,8 +104,9 @@ def train(
             time.sleep(1.0)
         return
     job.begin_training()
+    output = OutputDirectory(estimator.model_dir)
     if job.serves:
-        if max_steps is not None and global_step(estimator) >= max_steps:
+        if max_steps is not None and _newest_step(output) >= max_steps:
             return  # Nobody may be there to be served.
         return job.serve()
     if saving_listeners and _is_coordinated(job):
@@ -109,31 +118,84 @@ def train(
         )
     shard = inputs.sharded(input_fn, job)
     inputs.check_is_infinite(shard, job, estimator.params, estimator.config)
-    step = job.agreed(global_step(estimator))
+    _repair(output, job)
+    step = job.agreed(_newest_step(output))
     if max_steps is not None and step >= max_steps:
         if job.is_chief:
             print(f"tfdist: training is complete, at step {step} of {max_steps}", file=sys.stderr)
         return
     if job.is_chief and step:
         print(f"tfdist: going on from step {step}", file=sys.stderr)
-    output = OutputDirectory(estimator.model_dir)
     if job.is_chief:
         output.done.unlink(missing_ok=True)
     own = [hook for hook in hooks if job.is_chief or not getattr(hook, "only_on_the_leader", False)]
-    spec = tf.estimator.TrainSpec(shard, max_steps, hooks=[*own, *job.session_hooks()])
-    if _is_coordinated(job):
-        # Workers go through TensorFlow's coordinator, which never gets to the EvalSpec.
-        tf.estimator.train_and_evaluate(estimator, spec, tf.estimator.EvalSpec(shard))
-        if not job.is_chief:
-            # Every worker saves, because that is collective; what these have is of no use.
-            shutil.rmtree(output.path / f"tmp_{job.task.type}_{job.task.index}", ignore_errors=True)
-    else:
-        listeners = list(saving_listeners) if job.is_chief else None
-        estimator.train(shard, max_steps=max_steps, hooks=spec.hooks, saving_listeners=listeners)
+    own += [*job.session_hooks(), LeavingHook(job.preemption)]
+    spec = tf.estimator.TrainSpec(shard, max_steps, hooks=own)
+    with job.preemption.watched(*job.trainers, job.board), writing(output.path, named=True):
+        _train(estimator, spec, saving_listeners)
+    if job.preemption.is_leaving:
+        if job.is_chief:
+            print(
+                f"tfdist: saved at step {global_step(estimator)}, leaving with exit code "
+                f"{EXIT_PREEMPTED}",
+                file=sys.stderr,
+            )
+        sys.exit(EXIT_PREEMPTED)
     if job.is_chief:
         # Each mark differs from the one before, so that others can tell a new one.
         done = {"global_step": global_step(estimator), "run": os.urandom(8).hex()}
-        checkpoints.write_text(output.done, json.dumps(done) + "\n")
+        output_directory.write_text(output.done, json.dumps(done) + "\n")
+
+
+def _train(
+    estimator: tf.estimator.Estimator,
+    spec: tf.estimator.TrainSpec,
+    saving_listeners: Sequence[tf.compat.v1.train.CheckpointSaverListener],
+) -> None:
+    job = _job_of(estimator)
+    if _is_coordinated(job):
+        # Workers go through TensorFlow's coordinator, which never gets to the EvalSpec.
+        evaluation = tf.estimator.EvalSpec(spec.input_fn)
+        tf.estimator.train_and_evaluate(estimator, spec, evaluation)
+        if not job.is_chief:
+            # Every worker saves, because that is collective; what these have is of no use.
+            useless = Path(estimator.model_dir, f"tmp_{job.task.type}_{job.task.index}")
+            shutil.rmtree(useless, ignore_errors=True)
+    else:
+        listeners = list(saving_listeners) if job.is_chief else None
+        estimator.train(
+            spec.input_fn, max_steps=spec.max_steps, hooks=spec.hooks, saving_listeners=listeners
+        )
+
+
+def _newest_step(output: OutputDirectory) -> int:
+    """The global step to go on from, the same in every task."""
+    return checkpoint_files.number(checkpoint_files.newest_whole(output.path, _PREFIX, warn=False))
+
+
+def _repair(output: OutputDirectory, job: Job) -> None:
+    """Returns, in every task, when TensorFlow too will find the newest checkpoint that is whole."""
+    if job.is_chief:
+        output_directory.check_writable(output.path)
+        output_directory.remove_leftovers(output.path)
+        if _evaluates(job):
+            output_directory.remove_leftovers(output.path, of_evaluation=True)
+        newest = checkpoint_files.newest_whole(output.path, _PREFIX)
+        checkpoint_files.repair_state(output.path, _PREFIX, newest)
+        return
+    is_waiting = False
+    # Both anew each time: the chief may be training already, and save another.
+    while _newest_step(output) != checkpoint_files.number(
+        next(reversed(checkpoint_files.saved(output.path)), None)
+    ):
+        if not is_waiting:
+            print(
+                f"tfdist: {job.task} waits for the chief to name the newest whole checkpoint in "
+                f"{output.path}",
+                file=sys.stderr,
+            )
+        is_waiting = True
+        time.sleep(0.5)
 
 
 def evaluate(
@@ -154,7 +216,9 @@ def evaluate(
     """
     if not _evaluates(_job_of(estimator)):
         return None
-    if estimator.latest_checkpoint() is None and options.get("checkpoint_path") is None:
+    if options.get("checkpoint_path") is None:
+        options["checkpoint_path"] = _newest(estimator)
+    if options["checkpoint_path"] is None:
         raise UsageError(
             "model_dir",
             received=estimator.model_dir,
@@ -180,8 +244,10 @@ def export(
     if not _job_of(estimator).is_chief:
         return None
     output = OutputDirectory(estimator.model_dir)
-    with checkpoints.replacing_directory(output.saved_model) as beside:
-        written = estimator.export_saved_model(str(beside), serving_input_receiver_fn)
+    with output_directory.replacing_directory(output.saved_model) as beside:
+        written = estimator.export_saved_model(
+            str(beside), serving_input_receiver_fn, checkpoint_path=_newest(estimator)
+        )
         os.replace(written, beside / output.saved_model.name)
     return output.saved_model
 
@@ -194,6 +260,10 @@ def _job_of(estimator: tf.estimator.Estimator) -> Job:
             "accepted: a tfdist.estimator.RunConfig. Give it to the Estimator as config."
         )
     return config.job
+
+
+def _newest(estimator: tf.estimator.Estimator) -> str | None:
+    return checkpoint_files.newest_whole(Path(estimator.model_dir), _PREFIX)
 
 
 def _evaluates(job: Job) -> bool:

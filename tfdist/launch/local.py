@@ -19,8 +19,9 @@ from functools import partial
 
 from tfdist import horovod_rendezvous
 from tfdist.errors import UsageError
-from tfdist.launch.spec import HOST, JOB_TOKEN_VARIABLE, JobSpec, TaskSpec, plan, rendezvous_slots
+from tfdist.launch.spec import HOST, JobSpec, TaskSpec, plan, rendezvous_slots
 from tfdist.launch.supervisor import Service, Supervision, Supervisor, signals
+from tfdist.preflight import TOKEN_VARIABLE
 
 
 def launch(
@@ -59,7 +60,7 @@ def run(
       128 + n for signal n; 128 + n also where signal n to this process ended the job.
     """
     # Keeps the tasks apart from those of another job that has their ports by mistake.
-    environ = {JOB_TOKEN_VARIABLE: secrets.token_hex(16), **environ}
+    environ = {TOKEN_VARIABLE: secrets.token_hex(16), **environ}
     with signals() as wakeup:
         return Supervisor(tasks, environ, wakeup, supervision or Supervision(), service).run()
 

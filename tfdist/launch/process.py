@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tfdist.launch.output import LineReader
 from tfdist.launch.spec import TaskSpec
+from tfdist.preemption import EXIT_PREEMPTED
 from tfdist.uncaught import ERROR_FILE_VARIABLE, Uncaught, read_uncaught
 
 _LAST_LINES = 20
@@ -113,6 +114,8 @@ class Process:
 
 def how_it_ended(code: int) -> str:
     """An exit code of `Process.close` in words."""
+    if code == EXIT_PREEMPTED:
+        return f"was told to end, has saved and left with exit code {code}"
     if code > 0:
         return f"failed with exit code {code}"
     return f"was killed by signal {-code} ({signal.strsignal(-code)})"

@@ -19,9 +19,6 @@ from tfdist.errors import UsageError
 
 HOST = "127.0.0.1"
 
-#: What keeps the tasks of two jobs apart that were given the same addresses.
-JOB_TOKEN_VARIABLE = "TFDIST_JOB_TOKEN"
-
 # What says which task of which job a process is; one job's must not reach the tasks of another.
 _PLACE_VARIABLES = (
     "TF_CONFIG",

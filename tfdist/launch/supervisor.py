@@ -23,9 +23,12 @@ from tfdist.errors import EXIT_USAGE
 from tfdist.launch.output import prefix
 from tfdist.launch.process import Process, how_it_ended
 from tfdist.launch.spec import TaskSpec
+from tfdist.preemption import EXIT_PREEMPTED
 
-_INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _LONGEST_RESTART_DELAY = 60.0
+# What the others of a task that has failed are given; they have nobody to save with.
+_FAILURE_SECONDS = 5.0
 
 Service = Callable[[], AbstractContextManager[object]]
 
@@ -35,7 +38,8 @@ class Supervision:
     """How a job is watched over.
 
     Attributes:
-      grace_period: seconds that a task which is told to end has before it is killed.
+      grace_period: seconds that the tasks have to save and leave when a signal to the launcher
+        tells them to, before they are killed; when a task has failed, at most 5 of these.
       max_restarts: how many times, over the whole job, tasks that failed are started again.
       restart_delay: seconds before the first restart; twice as many before each next one.
       patience: seconds after the end of the task that leads until those are named that still run,
@@ -43,7 +47,7 @@ class Supervision:
         take its time.
     """
 
-    grace_period: float = 5.0
+    grace_period: float = 30.0
     max_restarts: int = 0
     restart_delay: float = 1.0
     patience: float = 30.0
@@ -81,6 +85,7 @@ class Supervisor:
         self._replaced: set[str] = set()
         self._leader_has_ended = False
         self._restarts_all = False
+        self._is_interrupted = False
         self._cause: Process | None = None
         # The exit code, from the moment when something other than success has decided it.
         self._outcome: int | None = None
@@ -141,8 +146,9 @@ class Supervisor:
             return
         if self._outcome is None:
             self._outcome = 128 + number
+            self._is_interrupted = True
             self._starts.clear()
-            self._end_all(number)
+            self._end_all(number, self._options.grace_period)
         elif number == signal.SIGINT:
             # Whoever presses Ctrl-C again does not want to wait.
             self._on_grace_period()
@@ -153,7 +159,9 @@ class Supervisor:
         self._running.remove(process)
         code = process.close()
         if self._outcome is not None:
-            pass
+            if code == EXIT_PREEMPTED and self._is_interrupted and process.task is self._tasks[0]:
+                # It has saved: whoever sent the signal may start the job again.
+                self._outcome = code
         elif self._restarts_all:
             self._restart_all_when_ended()
         elif code:
@@ -186,7 +194,7 @@ class Supervisor:
                 self._delay = delay
                 # Those that wait for a restart of their own are started with all.
                 self._starts.clear()
-                self._end_all(signal.SIGTERM)
+                self._end_others(code)
                 self._restart_all_when_ended()
 
     def _fail(self, cause: Process, code: int, how: str) -> None:
@@ -195,7 +203,7 @@ class Supervisor:
         self._cause = cause
         self._outcome = code if code > 0 else 128 - code
         self._starts.clear()
-        self._end_all(signal.SIGTERM)
+        self._end_others(code)
 
     def _replace(self, task: TaskSpec) -> None:
         self._replaced.add(task.name)
@@ -223,11 +231,20 @@ class Supervisor:
             return ended
         return min(times, key=lambda process: times[process])
 
-    def _end_all(self, number: int) -> None:
+    def _end_others(self, code: int) -> None:
+        """Ends those that still run when a task has ended with `code`."""
+        if code == EXIT_PREEMPTED:
+            # They save, too; a signal might be their second, with which they would stop saving.
+            self._end_all(None, self._options.grace_period)
+        else:
+            self._end_all(signal.SIGTERM, min(_FAILURE_SECONDS, self._options.grace_period))
+
+    def _end_all(self, number: int | None, grace_period: float) -> None:
         for process in self._running:
-            process.signal(number)
+            if number is not None:
+                process.signal(number)
         if self._running:
-            self._deadlines["grace"] = _in(self._options.grace_period, self._on_grace_period)
+            self._deadlines["grace"] = _in(grace_period, self._on_grace_period)
 
     def _on_grace_period(self) -> None:
         self._deadlines.pop("grace", None)

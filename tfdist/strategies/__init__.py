@@ -7,6 +7,7 @@ job_class = load("multi_worker_mirrored")
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,15 +50,17 @@ TABLE = {
         "between_graph.BetweenGraph",
         spans_tasks=True,
         uses_ps=True,
-        flags=("variable_partitions", "replicas_to_aggregate"),
+        flags=("variable_partitions", "replicas_to_aggregate", "heartbeat_timeout"),
     ),
     "multi_worker_mirrored": Strategy(
         "multi_worker_mirrored.MultiWorkerMirrored",
         "multi_worker_mirrored.MultiWorkerMirrored",
         spans_tasks=True,
-        flags=("all_reduce",),
+        flags=("all_reduce", "heartbeat_timeout"),
     ),
-    "horovod": Strategy("horovod.Horovod", "horovod.Horovod", spans_tasks=True),
+    "horovod": Strategy(
+        "horovod.Horovod", "horovod.Horovod", spans_tasks=True, flags=("heartbeat_timeout",)
+    ),
 }
 NAMES = tuple(TABLE)
 
@@ -72,6 +75,13 @@ def choose(cluster: Cluster, source: str) -> str:
     if cluster.ps:
         return "parameter_server"
     return "multi_worker_mirrored" if len(cluster.trainers) > 1 else "one_device"
+
+
+def named(name: str, environ: Mapping[str, str], cluster: Cluster, source: str) -> str:
+    """The strategy that is meant by `--strategy=name`, which may be `auto`."""
+    if name == "auto":
+        name = environ.get(STRATEGY_VARIABLE) or "auto"
+    return choose(cluster, source) if name == "auto" else name
 
 
 def check_name(name: str) -> None:

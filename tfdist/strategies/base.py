@@ -18,9 +18,12 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from tfdist.checkpoints import Position
 from tfdist.cluster import Cluster, Task
 from tfdist.errors import UsageError
-from tfdist.flags import JobFlags
+from tfdist.flags import HEARTBEAT_TIMEOUT, JobFlags
+from tfdist.preemption import Board, Preemption
+from tfdist.strategies import datasets
 
 NOT_WRAPPED = (
     "The model's optimizer was not given to job.optimizer, so that each task would train alone: "
@@ -38,9 +41,11 @@ class Job:
       cluster: the job's tasks; empty for a process by itself and under `horovodrun`.
       task: this task.
       element_spec: the elements of the dataset that `dataset` made last; None before.
+      is_infinite: whether the dataset that `dataset` made last has no end.
       for_estimators: whether the job is for Estimators and sessions.
       leader_evaluates: whether the task that leads evaluates an Estimator itself, without an
         evaluator.
+      preemption: what signals ask of this task.
       strategy: the `tf.distribute.Strategy`, for custom loops; TensorFlow's default one where
         TensorFlow does not do the distributing. Not set in a task that serves.
     """
@@ -66,8 +71,11 @@ class Job:
         self.for_estimators = for_estimators
         self.leader_evaluates = leader_evaluates
         self.element_spec: Any = None
+        self.is_infinite = False
+        self._dataset_fn: DatasetFunction | None = None
         self._local_datasets: list[tf.data.Dataset] = []
         self._options = options
+        self.preemption = Preemption()
         self._set_up(options)
 
     # What a subclass says of itself.
@@ -126,6 +134,22 @@ class Job:
     def num_local_replicas(self) -> int:
         """The replicas of this task, over which its share of a batch is split."""
         return self.num_replicas
+
+    @property
+    def trainers(self) -> tuple[str, tuple[str, ...]]:
+        """This task's name, and those of all that train step by step with it."""
+        own = str(self.task)
+        return own, tuple(map(str, self.cluster.trainers)) if self.num_replicas > 1 else (own,)
+
+    @property
+    def heartbeat_timeout(self) -> float:
+        """Seconds without a sign of life after which another task counts as lost."""
+        return self._options.heartbeat_timeout or HEARTBEAT_TIMEOUT
+
+    @property
+    def board(self) -> Board | None:
+        """What the tasks that train together share; None where this one trains alone."""
+        return None
 
     @property
     def saves(self) -> bool:
@@ -200,6 +224,8 @@ class Job:
         """
         dataset = self._distribute(dataset_fn, training=True)
         self.element_spec = dataset.element_spec
+        self.is_infinite = int(dataset.cardinality()) == datasets.INFINITE
+        self._dataset_fn = dataset_fn
         return dataset
 
     def eval_dataset(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
@@ -207,7 +233,12 @@ class Job:
         return self._distribute(dataset_fn, training=False)
 
     def callbacks(
-        self, output_dir: str, *, batch_size: int | None = None, keep: int = 5
+        self,
+        output_dir: str,
+        *,
+        batch_size: int | None = None,
+        keep: int = 5,
+        save_steps: int | None = None,
     ) -> list[tf.keras.callbacks.Callback]:
         """The callbacks of `model.fit`: resume, checkpoints, logs and what the engine needs.
 
@@ -216,23 +247,32 @@ class Job:
         learning rate by different numbers wait for each other for ever.
 
         Args:
-          output_dir: the directory that all tasks share; `tfdist.checkpoints` has its layout.
+          output_dir: the directory that all tasks share; `tfdist.output_directory` has its layout.
           batch_size: examples behind one update (`global_batch_size`); with it the logs say
             `examples_per_second` over the cluster.
           keep: how many checkpoints are kept.
+          save_steps: a checkpoint is saved after each epoch, and after so many steps within one.
         """
         from tfdist import callbacks
 
-        return callbacks.standard(self, output_dir, batch_size=batch_size, keep=keep)
+        return callbacks.standard(
+            self, output_dir, batch_size=batch_size, keep=keep, save_steps=save_steps
+        )
 
     def evaluate(
-        self, model: tf.keras.Model, dataset_fn: DatasetFunction, output_dir: str | None = None
+        self,
+        model: tf.keras.Model,
+        dataset_fn: DatasetFunction,
+        output_dir: str | None = None,
+        *,
+        epochs: int | None = None,
     ) -> Any:
         """Evaluates each example exactly once over the cluster; returns the metrics by name.
 
         In a task that trains, the model as it is; every such task calls it. In the evaluator, each
         new checkpoint in `output_dir` until the training has ended; returns None then, so that a
-        script's `main` can return it.
+        script's `main` can return it. `epochs` are those that the training is to have: they tell
+        the evaluator that what an earlier and shorter training has left is not yet the end.
         """
         if not self.evaluates:
             return self._evaluate(model, dataset_fn)
@@ -245,7 +285,7 @@ class Job:
             )
         from tfdist import evaluation
 
-        evaluation.follow(self, model, dataset_fn, output_dir)
+        evaluation.follow(self, model, dataset_fn, output_dir, epochs=epochs)
         return None
 
     # For Estimators and sessions.
@@ -338,34 +378,81 @@ class Job:
         """The callbacks that the engine itself needs; they come before all others."""
         return []
 
-    def start_equal(self, model: tf.keras.Model, epoch: int) -> int:
+    @property
+    def sees_steps(self) -> bool:
+        """Whether Keras's callbacks see each step, which is then the same for all tasks."""
+        return True
+
+    def step_of_epoch(self, steps: Sequence[int]) -> int:
+        """The step that Keras counts, from the steps that each shard's reader has made."""
+        return steps[0] if steps else 0
+
+    def count_steps(self) -> int:
+        """Steps of an epoch, found by reading this task's shard once; collective."""
+        assert self._dataset_fn is not None
+        shard = self._dataset_fn(self.input_context)
+        batches = int(shard.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1))
+        return self._steps(batches)
+
+    def _steps(self, batches: int) -> int:
+        """Steps of an epoch from the batches of this task's shard."""
+        return -(-batches // self.num_local_replicas)
+
+    def before_steps(self, call: Callable[[Callable[[], Sequence[int]]], None]) -> None:
+        """Lets `call` be called before each step of training, where Keras's callbacks are not.
+
+        It is given what says how many steps each shard's reader has made in this epoch.
+        """
+
+    def start_equal(self, model: tf.keras.Model, position: Position) -> Position:
         """Makes every task that trains start from the same state; collective over them.
 
         Called in every task before the first epoch.
 
         Args:
           model: the model, as this task has restored it.
-          epoch: the epoch to start with, as this task has read it.
+          position: where to start, as this task has read it.
 
         Returns:
-          The epoch to start with, the same in every task.
+          Where to start, the same in every task.
 
         Raises:
           RuntimeError: the tasks found different checkpoints, so they do not share a directory.
         """
-        return epoch
+        return position
 
     def _remembered(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         self._local_datasets.append(dataset)
         return dataset
 
-    def skip_epochs(self, epochs: int) -> None:
-        """Brings shuffling to where it stood after `epochs`, for a resume that repeats no order."""
+    def go_on(self, model: tf.keras.Model, epochs: int, steps: Sequence[int]) -> None:
+        """Brings the data to where they stood; to be called when `fit` has begun.
+
+        Args:
+          model: the model that is being trained.
+          epochs: how many have ended; their shuffles are not repeated.
+          steps: of each shard's reader, within the next epoch; empty for none.
+        """
         for dataset in self._local_datasets:
             for _ in range(epochs):
                 iter(dataset)
+        skipped = self.step_of_epoch(steps)
+        if skipped:
+            model.train_function = _after_skipping(model, skipped)
 
-    @classmethod
-    def binds_address(cls, cluster: Cluster, task: Task) -> bool:
-        """Whether `task` itself listens on its address."""
-        return bool(cluster)
+
+def _after_skipping(model: tf.keras.Model, steps: int) -> Callable[[Any], Any]:
+    """Keras's train function, whose first call reads over what so many steps have read."""
+    train = model.train_function
+
+    @tf.function
+    def skip(iterator: Any) -> None:
+        next(iterator)
+
+    def train_after_skipping(iterator: Any) -> Any:
+        for _ in range(steps):
+            skip(iterator)
+        model.train_function = train
+        return train(iterator)
+
+    return train_after_skipping

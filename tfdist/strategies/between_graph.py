@@ -16,6 +16,7 @@ import tensorflow as tf
 from tfdist.cluster import Cluster, Task
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
+from tfdist.preemption import EXIT_PREEMPTED
 from tfdist.strategies.base import NOT_WRAPPED, DatasetFunction, Job
 from tfdist.strategies.devices import use_devices
 from tfdist.strategies.parameter_server import wait_for_end
@@ -63,6 +64,13 @@ class BetweenGraph(TakesSessions, Job):
                 received=options.variable_partitions,
                 accepted="nothing for Estimators and sessions",
                 remedy="Leave it out; tf.compat.v1.variable_scope takes a partitioner.",
+            )
+        if options.heartbeat_timeout is not None:
+            raise UsageError(
+                "--heartbeat_timeout",
+                received=options.heartbeat_timeout,
+                accepted="nothing for Estimators and sessions under parameter_server",
+                remedy="Leave it out: workers do not wait for each other there.",
             )
         if (options.num_gpus or 0) > 1:
             raise UsageError(
@@ -142,8 +150,11 @@ class BetweenGraph(TakesSessions, Job):
             "have ended",
             file=sys.stderr,
         )
-        wait_for_end(address(leader), others)
+        with self.preemption.serving():
+            wait_for_end(address(leader), others)
         print(f"tfdist: all have ended, and so does {self.task}", file=sys.stderr)
+        if self.preemption.is_requested:
+            sys.exit(EXIT_PREEMPTED)
 
     def _synchronized(self, optimizer: tf.compat.v1.train.Optimizer) -> SyncReplicasOptimizer:
         self._sync_optimizer = SyncReplicasOptimizer(

@@ -30,10 +30,12 @@ class Shards:
     Attributes:
       local: this task's shard, in batches of the per-replica size.
       makers: for each worker a function that makes its shard, where the chief places them.
+      trains: whether it is trained on, so that a resumed job goes on within it.
     """
 
     local: tf.data.Dataset
     makers: tuple[Callable[[], tf.data.Dataset], ...] = ()
+    trains: bool = False
 
 
 def for_keras(shards: Shards, steps: int) -> tf.data.Dataset:

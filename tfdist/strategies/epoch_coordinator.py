@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -23,13 +23,15 @@ from tfdist.strategies import datasets
 
 _STEPS_AHEAD = 8  # for each worker, so that none waits for the coordinator
 _RETRY_SECONDS = 0.01  # between two tries to reach the workers that still have data
-_LOST_SECONDS = 30.0  # a worker that takes no step for so long, the others idle, counts as lost
 
 
 class PassesShards(tf.distribute.ParameterServerStrategy):
     """A `ParameterServerStrategy` that leaves a dataset of `job.dataset` to its coordinator."""
 
-    def __init__(self, cluster_resolver: Any, variable_partitioner: Any = None) -> None:
+    def __init__(
+        self, cluster_resolver: Any, variable_partitioner: Any, heartbeat_timeout: float
+    ) -> None:
+        self.heartbeat_timeout = heartbeat_timeout
         self.num_workers = len(cluster_resolver.cluster_spec().job_tasks("worker"))
         super().__init__(cluster_resolver, variable_partitioner)
 
@@ -48,10 +50,14 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         if not hasattr(self, "_guarded"):
             super().__init__(strategy)
             self.num_workers = strategy.num_workers
-            self._epoch: _Epoch | None = None
+            self.heartbeat_timeout = strategy.heartbeat_timeout
+            self._epoch: Epoch | None = None
             self._guarded: dict[Any, Any] = {}
             # Workers that an epoch ended without; they are not waited for until they take a step.
             self.lost: set[int] = set()
+            # Called before each step of training with its epoch.
+            self.before_step: Callable[[Epoch], None] | None = None
+            self._start: tuple[int, tuple[int, ...]] | None = None
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> Any:
         """As TensorFlow's; a dataset of `job.dataset` becomes one shard a worker."""
@@ -69,6 +75,7 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
 
         return _PerWorkerShards(
             self,
+            shards.trains,
             super().create_per_worker_dataset(
                 lambda: self.strategy.distribute_datasets_from_function(shard_of_this_worker)
             ),
@@ -81,7 +88,7 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
           StopIteration: the first epoch of a dataset has ended, which tells Keras its length.
           ValueError: `steps_per_execution` is more than 1.
         """
-        if not (args and isinstance(args[0], _Epoch)):
+        if not (args and isinstance(args[0], Epoch)):
             return super().schedule(fn, args, kwargs)
         if len(args) > 1:
             raise ValueError(
@@ -89,7 +96,23 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
                 "Leave it out of model.compile."
             )
         self._epoch = args[0]
+        if self._epoch.trains and self.before_step is not None:
+            self.before_step(self._epoch)
         return self._epoch.step(fn)
+
+    def start_at(self, epochs: int, steps: Sequence[int]) -> None:
+        """Lets training go on where it stood.
+
+        Args:
+          epochs: how many have ended.
+          steps: for each worker how many it has made in the next epoch; empty for none.
+        """
+        self._start = epochs, tuple(steps)
+
+    def take_start(self) -> tuple[int, tuple[int, ...]]:
+        """What `start_at` was given, once; the start of a training from then on."""
+        start, self._start = self._start, None
+        return start or (0, ())
 
     def schedule_guarded(self, fn: Any, iterator: Any) -> Any:
         """Schedules `fn` on the next batch of whichever worker is free, if it has one."""
@@ -108,15 +131,18 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
 class _PerWorkerShards:
     """The datasets on the workers; each `iter` is an epoch."""
 
-    def __init__(self, coordinator: EpochCoordinator, per_worker: Any) -> None:
+    def __init__(self, coordinator: EpochCoordinator, trains: bool, per_worker: Any) -> None:
         self.coordinator = coordinator
+        self.trains = trains
         self.runs_to_end = False
+        # By worker, what an epoch's iterators have read over at its beginning.
+        self.skipped: tuple[int, ...] = ()
         self._per_worker = per_worker
         self._datasets: Any = None
         self._iterator_spec: Any = None
 
-    def __iter__(self) -> _Epoch:
-        return _Epoch(self)
+    def __iter__(self) -> Epoch:
+        return Epoch(self)
 
     def iterators(self) -> Any:
         """New iterators on the workers, over datasets that stay there.
@@ -128,13 +154,27 @@ class _PerWorkerShards:
             iterators = iter(self._per_worker)
             self._iterator_spec = iterators._values[0]._type_spec
             self._datasets = self._per_worker.build()
+        epochs, self.skipped = self.coordinator.take_start() if self.trains else (0, ())
+        for _ in range(epochs):
+            # Brings shuffling to where it stood.
+            self._new_iterators()
+        iterators = self._new_iterators()
+        if any(self.skipped):
+            skip = _skip(self.skipped)
+            for skipped in self.coordinator._create_per_worker_resources(
+                skip, (iterators,)
+            )._values:
+                skipped.fetch()
+        return iterators
+
+    def _new_iterators(self) -> Any:
         values = self.coordinator._create_per_worker_resources(iter, (self._datasets,))._values
         for value in values:
             value._type_spec = self._iterator_spec
         return PerWorkerDistributedIterator(values)
 
 
-class _Epoch:
+class Epoch:
     """The workers' iterators, read to the end of each.
 
     Keras asks for steps until one raises StopIteration, at the end of the first epoch. From then on
@@ -146,12 +186,14 @@ class _Epoch:
         # Made at the first step: Keras asks for an iterator once more than it uses one.
         self._iterators: Any = None
         self._in_flight: deque[_Step] = deque()
+        self.trains = shards.trains
+        self._steps = [0] * shards.coordinator.num_workers
         self._ended: set[int] = set(shards.coordinator.lost)
         self._last_progress = time.monotonic()
         self._fn: Any = None
         self._last_step: _Step | None = None
 
-    def __iter__(self) -> _Epoch:
+    def __iter__(self) -> Epoch:
         return self
 
     def __next__(self) -> Any:
@@ -161,6 +203,7 @@ class _Epoch:
         self._fn = fn
         if self._iterators is None:
             self._iterators = self._shards.iterators()
+            self._steps = list(self._shards.skipped) or self._steps
             self._last_progress = time.monotonic()
         while len(self._in_flight) >= _STEPS_AHEAD * self._shards.coordinator.num_workers:
             self._take_result()
@@ -180,10 +223,19 @@ class _Epoch:
             self.step(self._fn)
         self._take_all_results()
 
+    def steps(self) -> list[int]:
+        """For each worker how many steps it has made in this epoch.
+
+        Waits for steps that have begun. Counts what was made before the job was started again.
+        """
+        self._take_all_results()
+        return list(self._steps)
+
     def _is_over(self) -> bool:
         if len(self._ended) == self._shards.coordinator.num_workers:
             return True
-        if time.monotonic() - self._last_progress < _LOST_SECONDS or not self._ended:
+        seconds = time.monotonic() - self._last_progress
+        if seconds < self._shards.coordinator.heartbeat_timeout or not self._ended:
             return False
         lost = sorted(set(range(self._shards.coordinator.num_workers)) - self._ended)
         logging.warning(
@@ -204,6 +256,7 @@ class _Epoch:
             self._shards.coordinator.lost.discard(worker)
             self._ended.discard(worker)
         if had_data:
+            self._steps[worker] += 1
             self._last_progress = time.monotonic()
         elif worker not in self._ended:
             self._ended.add(worker)
@@ -263,6 +316,19 @@ def _guard(fn: Any) -> Any:
         return _this_worker(), had_data, logs
 
     return guarded
+
+
+def _skip(steps: tuple[int, ...]) -> Any:
+    """Of an iterator, reads over what the worker that runs this has read before."""
+
+    @tf.function
+    def skip(iterator: Any) -> tf.Tensor:
+        count = tf.constant(steps)[_this_worker()]
+        for _ in tf.range(count):
+            iterator.get_next_as_optional()
+        return count
+
+    return skip
 
 
 def _this_worker() -> tf.Tensor:

@@ -8,6 +8,7 @@ rendezvous on its address.
 from __future__ import annotations
 
 import atexit
+import math
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,7 +17,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import horovod_rendezvous as rendezvous
-from tfdist.cluster import Cluster, Task, host_and_port
+from tfdist.checkpoints import Position
+from tfdist.cluster import host_and_port
 from tfdist.flags import JobFlags
 from tfdist.strategies import datasets
 from tfdist.strategies.base import NOT_WRAPPED, DatasetFunction, Job
@@ -33,14 +35,13 @@ except ImportError as error:
     ) from error
 
 
+_GLOO_TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
+
+
 class Horovod(Job):
     """Every rank with a copy of the variables; Horovod averages the gradients."""
 
     name = "horovod"
-
-    @classmethod
-    def binds_address(cls, cluster: Cluster, task: Task) -> bool:
-        return bool(cluster) and task == cluster.leader
 
     @property
     def is_chief(self) -> bool:
@@ -80,10 +81,23 @@ class Horovod(Job):
         with tf.Graph().as_default(), tf.compat.v1.Session(config=self.session_config) as session:
             return int(session.run(hvd.broadcast(tf.constant(number, tf.int64), root_rank=0)))
 
+    @property
+    def trainers(self) -> tuple[str, tuple[str, ...]]:
+        return str(hvd.rank()), tuple(map(str, range(hvd.size())))
+
+    @property
+    def board(self) -> rendezvous.KeyValueStore | None:
+        if hvd.size() == 1:
+            return None
+        return rendezvous.KeyValueStore(
+            os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"],
+            int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]),
+        )
+
     def engine_callbacks(self) -> list[tf.keras.callbacks.Callback]:
         return [_ClusterMetrics(), _AveragedStatistics()]
 
-    def start_equal(self, model: tf.keras.Model, epoch: int) -> int:
+    def start_equal(self, model: tf.keras.Model, position: Position) -> Position:
         """Gives every rank the epoch, the weights and the optimizer's state of rank 0.
 
         Raises:
@@ -98,12 +112,18 @@ class Horovod(Job):
         if callable(optimizer_variables):
             optimizer_variables = optimizer_variables()
         hvd.broadcast_variables([*model.variables, *optimizer_variables], root_rank=0)
-        return int(hvd.broadcast(tf.constant(epoch, tf.int64), root_rank=0))
+        step = self.step_of_epoch(position.steps)
+        agreed = hvd.broadcast(tf.constant([position.epoch, step], tf.int64), root_rank=0)
+        epoch, step = map(int, agreed)
+        return Position(epoch, (step,) * hvd.size() if step else (), hvd.size())
 
     def _set_up(self, options: JobFlags) -> None:
         self._averages = False
         if self.cluster:
             self._find_the_others()
+        if options.heartbeat_timeout is not None or _GLOO_TIMEOUT not in os.environ:
+            # Read in hvd.init(), in whole seconds.
+            os.environ[_GLOO_TIMEOUT] = str(math.ceil(self.heartbeat_timeout))
         hvd.init()
         gpus = use_devices(options.num_gpus)
         if gpus[0].startswith("GPU"):

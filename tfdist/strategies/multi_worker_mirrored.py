@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context as tf_context
+from tensorflow.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
 
+from tfdist.checkpoints import Position
 from tfdist.flags import JobFlags
 from tfdist.strategies import datasets
 from tfdist.strategies.base import DatasetFunction, Job
@@ -21,6 +24,23 @@ class MultiWorkerMirroredStrategy(TakesShards, tf.distribute.MultiWorkerMirrored
     """TensorFlow's, for datasets that are sharded already."""
 
 
+class KeyValueStore:
+    """The key-value store of TensorFlow's coordination service, as a `tfdist.preemption.Board`."""
+
+    def post(self, key: str, value: str) -> None:
+        with contextlib.suppress(tf.errors.AlreadyExistsError):
+            tf_context.context().set_config_key_value(key, value)
+
+    def read(self, key: str, seconds: float) -> str | None:
+        try:
+            # 0 milliseconds would be for ever.
+            milliseconds = max(1, round(1000 * seconds))
+            value: str = tf_context.context().get_config_key_value(key, milliseconds)
+        except tf.errors.DeadlineExceededError:
+            return None
+        return value
+
+
 class MultiWorkerMirrored(Job):
     """Every trainer with a copy of the variables; gradients meet in a ring or in NCCL."""
 
@@ -30,6 +50,8 @@ class MultiWorkerMirrored(Job):
         self._agreements = 0
         implementation = (options.all_reduce or "auto").upper()
         use_devices(options.num_gpus)
+        if len(self.cluster.trainers) > 1:
+            self._set_heartbeat(self.heartbeat_timeout)
         self.strategy = MultiWorkerMirroredStrategy(
             cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
                 tf.train.ClusterSpec(self.cluster.jobs()),
@@ -73,28 +95,47 @@ class MultiWorkerMirrored(Job):
         """True: variables that are summed when they are read take every task to save."""
         return True
 
-    def start_equal(self, model: tf.keras.Model, epoch: int) -> int:
-        self._check_equal("epoch", self._gather(epoch))
-        return epoch
+    def start_equal(self, model: tf.keras.Model, position: Position) -> Position:
+        epochs = self._gather(position.epoch)
+        steps = self._gather(self.step_of_epoch(position.steps))
+        pairs = zip(epochs, steps, strict=True)
+        self._check_equal([f"epoch {epoch} step {step}" for epoch, step in pairs])
+        return position
+
+    @property
+    def board(self) -> KeyValueStore | None:
+        return KeyValueStore() if len(self.cluster.trainers) > 1 else None
 
     def agreed(self, number: int) -> int:
         # Not by a collective: those of a session begin their counting where these would have been.
-        context = tf_context.context()
-        trainers = self.cluster.trainers
-        self._agreements += 1
-        names = [f"tfdist_agreement_{self._agreements}_{task}" for task in trainers]
-        if len(trainers) > 1:
-            context.set_config_key_value(names[trainers.index(self.task)], str(number))
-            numbers = [int(context.get_config_key_value(name)) for name in names]
-            self._check_equal("step", numbers)
+        if self.board is not None:
+            self._agreements += 1
+            key = f"tfdist_agreement_{self._agreements}"
+            self.board.post(f"{key}.{self.task}", str(number))
+            numbers = [
+                self.board.read(f"{key}.{task}", self._options.startup_timeout)
+                for task in self.cluster.trainers
+            ]
+            self._check_equal([f"step {number}" for number in numbers])
         return number
 
-    def _check_equal(self, unit: str, numbers: list[int]) -> None:
-        if len(set(numbers)) > 1:
-            found = ", ".join(
-                f"{task} {unit} {number}"
-                for task, number in zip(self.cluster.trainers, numbers, strict=True)
-            )
+    def _set_heartbeat(self, seconds: float) -> None:
+        """As TensorFlow does it when the strategy is built, and with the flag's time."""
+        jobs = self.cluster.jobs()
+        leader = self.cluster.leader
+        tf_context.context().configure_coordination_service(
+            service_type="standalone",
+            service_leader=f"/job:{leader.type}/replica:0/task:{leader.index}",
+            heartbeat_timeout_in_ms=round(1000 * seconds),
+            coordinated_jobs=[
+                CoordinatedJob(name=name, num_tasks=len(hosts)) for name, hosts in jobs.items()
+            ],
+        )
+
+    def _check_equal(self, places: list[str]) -> None:
+        if len(set(places)) > 1:
+            pairs = zip(self.cluster.trainers, places, strict=True)
+            found = ", ".join(f"{task} {place}" for task, place in pairs)
             raise RuntimeError(
                 f"The tasks found different checkpoints to go on from ({found}): the output "
                 "directory must be one that they all share."

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfdist.cluster import host_and_port
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
+from tfdist.preemption import EXIT_PREEMPTED
 from tfdist.strategies import datasets
 from tfdist.strategies.base import DatasetFunction, Job
 from tfdist.strategies.devices import use_devices
@@ -50,14 +51,30 @@ class ParameterServer(Job):
         shards = [(examples + index) // workers for index in range(workers)]
         return sum(-(-shard // batch) for shard in shards)
 
+    @property
+    def sees_steps(self) -> bool:
+        return False
+
+    def step_of_epoch(self, steps: Sequence[int]) -> int:
+        return sum(steps)
+
+    def before_steps(self, call: Callable[[Callable[[], Sequence[int]]], None]) -> None:
+        self._coordinator.before_step = lambda epoch: call(epoch.steps)
+
+    def go_on(self, model: tf.keras.Model, epochs: int, steps: Sequence[int]) -> None:
+        self._coordinator.start_at(epochs, steps)
+
     def serve(self) -> None:
         if not self.serves:
             super().serve()
         leader = self.cluster.leader
         address = self.cluster.address(leader)
         print(f"tfdist: {self.task} serves until {leader} at {address} has ended", file=sys.stderr)
-        wait_for_end(address)
+        with self.preemption.serving():
+            wait_for_end(address)
         print(f"tfdist: {leader} has ended, and so does {self.task}", file=sys.stderr)
+        if self.preemption.is_requested:
+            sys.exit(EXIT_PREEMPTED)
 
     def _set_up(self, options: JobFlags) -> None:
         if not self.cluster.worker:
@@ -91,9 +108,10 @@ class ParameterServer(Job):
             )
             if partitions > 1
             else None,
+            heartbeat_timeout=self.heartbeat_timeout,
         )
         # Keras asks for the strategy's coordinator, of which there is one, and finds this.
-        EpochCoordinator(self.strategy)
+        self._coordinator = EpochCoordinator(self.strategy)
 
     def _distribute(self, dataset_fn: DatasetFunction, training: bool) -> tf.data.Dataset:
         workers = len(self.cluster.worker)
@@ -108,7 +126,7 @@ class ParameterServer(Job):
             )
             for worker in range(workers)
         )
-        shards = datasets.Shards(makers[0](), makers)
+        shards = datasets.Shards(makers[0](), makers, trains=training)
         finite = int(shards.local.cardinality()) != datasets.INFINITE
         return datasets.for_keras(shards, datasets.UNKNOWN if finite else datasets.INFINITE)
 

@@ -1,0 +1,189 @@
+"""SIGTERM and SIGUSR1: every task saves at one common step, leaves, and later goes on from there.
+
+The run that was cut off ends with the weights of one that was not, bit for bit.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from subprocess import Popen
+
+import numpy as np
+import pytest
+
+from tests.cluster.processes import (
+    PROGRAM,
+    ROOT,
+    Ended,
+    Tasks,
+    by_flags,
+    by_tf_config,
+    cluster_of,
+    directories,
+    launch,
+    results,
+    run_by_hand,
+)
+from tfdist.cluster import Cluster
+from tfdist.launch.local import hold_ports
+from tfdist.preemption import EXIT_PREEMPTED
+
+pytestmark = pytest.mark.timeout(240)
+
+FLAGS = ["--shuffle", "--epochs=2", "--examples=801", "--batch_size=1", "--save_steps=50"]
+
+# The options of `tfdist run`; the tasks of the job; those among them that must end with the code.
+JOBS: dict[str, tuple[list[str], Cluster]] = {
+    "one_device": ([], Cluster()),
+    "mirrored": (["--num_cpu_devices=2"], Cluster()),
+    "multi_worker_mirrored": ([], cluster_of(range(1, 3), workers=2)),
+    "horovod": ([], cluster_of(range(1, 3), workers=2)),
+    "parameter_server": ([], cluster_of(range(1, 4), chief=1, workers=1, ps=1)),
+}
+
+
+def options(strategy: str) -> list[str]:
+    cluster = JOBS[strategy][1]
+    tasks = [f"--workers={len(cluster.worker)}"] if cluster else []
+    if cluster.ps:
+        tasks += ["--ps=1", "--chief"]
+    return [f"--strategy={strategy}", *tasks]
+
+
+class Strike:
+    """Sends a signal when the second checkpoint is there."""
+
+    def __init__(self, path: Path, number: int, names: tuple[str, ...]) -> None:
+        self._output = path / "output"
+        self._number = number
+        self._names = names
+        self._has_struck = False
+
+    def __call__(self, processes: Mapping[str, Popen[str]], _: Mapping[str, Path]) -> None:
+        if not self._has_struck and len(list(self._output.rglob("*.index"))) >= 2:
+            for name in self._names:
+                os.kill(processes[name].pid, self._number)
+            self._has_struck = True
+
+
+def struck(path: Path, number: int, *job: str) -> Ended:
+    """How `tfdist run` ends that is sent the signal in mid-training."""
+    command = [sys.executable, "-m", "tfdist.cli", "run", *job, *directories(path)]
+    tasks: Tasks = {"tfdist": (command, {})}
+    return run_by_hand(path, tasks, deadline=60, watch=Strike(path, number, ("tfdist",)))["tfdist"]
+
+
+def check_equal(found: Path, expected: Path) -> None:
+    for name, task in results(expected).items():
+        np.testing.assert_array_equal(results(found)[name]["weights"], task["weights"])
+        assert results(found)[name]["steps"] == task["steps"]
+
+
+def step_saved(output: str) -> tuple[int, int]:
+    match = re.search(r"saved after step (\d+) of epoch (\d+)", output)
+    assert match, output
+    return int(match[1]), int(match[2])
+
+
+@pytest.mark.parametrize("strategy", JOBS)
+def test_a_launcher_that_is_told_to_end_lets_its_tasks_save(tmp_path: Path, strategy: str) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    job = [*options(strategy), PROGRAM, *JOBS[strategy][0], *FLAGS]
+    ended = launch(whole, *job, *directories(whole), deadline=90)
+    assert ended.code == 0, ended.output
+
+    first = struck(cut, signal.SIGTERM, *job)
+    assert first.code == EXIT_PREEMPTED, first.output
+    step, epoch = step_saved(first.output)
+    assert step, "it should have been cut off within an epoch"
+    assert "Traceback" not in first.output
+
+    second = launch(cut, *job, *directories(cut), deadline=90)
+    assert second.code == 0, second.output
+    assert f"going on after step {step} of epoch {epoch} of 2" in second.output
+    check_equal(cut, whole)
+
+
+def by_hand(strategy: str, path: Path, ports: tuple[int, ...]) -> Tasks:
+    old = JOBS[strategy][1]
+    cluster = cluster_of(ports, chief=len(old.chief), workers=len(old.worker), ps=len(old.ps))
+    arguments = [f"--strategy={strategy}", *FLAGS, *directories(path)]
+    return (by_tf_config if strategy == "horovod" else by_flags)(cluster, arguments)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "number", "names"),
+    [
+        ("multi_worker_mirrored", signal.SIGUSR1, ("worker:1",)),
+        ("multi_worker_mirrored", signal.SIGTERM, ("worker:0", "worker:1")),
+        ("horovod", signal.SIGTERM, ("worker:1",)),
+        ("horovod", signal.SIGUSR1, ("worker:0", "worker:1")),
+        ("parameter_server", signal.SIGTERM, ("chief:0", "worker:0", "ps:0")),
+    ],
+)
+def test_one_signalled_task_takes_the_others_along(
+    tmp_path: Path, strategy: str, number: int, names: tuple[str, ...]
+) -> None:
+    with hold_ports(3) as ports:
+        tasks = by_hand(strategy, tmp_path, ports)
+        strike = Strike(tmp_path, number, names)
+        ended = run_by_hand(tmp_path / "first", tasks, deadline=60, watch=strike)
+    for name, task in ended.items():
+        assert task.code == EXIT_PREEMPTED, f"{name}: {task.output}"
+    saved = "".join(task.output for task in ended.values())
+    step, epoch = step_saved(saved)
+    assert saved.count("saved after step") == 1
+    with hold_ports(3) as ports:
+        tasks = by_hand(strategy, tmp_path, ports)
+        again = run_by_hand(tmp_path / "second", tasks, deadline=90)
+    for name, task in again.items():
+        assert task.code == 0, f"{name}: {task.output}"
+    output = "".join(task.output for task in again.values())
+    assert f"going on after step {step} of epoch {epoch} of 2" in output
+
+
+@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "horovod"])
+def test_a_job_that_was_killed_goes_on_within_the_epoch(tmp_path: Path, strategy: str) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    job = [*options(strategy), PROGRAM, *FLAGS, "--noknown_size"]
+    assert launch(whole, *job, *directories(whole), deadline=90).code == 0
+
+    assert struck(cut, signal.SIGKILL, *job).code == -signal.SIGKILL
+
+    second = launch(cut, *job, *directories(cut), deadline=90)
+    assert second.code == 0, second.output
+    assert re.search(r"going on after step \d+ of epoch 1 of 2", second.output)
+    check_equal(cut, whole)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        "--strategy=one_device",
+        "--strategy=multi_worker_mirrored --workers=2",
+        "--strategy=horovod --workers=2",
+        "--strategy=parameter_server --ps=1 --workers=2",
+        "--strategy=parameter_server --ps=1 --workers=2 --chief --evaluator SYNC",
+    ],
+)
+def test_estimators_save_and_go_on_too(tmp_path: Path, job: str) -> None:
+    options = job.removesuffix(" SYNC")
+    program = str(ROOT / "tests" / "cluster" / "estimator_program.py")
+    command = [*options.split(), program, "--max_steps=150", "--step_seconds=0.02"]
+    if " SYNC" in job:
+        command.append("--sync")
+    first = struck(tmp_path, signal.SIGTERM, *command)
+    assert first.code == EXIT_PREEMPTED, first.output
+    match = re.search(r"saved at step (\d+), leaving", first.output)
+    assert match, first.output
+    assert 10 <= int(match[1]) < 150
+    assert "Traceback" not in first.output
+
+    second = launch(tmp_path, *command, *directories(tmp_path), deadline=90)
+    assert second.code == 0, second.output
+    assert f"going on from step {match[1]}" in second.output

@@ -1,0 +1,170 @@
+"""What is wrong with a configuration on the face of it, before any other task is asked.
+
+check_addresses(cluster)                 # two tasks at one address, loopback among machines
+check_port(cluster, task)                # somebody else has this task's port
+listener = open_port(cluster, task)      # or: have it, as TensorFlow would
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+
+from tfdist.cluster import Cluster, Task, host_and_port
+from tfdist.errors import UsageError
+
+# A name that takes longer is looked up again in the meeting.
+_RESOLVE_SECONDS = 2.0
+
+# The addresses of a host, as text; none where its name does not resolve.
+Resolve = Callable[[str], frozenset[str]]
+
+
+def resolve(host: str) -> frozenset[str]:
+    """The IP addresses of a host, without duplicates; none where its name does not resolve."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return frozenset()
+    return frozenset(_plain(str(sockaddr[0])) for *_, sockaddr in found)
+
+
+def is_of_this_machine(address: str) -> bool:
+    """Whether an IP address is one of this machine's."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+            return True
+    except OSError:
+        return False
+
+
+def check_addresses(
+    cluster: Cluster,
+    *,
+    resolve: Resolve = resolve,
+    is_of_this_machine: Callable[[str], bool] = is_of_this_machine,
+) -> None:
+    """Checks the addresses of the tasks against each other.
+
+    Names that do not resolve, or not within two seconds, are left to the meeting.
+
+    Raises:
+      UsageError: two tasks have the same address under different names; or a task has a loopback
+        address and another one is on another machine, from which it means that machine itself.
+    """
+    tasks = cluster.tasks()
+    places = {task: host_and_port(cluster.address(task)) for task in tasks}
+    resolved = _resolve_all({host for host, _ in places.values()}, resolve)
+    owners: dict[tuple[str, int], Task] = {}
+    for task, (host, port) in places.items():
+        for ip in sorted(resolved[host]):
+            owner = owners.setdefault((ip, port), task)
+            if owner != task:
+                raise UsageError(
+                    f"address of {task}",
+                    received=cluster.address(task),
+                    accepted="an address that no other task has",
+                    remedy=f"{owner} has it already, as {cluster.address(owner)}: give each task "
+                    "its own port.",
+                )
+    loopback = [task for task, (host, _) in places.items() if _is_loopback(host)]
+    if not loopback:
+        return
+    for task, (host, _) in places.items():
+        if task in loopback or not resolved[host]:
+            continue
+        if not any(map(is_of_this_machine, resolved[host])):
+            raise UsageError(
+                f"address of {loopback[0]}",
+                received=cluster.address(loopback[0]),
+                accepted=f"an address that other machines reach: {task} is at "
+                f"{cluster.address(task)}",
+                remedy="Give the machine's own name or address; on another machine this one means "
+                "that machine itself.",
+            )
+
+
+def check_port(cluster: Cluster, task: Task) -> None:
+    """Refuses a port that another process listens on; TensorFlow says so on stderr alone.
+
+    Raises:
+      UsageError: the port of `task` cannot be bound.
+    """
+    _bind(cluster, task).close()
+
+
+def open_port(cluster: Cluster, task: Task) -> socket.socket:
+    """A socket that listens on the port of `task`, on all interfaces, as TensorFlow will.
+
+    Raises:
+      UsageError: the port cannot be bound.
+    """
+    listener = _bind(cluster, task)
+    try:
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise _refused(cluster, task, error) from None
+    return listener
+
+
+def _bind(cluster: Cluster, task: Task) -> socket.socket:
+    _, port = host_and_port(cluster.address(task))
+    dual = socket.has_dualstack_ipv6()
+    listener = socket.socket(socket.AF_INET6 if dual else socket.AF_INET)
+    try:
+        if dual:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        # As gRPC does, so that a port which is only held for this task counts as free.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("", port))
+    except OSError as error:
+        listener.close()
+        raise _refused(cluster, task, error) from None
+    return listener
+
+
+def _refused(cluster: Cluster, task: Task, error: OSError) -> Exception:
+    if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+        return error
+    return UsageError(
+        f"address of {task}",
+        received=cluster.address(task),
+        accepted="a port that this process may bind",
+        remedy=f"{error.strerror}: choose another port, or end the process that has it.",
+    )
+
+
+def _resolve_all(hosts: set[str], resolve: Resolve) -> dict[str, frozenset[str]]:
+    pool = ThreadPoolExecutor(max_workers=32)
+    lookups = {host: pool.submit(resolve, host) for host in hosts}
+    wait(lookups.values(), timeout=_RESOLVE_SECONDS)
+    pool.shutdown(wait=False, cancel_futures=True)
+    return {
+        host: lookup.result() if lookup.done() and not lookup.cancelled() else frozenset()
+        for host, lookup in lookups.items()
+    }
+
+
+def _plain(address: str) -> str:
+    """`::ffff:10.0.0.1` as `10.0.0.1`: one place in two notations."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return str(mapped or ip)
+
+
+def _is_loopback(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,215 @@
+"""Goes on where a training stood, saves on the way, and leaves when it is told to.
+
+    model.fit(…, callbacks=[…, resume(job, OutputDirectory("/shared/run1"), keep=5)])
+
+Where a training stands is a `checkpoints.Position`: also in mid-epoch, so that a job that goes on
+neither repeats nor skips an example.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+from absl import logging
+
+from tfdist import checkpoints, output_directory
+from tfdist.checkpoints import Position
+from tfdist.output_directory import OutputDirectory
+from tfdist.preemption import EXIT_PREEMPTED
+
+if TYPE_CHECKING:
+    from tfdist.strategies.base import Job
+
+Logs = dict[str, Any]
+
+
+def resume(
+    job: Job, output: OutputDirectory, *, keep: int, save_steps: int | None = None
+) -> Resume:
+    """The callback for this job; the arguments are those of `Job.callbacks`."""
+    kind = ResumeByStep if job.sees_steps else Resume
+    return kind(job, output, keep=keep, save_steps=save_steps)
+
+
+class Resume(tf.keras.callbacks.Callback):
+    """Goes on from the newest checkpoint, saves one after each epoch and the model at the end.
+
+    Where Keras does not see the steps, the job calls before each of them.
+    """
+
+    def __init__(
+        self, job: Job, output: OutputDirectory, *, keep: int, save_steps: int | None
+    ) -> None:
+        super().__init__()
+        self._job = job
+        self._output = output
+        self._keep = keep
+        self._save_steps = save_steps
+        self._finished = 0
+        self._has_trained = False
+        self._steps = 0
+        self._saved = 0
+        self._leaving = ExitStack()
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        if self._job.is_chief:
+            output_directory.remove_leftovers(self._output.path)
+            output_directory.remove_leftovers(self._output.checkpoints)
+        checkpoints.build(self.model, self._job.element_spec)
+        self._checkpointer = checkpoints.Checkpointer(
+            self.model,
+            self._output.checkpoints,
+            writes=self._job.is_chief,
+            keep=self._keep,
+            io_device=self._job.io_device,
+        )
+        epochs = self.params["epochs"]
+        self._finished = self._checkpointer.restore()
+        position = self._within_epoch(self._checkpointer.position)
+        if checkpoints.is_complete(self._output, self._finished, epochs):
+            position = Position(epochs)
+        # Agreed on by all tasks, because one that trains without the others waits for ever.
+        start = self._job.start_equal(self.model, position)
+        step = self._job.step_of_epoch(start.steps)
+        if start.epoch >= epochs:
+            self._say(f"training is complete after {self._finished} epochs")
+        elif step:
+            self._say(f"going on after step {step} of epoch {start.epoch + 1} of {epochs}")
+        elif start.epoch:
+            self._say(f"going on after epoch {start.epoch} of {epochs}")
+        if start.epoch < epochs:
+            if self._job.is_chief:
+                self._output.done.unlink(missing_ok=True)
+            self._go_on(start)
+        self._saved = self._updates()
+        # Where Keras's own BackupAndRestore tells `fit` the epoch and the step to start with.
+        self.model._training_state = _StartingPoint(start.epoch, step)
+        self._leaving.enter_context(
+            self._job.preemption.watched(*self._job.trainers, self._job.board)
+        )
+        self._job.before_steps(self._before_step)
+
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+        self._finished = epoch
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        self._finished = epoch + 1
+        self._has_trained = True
+        self._save()
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        epochs = self.params["epochs"]
+        self._leaving.close()
+        self._checkpointer.close()
+        self.model._training_state = None
+        if self._job.saves and (self._has_trained or not self._output.saved_model.exists()):
+            checkpoints.export(
+                self.model,
+                self._output,
+                writes=self._job.is_chief,
+                io_device=self._job.io_device,
+            )
+        if not self._has_trained or self._finished >= epochs or self.model.stop_training:
+            if self._job.is_chief:
+                checkpoints.mark_done(self._output, self._finished, epochs)
+        else:
+            self._say(f"fit ended early, after epoch {self._finished} of {epochs}")
+
+    def _before_step(self, steps: Callable[[], Sequence[int]]) -> None:
+        if self._job.preemption.leaves():
+            self._leave(steps())
+        if self._save_steps and self._steps and self._steps % self._save_steps == 0:
+            self._save(steps())
+        self._steps += 1
+
+    def _within_epoch(self, position: Position) -> Position:
+        """`position` as this job can take it up: the same data must be dealt out the same way."""
+        if not position.steps:
+            return position
+        dealt = (position.replicas, len(position.steps))
+        if dealt != (self._job.num_replicas, self._job.num_input_pipelines):
+            if self._job.is_chief:
+                logging.warning(
+                    "The checkpoint is of a job with %d replicas and %d shards of the data: epoch "
+                    "%d begins anew with all of its data.",
+                    *dealt,
+                    position.epoch + 1,
+                )
+            return Position(position.epoch)
+        step = self._job.step_of_epoch(position.steps)
+        if self._job.sees_steps and step >= (self.params["steps"] or self._job.count_steps()):
+            return Position(position.epoch + 1)
+        return position
+
+    def _go_on(self, start: Position) -> None:
+        # A dataset without end begins anew: to find the place in it may take as long as training.
+        if not self._job.is_infinite:
+            self._job.go_on(self.model, start.epoch, start.steps)
+
+    def _save(self, steps: Sequence[int] = ()) -> None:
+        updates = self._updates()
+        # What the end of an epoch has saved is not saved again before the next one's first step.
+        if self._job.saves and (updates != self._saved or not steps):
+            position = Position(self._finished, tuple(steps), self._job.num_replicas)
+            self._checkpointer.save(position, number=updates)
+            self._saved = updates
+
+    def _leave(self, steps: Sequence[int]) -> None:
+        self._save(steps)
+        self._checkpointer.close()
+        if self._job.is_chief:
+            print(
+                f"tfdist: saved after step {self._job.step_of_epoch(steps)} of epoch "
+                f"{self._finished + 1}, leaving with exit code {EXIT_PREEMPTED}",
+                file=sys.stderr,
+            )
+        sys.exit(EXIT_PREEMPTED)
+
+    def _updates(self) -> int:
+        return int(self.model.optimizer.iterations.numpy())
+
+    def _say(self, text: str) -> None:
+        if self._job.is_chief:
+            print(
+                f"tfdist: {text} and {self._updates()} steps in {self._output.path}",
+                file=sys.stderr,
+            )
+
+
+class ResumeByStep(Resume):
+    """`Resume` where Keras sees each step."""
+
+    # The logs of a step are not looked at, so that nothing waits for them.
+    _supports_tf_logs = True
+
+    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
+        if not self._job.preemption.begin_step():
+            self._leave(self._everywhere(batch))
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        done = batch + 1
+        if done == self.params["steps"]:
+            return  # The end of the epoch saves.
+        if self._job.preemption.leaves():
+            self._leave(self._everywhere(done))
+        if self._save_steps and done % self._save_steps == 0:
+            self._save(self._everywhere(done))
+
+    def _everywhere(self, steps: int) -> list[int]:
+        return [steps] * self._job.num_input_pipelines
+
+
+class _StartingPoint:
+    """What `fit` asks for the epoch and the step to start with."""
+
+    def __init__(self, epoch: int, step: int) -> None:
+        self._start = epoch, step
+
+    def maybe_load_initial_counters_from_ckpt(
+        self, steps_per_epoch: int | None, initial_epoch: int, mode: Any
+    ) -> tuple[int, int]:
+        return max(self._start, (initial_epoch, 0))
