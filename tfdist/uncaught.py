@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -23,10 +24,16 @@ from tfdist.errors import EXIT_FAILED, EXIT_USAGE, OutputError, UsageError
 #: Where a launcher wants to read of an uncaught exception.
 ERROR_FILE_VARIABLE = "TFDIST_ERROR_FILE"
 
+# How TensorFlow says which task it has lost: no sign of life, or a connection that broke.
+_LOST_TASK = re.compile(
+    r"(?:Error reported from|remote target) /job:(\w+)/(?:replica:0/)?task:(\d+)"
+)
+_LOST_RANK = "Horovod has been shut down"
+
 
 @dataclass(frozen=True)
 class Uncaught:
-    """An uncaught exception: its kind and first line, and when, in seconds since 1970."""
+    """An uncaught exception: what it says, in a line, and when, in seconds since 1970."""
 
     error: str
     time: float
@@ -55,11 +62,23 @@ def end_on_uncaught(error_file: str | None) -> None:
             code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
         else:
             print_traceback(kind, error, trace)
+            if lost := lost_peer(str(error)):
+                print(f"tfdist: error: {lost} was lost", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else code)
 
     sys.excepthook = end
+
+
+def lost_peer(message: str) -> str | None:
+    """The task whose loss TensorFlow or Horovod reports in an exception; None in any other.
+
+    Horovod does not know which rank it was.
+    """
+    if match := _LOST_TASK.search(message):
+        return f"{match[1]}:{match[2]}"
+    return "another rank" if _LOST_RANK in message else None
 
 
 def read_uncaught(error_file: Path) -> Uncaught | None:
@@ -71,7 +90,8 @@ def read_uncaught(error_file: Path) -> Uncaught | None:
 
 
 def _write(error_file: Path, kind: type[BaseException], error: BaseException) -> None:
-    first_line = next(iter(str(error).strip().splitlines()), "")
+    lost = lost_peer(str(error))
+    first_line = f"{lost} was lost" if lost else next(iter(str(error).strip().splitlines()), "")
     uncaught = Uncaught(f"{kind.__name__}: {first_line}".removesuffix(": "), time.time())
     beside = error_file.with_suffix(".new")
     try:

@@ -26,6 +26,7 @@ flags.DEFINE_bool("known_size", True, "Whether the datasets know their cardinali
 flags.DEFINE_bool("validate", False, "Validate after each epoch.")
 flags.DEFINE_integer("save_steps", None, "Save after so many steps, too.")
 flags.DEFINE_integer("fail_in_epoch", None, "Raise an error at the end of this epoch, from 1.")
+flags.DEFINE_string("fail_task", None, "The task that fails then; by default all.")
 flags.DEFINE_bool("input_layer", True, "Whether the model is built before it is trained.")
 flags.DEFINE_integer("units", 8, "Width of the hidden layer.")
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
@@ -54,8 +55,9 @@ class Seen(tf.keras.metrics.Metric):
 class Accounts(tf.keras.callbacks.Callback):
     """Remembers the counts of each epoch; they are read before validation resets them."""
 
-    def __init__(self) -> None:
+    def __init__(self, task: str) -> None:
         super().__init__()
+        self._task = task
         self.epochs: list[np.ndarray] = []
         self.logs: list[dict[str, float]] = []
 
@@ -68,7 +70,7 @@ class Accounts(tf.keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._read_counts()
         self.logs.append(dict(logs))
-        if FLAGS.fail_in_epoch == epoch + 1:
+        if FLAGS.fail_in_epoch == epoch + 1 and FLAGS.fail_task in (None, self._task):
             raise RuntimeError(f"failing in epoch {epoch + 1}, as it was asked to")
 
     def _read_counts(self) -> None:
@@ -128,7 +130,7 @@ def main(_: list[str]) -> None:
 
     if job.evaluates:
         return job.evaluate(model, eval_input, FLAGS.output_dir, epochs=FLAGS.epochs)
-    accounts = Accounts()
+    accounts = Accounts(str(job.task))
     callbacks = job.callbacks(
         FLAGS.output_dir,
         batch_size=job.global_batch_size(FLAGS.batch_size),

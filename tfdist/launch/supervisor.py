@@ -102,11 +102,11 @@ class Supervisor:
                 self._start_all()
                 while self._running or self._starts:
                     self._wait()
+                if self._cause is not None:
+                    self._say_cause(self._cause)
             finally:
                 self._kill()
                 self._selector.close()
-        if self._cause is not None:
-            self._say_cause(self._cause)
         return self._outcome or 0
 
     def _start_all(self) -> None:

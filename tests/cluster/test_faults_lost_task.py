@@ -1,0 +1,158 @@
+"""Tasks that are killed, stopped or raise an exception: the others learn of it; the job goes on.
+
+`tfdist run --max_restarts` ends with what an undisturbed job ends with.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from subprocess import Popen
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.cluster.processes import (
+    PROGRAM,
+    Ended,
+    Tasks,
+    by_flags,
+    cluster_of,
+    directories,
+    launch,
+    results,
+    run_by_hand,
+)
+from tfdist.launch.local import hold_ports
+
+pytestmark = pytest.mark.timeout(180)
+
+EPOCHS = 15
+FLAGS = ["--shuffle", f"--epochs={EPOCHS}", "--examples=41", "--heartbeat_timeout=5"]
+
+# The options of `tfdist run`, and its tasks in the order in which they are started.
+JOBS = {
+    "multi_worker_mirrored": (["--workers=2"], ["worker:0", "worker:1"]),
+    "horovod": (["--workers=2"], ["worker:0", "worker:1"]),
+    "parameter_server": (
+        ["--ps=1", "--workers=2", "--chief", "--evaluator"],
+        ["chief:0", "worker:0", "worker:1", "ps:0", "evaluator:0"],
+    ),
+}
+
+
+class Strike:
+    """Sends one of the launcher's tasks a signal, once, in mid-training."""
+
+    def __init__(self, path: Path, position: int, number: int) -> None:
+        self._path = path
+        self._position = position
+        self._number = number
+        self._has_struck = False
+
+    def __call__(self, processes: Mapping[str, Popen[str]], _: Mapping[str, Path]) -> None:
+        saved = len(list((self._path / "output" / "checkpoints").glob("*.index")))
+        if saved >= 3 and not self._has_struck:
+            tasks = psutil.Process(processes["tfdist"].pid).children()
+            # In the order of their numbers, which is that of their starts.
+            pids = sorted(task.pid for task in tasks)
+            os.kill(pids[self._position], self._number)
+            self._has_struck = True
+
+
+def strike(path: Path, strategy: str, task: str, number: int, *flags: str) -> Ended:
+    options, tasks = JOBS[strategy]
+    command = [sys.executable, "-m", "tfdist.cli", "run", f"--strategy={strategy}", *options]
+    command += [*flags, PROGRAM, *FLAGS, *directories(path)]
+    job: Tasks = {"tfdist": (command, {})}
+    watch = Strike(path, tasks.index(task), number)
+    return run_by_hand(path, job, deadline=120, watch=watch)["tfdist"]
+
+
+@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "horovod"])
+def test_an_all_reduce_job_that_loses_a_task_ends_as_if_it_had_not(
+    tmp_path: Path, strategy: str
+) -> None:
+    whole, struck = tmp_path / "whole", tmp_path / "struck"
+    options = [f"--strategy={strategy}", *JOBS[strategy][0]]
+    assert launch(whole, *options, PROGRAM, *FLAGS, *directories(whole), deadline=90).code == 0
+
+    ended = strike(struck, strategy, "worker:1", signal.SIGKILL, "--max_restarts=1")
+    assert ended.code == 0, ended.output
+    assert "worker:1 was killed by signal 9 (Killed), restart 1 of 1 of all tasks" in ended.output
+    assert "going on after epoch" in ended.output
+    for name, task in results(whole).items():
+        np.testing.assert_array_equal(results(struck)[name]["weights"], task["weights"])
+
+
+@pytest.mark.parametrize(
+    ("task", "restarted"),
+    [
+        ("chief:0", " of all tasks"),
+        ("ps:0", " of all tasks"),
+        ("worker:1", " in 1 s"),
+        ("evaluator:0", " in 1 s"),
+    ],
+)
+def test_a_parameter_server_job_goes_on_when_a_task_is_lost(
+    tmp_path: Path, task: str, restarted: str
+) -> None:
+    ended = strike(tmp_path, "parameter_server", task, signal.SIGKILL, "--max_restarts=1")
+    assert ended.code == 0, ended.output
+    assert f"{task} was killed by signal 9 (Killed), restart 1 of 1{restarted}" in ended.output
+    (found,) = results(tmp_path).values()
+    last_epoch = found["counts"][-1]
+    if task == "worker:1":
+        # An epoch may end without its shard, while it is away.
+        last_epoch = last_epoch[0::2]
+    np.testing.assert_array_equal(last_epoch, 1)
+    evaluated = (tmp_path / "output" / "eval_metrics.jsonl").read_text().splitlines()
+    assert f'"epoch": {EPOCHS},' in evaluated[-1]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "lost"),
+    [("multi_worker_mirrored", "worker:1 was lost"), ("horovod", "another rank was lost")],
+)
+def test_a_stopped_task_counts_as_lost_after_the_heartbeat(
+    tmp_path: Path, strategy: str, lost: str
+) -> None:
+    ended = strike(tmp_path, strategy, "worker:1", signal.SIGSTOP)
+    assert ended.code == 1, ended.output
+    assert f"{lost}), ending worker:1" in ended.output
+
+
+def test_one_exception_ends_the_launched_job_and_is_shown_once(tmp_path: Path) -> None:
+    fails = ["--fail_in_epoch=3", "--fail_task=worker:1"]
+    ended = launch(
+        tmp_path,
+        "--strategy=multi_worker_mirrored",
+        "--workers=2",
+        PROGRAM,
+        *FLAGS,
+        *fails,
+        *directories(tmp_path),
+        deadline=60,
+    )
+    assert ended.code == 1
+    assert ended.output.count("failing in epoch 3, as it was asked to\n") == 1
+    first_traceback = ended.output.index("Traceback")
+    assert ended.output[:first_traceback].endswith("[worker:1] ")
+    assert "worker:1 failed with exit code 1 (RuntimeError: failing in epoch 3" in ended.output
+
+
+@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "horovod"])
+def test_the_others_end_when_one_has_an_exception(tmp_path: Path, strategy: str) -> None:
+    arguments = [f"--strategy={strategy}", *FLAGS, *directories(tmp_path)]
+    with hold_ports(2) as ports:
+        tasks = by_flags(cluster_of(ports, workers=2), arguments)
+        command, environment = tasks["worker:1"]
+        tasks["worker:1"] = ([*command, "--fail_in_epoch=3"], environment)
+        ended = run_by_hand(tmp_path / "logs", tasks, deadline=90)
+    assert [task.code for task in ended.values()] == [1, 1]
+    assert ended["worker:0"].time - ended["worker:1"].time < 10
+    assert "was lost" in ended["worker:0"].output

@@ -1,0 +1,30 @@
+"""What an exception says of a task that was lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfdist.uncaught import lost_peer
+
+
+@pytest.mark.parametrize(
+    ("message", "peer"),
+    [
+        (
+            "{{function_node x_device_/job:worker/replica:0/task:0}} Collective ops is "
+            "aborted by: Error reported from /job:worker/task:1: /job:worker/replica:0/task:1 "
+            "heartbeat timeout.",
+            "worker:1",
+        ),
+        (
+            "{{function_node x_device_/job:worker/replica:0/task:1}} failed to connect "
+            "to all addresses\nAdditional GRPC error information from remote target "
+            "/job:chief/replica:0/task:0 while calling /tensorflow.WorkerService/RecvBuf:",
+            "chief:0",
+        ),
+        ("Horovod has been shut down. This was caused by an exception on one", "another rank"),
+        ("Graph execution error at /job:worker/replica:0/task:0/device:CPU:0", None),
+    ],
+)
+def test_the_lost_task_is_named(message: str, peer: str | None) -> None:
+    assert lost_peer(message) == peer
