@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from tfdist.strategies.parameter_server import wait_for_end
+from tfdist.strategies.serving import wait_for_end
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,10 @@ from typing import Any, NoReturn
 
 from tfdist import strategies
 from tfdist.cluster import Cluster, Task
-from tfdist.discovery import ClusterFlags, discover, from_flags
+from tfdist.discovery import ClusterFlags, Discovery, discover, from_flags, from_tf_config
 from tfdist.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, UsageError, exit_on_usage_error
 from tfdist.launch import local
-from tfdist.launch.spec import JobSpec, plan
+from tfdist.launch.spec import JobSpec, command_of, plan, plan_one
 from tfdist.launch.supervisor import Supervision
 from tfdist.version import __version__
 
@@ -59,29 +59,59 @@ def _run(arguments: argparse.Namespace) -> int:
             accepted="the path of a Python script, or -m and the name of a module",
             remedy="Correct the path: there is no such file.",
         )
+    supervision = Supervision(
+        grace_period=arguments.grace_period,
+        max_restarts=arguments.max_restarts,
+        restart_delay=arguments.restart_delay,
+    )
+    found = _one_task(arguments)
+    if found is not None:
+        command = command_of(
+            sys.executable, arguments.script, arguments.args, module=arguments.module
+        )
+        task = plan_one(found, command, arguments.strategy)
+        if arguments.dry_run:
+            print(f"[{task.name}] {task.shell()}")
+            return EXIT_OK
+        return local.run_one(found, task, environ=os.environ, supervision=supervision)
     job = JobSpec(
         python=sys.executable,
         script=arguments.script,
         args=tuple(arguments.args),
         module=arguments.module,
         strategy=arguments.strategy,
-        ps=arguments.ps,
-        workers=arguments.workers,
+        ps=arguments.ps or 0,
+        workers=1 if arguments.workers is None else arguments.workers,
         chief=arguments.chief,
         evaluator=arguments.evaluator,
     )
     if not arguments.dry_run:
-        supervision = Supervision(
-            grace_period=arguments.grace_period,
-            max_restarts=arguments.max_restarts,
-            restart_delay=arguments.restart_delay,
-        )
         return local.launch(job, environ=os.environ, supervision=supervision)
     with local.hold_ports(job.num_ports) as ports:
         tasks = plan(job, ports=ports, cores=local.available_cores(), environ=os.environ)
     for task in tasks:
         print(f"[{task.name}] {task.shell()}")
     return EXIT_OK
+
+
+def _one_task(arguments: argparse.Namespace) -> Discovery | None:
+    """The task to run on this machine, of a job that spans machines; None for a whole job here."""
+    numbers = ("ps", "workers", "chief", "evaluator")
+    given = [f"--{name}" for name in numbers if getattr(arguments, name) not in (None, False)]
+    found = from_flags(_read_cluster_flags(arguments))
+    if found is not None and given:
+        raise UsageError(
+            given[0],
+            received=f"it and --job_name={found.task.type}",
+            accepted="either the tasks of a whole job, or one task of a cluster",
+            remedy="Leave one of them out.",
+        )
+    if found is None and not given:
+        found = from_tf_config(os.environ)
+    if found is not None:
+        name = strategies.named(arguments.strategy, os.environ, found.cluster, found.source)
+        strategies.check(name, found.cluster, found.source)
+    return found
 
 
 def _render(arguments: argparse.Namespace) -> int:
@@ -115,8 +145,7 @@ def _check(arguments: argparse.Namespace) -> int:
     # Here, because it takes longer to load than all else.
     from tfdist import preflight
 
-    flags = {item.name: getattr(arguments, item.name) for item in fields(ClusterFlags)}
-    found = discover(ClusterFlags(**flags), os.environ)
+    found = discover(_read_cluster_flags(arguments), os.environ)
     cluster, task = found.cluster, found.task
     name = strategies.named(arguments.strategy, os.environ, cluster, found.source)
     strategies.check(name, cluster, found.source)
@@ -177,8 +206,9 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run",
         help="run a training script as a job of several processes on this machine",
-        description="Runs SCRIPT as a job of several processes on this machine. The first task "
-        "that fails ends the others; its exit code is that of the command.",
+        description="Runs SCRIPT as a job of several processes on this machine; or, where flags "
+        "or TF_CONFIG give a cluster, the one task of it that belongs to this machine. The first "
+        "task that fails ends the others; its exit code is that of the command.",
         usage="%(prog)s [options] SCRIPT [ARGS ...]",
         allow_abbrev=False,
     )
@@ -190,8 +220,8 @@ def _parser() -> argparse.ArgumentParser:
         help=f"auto (default), {', '.join(strategies.NAMES)}; auto is parameter_server with ps, "
         "multi_worker_mirrored with several tasks that train, else one_device",
     )
-    _flag(run, "ps", type=int, default=0, metavar="N", help="parameter servers (default 0)")
-    _flag(run, "workers", type=int, default=1, metavar="N", help="workers (default 1)")
+    _flag(run, "ps", type=int, metavar="N", help="parameter servers (default 0)")
+    _flag(run, "workers", type=int, metavar="N", help="workers (default 1)")
     _flag(
         run,
         "chief",
@@ -205,6 +235,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="one more task, which evaluates the checkpoints",
     )
+    _cluster_flags(run)
     _flag(
         run,
         "grace_period",
@@ -283,15 +314,7 @@ def _parser() -> argparse.ArgumentParser:
         "tasks do not meet, 2: the configuration cannot be used.",
         allow_abbrev=False,
     )
-    _flag(check, "job_name", metavar="NAME", help="the job that this task belongs to")
-    _flag(check, "task_index", metavar="N", help="the index of this task within its job, from 0")
-    for name in ("worker", "chief", "ps"):
-        _flag(
-            check,
-            f"{name}_hosts",
-            metavar="HOST:PORT,...",
-            help=f"the addresses of the job {name!r}, separated by commas",
-        )
+    _cluster_flags(check)
     _flag(check, "strategy", default="auto", metavar="NAME", help="the strategy to train under")
     _flag(
         check,
@@ -326,6 +349,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     data.set_defaults(run=_data)
     return parser
+
+
+def _read_cluster_flags(arguments: argparse.Namespace) -> ClusterFlags:
+    names = [item.name for item in fields(ClusterFlags)]
+    return ClusterFlags(**{name: getattr(arguments, name) for name in names})
+
+
+def _cluster_flags(parser: argparse.ArgumentParser) -> None:
+    _flag(parser, "job_name", metavar="NAME", help="the job that this task belongs to")
+    _flag(parser, "task_index", metavar="N", help="the index of this task within its job, from 0")
+    for name in ("worker", "chief", "ps"):
+        _flag(
+            parser,
+            f"{name}_hosts",
+            metavar="HOST:PORT,...",
+            help=f"the addresses of the job {name!r}, separated by commas",
+        )
 
 
 def _flag(parser: argparse.ArgumentParser, name: str, **options: Any) -> None:

@@ -16,6 +16,7 @@ from absl import logging
 from tfdist import preflight, runtime, strategies
 from tfdist.discovery import Discovery, discover
 from tfdist.errors import EXIT_FAILED, UsageError, exit_on_usage_error
+from tfdist.farewell import SUPERVISED_VARIABLE
 from tfdist.flags import JobFlags, read_flags
 from tfdist.uncaught import ERROR_FILE_VARIABLE, end_on_uncaught
 
@@ -121,6 +122,7 @@ def create(
         options,
         for_estimators=estimator,
         leader_evaluates=leader_evaluates,
+        is_supervised=SUPERVISED_VARIABLE in environ,
     )
 
 

@@ -17,11 +17,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 
-from tfdist import horovod_rendezvous
+from tfdist import farewell, horovod_rendezvous
+from tfdist.discovery import Discovery
 from tfdist.errors import UsageError
 from tfdist.launch.spec import HOST, JobSpec, TaskSpec, plan, rendezvous_slots
 from tfdist.launch.supervisor import Service, Supervision, Supervisor, signals
 from tfdist.preflight import TOKEN_VARIABLE
+
+# Longer than servers take to find that their leader is gone, and to ask.
+_FAREWELL_SECONDS = 10.0
 
 
 def launch(
@@ -34,6 +38,8 @@ def launch(
     """
     with hold_ports(job.num_ports) as ports:
         tasks = plan(job, ports=ports, cores=available_cores(), environ=environ)
+        # Keeps the tasks apart from those of another job that has their ports by mistake.
+        environ = {TOKEN_VARIABLE: secrets.token_hex(16), **environ}
         service: Service = nullcontext
         if job.strategy == "horovod":
             service = partial(_rendezvous, job, ports[-1])
@@ -59,10 +65,31 @@ def run(
       0 when every task has ended with 0; else the exit code of the first that failed for good,
       128 + n for signal n; 128 + n also where signal n to this process ended the job.
     """
-    # Keeps the tasks apart from those of another job that has their ports by mistake.
-    environ = {TOKEN_VARIABLE: secrets.token_hex(16), **environ}
     with signals() as wakeup:
         return Supervisor(tasks, environ, wakeup, supervision or Supervision(), service).run()
+
+
+def run_one(
+    found: Discovery, task: TaskSpec, *, environ: Mapping[str, str], supervision: Supervision
+) -> int:
+    """Runs this machine's task of a job that spans machines; started again when it fails.
+
+    The others do not know of it: those of an all-reduce fail with it, are started again by their
+    own machines, and all meet again in `tfdist.init()`.
+
+    Args:
+      found: the cluster, and which of its tasks runs here.
+      task: what is to be started for it; see `plan_one`.
+      environ: what the task inherits.
+      supervision: as for `run`.
+
+    Returns:
+      As `run`.
+    """
+    code = run([task], environ=environ, supervision=supervision)
+    if code == 0 and found.cluster.ps and found.task == found.cluster.leader:
+        farewell.say(found.cluster.address(found.task), _FAREWELL_SECONDS)
+    return code
 
 
 @contextmanager

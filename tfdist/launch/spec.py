@@ -15,7 +15,9 @@ from dataclasses import dataclass
 
 from tfdist import horovod_rendezvous, runtime, strategies
 from tfdist.cluster import Cluster, Task
+from tfdist.discovery import Discovery
 from tfdist.errors import UsageError
+from tfdist.farewell import SUPERVISED_VARIABLE
 
 HOST = "127.0.0.1"
 
@@ -179,13 +181,35 @@ def plan(
             # TensorFlow takes the memory of every GPU that it sees; a ps has no use for one.
             environment["CUDA_VISIBLE_DEVICES"] = "-1"
         removed = (name for name in _PLACE_VARIABLES if name in environ and name not in environment)
-        module = ("-m",) if job.module else ()
-        command = (job.python, *module, job.script, *job.args)
+        command = command_of(job.python, job.script, job.args, module=job.module)
         restarts_alone = task.type == "evaluator" or (
             uses_ps and task.type == "worker" and task != cluster.leader
         )
         result.append(TaskSpec(str(task), command, environment, tuple(removed), restarts_alone))
     return tuple(result)
+
+
+def plan_one(found: Discovery, command: Sequence[str], strategy: str) -> TaskSpec:
+    """The one task of a job that runs on this machine, its others elsewhere.
+
+    Args:
+      found: the cluster and the task, from flags or TF_CONFIG.
+      command: what runs the script.
+      strategy: `auto`, or a name of the strategy table.
+    """
+    environment = {SUPERVISED_VARIABLE: "1", "PYTHONUNBUFFERED": "1"}
+    if found.source == "flags":
+        environment["TF_CONFIG"] = found.cluster.tf_config(found.task)
+    if strategy != "auto":
+        environment[strategies.STRATEGY_VARIABLE] = strategy
+    return TaskSpec(str(found.task), tuple(command), environment)
+
+
+def command_of(
+    python: str, script: str, args: Sequence[str], *, module: bool = False
+) -> tuple[str, ...]:
+    """What runs a script; or a module, as `python -m` does."""
+    return (python, *(("-m",) if module else ()), script, *args)
 
 
 def _place(job: JobSpec, cluster: Cluster, task: Task, ports: Sequence[int]) -> dict[str, str]:

@@ -45,6 +45,7 @@ class Job:
       for_estimators: whether the job is for Estimators and sessions.
       leader_evaluates: whether the task that leads evaluates an Estimator itself, without an
         evaluator.
+      is_supervised: whether this task, on a machine of its own, is started again when it fails.
       preemption: what signals ask of this task.
       strategy: the `tf.distribute.Strategy`, for custom loops; TensorFlow's default one where
         TensorFlow does not do the distributing. Not set in a task that serves.
@@ -65,11 +66,13 @@ class Job:
         *,
         for_estimators: bool = False,
         leader_evaluates: bool = True,
+        is_supervised: bool = False,
     ) -> None:
         self.cluster = cluster
         self.task = task
         self.for_estimators = for_estimators
         self.leader_evaluates = leader_evaluates
+        self.is_supervised = is_supervised
         self.element_spec: Any = None
         self.is_infinite = False
         self._dataset_fn: DatasetFunction | None = None
@@ -140,6 +143,11 @@ class Job:
         """This task's name, and those of all that train step by step with it."""
         own = str(self.task)
         return own, tuple(map(str, self.cluster.trainers)) if self.num_replicas > 1 else (own,)
+
+    @property
+    def startup_timeout(self) -> float:
+        """Seconds that the tasks of the job wait for each other before they train."""
+        return self._options.startup_timeout
 
     @property
     def heartbeat_timeout(self) -> float:

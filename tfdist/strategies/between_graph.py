@@ -7,8 +7,6 @@ in `tf.estimator`; a job without a chief is led by worker 0.
 
 from __future__ import annotations
 
-import sys
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -16,10 +14,9 @@ import tensorflow as tf
 from tfdist.cluster import Cluster, Task
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
-from tfdist.preemption import EXIT_PREEMPTED
 from tfdist.strategies.base import NOT_WRAPPED, DatasetFunction, Job
 from tfdist.strategies.devices import use_devices
-from tfdist.strategies.parameter_server import wait_for_end
+from tfdist.strategies.serving import serve_until_end
 from tfdist.strategies.sessions import TakesSessions
 from tfdist.strategies.sync_replicas import SyncReplicasOptimizer
 from tfdist.strategies.v1_optimizers import distributed
@@ -142,19 +139,8 @@ class BetweenGraph(TakesSessions, Job):
     def serve(self) -> None:
         if not self.serves:
             super().serve()
-        address = partial(self.cluster.address)
         leader = self.cluster.leader
-        others = [address(task) for task in self.cluster.trainers if task != leader]
-        print(
-            f"tfdist: {self.task} serves until {leader} at {address(leader)} and every worker "
-            "have ended",
-            file=sys.stderr,
-        )
-        with self.preemption.serving():
-            wait_for_end(address(leader), others)
-        print(f"tfdist: all have ended, and so does {self.task}", file=sys.stderr)
-        if self.preemption.is_requested:
-            sys.exit(EXIT_PREEMPTED)
+        serve_until_end(self, [task for task in self.cluster.trainers if task != leader])
 
     def _synchronized(self, optimizer: tf.compat.v1.train.Optimizer) -> SyncReplicasOptimizer:
         self._sync_optimizer = SyncReplicasOptimizer(

@@ -113,7 +113,7 @@ class MultiWorkerMirrored(Job):
             key = f"tfdist_agreement_{self._agreements}"
             self.board.post(f"{key}.{self.task}", str(number))
             numbers = [
-                self.board.read(f"{key}.{task}", self._options.startup_timeout)
+                self.board.read(f"{key}.{task}", self.startup_timeout)
                 for task in self.cluster.trainers
             ]
             self._check_equal([f"step {number}" for number in numbers])

@@ -7,8 +7,6 @@ and coordinates in one process, as the classic scripts have it.
 from __future__ import annotations
 
 import socket
-import sys
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -17,11 +15,11 @@ import tensorflow as tf
 from tfdist.cluster import host_and_port
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
-from tfdist.preemption import EXIT_PREEMPTED
 from tfdist.strategies import datasets
 from tfdist.strategies.base import DatasetFunction, Job
 from tfdist.strategies.devices import use_devices
 from tfdist.strategies.epoch_coordinator import EpochCoordinator, PassesShards
+from tfdist.strategies.serving import serve_until_end
 
 #: A variable is split only into parts of at least this size, so that small ones stay whole.
 _MIN_SHARD_BYTES = 256 << 10
@@ -67,14 +65,7 @@ class ParameterServer(Job):
     def serve(self) -> None:
         if not self.serves:
             super().serve()
-        leader = self.cluster.leader
-        address = self.cluster.address(leader)
-        print(f"tfdist: {self.task} serves until {leader} at {address} has ended", file=sys.stderr)
-        with self.preemption.serving():
-            wait_for_end(address)
-        print(f"tfdist: {leader} has ended, and so does {self.task}", file=sys.stderr)
-        if self.preemption.is_requested:
-            sys.exit(EXIT_PREEMPTED)
+        serve_until_end(self)
 
     def _set_up(self, options: JobFlags) -> None:
         if not self.cluster.worker:
@@ -129,42 +120,6 @@ class ParameterServer(Job):
         shards = datasets.Shards(makers[0](), makers, trains=training)
         finite = int(shards.local.cardinality()) != datasets.INFINITE
         return datasets.for_keras(shards, datasets.UNKNOWN if finite else datasets.INFINITE)
-
-
-def wait_for_end(
-    address: str,
-    others: Sequence[str] = (),
-    *,
-    is_up: Callable[[str], bool] | None = None,
-    sleep: Callable[[float], None] = time.sleep,
-    patience: int = 3,
-) -> None:
-    """Returns when the process that listened at `address` no longer does, nor any of the others.
-
-    Args:
-      address: `host:port`; nothing is concluded before something has listened there.
-      others: addresses that are waited for as well, if anything listens there.
-      is_up: tells whether anything listens at an address; asked once a second.
-      sleep: waits that second.
-      patience: how many times in a row nothing may listen before the process counts as ended.
-    """
-    is_up = is_up or _listens
-    missed: int | None = None
-    while missed is None or missed < patience:
-        if is_up(address) or (missed is not None and any(map(is_up, others))):
-            missed = 0
-        elif missed is not None:
-            missed += 1
-        sleep(1.0)
-
-
-def _listens(address: str) -> bool:
-    host, port = host_and_port(address)
-    try:
-        with socket.create_connection((host, port), timeout=2.0):
-            return True
-    except OSError:
-        return False
 
 
 def _free_port() -> int:

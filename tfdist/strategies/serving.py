@@ -1,0 +1,83 @@
+"""The end of a task that serves: it comes when those have ended that it serves.
+
+serve_until_end(job)                            # for the leader
+serve_until_end(job, others=job.cluster.trainers[1:])    # and for every worker
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tfdist import farewell
+from tfdist.cluster import Task
+from tfdist.errors import EXIT_FAILED
+from tfdist.preemption import EXIT_PREEMPTED
+
+if TYPE_CHECKING:
+    from tfdist.strategies.base import Job
+
+
+def serve_until_end(job: Job, others: Sequence[Task] = ()) -> None:
+    """Returns when the leader has ended, and the others, if they came at all.
+
+    Raises:
+      SystemExit: this task was told to end (EXIT_PREEMPTED), or it is to be started again with a
+        leader that was lost (EXIT_FAILED).
+    """
+    leader = job.cluster.leader
+    address = job.cluster.address(leader)
+    and_others = " and every worker have" if others else " has"
+    print(
+        f"tfdist: {job.task} serves until {leader} at {address}{and_others} ended", file=sys.stderr
+    )
+    with job.preemption.serving():
+        has_come = wait_for_end(
+            address,
+            [job.cluster.address(task) for task in others],
+            startup_timeout=job.startup_timeout,
+        )
+    if job.preemption.is_requested:
+        sys.exit(EXIT_PREEMPTED)
+    if not has_come or (job.is_supervised and not farewell.is_said(address)):
+        print(f"tfdist: error: {leader} was lost", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
+    print(f"tfdist: {leader}{and_others} ended, and so does {job.task}", file=sys.stderr)
+
+
+def wait_for_end(
+    address: str,
+    others: Sequence[str] = (),
+    *,
+    is_up: Callable[[str], bool] = farewell.is_up,
+    sleep: Callable[[float], None] = time.sleep,
+    patience: int = 3,
+    startup_timeout: float = math.inf,
+) -> bool:
+    """Returns when the process that listened at `address` no longer does, nor any of the others.
+
+    Args:
+      address: `host:port`.
+      others: addresses that are waited for as well, if anything listens there.
+      is_up: tells whether anything listens at an address; asked once a second.
+      sleep: waits that second.
+      patience: how many times in a row nothing may listen before the process counts as ended.
+      startup_timeout: seconds before something must have listened at `address`.
+
+    Returns:
+      Whether anything has listened at `address`.
+    """
+    missed: int | None = None
+    while missed is None or missed < patience:
+        if is_up(address) or (missed is not None and any(map(is_up, others))):
+            missed = 0
+        elif missed is not None:
+            missed += 1
+        elif startup_timeout <= 0:
+            return False
+        startup_timeout -= 1.0
+        sleep(1.0)
+    return True
