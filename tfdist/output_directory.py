@@ -13,7 +13,6 @@ except for the evaluator, which adds what is its own.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -95,15 +94,15 @@ class OutputDirectory:
 def check_writable(*directories: Path) -> None:
     """Tries to write in each of the directories, before there is a result to be lost.
 
-    Those that were not there are not there afterwards: a mistake that is found later leaves none.
+    In the nearest directory that is there, so that a mistake that is found later leaves no new one.
 
     Raises:
       UsageError: one of them cannot be written.
     """
     for directory in directories:
-        missing = [place for place in (directory, *directory.parents) if not place.exists()]
+        there = next(place for place in (directory, *directory.parents) if place.exists())
         try:
-            with _beside(directory / "writable", rename=False) as probe:
+            with _beside(there / "writable", rename=False) as probe:
                 probe.write_text("\n")
         except OSError as error:
             raise UsageError(
@@ -112,9 +111,6 @@ def check_writable(*directories: Path) -> None:
                 accepted=f"a directory that this task can write ({os.strerror(error.errno or 0)})",
                 remedy="Let this task write there, make room, or choose another directory.",
             ) from None
-        for place in missing:
-            with contextlib.suppress(OSError):  # Another task has begun to write there.
-                place.rmdir()
 
 
 @contextmanager

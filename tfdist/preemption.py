@@ -12,6 +12,7 @@ step that one task has begun needs all others. No request is made to any metadat
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import queue
@@ -108,13 +109,20 @@ class Preemption:
             target=self._watch, args=(task, tasks, board), name="preemption", daemon=True
         )
         watcher.start()
-        try:
-            yield
-        finally:
+
+        def end() -> None:
             self._is_watched = False
             self._ended.set()
             self._requests.put(False)
             watcher.join(2 * _POLL_SECONDS)
+
+        # Python ends a daemon thread that is within TensorFlow by aborting the process.
+        atexit.register(end)
+        try:
+            yield
+        finally:
+            end()
+            atexit.unregister(end)
 
     def begin_step(self) -> bool:
         """Counts a step that is about to begin; False when it must not begin.

@@ -137,6 +137,14 @@ def results(path: Path) -> dict[str, dict[str, np.ndarray]]:
     return {file.stem: dict(np.load(file)) for file in sorted((path / "result").glob("*.npz"))}
 
 
+def checkpoints(path: Path) -> list[str]:
+    """The index files of the checkpoints below the output directory of `path`, by name."""
+    found: list[str] = []
+    for _, _, names in os.walk(path / "output"):
+        found += [name for name in names if name.endswith(".index")]
+    return found
+
+
 def cluster_of(ports: Sequence[int], *, chief: int = 0, workers: int, ps: int = 0) -> Cluster:
     """A cluster on this machine's loopback."""
     addresses = [f"127.0.0.1:{port}" for port in ports]

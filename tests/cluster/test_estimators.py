@@ -241,7 +241,7 @@ def test_a_killed_asynchronous_worker_is_replaced(tmp_path: Path) -> None:
         cluster = cluster_of(ports, workers=3, ps=1)
         tasks = by_hand(
             cluster,
-            [*directories(tmp_path), "--step_seconds=0.05", "--max_steps=400", "--save_steps=50"],
+            [*directories(tmp_path), "--step_seconds=0.05", "--max_steps=1200", "--save_steps=50"],
         )
         command, environment = tasks["worker:2"]
         # A shell in whose place another process comes when the first is killed.

@@ -21,6 +21,7 @@ from tests.cluster.processes import (
     Ended,
     Tasks,
     by_flags,
+    checkpoints,
     cluster_of,
     directories,
     launch,
@@ -55,8 +56,7 @@ class Strike:
         self._has_struck = False
 
     def __call__(self, processes: Mapping[str, Popen[str]], _: Mapping[str, Path]) -> None:
-        saved = len(list((self._path / "output" / "checkpoints").glob("*.index")))
-        if saved >= 3 and not self._has_struck:
+        if len(checkpoints(self._path)) >= 3 and not self._has_struck:
             tasks = psutil.Process(processes["tfdist"].pid).children()
             # In the order of their numbers, which is that of their starts.
             pids = sorted(task.pid for task in tasks)

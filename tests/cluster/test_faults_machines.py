@@ -18,6 +18,7 @@ from tests.cluster.processes import (
     PROGRAM,
     Ended,
     Tasks,
+    checkpoints,
     cluster_of,
     directories,
     results,
@@ -42,12 +43,12 @@ class Strike:
     """Kills the task of one machine, once, in mid-training."""
 
     def __init__(self, path: Path, name: str) -> None:
-        self._checkpoints = path / "output" / "checkpoints"
+        self._path = path
         self._name = name
         self._has_struck = False
 
     def __call__(self, processes: Mapping[str, Popen[str]], _: Mapping[str, Path]) -> None:
-        if not self._has_struck and len(list(self._checkpoints.glob("*.index"))) >= 3:
+        if not self._has_struck and len(checkpoints(self._path)) >= 3:
             (task,) = psutil.Process(processes[self._name].pid).children()
             task.kill()
             self._has_struck = True

@@ -23,6 +23,7 @@ from tests.cluster.processes import (
     Tasks,
     by_flags,
     by_tf_config,
+    checkpoints,
     cluster_of,
     directories,
     launch,
@@ -57,13 +58,13 @@ class Strike:
     """Sends a signal when the second checkpoint is there."""
 
     def __init__(self, path: Path, number: int, names: tuple[str, ...]) -> None:
-        self._output = path / "output"
+        self._path = path
         self._number = number
         self._names = names
         self._has_struck = False
 
     def __call__(self, processes: Mapping[str, Popen[str]], _: Mapping[str, Path]) -> None:
-        if not self._has_struck and len(list(self._output.rglob("*.index"))) >= 2:
+        if not self._has_struck and len(checkpoints(self._path)) >= 2:
             for name in self._names:
                 os.kill(processes[name].pid, self._number)
             self._has_struck = True

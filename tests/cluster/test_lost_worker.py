@@ -12,7 +12,14 @@ from subprocess import Popen
 import numpy as np
 import pytest
 
-from tests.cluster.processes import by_flags, cluster_of, directories, results, run_by_hand
+from tests.cluster.processes import (
+    by_flags,
+    checkpoints,
+    cluster_of,
+    directories,
+    results,
+    run_by_hand,
+)
 from tfdist.launch.local import hold_ports
 
 
@@ -22,8 +29,7 @@ def test_training_goes_on_without_a_lost_worker(tmp_path: Path) -> None:
     struck: list[int] = []
 
     def kill_worker_1(processes: Mapping[str, Popen[str]], _: Mapping[str, Path]) -> None:
-        saved = list((tmp_path / "output" / "checkpoints").glob("*.index"))
-        if len(saved) == 5 and not struck:
+        if len(checkpoints(tmp_path)) == 5 and not struck:
             os.kill(processes["worker:1"].pid, signal.SIGKILL)
             struck.append(1)
 

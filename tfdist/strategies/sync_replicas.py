@@ -13,6 +13,7 @@ first gradients that come, and those that come too late, of backup workers, are 
 
 from __future__ import annotations
 
+import atexit
 import sys
 import threading
 import time
@@ -26,6 +27,7 @@ _COLLECTION = "tfdist_sync_replicas"
 
 # The token that says that no other will come.
 _END = -1
+_JOIN_SECONDS = 5.0
 
 
 class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
@@ -242,7 +244,12 @@ class SyncReplicasHook(tf.compat.v1.train.SessionRunHook):
         session.run(self._catch_up)
         if self._is_chief:
             # Not one of the coordinator's threads, for whose ends it would wait.
-            threading.Thread(target=self._keep_updating, args=(session, coord), daemon=True).start()
+            updating = threading.Thread(
+                target=self._keep_updating, args=(session, coord), daemon=True
+            )
+            updating.start()
+            # Python ends a daemon thread that is within TensorFlow by aborting the process.
+            atexit.register(updating.join, _JOIN_SECONDS)
         elif session.run(self._counts)[-1]:
             coord.request_stop()
 
