@@ -137,6 +137,59 @@ pathlib.Path("ended").touch()
     assert starts(tmp_path) == {"worker-0": 1, "worker-1": 1}
 
 
+def test_who_leaves_alone_when_told_to_gives_the_others_time_to_save(
+    tfdist_run: Start, tmp_path: Path
+) -> None:
+    script = """
+def save(*_):
+    pathlib.Path("saved").touch()
+    sys.exit(75)
+
+if name == "evaluator:0":
+    wait_for("ready")
+    sys.exit(75)
+on_signal(save, signal.SIGTERM)
+pathlib.Path("ready").touch()
+time.sleep(60)
+"""
+    launcher = tfdist_run(script, "--evaluator")
+    _, err = launcher.communicate(timeout=DEADLINE)
+    assert launcher.returncode == 75
+    assert (tmp_path / "saved").exists()
+    assert "evaluator:0 was told to end, has saved and left with exit code 75" in err
+
+
+def test_those_that_leave_together_are_not_signalled_again(
+    tfdist_run: Start, tmp_path: Path
+) -> None:
+    script = """
+on_signal(lambda *_: pathlib.Path("signalled").touch(), signal.SIGTERM)
+if name == "worker:0":
+    wait_for("ready")
+    sys.exit(75)
+pathlib.Path("ready").touch()
+time.sleep(0.5)
+sys.exit(75)
+"""
+    launcher = tfdist_run(script, "--workers=2")
+    launcher.communicate(timeout=DEADLINE)
+    assert launcher.returncode == 75
+    assert not (tmp_path / "signalled").exists()
+
+
+def test_a_server_that_was_told_to_end_and_stayed_fails_no_complete_job(tfdist_run: Start) -> None:
+    script = """
+if name == "ps:0":
+    wait_for("ended")
+    time.sleep(0.3)
+    sys.exit(75)
+pathlib.Path("ended").touch()
+"""
+    launcher = tfdist_run(script, "--ps=1", *restarts(2))
+    _, err = launcher.communicate(timeout=DEADLINE)
+    assert (launcher.returncode, err) == (0, "")
+
+
 def test_a_signal_ends_the_wait_for_a_restart(tfdist_run: Start, tmp_path: Path) -> None:
     launcher = tfdist_run("sys.exit(1)", "--max_restarts=1", "--restart_delay=50")
     assert launcher.stderr is not None

@@ -127,6 +127,37 @@ def test_a_peer_that_is_lost_is_an_error_and_not_a_wait() -> None:
                 pass
 
 
+def test_a_board_that_cannot_be_read_for_a_while_ends_nothing() -> None:
+    class Busy(Blackboard):
+        failures = 2
+
+        def read(self, key: str, seconds: float) -> str | None:
+            if self.failures:
+                self.failures -= 1
+                raise TimeoutError
+            return super().read(key, seconds)
+
+    preemption, board = Preemption(), Busy()
+    with preemption.watched("worker:0", ["worker:0"], board):
+        while board.failures:
+            assert preemption.begin_step()
+        preemption._requests.put(True)
+        while not preemption.leaves():
+            pass
+
+
+def test_the_next_training_has_its_own_board_keys() -> None:
+    preemption, board = Preemption(), Blackboard()
+    with preemption.watched("worker:0", ["worker:0"], board):
+        preemption._requests.put(True)
+        while not preemption.leaves():
+            pass
+    with preemption.watched("worker:0", ["worker:0"], board):
+        time.sleep(0.6)
+        assert preemption.begin_step()
+        assert not preemption.leaves()
+
+
 PROGRAM = """
 import sys, time
 from contextlib import ExitStack

@@ -6,7 +6,10 @@ import socket
 
 import pytest
 
-from tfdist.strategies.serving import wait_for_end
+from tfdist import farewell
+from tfdist.cluster import Cluster, Task
+from tfdist.preemption import Preemption
+from tfdist.strategies.serving import serve_until_end, wait_for_end
 
 
 @pytest.mark.parametrize(
@@ -53,3 +56,58 @@ def test_it_sees_a_real_socket_close(host: str) -> None:
     wait_for_end(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", sleep=sleep)
 
     assert slept == 4 + 3
+
+
+def test_what_has_never_come_is_waited_for_until_the_timeout() -> None:
+    slept: list[float] = []
+    assert not wait_for_end("a:1", is_up=lambda _: False, sleep=slept.append, startup_timeout=5.0)
+    assert len(slept) == 5
+
+
+class Job:
+    """As much of a job as a server's end needs."""
+
+    task, startup_timeout = Task("ps", 0), 60.0
+    cluster = Cluster(chief=("a:1",), worker=("b:1",), ps=("c:1",))
+
+    def __init__(self, *, is_supervised: bool, is_requested: bool = False) -> None:
+        self.is_supervised = is_supervised
+        self.preemption = Preemption()
+        self.preemption.is_requested = is_requested
+
+
+@pytest.mark.parametrize(
+    ("is_supervised", "is_requested", "heard", "code"),
+    [
+        (False, False, "up down down down", None),
+        (False, True, "up down down down", 75),
+        (True, False, "up down down down", 1),
+        (True, True, "up down down down", 75),
+        (True, False, "up farewell down down", None),
+        (True, True, "up farewell down down", None),
+    ],
+)
+def test_a_server_tells_a_leader_that_was_lost_from_one_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+    is_supervised: bool,
+    is_requested: bool,
+    heard: str,
+    code: int | None,
+) -> None:
+    coming = iter(heard.split())
+    now = ""
+
+    def is_said(_: str) -> bool:
+        nonlocal now
+        now = next(coming)
+        return now == "farewell"
+
+    monkeypatch.setattr(farewell, "is_said", is_said)
+    monkeypatch.setattr(farewell, "is_up", lambda _: now == "up")
+    job = Job(is_supervised=is_supervised, is_requested=is_requested)
+    ended = None
+    try:
+        serve_until_end(job, sleep=lambda _: None)  # type: ignore[arg-type]
+    except SystemExit as error:
+        ended = error.code
+    assert ended == code

@@ -139,12 +139,13 @@ class Checkpointer:
             self._temporary.cleanup()
 
     def _make_manager(self) -> tf.train.CheckpointManager:
-        directory = str(self._directory)
+        directory, keep = str(self._directory), self._keep
         if not self._writes:
+            keep = 1
             self._temporary = tempfile.TemporaryDirectory(prefix="tfdist-checkpoints-")
             directory = self._temporary.name
         return tf.train.CheckpointManager(
-            self._checkpoint, directory, max_to_keep=self._keep, checkpoint_name=_PREFIX
+            self._checkpoint, directory, max_to_keep=keep, checkpoint_name=_PREFIX
         )
 
 

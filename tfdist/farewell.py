@@ -30,7 +30,9 @@ def say(address: str, seconds: float) -> None:
     """
     _, port = host_and_port(address)
     until = time.monotonic() + seconds
-    with socket.create_server(("", port)) as server:
+    dualstack = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dualstack else socket.AF_INET
+    with socket.create_server(("", port), family=family, dualstack_ipv6=dualstack) as server:
         while (left := until - time.monotonic()) > 0:
             server.settimeout(left)
             try:

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 _REQUEST_SECONDS = 5.0
+# The store is one of the job's own tasks, for which no proxy is meant.
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True)
@@ -124,9 +126,15 @@ def meet(
     rank: int,
     size: int,
     *,
+    timeout: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Returns when every rank has come to the rendezvous, in whatever order they start."""
+    """Returns when every rank has come to the rendezvous, in whatever order they start.
+
+    Raises:
+      TimeoutError: one has not come within `timeout` seconds.
+    """
+    until = time.monotonic() + timeout
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/tfdist"
     is_here = False
     missing = list(range(size))
@@ -134,16 +142,18 @@ def meet(
         try:
             if not is_here:
                 request = urllib.request.Request(f"{url}/{rank}", data=b"here", method="PUT")
-                urllib.request.urlopen(request, timeout=5).close()
+                _opener.open(request, timeout=5).close()
                 is_here = True
             while missing:
-                urllib.request.urlopen(f"{url}/{missing[0]}", timeout=5).close()
+                _opener.open(f"{url}/{missing[0]}", timeout=5).close()
                 missing.pop(0)
             return
         except OSError:
             # Rank 0 does not serve yet, or the rank asked for has not come.
+            waiting = f"rank {missing[0]}" if is_here else f"rank 0 at {host}:{port}"
+            if time.monotonic() > until:
+                raise TimeoutError(f"{waiting} has not come within {timeout:g} s") from None
             if attempt == 20:
-                waiting = f"rank {missing[0]}" if is_here else f"rank 0 at {host}:{port}"
                 print(f"tfdist: rank {rank} waits for {waiting}", file=sys.stderr)
             sleep(0.25)
 
@@ -156,13 +166,13 @@ class KeyValueStore:
 
     def post(self, key: str, value: str) -> None:
         request = urllib.request.Request(f"{self._url}/{key}", value.encode(), method="PUT")
-        urllib.request.urlopen(request, timeout=_REQUEST_SECONDS).close()
+        _opener.open(request, timeout=_REQUEST_SECONDS).close()
 
     def read(self, key: str, seconds: float) -> str | None:
         until = time.monotonic() + seconds
         while True:
             try:
-                with urllib.request.urlopen(f"{self._url}/{key}", timeout=_REQUEST_SECONDS) as got:
+                with _opener.open(f"{self._url}/{key}", timeout=_REQUEST_SECONDS) as got:
                     return str(got.read().decode())
             except urllib.error.HTTPError as error:
                 if error.code != HTTPStatus.NOT_FOUND:
@@ -170,7 +180,7 @@ class KeyValueStore:
             if time.monotonic() >= until:
                 return None
             # The store has no way to wait for a key.
-            time.sleep(min(0.25, max(0.0, until - time.monotonic())))
+            time.sleep(min(0.5, max(0.0, until - time.monotonic())))
 
 
 def _is_loopback(host: str) -> bool:

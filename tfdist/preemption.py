@@ -30,7 +30,6 @@ EXIT_PREEMPTED = 75
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
-_CALLED = "tfdist_preempted"
 _AGREEMENT_SECONDS = 60.0
 _POLL_SECONDS = 0.5
 _ECHO_SECONDS = 1.0
@@ -62,6 +61,7 @@ class Preemption:
         self._ended = threading.Event()
         # True for a signal, False for the end; its `put` may be called in a handler of signals.
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._round = 0
         self._begun = 0
         self._is_frozen = False
         self._last_step: int | None = None
@@ -102,8 +102,12 @@ class Preemption:
           board: what they share; None where this task trains alone.
         """
         self._begun, self._is_frozen, self._last_step, self._error = 0, False, None, None
+        # What an earlier training has left on the board does not concern this one.
+        self._round += 1
         self._ended.clear()
         self._requests = queue.SimpleQueue()
+        if self.is_requested:
+            self._requests.put(True)
         self._is_watched = True
         watcher = threading.Thread(
             target=self._watch, args=(task, tasks, board), name="preemption", daemon=True
@@ -195,21 +199,30 @@ class Preemption:
         while True:
             with contextlib.suppress(queue.Empty):
                 return self._requests.get_nowait()
-            if board.read(_CALLED, _POLL_SECONDS) is not None:
-                return True
+            try:
+                if board.read(self._key("called"), _POLL_SECONDS) is not None:
+                    return True
+            except Exception:  # whatever its engine raises; which will say so where it matters
+                self._ended.wait(_POLL_SECONDS)
+
+    def _key(self, name: str) -> str:
+        return f"tfdist_preempted_{self._round}.{name}"
 
     def _agree(self, task: str, tasks: Sequence[str], board: Board | None) -> None:
         if board is not None:
-            board.post(_CALLED, "1")
+            board.post(self._key("called"), "1")
         with self._changed:
             self._is_frozen = True
             begun = self._begun
         last_step = begun
         if board is not None:
-            board.post(f"{_CALLED}.{task}", str(begun))
+            board.post(self._key(task), str(begun))
             deadline = time.monotonic() + _AGREEMENT_SECONDS
             for other in tasks:
-                answer = board.read(f"{_CALLED}.{other}", max(0.0, deadline - time.monotonic()))
+                answer = None
+                # In slices, so that this thread ends with the training.
+                while answer is None and time.monotonic() < deadline and not self._ended.is_set():
+                    answer = board.read(self._key(other), _POLL_SECONDS)
                 if answer is None:
                     raise TimeoutError(f"{other} has not answered in {_AGREEMENT_SECONDS:g} s")
                 last_step = max(last_step, int(answer))

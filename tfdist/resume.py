@@ -194,7 +194,8 @@ class ResumeByStep(Resume):
         done = batch + 1
         if done == self.params["steps"]:
             return  # The end of the epoch saves.
-        if self._job.preemption.leaves():
+        # Where this may be the epoch's last step, tasks could leave on either side of its end.
+        if self.params["steps"] is not None and self._job.preemption.leaves():
             self._leave(self._everywhere(done))
         if self._save_steps and done % self._save_steps == 0:
             self._save(self._everywhere(done))

@@ -123,6 +123,8 @@ def train(
     if max_steps is not None and step >= max_steps:
         if job.is_chief:
             print(f"tfdist: training is complete, at step {step} of {max_steps}", file=sys.stderr)
+            if not output.done.exists():
+                _mark_done(output, step)
         return
     if job.is_chief and step:
         print(f"tfdist: going on from step {step}", file=sys.stderr)
@@ -142,9 +144,7 @@ def train(
             )
         sys.exit(EXIT_PREEMPTED)
     if job.is_chief:
-        # Each mark differs from the one before, so that others can tell a new one.
-        done = {"global_step": global_step(estimator), "run": os.urandom(8).hex()}
-        output_directory.write_text(output.done, json.dumps(done) + "\n")
+        _mark_done(output, global_step(estimator))
 
 
 def _train(
@@ -166,6 +166,12 @@ def _train(
         estimator.train(
             spec.input_fn, max_steps=spec.max_steps, hooks=spec.hooks, saving_listeners=listeners
         )
+
+
+def _mark_done(output: OutputDirectory, step: int) -> None:
+    # Each mark differs from the one before, so that others can tell a new one.
+    done = {"global_step": step, "run": os.urandom(8).hex()}
+    output_directory.write_text(output.done, json.dumps(done) + "\n")
 
 
 def _newest_step(output: OutputDirectory) -> int:

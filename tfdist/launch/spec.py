@@ -24,6 +24,7 @@ HOST = "127.0.0.1"
 # What says which task of which job a process is; one job's must not reach the tasks of another.
 _PLACE_VARIABLES = (
     "TF_CONFIG",
+    SUPERVISED_VARIABLE,
     *horovod_rendezvous.environment(horovod_rendezvous.slots([HOST])[0], HOST, 0),
 )
 

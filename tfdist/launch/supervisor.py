@@ -178,10 +178,12 @@ class Supervisor:
         if cause.uncaught:
             how += f" ({cause.uncaught.error})"
         is_late = self._leader_has_ended and not _evaluates(process.task)
-        if is_late and process.name in self._replaced:
+        if is_late and code == EXIT_PREEMPTED:
+            pass  # A server that was told to end before the training was complete, and stayed.
+        elif is_late and process.name in self._replaced:
             _say(f"{how}, after the training was complete")
         elif is_late or code == EXIT_USAGE or self._restarts == self._options.max_restarts:
-            self._fail(cause, code, how)
+            self._fail(process, cause, code, how)
         else:
             delay = self._next_delay()
             how += f", restart {self._restarts} of {self._options.max_restarts}"
@@ -194,16 +196,16 @@ class Supervisor:
                 self._delay = delay
                 # Those that wait for a restart of their own are started with all.
                 self._starts.clear()
-                self._end_others(code)
+                self._end_others(process, code)
                 self._restart_all_when_ended()
 
-    def _fail(self, cause: Process, code: int, how: str) -> None:
+    def _fail(self, process: Process, cause: Process, code: int, how: str) -> None:
         given_up = f" (given up after {self._restarts} restarts)" if self._restarts else ""
         _say(f"{how}{given_up}{self._names(', ending ')}")
         self._cause = cause
         self._outcome = code if code > 0 else 128 - code
         self._starts.clear()
-        self._end_others(code)
+        self._end_others(process, code)
 
     def _replace(self, task: TaskSpec) -> None:
         self._replaced.add(task.name)
@@ -211,9 +213,9 @@ class Supervisor:
             self._start(task)
 
     def _next_delay(self) -> float:
-        delay = self._options.restart_delay * 2**self._restarts
+        doubled = 2.0 ** min(self._restarts, 60)
         self._restarts += 1
-        return min(delay, _LONGEST_RESTART_DELAY)
+        return min(self._options.restart_delay * doubled, _LONGEST_RESTART_DELAY)
 
     def _restart_all_when_ended(self) -> None:
         if not self._running:
@@ -231,13 +233,17 @@ class Supervisor:
             return ended
         return min(times, key=lambda process: times[process])
 
-    def _end_others(self, code: int) -> None:
+    def _end_others(self, ended: Process, code: int) -> None:
         """Ends those that still run when a task has ended with `code`."""
-        if code == EXIT_PREEMPTED:
+        has_ps = any(task.name.startswith("ps:") for task in self._tasks)
+        if code != EXIT_PREEMPTED:
+            self._end_all(signal.SIGTERM, min(_FAILURE_SECONDS, self._options.grace_period))
+        elif ended.task.restarts_alone or has_ps:
+            # It has left by itself, and they do not know.
+            self._end_all(signal.SIGTERM, self._options.grace_period)
+        else:
             # They save, too; a signal might be their second, with which they would stop saving.
             self._end_all(None, self._options.grace_period)
-        else:
-            self._end_all(signal.SIGTERM, min(_FAILURE_SECONDS, self._options.grace_period))
 
     def _end_all(self, number: int | None, grace_period: float) -> None:
         for process in self._running:
@@ -288,7 +294,8 @@ class Supervisor:
         )
 
     def _say_cause(self, cause: Process) -> None:
-        if cause.uncaught is None and cause.last_lines:
+        has_said_why = cause.uncaught or self._outcome == EXIT_PREEMPTED
+        if not has_said_why and cause.last_lines:
             _say(f"the last lines of {cause.name}:")
             for line in cause.last_lines:
                 print(f"[{cause.name}] {line}".rstrip(), file=sys.stderr, flush=True)

@@ -145,7 +145,7 @@ class Horovod(Job):
         # Horovod reads the environment only, in hvd.init().
         os.environ.update(rendezvous.environment(slots[rank], host, port))
         # Horovod gives the others 30 seconds to start, and then aborts.
-        rendezvous.meet(host, port, rank, len(slots))
+        rendezvous.meet(host, port, rank, len(slots), timeout=self.startup_timeout)
 
     def _distribute(self, dataset_fn: DatasetFunction, training: bool) -> tf.data.Dataset:
         local = self._shard(dataset_fn)

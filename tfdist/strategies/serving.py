@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from tfdist.strategies.base import Job
 
 
-def serve_until_end(job: Job, others: Sequence[Task] = ()) -> None:
+def serve_until_end(
+    job: Job, others: Sequence[Task] = (), *, sleep: Callable[[float], None] = time.sleep
+) -> None:
     """Returns when the leader has ended, and the others, if they came at all.
 
     Raises:
@@ -34,15 +36,25 @@ def serve_until_end(job: Job, others: Sequence[Task] = ()) -> None:
     print(
         f"tfdist: {job.task} serves until {leader} at {address}{and_others} ended", file=sys.stderr
     )
+    has_ended_well = False
+
+    def is_up(where: str) -> bool:
+        nonlocal has_ended_well
+        # Remembered, because the others may outlast the one who says it.
+        has_ended_well = has_ended_well or (where == address and farewell.is_said(where))
+        return farewell.is_up(where)
+
     with job.preemption.serving():
         has_come = wait_for_end(
             address,
             [job.cluster.address(task) for task in others],
+            is_up=is_up,
+            sleep=sleep,
             startup_timeout=job.startup_timeout,
         )
-    if job.preemption.is_requested:
+    if job.preemption.is_requested and not has_ended_well:
         sys.exit(EXIT_PREEMPTED)
-    if not has_come or (job.is_supervised and not farewell.is_said(address)):
+    if not has_come or (job.is_supervised and not has_ended_well):
         print(f"tfdist: error: {leader} was lost", file=sys.stderr)
         sys.exit(EXIT_FAILED)
     print(f"tfdist: {leader}{and_others} ended, and so does {job.task}", file=sys.stderr)
