@@ -263,7 +263,7 @@ def test_a_killed_asynchronous_worker_is_replaced(tmp_path: Path) -> None:
     check_ends(ended, "worker:0")
     assert "replaced" in ended["worker:2"].output
     replacement = results(tmp_path)["worker-2"]["seen"]
-    assert 0 < len(replacement) < 300 * 4, "it should train on, from where the others are"
+    assert 0 < len(replacement) < 1100 * 4, "it should train on, from where the others are"
     assert set(replacement) <= set(range(2, EXAMPLES, 3)), "its own shard"
 
 
