@@ -176,7 +176,7 @@ def test_estimators_save_and_go_on_too(tmp_path: Path, job: str) -> None:
     assert first.code == EXIT_PREEMPTED, first.output
     match = re.search(r"saved at step (\d+), leaving", first.output)
     assert match, first.output
-    assert 10 <= int(match[1]) < 150
+    assert 0 < int(match[1]) < 150
     assert "Traceback" not in first.output
 
     second = launch(tmp_path, *command, *directories(tmp_path), deadline=90)
