@@ -43,7 +43,7 @@ class Job:
     def __init__(self, directory: Path, strategy: str) -> None:
         self.directory = directory
         command = [sys.executable, "-m", "tfdist.cli", "run", f"--strategy={strategy}"]
-        command += ["--workers=2", "--max_restarts=1000", "--restart_delay=0", str(PROGRAM)]
+        command += ["--workers=2", "--max_restarts=100", "--restart_delay=0", str(PROGRAM)]
         command += [*TRAINING, f"--output_dir={directory}", f"--result_dir={directory / 'result'}"]
         directory.mkdir()
         with (directory / "log").open("w") as log:
@@ -87,7 +87,9 @@ class Job:
             time.sleep(2.0)
             task.resume()
         else:
-            if fault == "damage":
+            saved = len(list((self.directory / "checkpoints").glob("ckpt-*.index")))
+            # The only one that there is cannot be damaged without loss.
+            if fault == "damage" and saved > 1:
                 path = self.directory / "checkpoints" / f"ckpt-{self.newest()}.data-00000-of-00001"
                 os.truncate(path, path.stat().st_size // 2)
             task.kill()
