@@ -1,13 +1,14 @@
 #!/usr/bin/env python
 """Disturbs one job after the other with random faults; each must end with the right weights.
 
-    scripts/soak.py --seconds=1800 --every=60
+    scripts/soak.py --seconds=1800 --every=60 --epochs=100
     scripts/soak.py --seconds=120 --every=10 --strategy=horovod --seed=7
 
 A job runs under `tfdist run --max_restarts`. A fault is: kill -9 of a task, SIGTERM to a task, a
-task stopped for two seconds, the newest checkpoint cut in half before a kill. For each fault a line
-says how long it took until the next checkpoint. Ends with 1 when a job ends with another code than
-0, or with other weights than the job without faults.
+task stopped for two seconds, the newest checkpoint cut in half before a kill; it comes at a random
+time within each `--every` seconds. For each a line says how long it took until the next checkpoint.
+Ends with 1 when a job ends with another code than 0, or with other weights than the job without
+faults.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import psutil
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "tests" / "cluster" / "program.py"
-TRAINING = ["--shuffle", "--examples=2001", "--batch_size=2", "--epochs=4", "--save_steps=100"]
+TRAINING = ["--shuffle", "--examples=2001", "--batch_size=2", "--save_steps=100"]
 FAULTS = ("kill", "terminate", "stop", "damage")
 
 
@@ -38,13 +39,19 @@ class Job:
     Args:
       directory: where it writes.
       strategy: its strategy, with two workers.
+      epochs: how many it trains.
     """
 
-    def __init__(self, directory: Path, strategy: str) -> None:
+    def __init__(self, directory: Path, strategy: str, epochs: int) -> None:
         self.directory = directory
         command = [sys.executable, "-m", "tfdist.cli", "run", f"--strategy={strategy}"]
         command += ["--workers=2", "--max_restarts=100", "--restart_delay=0", str(PROGRAM)]
-        command += [*TRAINING, f"--output_dir={directory}", f"--result_dir={directory / 'result'}"]
+        command += [
+            *TRAINING,
+            f"--epochs={epochs}",
+            f"--output_dir={directory}",
+            f"--result_dir={directory / 'result'}",
+        ]
         directory.mkdir()
         with (directory / "log").open("w") as log:
             self.process = subprocess.Popen(
@@ -73,6 +80,14 @@ class Job:
             time.sleep(0.05)
         return time.monotonic() - started
 
+    def runs_for(self, seconds: float) -> bool:
+        """Whether it still runs after so many seconds; returns as soon as it does not."""
+        try:
+            self.process.wait(max(0.0, seconds))
+        except subprocess.TimeoutExpired:
+            return True
+        return False
+
     def disturb(self, fault: str, chance: random.Random) -> str | None:
         """Does it to one of the tasks; gives its number, None where there is none just now."""
         tasks = sorted(psutil.Process(self.process.pid).children(), key=lambda task: task.pid)
@@ -96,11 +111,20 @@ class Job:
         return str(number)
 
 
-def run(job: Job, deadline: float, every: float, chance: random.Random) -> None:
-    """Disturbs `job` until it ends, or until `deadline` (`time.monotonic`) and then lets it end."""
+def run(job: Job, deadline: float, every: float, chance: random.Random) -> int:
+    """Disturbs `job` until it ends, or until `deadline` (`time.monotonic`) and then lets it end.
+
+    Returns how many faults there were.
+    """
+    faults = 0
     if job.wait_for_checkpoint(after=0) is None:
-        return
-    while time.monotonic() < deadline and job.process.poll() is None:
+        return faults
+    while True:
+        due = time.monotonic() + every
+        if not job.runs_for(min(chance.uniform(0.0, every), deadline - time.monotonic())):
+            return faults
+        if time.monotonic() >= deadline:
+            return faults
         fault, before = chance.choice(FAULTS), job.newest()
         try:
             task = job.disturb(fault, chance)
@@ -111,38 +135,43 @@ def run(job: Job, deadline: float, every: float, chance: random.Random) -> None:
         seconds = job.wait_for_checkpoint(before)
         after = "the job ended" if seconds is None else f"next checkpoint after {seconds:.1f} s"
         print(f"{fault} task {task} at checkpoint {before}: {after}", flush=True)
-        try:
-            job.process.wait(max(0.0, min(every, deadline - time.monotonic())))
-        except subprocess.TimeoutExpired:
-            continue
+        faults += 1
+        job.runs_for(due - time.monotonic())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--seconds", type=float, default=1800.0)
     parser.add_argument("--every", type=float, default=60.0)
+    parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--strategy", default="multi_worker_mirrored")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     chance = random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="tfdist-soak-") as directory:
-        undisturbed = Job(Path(directory, "undisturbed"), options.strategy)
+        undisturbed = Job(Path(directory, "undisturbed"), options.strategy, options.epochs)
         if undisturbed.process.wait():
             print((undisturbed.directory / "log").read_text())
             return 1
         expected = undisturbed.weights()
         deadline = time.monotonic() + options.seconds
-        jobs = 0
+        jobs = faults = 0
         while time.monotonic() < deadline:
-            job = Job(Path(directory, f"job-{jobs}"), options.strategy)
-            run(job, deadline, options.every, chance)
+            job = Job(Path(directory, f"job-{jobs}"), options.strategy, options.epochs)
+            faults += run(job, deadline, options.every, chance)
             code = job.process.wait()
             if code or not np.array_equal(job.weights(), expected):
                 print((job.directory / "log").read_text())
                 print(f"job {jobs} ended with code {code}, and not with the right weights")
                 return 1
             jobs += 1
-        print(f"{jobs} jobs ended with the weights of the one without faults, bit for bit")
+        if not faults:
+            print("no job was disturbed: each ended before its first fault; give it more --epochs")
+            return 1
+        print(
+            f"{faults} faults in {jobs} jobs, all of which ended with the weights of the one "
+            "without faults, bit for bit"
+        )
     return 0
 
 
