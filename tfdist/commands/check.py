@@ -1,0 +1,71 @@
+"""`tfdist check`: finds out whether the tasks of a job can meet."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from tfdist import strategies
+from tfdist.commands.arguments import (
+    Commands,
+    cluster_flags,
+    flag,
+    read_cluster_flags,
+    some_seconds,
+)
+from tfdist.discovery import discover
+from tfdist.errors import EXIT_FAILED, EXIT_OK
+
+
+def add_to(commands: Commands) -> None:
+    """Adds the command to the parser's."""
+    check = commands.add_parser(
+        "check",
+        help="find out whether the tasks of a job can meet",
+        description="Checks the configuration of one task, in place of its training, and meets the "
+        "other tasks, where the same command runs; prints who reaches whom, and who is at fault. "
+        "The task is told who it is by flags, or by TF_CONFIG. Exit code 0: all is well, 1: the "
+        "tasks do not meet, 2: the configuration cannot be used.",
+        allow_abbrev=False,
+    )
+    cluster_flags(check)
+    flag(check, "strategy", default="auto", metavar="NAME", help="the strategy to train under")
+    flag(
+        check,
+        "startup_timeout",
+        type=some_seconds,
+        default=60.0,
+        metavar="S",
+        help="seconds that the tasks wait for each other (default 60)",
+    )
+    check.set_defaults(run=_check)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    # Here, because it takes longer to load than all else.
+    from tfdist import preflight
+
+    found = discover(read_cluster_flags(arguments), os.environ)
+    cluster, task = found.cluster, found.task
+    name = strategies.named(arguments.strategy, os.environ, cluster, found.source)
+    strategies.check(name, cluster, found.source)
+    tasks = cluster.tasks()
+    if task not in tasks:
+        print(f"tfdist: {task} of {cluster} ({found.source}) has no other task to meet.")
+        return EXIT_OK
+    preflight.check_port(cluster, task)
+    preflight.check_addresses(cluster)
+    party = preflight.Party(
+        cluster=cluster,
+        task=task,
+        strategy=name,
+        timeout=arguments.startup_timeout,
+        purpose="check",
+        token=os.environ.get(preflight.TOKEN_VARIABLE, ""),
+    )
+    outcome = preflight.meet(party)
+    if outcome.verdict:
+        print(f"tfdist: error: {outcome}")
+        return EXIT_FAILED
+    print(f"tfdist: all {len(tasks)} tasks reach each other ({outcome.seconds:.2f} s)\n{outcome}")
+    return EXIT_OK
