@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import fields
 
 from tfdist import strategies
 from tfdist.commands.arguments import (
@@ -15,11 +16,15 @@ from tfdist.commands.arguments import (
     read_cluster_flags,
     seconds,
 )
-from tfdist.discovery import Discovery, from_flags, from_tf_config
+from tfdist.discovery import ClusterFlags, Discovery, from_flags, from_tf_config
 from tfdist.errors import EXIT_OK, UsageError
 from tfdist.launch import local
+from tfdist.launch.elastic import Elasticity
+from tfdist.launch.hosts import FLAG as HOST_DISCOVERY
 from tfdist.launch.spec import JobSpec, command_of, plan, plan_one
 from tfdist.launch.supervisor import Supervision
+
+_ELASTIC_STRATEGIES = ("horovod", "multi_worker_mirrored")
 
 
 def add_to(commands: Commands) -> None:
@@ -90,12 +95,45 @@ def add_to(commands: Commands) -> None:
         action="store_true",
         help="print each task's environment and command, and start nothing",
     )
+    _elastic_flags(run)
     run.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     run.add_argument("script", metavar="SCRIPT", help="the training script")
     run.add_argument(
         "args", metavar="ARGS", nargs=argparse.REMAINDER, help="what the script is given, untouched"
     )
     run.set_defaults(run=_run)
+
+
+def _elastic_flags(run: argparse.ArgumentParser) -> None:
+    flag(
+        run,
+        "host_discovery_script",
+        metavar="PROGRAM",
+        help="makes the job elastic: a program that prints host:slots for each machine that it may "
+        "use now; when that changes, all workers save and start again in the new number",
+    )
+    flag(run, "min_workers", type=int, metavar="N", help="wait while there are fewer (default 1)")
+    flag(run, "max_workers", type=int, metavar="N", help="leave slots beyond these free")
+    flag(
+        run,
+        "elastic_timeout",
+        type=seconds,
+        metavar="S",
+        help="seconds to wait for --min_workers, or for this machine to be listed (default 600)",
+    )
+    flag(
+        run,
+        "host",
+        metavar="HOST",
+        help="the name under which this machine is listed (default: the one with its address)",
+    )
+    flag(
+        run,
+        "port",
+        type=int,
+        metavar="PORT",
+        help="the first port of each host's workers; needed where several machines are listed",
+    )
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -111,7 +149,8 @@ def _run(arguments: argparse.Namespace) -> int:
         max_restarts=arguments.max_restarts,
         restart_delay=arguments.restart_delay,
     )
-    found = _one_task(arguments)
+    elasticity = _elasticity(arguments)
+    found = None if elasticity else _one_task(arguments)
     if found is not None:
         command = command_of(
             sys.executable, arguments.script, arguments.args, module=arguments.module
@@ -132,6 +171,8 @@ def _run(arguments: argparse.Namespace) -> int:
         chief=arguments.chief,
         evaluator=arguments.evaluator,
     )
+    if elasticity:
+        return local.run_elastic(job, elasticity, environ=os.environ, supervision=supervision)
     if not arguments.dry_run:
         return local.launch(job, environ=os.environ, supervision=supervision)
     with local.hold_ports(job.num_ports) as ports:
@@ -139,6 +180,39 @@ def _run(arguments: argparse.Namespace) -> int:
     for task in tasks:
         print(f"[{task.name}] {task.shell()}")
     return EXIT_OK
+
+
+def _elasticity(arguments: argparse.Namespace) -> Elasticity | None:
+    """How an elastic job follows its hosts; None for any other job."""
+    names = ("min_workers", "max_workers", "elastic_timeout", "host", "port")
+    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    if arguments.host_discovery_script is None:
+        for name, value in given.items():
+            raise UsageError(
+                f"--{name}",
+                received=value,
+                accepted=f"it with {HOST_DISCOVERY}",
+                remedy="Name the program that lists the hosts; or give --workers.",
+            )
+        return None
+    cluster = [item.name for item in fields(ClusterFlags)]
+    for name in ("ps", "workers", "chief", "evaluator", "dry_run", *cluster):
+        if getattr(arguments, name) not in (None, False):
+            raise UsageError(
+                f"--{name}",
+                received=getattr(arguments, name),
+                accepted=f"nothing with {HOST_DISCOVERY}, whose workers come and go",
+                remedy="Leave one of them out.",
+            )
+    if arguments.strategy not in _ELASTIC_STRATEGIES:
+        raise UsageError(
+            "--strategy",
+            received=arguments.strategy,
+            accepted=f"{' or '.join(_ELASTIC_STRATEGIES)} with {HOST_DISCOVERY}",
+            remedy="Choose one of these.",
+        )
+    given["timeout"] = given.pop("elastic_timeout", Elasticity.timeout)
+    return Elasticity(script=arguments.host_discovery_script, **{"max_workers": None, **given})
 
 
 def _one_task(arguments: argparse.Namespace) -> Discovery | None:

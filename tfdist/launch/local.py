@@ -14,14 +14,15 @@ import os
 import secrets
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 
 from tfdist import farewell, horovod_rendezvous
 from tfdist.discovery import Discovery
 from tfdist.errors import UsageError
+from tfdist.launch.elastic import Elasticity, Members
 from tfdist.launch.spec import HOST, JobSpec, TaskSpec, plan, rendezvous_slots
-from tfdist.launch.supervisor import Service, Supervision, Supervisor, signals
+from tfdist.launch.supervisor import Fixed, Service, Supervision, Supervisor, signals
 from tfdist.preflight import TOKEN_VARIABLE
 
 # Longer than servers take to find that their leader is gone, and to ask.
@@ -66,7 +67,9 @@ def run(
       128 + n for signal n; 128 + n also where signal n to this process ended the job.
     """
     with signals() as wakeup:
-        return Supervisor(tasks, environ, wakeup, supervision or Supervision(), service).run()
+        return Supervisor(
+            Fixed(tasks), environ, wakeup, supervision or Supervision(), service
+        ).run()
 
 
 def run_one(
@@ -90,6 +93,29 @@ def run_one(
     if code == 0 and found.cluster.ps and found.task == found.cluster.leader:
         farewell.say(found.cluster.address(found.task), _FAREWELL_SECONDS)
     return code
+
+
+def run_elastic(
+    job: JobSpec,
+    elasticity: Elasticity,
+    *,
+    environ: Mapping[str, str],
+    supervision: Supervision,
+) -> int:
+    """Runs this machine's tasks of a job that shrinks and grows; see `tfdist.launch.elastic`.
+
+    Returns:
+      As `run`; 1 also where there were not enough hosts for too long.
+
+    Raises:
+      UsageError: the script that lists the hosts cannot be used, or not with these options.
+    """
+    with hold_ports(elasticity.max_workers or 0) as ports, signals() as wakeup:
+        if elasticity.port is None:
+            environ = {TOKEN_VARIABLE: secrets.token_hex(16), **environ}
+        members = Members(job, elasticity, ports, cores=available_cores(), environ=environ)
+        with closing(members):
+            return Supervisor(members, environ, wakeup, supervision).run()
 
 
 @contextmanager

@@ -1,9 +1,10 @@
 """The processes of one job, from the first start to the last end.
 
 with signals() as wakeup:
-    code = Supervisor(tasks, environ, wakeup, options, service).run()
+    code = Supervisor(Fixed(tasks), environ, wakeup, options, service).run()
 
 A task that fails is started again, by itself or with all others as the task says, or ends the job.
+Where the tasks may become more and fewer, all start again when they do.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, Protocol
 
-from tfdist.errors import EXIT_USAGE
+from tfdist.errors import EXIT_FAILED, EXIT_USAGE
 from tfdist.launch.output import prefix
 from tfdist.launch.process import Process, how_it_ended
 from tfdist.launch.spec import TaskSpec
@@ -30,7 +32,44 @@ _LONGEST_RESTART_DELAY = 60.0
 # What the others of a task that has failed are given; they have nobody to save with.
 _FAILURE_SECONDS = 5.0
 
+_NEWS_SECONDS = 1.0
+
 Service = Callable[[], AbstractContextManager[object]]
+
+
+class Members(Protocol):
+    """Which tasks a job consists of, each time that all of them are started.
+
+    Attributes:
+      can_change: whether they become more and fewer while the job runs.
+    """
+
+    can_change: ClassVar[bool]
+
+    def tasks(self) -> Sequence[TaskSpec]:
+        """Those to start now, the one that leads first; none while the job has to wait.
+
+        Raises:
+          TimeoutError: it has waited for too long.
+        """
+
+    def news(self) -> str | None:
+        """Why all are to leave and start again; None while there is no reason. Never waits."""
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """The `Members` of a job whose tasks are always the same."""
+
+    always: Sequence[TaskSpec]
+
+    can_change: ClassVar[bool] = False
+
+    def tasks(self) -> Sequence[TaskSpec]:
+        return self.always
+
+    def news(self) -> None:
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +96,7 @@ class Supervisor:
     """Runs the tasks of one job; the first of them is the one that leads.
 
     Args:
-      tasks: what to start.
+      members: what to start.
       environ: what the tasks inherit, beside what they add.
       wakeup: what `signals` gave.
       options: when to end, kill, name and restart.
@@ -66,13 +105,14 @@ class Supervisor:
 
     def __init__(
         self,
-        tasks: Sequence[TaskSpec],
+        members: Members,
         environ: Mapping[str, str],
         wakeup: socket.socket,
         options: Supervision,
-        service: Service,
+        service: Service = nullcontext,
     ) -> None:
-        self._tasks = tasks
+        self._members = members
+        self._tasks: Sequence[TaskSpec] = ()
         self._environ = environ
         self._wakeup = wakeup
         self._options = options
@@ -114,6 +154,17 @@ class Supervisor:
         self._leader_has_ended = False
         self._replaced.clear()
         self._deadlines.clear()
+        try:
+            self._tasks = self._members.tasks()
+        except TimeoutError as error:
+            _say(f"error: {error}")
+            self._outcome = EXIT_FAILED
+            return
+        if not self._tasks:
+            self._starts["all"] = _in(_NEWS_SECONDS, self._start_all)
+            return
+        if self._members.can_change:
+            self._deadlines["news"] = _in(_NEWS_SECONDS, self._on_news)
         self._service.close()
         self._service.enter_context(self._make_service())
         for task in self._tasks:
@@ -153,6 +204,15 @@ class Supervisor:
             # Whoever presses Ctrl-C again does not want to wait.
             self._on_grace_period()
 
+    def _on_news(self) -> None:
+        self._deadlines["news"] = _in(_NEWS_SECONDS, self._on_news)
+        if self._outcome is not None or self._restarts_all or self._leader_has_ended:
+            return
+        if news := self._members.news():
+            _say(f"{news}: all tasks save and start again")
+            self._end_all(signal.SIGTERM, self._options.grace_period)
+            self._restart_all(delay=0.0)
+
     def _on_end(self, process: Process) -> None:
         if process.pipe in self._selector.get_map():
             self._selector.unregister(process.pipe)
@@ -178,7 +238,12 @@ class Supervisor:
         if cause.uncaught:
             how += f" ({cause.uncaught.error})"
         is_late = self._leader_has_ended and not _evaluates(process.task)
-        if is_late and code == EXIT_PREEMPTED:
+        if code == EXIT_PREEMPTED and self._members.can_change:
+            # Another machine has seen first that the hosts have changed.
+            _say(f"{how}: looking for the hosts anew{self._names(', ending ')}")
+            self._end_others(process, code)
+            self._restart_all(self._options.restart_delay)
+        elif is_late and code == EXIT_PREEMPTED:
             pass  # A server that was told to end before the training was complete, and stayed.
         elif is_late and process.name in self._replaced:
             _say(f"{how}, after the training was complete")
@@ -192,12 +257,8 @@ class Supervisor:
                 self._starts[process.name] = _in(delay, lambda: self._replace(process.task))
             else:
                 _say(f"{how} of all tasks in {delay:g} s{self._names(', ending ')}")
-                self._restarts_all = True
-                self._delay = delay
-                # Those that wait for a restart of their own are started with all.
-                self._starts.clear()
                 self._end_others(process, code)
-                self._restart_all_when_ended()
+                self._restart_all(delay)
 
     def _fail(self, process: Process, cause: Process, code: int, how: str) -> None:
         given_up = f" (given up after {self._restarts} restarts)" if self._restarts else ""
@@ -216,6 +277,13 @@ class Supervisor:
         doubled = 2.0 ** min(self._restarts, 60)
         self._restarts += 1
         return min(self._options.restart_delay * doubled, _LONGEST_RESTART_DELAY)
+
+    def _restart_all(self, delay: float) -> None:
+        self._restarts_all = True
+        self._delay = delay
+        # Those that wait for a restart of their own are started with all.
+        self._starts.clear()
+        self._restart_all_when_ended()
 
     def _restart_all_when_ended(self) -> None:
         if not self._running:

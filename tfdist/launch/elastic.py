@@ -1,0 +1,211 @@
+"""A job that shrinks and grows with the machines that there are.
+
+    options = Elasticity(script="./hosts.sh", max_workers=8)
+    members = Members(job, options, ports, cores=8, environ=os.environ)
+    members.tasks()            # this machine's, for the hosts that there are now
+    members.news()             # a sentence when the hosts have changed, else None
+
+Whenever the hosts change, all tasks save at one common step, leave and start again in the new
+number: the same script, from the same step. On several machines the same command runs on each,
+and each starts the tasks of its own host; that their lists agree is found out when the tasks meet.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tfdist import runtime, strategies
+from tfdist.cluster import Cluster, Task, host_and_port
+from tfdist.errors import UsageError
+from tfdist.launch.hosts import FLAG, Host, HostDiscoveryScript
+from tfdist.launch.spec import JobSpec, TaskSpec, command_of
+from tfdist.preflight import lint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elasticity:
+    """How a job follows its hosts.
+
+    Attributes:
+      script: the program that lists them; see `tfdist.launch.hosts`.
+      max_workers: the most tasks that are started; slots beyond them stay free.
+      min_workers: with fewer slots the job waits.
+      timeout: seconds that it waits.
+      host: the name under which the program lists this machine; None to look at the addresses.
+      port: the first port of the tasks of each host; None for any, where all are on this machine.
+
+    Raises:
+      UsageError: the numbers contradict each other.
+    """
+
+    script: str
+    max_workers: int | None
+    min_workers: int = 1
+    timeout: float = 600.0
+    host: str | None = None
+    port: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.min_workers < 1:
+            raise UsageError(
+                "--min_workers",
+                received=self.min_workers,
+                accepted="a number from 1",
+                remedy="Ask for at least one worker.",
+            )
+        if self.max_workers is None or self.max_workers < self.min_workers:
+            raise UsageError(
+                "--max_workers",
+                received=self.max_workers,
+                accepted=f"a number from {self.min_workers}, which is --min_workers",
+                remedy=f"Say how many workers {FLAG} may lead to.",
+            )
+        if self.port is not None and not 1 <= self.port <= 65536 - self.max_workers:
+            raise UsageError(
+                "--port",
+                received=self.port,
+                accepted=f"a number from 1 to {65536 - self.max_workers}",
+                remedy="Each host uses as many ports from there on as it has tasks.",
+            )
+
+
+class Members:
+    """The tasks of an elastic job that run on this machine.
+
+    Args:
+      job: what runs; its number of workers is not looked at.
+      options: how it follows its hosts.
+      ports: a free port of this machine for each of `max_workers`.
+      cores: the cores that the tasks of this machine divide among them.
+      environ: the launcher's environment.
+
+    Raises:
+      UsageError: the strategy is not one that can, or the script is none.
+    """
+
+    can_change: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        job: JobSpec,
+        options: Elasticity,
+        ports: Sequence[int],
+        *,
+        cores: int,
+        environ: Mapping[str, str],
+    ) -> None:
+        self._job = job
+        self._options = options
+        self._ports = ports
+        self._cores = cores
+        self._environ = environ
+        self._script = HostDiscoveryScript(options.script)
+        self._hosts: tuple[Host, ...] | None = None
+        self._addresses: tuple[str, ...] = ()
+        self._waits_since: float | None = None
+        self._last_problem = ""
+
+    def tasks(self) -> tuple[TaskSpec, ...]:
+        """Those to start on this machine now; none while it has to wait for hosts.
+
+        Raises:
+          UsageError: the script cannot be used, at its first time; or a port is missing.
+          TimeoutError: there have not been enough hosts for too long.
+        """
+        try:
+            self._hosts = self._script.read()
+        except UsageError as error:
+            if self._hosts is None:
+                raise
+            self._say_once(error)
+        assert self._hosts is not None
+        self._addresses = self._addresses_on(self._hosts)
+        cluster = Cluster(worker=self._addresses)
+        mine = [task for task in cluster.tasks() if self._is_mine(cluster.address(task))]
+        if len(self._addresses) < self._options.min_workers or not mine:
+            self._wait(bool(mine))
+            return ()
+        if len(mine) < len(self._addresses) and self._options.port is None:
+            raise UsageError(
+                "--port",
+                received=None,
+                accepted="the first port of each host's tasks, where there are several machines",
+                remedy=f"Choose one that is free on all of {_listed(self._hosts)}; or say with "
+                "--host which of them is this machine.",
+            )
+        self._waits_since = None
+        workers = "1 worker" if len(self._addresses) == 1 else f"{len(self._addresses)} workers"
+        _say(f"{workers} on {_listed(self._hosts)}")
+        return tuple(self._task(cluster, task, len(mine)) for task in mine)
+
+    def news(self) -> str | None:
+        """Why the tasks have to start again; None while they need not. Never waits."""
+        try:
+            hosts = self._script.answer()
+            self._script.ask()
+        except UsageError as error:
+            self._say_once(error)
+            return None
+        if hosts is None or self._addresses_on(hosts) == self._addresses:
+            return None
+        return f"the hosts are now {_listed(hosts)}"
+
+    def close(self) -> None:
+        """Ends the script, if it runs."""
+        self._script.close()
+
+    def _addresses_on(self, hosts: Sequence[Host]) -> tuple[str, ...]:
+        places = [(host.name, index) for host in hosts for index in range(host.slots)]
+        places = places[: self._options.max_workers]
+        if self._options.port is None:
+            return tuple(f"{name}:{self._ports[n]}" for n, (name, _) in enumerate(places))
+        return tuple(f"{name}:{self._options.port + index}" for name, index in places)
+
+    def _is_mine(self, address: str) -> bool:
+        if self._options.host is not None:
+            return address.rpartition(":")[0] == self._options.host
+        host, _ = host_and_port(address)
+        return any(map(lint.is_of_this_machine, lint.resolve(host)))
+
+    def _task(self, cluster: Cluster, task: Task, siblings: int) -> TaskSpec:
+        defaults = runtime.environment(intra_threads=max(1, self._cores // siblings))
+        environment = {
+            "TF_CONFIG": cluster.tf_config(task),
+            strategies.STRATEGY_VARIABLE: self._job.strategy,
+            **{name: self._environ.get(name, value) for name, value in defaults.items()},
+            "PYTHONUNBUFFERED": "1",
+        }
+        job = self._job
+        command = command_of(job.python, job.script, job.args, module=job.module)
+        return TaskSpec(str(task), command, environment)
+
+    def _wait(self, is_listed: bool) -> None:
+        assert self._hosts is not None
+        needed = f"--min_workers={self._options.min_workers}"
+        if not is_listed:
+            needed = f"{self._options.host or 'this machine'} to be listed"
+        listed = f"{FLAG} gives {_listed(self._hosts)}"
+        if self._waits_since is None:
+            self._waits_since = time.monotonic()
+            _say(f"waiting for {needed}: {listed}")
+        elif time.monotonic() - self._waits_since > self._options.timeout:
+            raise TimeoutError(
+                f"waited {self._options.timeout:g} s (--elastic_timeout) for {needed}: {listed}"
+            )
+
+    def _say_once(self, error: UsageError) -> None:
+        if str(error) != self._last_problem:
+            self._last_problem = str(error)
+            _say(f"warning: going on with the hosts that there were. {error}")
+
+
+def _listed(hosts: Sequence[Host]) -> str:
+    return ", ".join(map(str, hosts)) or "no host"
+
+
+def _say(text: str) -> None:
+    print(f"tfdist: {text}", file=sys.stderr, flush=True)

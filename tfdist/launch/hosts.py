@@ -1,0 +1,158 @@
+"""The machines that an elastic job may use, as a program of the user's lists them.
+
+    script = HostDiscoveryScript("./hosts.sh")
+    script.read()              # (Host("10.0.0.1", slots=2), Host("10.0.0.2", slots=1))
+    script.ask()               # the same without waiting: asked now,
+    script.answer()            # and None until it has answered
+
+The program prints a line for each machine, `host:slots` or `host` for one slot, as that of
+`horovodrun --host-discovery-script` does.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tfdist.errors import UsageError
+
+FLAG = "--host_discovery_script"
+
+#: Seconds in which the program has to answer.
+ANSWER_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine, and how many tasks it has room for."""
+
+    name: str
+    slots: int
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.slots}"
+
+
+class HostDiscoveryScript:
+    """The program that says which machines there are.
+
+    Args:
+      command: the program and its arguments, as one would type them in a shell.
+
+    Raises:
+      UsageError: `command` is not one.
+    """
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+        # A pipe would have to be read while the program runs.
+        self._printed = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `close` closes it
+        self._due = 0.0
+        try:
+            self._arguments = shlex.split(command)
+        except ValueError as error:
+            raise self._error(str(error)) from None
+        if not self._arguments:
+            raise self._error("it is empty")
+
+    def read(self) -> tuple[Host, ...]:
+        """Asks, and waits for the answer.
+
+        Raises:
+          UsageError: the program does not run, fails, does not answer in time, or prints something
+            else than hosts.
+        """
+        self.end()
+        self.ask()
+        while (hosts := self.answer()) is None:
+            time.sleep(0.01)
+        return hosts
+
+    def ask(self) -> None:
+        """Starts the program, if it does not run.
+
+        Raises:
+          UsageError: it cannot be started.
+        """
+        if self._process is not None:
+            return
+        self._due = time.monotonic() + ANSWER_SECONDS
+        self._printed.seek(0)
+        self._printed.truncate()
+        try:
+            self._process = subprocess.Popen(
+                self._arguments, stdin=subprocess.DEVNULL, stdout=self._printed
+            )
+        except OSError as error:
+            raise self._error(f"it cannot be started: {error.strerror}") from None
+
+    def answer(self) -> tuple[Host, ...] | None:
+        """What the program has answered since it was asked; None where it has not yet.
+
+        Raises:
+          UsageError: as `read`.
+        """
+        process = self._process
+        if process is None:
+            return None
+        if process.poll() is None:
+            if time.monotonic() < self._due:
+                return None
+            self.end()
+            raise self._error(f"it has not ended within {ANSWER_SECONDS:g} s")
+        self._process = None
+        if process.returncode:
+            raise self._error(f"it ended with code {process.returncode}")
+        self._printed.seek(0)
+        try:
+            return parse(self._printed)
+        except ValueError as error:
+            raise self._error(str(error)) from None
+
+    def end(self) -> None:
+        """Ends the program, if it runs."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def close(self) -> None:
+        """Ends the program and forgets what it has printed; nothing can be asked any more."""
+        self.end()
+        self._printed.close()
+
+    def _error(self, problem: str) -> UsageError:
+        return UsageError(
+            FLAG,
+            received=self._command,
+            accepted="a program that prints host:slots for each machine, a line each",
+            remedy=f"Correct it: {problem}.",
+        )
+
+
+def parse(lines: Iterable[str]) -> tuple[Host, ...]:
+    """The hosts that have a slot, in the order of their lines; `#` begins a comment.
+
+    Raises:
+      ValueError: a line is no host; the message says which.
+    """
+    hosts: dict[str, Host] = {}
+    for line in lines:
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        name, colon, slots = text.rpartition(":")
+        # An IPv6 address is full of colons: alone it stands in brackets.
+        if not colon or slots.endswith("]"):
+            name, slots = text, "1"
+        if not name or not slots.isdecimal() or any(character.isspace() for character in name):
+            raise ValueError(f"the line {line!r} is not host:slots")
+        if name in hosts:
+            raise ValueError(f"{name} is there twice")
+        hosts[name] = Host(name, int(slots))
+    return tuple(host for host in hosts.values() if host.slots)
