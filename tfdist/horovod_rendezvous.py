@@ -10,8 +10,11 @@ The key-value server takes unauthenticated writes: bind it to loopback or to a t
 
 from __future__ import annotations
 
+import fcntl
 import ipaddress
 import itertools
+import socket
+import struct
 import sys
 import threading
 import time
@@ -22,6 +25,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from tfdist.preflight import lint
+
+#: Which network interface Gloo uses.
+INTERFACE_VARIABLE = "HOROVOD_GLOO_IFACE"
+
+# netdevice(7): the address of an interface.
+_SIOCGIFADDR = 0x8915
 _REQUEST_SECONDS = 5.0
 # The store is one of the job's own tasks, for which no proxy is meant.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -81,8 +91,29 @@ def environment(slot: Slot, host: str, port: int) -> dict[str, str]:
         "HOROVOD_CPU_OPERATIONS": "gloo",
     }
     if _is_loopback(host):
-        variables["HOROVOD_GLOO_IFACE"] = "lo"
+        variables[INTERFACE_VARIABLE] = "lo"
+    elif name := interface(slot.host):
+        variables[INTERFACE_VARIABLE] = name
     return variables
+
+
+def interface(host: str) -> str | None:
+    """The network interface of this machine that has an IPv4 address of `host`; None for none.
+
+    Gloo would take the one to which the machine's own name resolves, which often is loopback.
+    """
+    addresses = lint.resolve(host)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode())
+            try:
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, request)
+            except OSError:
+                continue  # It has no address.
+            # A `struct ifreq`: sixteen bytes of the name, a family, a port, the address.
+            if socket.inet_ntoa(answer[20:24]) in addresses:
+                return name
+    return None
 
 
 @contextmanager

@@ -1,0 +1,54 @@
+"""Machines of their own, as far as the network goes, on this one.
+
+    with machines(2) as (first, second):
+        [*first.enter, "ping", second.address]
+
+Each is a network namespace with an interface of its own, and a bridge between them. Takes root.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A network namespace: its name and its address."""
+
+    name: str
+    address: str
+
+    @property
+    def enter(self) -> list[str]:
+        """What goes before a command that is to run there."""
+        return ["ip", "netns", "exec", self.name]
+
+
+@contextmanager
+def machines(count: int) -> Iterator[Sequence[Machine]]:
+    """So many machines, each with one interface `eth0`, on one network without a way out."""
+    mark = uuid.uuid4().hex[:6]
+    hub = f"hub-{mark}"
+    found = [Machine(f"machine-{mark}-{n}", f"10.99.0.{n + 1}") for n in range(count)]
+    with ExitStack() as stack:
+        for name in (hub, *(machine.name for machine in found)):
+            _ip("netns", "add", name)
+            stack.callback(_ip, "netns", "delete", name)
+        _ip("-n", hub, "link", "add", "bridge", "type", "bridge")
+        _ip("-n", hub, "link", "set", "bridge", "up")
+        for n, machine in enumerate(found):
+            there = ("peer", "name", "eth0", "netns", machine.name)
+            _ip("-n", hub, "link", "add", f"port{n}", "type", "veth", *there)
+            _ip("-n", hub, "link", "set", f"port{n}", "master", "bridge", "up")
+            _ip("-n", machine.name, "address", "add", f"{machine.address}/24", "dev", "eth0")
+            for interface in ("lo", "eth0"):
+                _ip("-n", machine.name, "link", "set", interface, "up")
+        yield found
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)

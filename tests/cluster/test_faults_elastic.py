@@ -1,0 +1,142 @@
+"""Elastic jobs: they shrink and grow with the hosts that a program lists, and lose no step."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from subprocess import Popen
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.cluster.namespaces import machines
+from tests.cluster.processes import (
+    PROGRAM,
+    Ended,
+    Tasks,
+    checkpoints,
+    directories,
+    results,
+    run_by_hand,
+)
+
+pytestmark = pytest.mark.timeout(240)
+
+# 2001 examples make as many batches for each of 3 workers, so that none is repeated.
+TRAINING = ["--shuffle", "--examples=2001", "--batch_size=2", "--epochs=4", "--save_steps=100"]
+
+
+class Hosts:
+    """The program that lists the hosts, and what it lists."""
+
+    def __init__(self, path: Path, *hosts: str) -> None:
+        self._file = path / "hosts"
+        self.are(*hosts)
+
+    @property
+    def flag(self) -> str:
+        return f"--host_discovery_script=cat {self._file}"
+
+    def are(self, *hosts: str) -> None:
+        # Replaced at once, so that no half of it is read.
+        beside = self._file.with_suffix(".new")
+        beside.write_text("".join(f"{host}\n" for host in hosts))
+        beside.replace(self._file)
+
+
+class Changes:
+    """Changes the hosts one after the other, each after new checkpoints with those before."""
+
+    def __init__(self, path: Path, hosts: Hosts, *changes: Sequence[str]) -> None:
+        self._path = path
+        self._hosts = hosts
+        self._changes = list(changes)
+        self._starts = 0
+        self._seen: set[str] = set()
+
+    def __call__(self, _: Mapping[str, Popen[str]], logs: Mapping[str, Path]) -> None:
+        starts = max(log.read_text().count("Epoch ") for log in logs.values())
+        found = set(checkpoints(self._path))
+        if starts > self._starts and found - self._seen and self._changes:
+            self._hosts.are(*self._changes.pop(0))
+            self._starts, self._seen = starts, found
+
+
+def elastic(path: Path, hosts: Hosts, strategy: str, *flags: str) -> list[str]:
+    command = [sys.executable, "-m", "tfdist.cli", "run", f"--strategy={strategy}"]
+    command += [hosts.flag, "--max_workers=3", *flags]
+    return [*command, PROGRAM, *TRAINING, *directories(path)]
+
+
+def sizes(ended: Ended) -> list[int]:
+    """The numbers of workers that there were, one after the other."""
+    return [int(size) for size in re.findall(r"tfdist: (\d+) workers? on", ended.output)]
+
+
+@pytest.mark.parametrize("strategy", ["horovod", "multi_worker_mirrored"])
+def test_a_job_shrinks_and_grows(tmp_path: Path, strategy: str) -> None:
+    hosts = Hosts(tmp_path, "localhost:2")
+    changes = Changes(tmp_path, hosts, ["localhost:1"], ["localhost:1", "127.0.0.1:7"])
+    job: Tasks = {"tfdist": (elastic(tmp_path, hosts, strategy), {})}
+    ended = run_by_hand(tmp_path / "logs", job, deadline=200, watch=changes)["tfdist"]
+    assert ended.code == 0, ended.output
+    assert sizes(ended) == [2, 1, 3]
+    assert ended.output.count("leaving with exit code 75") == 2
+    found = results(tmp_path)
+    assert len(found) == 3
+    for task in found.values():
+        np.testing.assert_array_equal(task["weights"], found["worker-0"]["weights"])
+    counts = [task["counts"][-1] for task in found.values()]
+    # Under Horovod each rank's are its own.
+    np.testing.assert_array_equal(sum(counts) if strategy == "horovod" else counts[0], 1)
+
+
+class KillOnce:
+    """Kills the second worker when there is a checkpoint."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._has_killed = False
+
+    def __call__(self, processes: Mapping[str, Popen[str]], _: Mapping[str, Path]) -> None:
+        if not self._has_killed and checkpoints(self._path):
+            for task in psutil.Process(processes["tfdist"].pid).children():
+                # The program that lists the hosts is a child as well, and may just have ended.
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    place = json.loads(task.environ().get("TF_CONFIG", "{}")).get("task", {})
+                    if place.get("index") == 1:
+                        task.kill()
+                        self._has_killed = True
+
+
+def test_a_lost_worker_is_a_restart_of_all_and_not_the_end(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, "localhost:2")
+    job: Tasks = {"tfdist": (elastic(tmp_path, hosts, "horovod", "--max_restarts=1"), {})}
+    ended = run_by_hand(tmp_path / "logs", job, deadline=150, watch=KillOnce(tmp_path))["tfdist"]
+    assert ended.code == 0, ended.output
+    assert "worker:1 was killed by signal 9 (Killed), restart 1 of 1" in ended.output
+    assert sizes(ended) == [2, 2]
+    assert "going on after step" in ended.output
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces take root")
+def test_each_machine_starts_the_workers_of_its_own_host(tmp_path: Path) -> None:
+    with machines(2) as (first, second):
+        both = [f"{first.address}:1", f"{second.address}:1"]
+        hosts = Hosts(tmp_path, *both)
+        changes = Changes(tmp_path, hosts, both[:1], both)
+        command = elastic(tmp_path, hosts, "horovod", "--port=2222")
+        job: Tasks = {machine.name: ([*machine.enter, *command], {}) for machine in (first, second)}
+        ended = run_by_hand(tmp_path / "logs", job, deadline=200, watch=changes)
+    for name, task in ended.items():
+        assert task.code == 0, f"{name}: {task.output}"
+    assert sizes(ended[first.name]) == [2, 1, 2]
+    assert "waiting for this machine to be listed" in ended[second.name].output
+    assert sizes(ended[second.name]) == [2, 2]
+    assert set(results(tmp_path)) == {"worker-0", "worker-1"}
