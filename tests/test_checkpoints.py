@@ -71,6 +71,19 @@ def test_restoring_where_there_is_no_checkpoint_changes_nothing(
     assert_equal(state(model), before)
 
 
+@pytest.mark.parametrize(
+    ("saved", "position"),
+    [
+        ('{"epoch": 2}', Position(2)),
+        ('{"epoch": 1, "steps": [3, 3], "replicas": 2}', Position(1, (3, 3), 2)),
+    ],
+)
+def test_positions_of_older_checkpoints_are_read(saved: str, position: Position) -> None:
+    progress = checkpoints._Progress()
+    progress.deserialize(saved.encode())
+    assert progress.position == position
+
+
 def test_a_task_that_does_not_write_leaves_nothing(
     tiny: TinyTraining, tmp_path: Path, temporary: Callable[[], list[str]]
 ) -> None:

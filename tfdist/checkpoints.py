@@ -41,12 +41,30 @@ class Position:
       epoch: how many epochs have ended.
       steps: how many steps the reader of each shard of the data has made in the next epoch; empty
         for none.
-      replicas: how many replicas' batches meet in an update, without which steps mean nothing.
+      replicas: how many replicas' batches meet in an update, without which steps mean nothing; 0
+        where that is not known.
+      earlier: the numbers of replicas that had a part in the next epoch before, each with the steps
+        that they made; the steps above are then those since the last change.
     """
 
     epoch: int = 0
     steps: tuple[int, ...] = ()
-    replicas: int = 1
+    replicas: int = 0
+    earlier: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def is_within_epoch(self) -> bool:
+        """Whether a part of the next epoch has been trained."""
+        return bool(self.steps or self.earlier)
+
+    def dealt_anew(self) -> Position | None:
+        """The same place, for replicas of another number to divide what is left of the epoch.
+
+        None where the replicas have not read a shard each, all of them step by step.
+        """
+        if len(self.steps) != self.replicas or len(set(self.steps)) != 1:
+            return None
+        return Position(self.epoch, earlier=(*self.earlier, (self.replicas, self.steps[0])))
 
 
 class _Progress(tf.train.experimental.PythonState):
@@ -59,7 +77,9 @@ class _Progress(tf.train.experimental.PythonState):
 
     def deserialize(self, string_value: bytes) -> None:
         read = json.loads(string_value)
-        self.position = Position(**{**read, "steps": tuple(read.get("steps", ()))})
+        steps = tuple(read.get("steps", ()))
+        earlier = tuple((replicas, made) for replicas, made in read.get("earlier", ()))
+        self.position = Position(**{**read, "steps": steps, "earlier": earlier})
 
 
 class Checkpointer:

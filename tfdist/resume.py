@@ -3,7 +3,8 @@
     model.fit(…, callbacks=[…, resume(job, OutputDirectory("/shared/run1"), keep=5)])
 
 Where a training stands is a `checkpoints.Position`: also in mid-epoch, so that a job that goes on
-neither repeats nor skips an example.
+neither repeats nor skips an example. Under Horovod this holds for a job of another number of ranks,
+too, where the dataset function goes by its context alone and its shuffles have seeds.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tfdist.preemption import EXIT_PREEMPTED
 
 if TYPE_CHECKING:
     from tfdist.strategies.base import Job
+    from tfdist.strategies.redealt import Rest
 
 Logs = dict[str, Any]
 
@@ -53,6 +55,8 @@ class Resume(tf.keras.callbacks.Callback):
         self._has_trained = False
         self._steps = 0
         self._saved = 0
+        self._earlier: tuple[tuple[int, int], ...] = ()
+        self._rest: Rest | None = None
         self._leaving = ExitStack()
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
@@ -69,16 +73,20 @@ class Resume(tf.keras.callbacks.Callback):
         )
         epochs = self.params["epochs"]
         self._finished = self._checkpointer.restore()
-        position = self._within_epoch(self._checkpointer.position)
+        position = self._checkpointer.position
         if checkpoints.is_complete(self._output, self._finished, epochs):
             position = Position(epochs)
         # Agreed on by all tasks, because one that trains without the others waits for ever.
-        start = self._job.start_equal(self.model, position)
-        step = self._job.step_of_epoch(start.steps)
+        position = self._job.start_equal(self.model, position)
+        self._scale_learning_rate(position.replicas)
+        start = self._within_epoch(position)
+        step = self._step(start.steps)
         if start.epoch >= epochs:
             self._say(f"training is complete after {self._finished} epochs")
-        elif step:
-            self._say(f"going on after step {step} of epoch {start.epoch + 1} of {epochs}")
+        elif start.is_within_epoch:
+            is_anew = start.earlier and not start.steps
+            dealt = f", dealt out anew to {_replicas(self._job.num_replicas)}," if is_anew else ""
+            self._say(f"going on after step {step} of epoch {start.epoch + 1} of {epochs}{dealt}")
         elif start.epoch:
             self._say(f"going on after epoch {start.epoch} of {epochs}")
         if start.epoch < epochs:
@@ -97,7 +105,7 @@ class Resume(tf.keras.callbacks.Callback):
         self._finished = epoch
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        self._finished = epoch + 1
+        self._finished, self._earlier, self._rest = epoch + 1, (), None
         self._has_trained = True
         self._save()
 
@@ -127,11 +135,15 @@ class Resume(tf.keras.callbacks.Callback):
         self._steps += 1
 
     def _within_epoch(self, position: Position) -> Position:
-        """`position` as this job can take it up: the same data must be dealt out the same way."""
-        if not position.steps:
+        """`position` as this job can take it up; collective over the tasks that train."""
+        if not position.is_within_epoch:
             return position
         dealt = (position.replicas, len(position.steps))
-        if dealt != (self._job.num_replicas, self._job.num_input_pipelines):
+        is_same = dealt == (self._job.num_replicas, self._job.num_input_pipelines)
+        start = position if is_same else position.dealt_anew()
+        if start is not None and start.earlier:
+            self._rest = self._job.rest_of_epoch(start, self.params["steps"])
+        if start is None or (start.earlier and self._rest is None):
             if self._job.is_chief:
                 logging.warning(
                     "The checkpoint is of a job with %d replicas and %d shards of the data: epoch "
@@ -140,21 +152,43 @@ class Resume(tf.keras.callbacks.Callback):
                     position.epoch + 1,
                 )
             return Position(position.epoch)
-        step = self._job.step_of_epoch(position.steps)
+        step = self._step(start.steps)
         if self._job.sees_steps and step >= (self.params["steps"] or self._job.count_steps()):
+            self._rest = None
             return Position(position.epoch + 1)
-        return position
+        self._earlier = start.earlier
+        return start
 
     def _go_on(self, start: Position) -> None:
         # A dataset without end begins anew: to find the place in it may take as long as training.
         if not self._job.is_infinite:
-            self._job.go_on(self.model, start.epoch, start.steps)
+            self._job.go_on(self.model, start.epoch, () if self._rest else start.steps)
+        if self._rest is not None:
+            self._rest.train(self.model, self._job.step_of_epoch(start.steps))
+
+    def _step(self, steps: Sequence[int]) -> int:
+        """Keras's number of the step before which the shards' readers have made so many."""
+        made = self._job.step_of_epoch(steps)
+        return self._rest.step(made) if self._rest is not None else made
+
+    def _scale_learning_rate(self, replicas: int) -> None:
+        """Puts right the checkpoint's learning rate, which was scaled for so many replicas."""
+        rate, own = self.model.optimizer.learning_rate, self._job.num_replicas
+        scales = self._job.scales_learning_rate and isinstance(rate, tf.Variable)
+        if scales and replicas not in (0, own):
+            rate.assign(rate * own / replicas)
+            if self._job.is_chief:
+                print(
+                    f"tfdist: the checkpoint is of {_replicas(replicas)}, the learning rate is "
+                    f"{rate.numpy():g} for {_replicas(own)}",
+                    file=sys.stderr,
+                )
 
     def _save(self, steps: Sequence[int] = ()) -> None:
         updates = self._updates()
         # What the end of an epoch has saved is not saved again before the next one's first step.
         if self._job.saves and (updates != self._saved or not steps):
-            position = Position(self._finished, tuple(steps), self._job.num_replicas)
+            position = Position(self._finished, tuple(steps), self._job.num_replicas, self._earlier)
             self._checkpointer.save(position, number=updates)
             self._saved = updates
 
@@ -163,7 +197,7 @@ class Resume(tf.keras.callbacks.Callback):
         self._checkpointer.close()
         if self._job.is_chief:
             print(
-                f"tfdist: saved after step {self._job.step_of_epoch(steps)} of epoch "
+                f"tfdist: saved after step {self._step(steps)} of epoch "
                 f"{self._finished + 1}, leaving with exit code {EXIT_PREEMPTED}",
                 file=sys.stderr,
             )
@@ -200,8 +234,14 @@ class ResumeByStep(Resume):
         if self._save_steps and done % self._save_steps == 0:
             self._save(self._everywhere(done))
 
-    def _everywhere(self, steps: int) -> list[int]:
-        return [steps] * self._job.num_input_pipelines
+    def _everywhere(self, step: int) -> list[int]:
+        """The steps that each shard's reader has made before Keras's step of that number."""
+        made = self._rest.batches(step) if self._rest is not None else step
+        return [made] * self._job.num_input_pipelines
+
+
+def _replicas(count: int) -> str:
+    return f"{count} replica" if count == 1 else f"{count} replicas"
 
 
 class _StartingPoint:

@@ -24,9 +24,17 @@ from tfdist.errors import EXIT_FAILED, EXIT_USAGE, OutputError, UsageError
 #: Where a launcher wants to read of an uncaught exception.
 ERROR_FILE_VARIABLE = "TFDIST_ERROR_FILE"
 
-# How TensorFlow says which task it has lost: no sign of life, or a connection that broke.
-_LOST_TASK = re.compile(
-    r"(?:Error reported from|remote target) /job:(\w+)/(?:replica:0/)?task:(\d+)"
+# How TensorFlow says which task it has lost: no sign of life,
+_REPORTED = re.compile(r"Error reported from /job:(\w+)/(?:replica:0/)?task:(\d+)")
+# or a connection that broke. But it ends so whatever another task has answered, too.
+_REMOTE = re.compile(r"remote target /job:(\w+)/(?:replica:0/)?task:(\d+)")
+_CONNECTION_ERRORS = (
+    "AbortedError",
+    "CancelledError",
+    "DeadlineExceededError",
+    "InternalError",
+    "UnavailableError",
+    "UnknownError",
 )
 _LOST_RANK = "Horovod has been shut down"
 
@@ -53,8 +61,16 @@ def end_on_uncaught(error_file: str | None) -> None:
     print_traceback = sys.excepthook
 
     def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if error_file:
-            _write(Path(error_file), kind, error)
+        since = time.time()
+
+        def tell(cause: str) -> None:
+            if error_file:
+                uncaught = Uncaught(f"{kind.__name__}: {cause}".removesuffix(": "), since)
+                _write(Path(error_file), uncaught)
+
+        lost = lost_peer(error)
+        lost = lost and f"{lost} was lost"
+        tell(lost or next(iter(str(error).strip().splitlines()), ""))
         code = EXIT_FAILED
         if isinstance(error, (UsageError, OutputError)):
             # It says all that there is to know, and what to do.
@@ -62,8 +78,10 @@ def end_on_uncaught(error_file: str | None) -> None:
             code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
         else:
             print_traceback(kind, error, trace)
-            if lost := lost_peer(str(error)):
-                print(f"tfdist: error: {lost} was lost", file=sys.stderr)
+            # Last, because a search takes its time.
+            if cause := lost or _broken_record(error):
+                tell(cause)
+                print(f"tfdist: error: {cause}", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else code)
@@ -71,12 +89,16 @@ def end_on_uncaught(error_file: str | None) -> None:
     sys.excepthook = end
 
 
-def lost_peer(message: str) -> str | None:
+def lost_peer(error: BaseException) -> str | None:
     """The task whose loss TensorFlow or Horovod reports in an exception; None in any other.
 
     Horovod does not know which rank it was.
     """
-    if match := _LOST_TASK.search(message):
+    message = str(error)
+    match = _REPORTED.search(message)
+    if match is None and type(error).__name__ in _CONNECTION_ERRORS:
+        match = _REMOTE.search(message)
+    if match:
         return f"{match[1]}:{match[2]}"
     return "another rank" if _LOST_RANK in message else None
 
@@ -89,10 +111,21 @@ def read_uncaught(error_file: Path) -> Uncaught | None:
         return None
 
 
-def _write(error_file: Path, kind: type[BaseException], error: BaseException) -> None:
-    lost = lost_peer(str(error))
-    first_line = f"{lost} was lost" if lost else next(iter(str(error).strip().splitlines()), "")
-    uncaught = Uncaught(f"{kind.__name__}: {first_line}".removesuffix(": "), time.time())
+def _broken_record(error: BaseException) -> str | None:
+    """What there is to say of a record that TensorFlow could not read; None of any other error."""
+    # By its name, because this module is there before TensorFlow.
+    if type(error).__name__ != "DataLossError":
+        return None
+    try:
+        from tfdist import broken_records
+
+        return broken_records.explain(str(error))
+    except BaseException:
+        # Also Ctrl-C: the traceback is there, and the process is to end.
+        return None
+
+
+def _write(error_file: Path, uncaught: Uncaught) -> None:
     beside = error_file.with_suffix(".new")
     try:
         beside.write_text(json.dumps(asdict(uncaught)))

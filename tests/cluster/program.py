@@ -65,15 +65,15 @@ class Accounts(tf.keras.callbacks.Callback):
         self._read = False
 
     def on_test_begin(self, logs: Any = None) -> None:
-        self._read_counts()
+        self.read_counts()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._read_counts()
+        self.read_counts()
         self.logs.append(dict(logs))
         if FLAGS.fail_in_epoch == epoch + 1 and FLAGS.fail_task in (None, self._task):
             raise RuntimeError(f"failing in epoch {epoch + 1}, as it was asked to")
 
-    def _read_counts(self) -> None:
+    def read_counts(self) -> None:
         if not self._read:
             (seen,) = (metric for metric in self.model.metrics if metric.name == "seen")
             self.epochs.append(tf.convert_to_tensor(seen.counts).numpy())
@@ -131,24 +131,31 @@ def main(_: list[str]) -> None:
     if job.evaluates:
         return job.evaluate(model, eval_input, FLAGS.output_dir, epochs=FLAGS.epochs)
     accounts = Accounts(str(job.task))
+    result = Path(FLAGS.result_dir) / f"{job.task.type}-{job.task.index}.npz"
+    result.parent.mkdir(exist_ok=True)
     callbacks = job.callbacks(
         FLAGS.output_dir,
         batch_size=job.global_batch_size(FLAGS.batch_size),
         save_steps=FLAGS.save_steps,
     )
-    model.fit(
-        job.dataset(train_input),
-        epochs=FLAGS.epochs,
-        validation_data=job.eval_dataset(eval_input) if FLAGS.validate else None,
-        callbacks=[*callbacks, accounts],
-        verbose=job.verbose,
-    )
+    try:
+        model.fit(
+            job.dataset(train_input),
+            epochs=FLAGS.epochs,
+            validation_data=job.eval_dataset(eval_input) if FLAGS.validate else None,
+            callbacks=[*callbacks, accounts],
+            verbose=job.verbose,
+        )
+    except SystemExit:
+        # Told to leave, in mid-epoch.
+        accounts.read_counts()
+        np.savez(result, counts=np.array(accounts.epochs))
+        raise
     evaluated = job.evaluate(model, eval_input)
     if not job.is_chief and job.name == "parameter_server":
         raise AssertionError("only the chief of a parameter-server job comes here")
-    Path(FLAGS.result_dir).mkdir(exist_ok=True)
     np.savez(
-        Path(FLAGS.result_dir) / f"{job.task.type}-{job.task.index}.npz",
+        result,
         counts=np.array(accounts.epochs),
         losses=np.array([logs["loss"] for logs in accounts.logs]),
         val_seen=np.array([logs.get("val_seen", 0.0) for logs in accounts.logs]),

@@ -6,11 +6,13 @@ sharded(train_input, job)     # an input function for `tf.estimator`, of this ta
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 from tensorflow_estimator.python.estimator.util import fn_args
 
+from tfdist import broken_records
 from tfdist.errors import UsageError
 from tfdist.strategies import datasets
 from tfdist.strategies.base import Job
@@ -92,6 +94,8 @@ def _with_context(input_fn: InputFunction, context: tf.distribute.InputContext) 
             "config": config,
             "input_context": input_context or context,
         }
-        return input_fn(**{name: value for name, value in given.items() if name in asked_for})
+        asked = {name: value for name, value in given.items() if name in asked_for}
+        broken_records.remember(mode, [partial(input_fn, **asked)])
+        return input_fn(**asked)
 
     return call

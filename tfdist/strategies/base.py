@@ -14,26 +14,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from tfdist import broken_records
 from tfdist.checkpoints import Position
 from tfdist.cluster import Cluster, Task
 from tfdist.errors import UsageError
 from tfdist.flags import HEARTBEAT_TIMEOUT, JobFlags
 from tfdist.preemption import Board, Preemption
 from tfdist.strategies import datasets
-
-NOT_WRAPPED = (
-    "The model's optimizer was not given to job.optimizer, so that each task would train alone: "
-    "call it in the model function (config.job.optimizer), or before model_to_estimator."
-)
+from tfdist.strategies.redealt import Rest
+from tfdist.strategies.session_contract import SessionContract
+from tfdist.strategies.train_functions import after_skipping
 
 DatasetFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 
 
-class Job:
+class Job(SessionContract):
     """This task's part in a training job; a subclass for each strategy.
 
     Attributes:
@@ -42,6 +42,7 @@ class Job:
       task: this task.
       element_spec: the elements of the dataset that `dataset` made last; None before.
       is_infinite: whether the dataset that `dataset` made last has no end.
+      scales_learning_rate: whether the script has called `scaled_lr`.
       for_estimators: whether the job is for Estimators and sessions.
       leader_evaluates: whether the task that leads evaluates an Estimator itself, without an
         evaluator.
@@ -75,6 +76,7 @@ class Job:
         self.is_supervised = is_supervised
         self.element_spec: Any = None
         self.is_infinite = False
+        self.scales_learning_rate = False
         self._dataset_fn: DatasetFunction | None = None
         self._local_datasets: list[tf.data.Dataset] = []
         self._options = options
@@ -132,6 +134,11 @@ class Job:
             input_pipeline_id=self.input_pipeline_id,
             num_replicas_in_sync=self.num_replicas,
         )
+
+    @property
+    def input_contexts(self) -> list[tf.distribute.InputContext]:
+        """What the input function is given, for each shard whose errors this task is to see."""
+        return [self.input_context]
 
     @property
     def num_local_replicas(self) -> int:
@@ -214,8 +221,10 @@ class Job:
         """`learning_rate` of one replica scaled to the batch behind one update.
 
         The linear scaling rule of Goyal et al. 2017 (arXiv:1706.02677): unchanged where updates
-        are asynchronous, because each is made of one worker's batch.
+        are asynchronous, because each is made of one worker's batch. A job that goes on with
+        another number of replicas scales what the checkpoint has, unless that is a schedule.
         """
+        self.scales_learning_rate = True
         return learning_rate * self.num_replicas
 
     def optimizer(self, optimizer: Any) -> Any:
@@ -230,6 +239,7 @@ class Job:
         whose shard makes fewer batches repeats one example for each batch that it lacks.
         An infinite dataset wants `steps_per_epoch`, as everywhere in Keras.
         """
+        self._remember("train", dataset_fn)
         dataset = self._distribute(dataset_fn, training=True)
         self.element_spec = dataset.element_spec
         self.is_infinite = int(dataset.cardinality()) == datasets.INFINITE
@@ -238,7 +248,12 @@ class Job:
 
     def eval_dataset(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
         """What `validation_data` must be given: as `dataset`, and without any repeat."""
+        self._remember("eval", dataset_fn)
         return self._distribute(dataset_fn, training=False)
+
+    def _remember(self, purpose: str, dataset_fn: DatasetFunction) -> None:
+        makers = [partial(dataset_fn, context) for context in self.input_contexts]
+        broken_records.remember(purpose, makers)
 
     def callbacks(
         self,
@@ -296,84 +311,6 @@ class Job:
         evaluation.follow(self, model, dataset_fn, output_dir, epochs=epochs)
         return None
 
-    # For Estimators and sessions.
-
-    @property
-    def session_environment(self) -> dict[str, str]:
-        """The variables from which `tf.estimator` and TensorFlow learn of the cluster."""
-        return {}
-
-    @property
-    def session_config(self) -> tf.compat.v1.ConfigProto:
-        """The options of this task's sessions: the threads, and the GPUs that it may see."""
-        config = tf.compat.v1.ConfigProto(
-            allow_soft_placement=True,
-            intra_op_parallelism_threads=self._options.num_intra_threads or 0,
-            inter_op_parallelism_threads=self._options.num_inter_threads or 0,
-        )
-        # As in `tf.estimator`: more rounds of optimisation cost more than they gain.
-        config.graph_options.rewrite_options.meta_optimizer_iterations = 1
-        # Sessions do not look at what `tf.config` has made visible.
-        gpus = [gpu.name.rsplit(":", 1)[1] for gpu in tf.config.get_visible_devices("GPU")]
-        config.gpu_options.visible_device_list = ",".join(gpus)
-        if not gpus:
-            config.device_count["GPU"] = 0
-        return config
-
-    @property
-    def train_distribute(self) -> tf.distribute.Strategy | None:
-        """The strategy that `tf.estimator` trains under; None where it needs none."""
-        return None
-
-    def session_hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
-        """The hooks that the engine needs in every task's training session."""
-        return []
-
-    def begin_training(self) -> None:
-        """Called before each training of an Estimator.
-
-        Raises:
-          RuntimeError: the strategy is for one.
-        """
-
-    def agreed(self, number: int) -> int:
-        """The leader's number, where the tasks may have read different ones; collective then."""
-        return number
-
-    def device_setter(self) -> Any:
-        """For `tf.compat.v1.device`: places variables on the ps, and the rest on this task.
-
-        Raises:
-          UsageError: session code cannot be had under this strategy.
-        """
-        raise self._no_sessions()
-
-    def monitored_session(
-        self, *, hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (), **options: Any
-    ) -> Any:
-        """`tf.compat.v1.train.MonitoredTrainingSession` as this task's part in the job.
-
-        Args:
-          hooks: hooks beside those that the engine needs.
-          **options: its other arguments, such as `checkpoint_dir`.
-
-        Raises:
-          UsageError: session code cannot be had under this strategy.
-        """
-        raise self._no_sessions()
-
-    def _no_sessions(self) -> UsageError:
-        return UsageError(
-            "--strategy",
-            received=f"{self.name} for session code",
-            accepted="one_device, parameter_server",
-            remedy="Choose one of these, or make the model function that of an Estimator.",
-        )
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Job:
-        # Estimators copy their configuration again and again; a task has one job.
-        return self
-
     # For this package's callbacks.
 
     def _evaluate(self, model: tf.keras.Model, dataset_fn: DatasetFunction) -> dict[str, float]:
@@ -398,9 +335,7 @@ class Job:
     def count_steps(self) -> int:
         """Steps of an epoch, found by reading this task's shard once; collective."""
         assert self._dataset_fn is not None
-        shard = self._dataset_fn(self.input_context)
-        batches = int(shard.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1))
-        return self._steps(batches)
+        return self._steps(datasets.count_batches(self._dataset_fn(self.input_context)))
 
     def _steps(self, batches: int) -> int:
         """Steps of an epoch from the batches of this task's shard."""
@@ -429,6 +364,20 @@ class Job:
         """
         return position
 
+    def rest_of_epoch(self, position: Position, usual_steps: int | None) -> Rest | None:
+        """This task's part in what is left of an epoch that was dealt out otherwise before.
+
+        Called in every task that trains; collective over them.
+
+        Args:
+          position: where the training stands, with the earlier parts of the epoch.
+          usual_steps: the steps that Keras takes an epoch to have; None if unknown.
+
+        Returns:
+          None where it cannot be told: the epoch must begin anew.
+        """
+        return None
+
     def _remembered(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         self._local_datasets.append(dataset)
         return dataset
@@ -446,21 +395,4 @@ class Job:
                 iter(dataset)
         skipped = self.step_of_epoch(steps)
         if skipped:
-            model.train_function = _after_skipping(model, skipped)
-
-
-def _after_skipping(model: tf.keras.Model, steps: int) -> Callable[[Any], Any]:
-    """Keras's train function, whose first call reads over what so many steps have read."""
-    train = model.train_function
-
-    @tf.function
-    def skip(iterator: Any) -> None:
-        next(iterator)
-
-    def train_after_skipping(iterator: Any) -> Any:
-        for _ in range(steps):
-            skip(iterator)
-        model.train_function = train
-        return train(iterator)
-
-    return train_after_skipping
+            model.train_function = after_skipping(model, skipped)

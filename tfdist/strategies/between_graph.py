@@ -14,9 +14,10 @@ import tensorflow as tf
 from tfdist.cluster import Cluster, Task
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
-from tfdist.strategies.base import NOT_WRAPPED, DatasetFunction, Job
+from tfdist.strategies.base import DatasetFunction, Job
 from tfdist.strategies.devices import use_devices
 from tfdist.strategies.serving import serve_until_end
+from tfdist.strategies.session_contract import NOT_WRAPPED
 from tfdist.strategies.sessions import TakesSessions
 from tfdist.strategies.sync_replicas import SyncReplicasOptimizer
 from tfdist.strategies.v1_optimizers import distributed

@@ -78,6 +78,14 @@ def shards_of(dataset: Any) -> Shards | None:
     return shards
 
 
+def count_batches(dataset: tf.data.Dataset) -> int:
+    """How many batches `dataset` has, found by reading it once if need be; INFINITE if so."""
+    batches = int(dataset.cardinality())
+    if batches == UNKNOWN:
+        batches = int(dataset.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1))
+    return batches
+
+
 def with_repeats(dataset: tf.data.Dataset, count: int, source: tf.data.Dataset) -> tf.data.Dataset:
     """`dataset` and after it `count` batches of one example: the first of `source`.
 

@@ -21,8 +21,10 @@ from tfdist.checkpoints import Position
 from tfdist.cluster import host_and_port
 from tfdist.flags import JobFlags
 from tfdist.strategies import datasets
-from tfdist.strategies.base import NOT_WRAPPED, DatasetFunction, Job
+from tfdist.strategies.base import DatasetFunction, Job
 from tfdist.strategies.devices import use_devices
+from tfdist.strategies.redealt import Rest, rest_of_epoch
+from tfdist.strategies.session_contract import NOT_WRAPPED
 from tfdist.strategies.v1_optimizers import distributed
 
 try:
@@ -111,11 +113,40 @@ class Horovod(Job):
         optimizer_variables = model.optimizer.variables
         if callable(optimizer_variables):
             optimizer_variables = optimizer_variables()
-        hvd.broadcast_variables([*model.variables, *optimizer_variables], root_rank=0)
-        step = self.step_of_epoch(position.steps)
-        agreed = hvd.broadcast(tf.constant([position.epoch, step], tf.int64), root_rank=0)
-        epoch, step = map(int, agreed)
-        return Position(epoch, (step,) * hvd.size() if step else (), hvd.size())
+        # Keras does not count the learning rate among the optimizer's variables.
+        learning_rate = model.optimizer.learning_rate
+        state = [learning_rate] if isinstance(learning_rate, tf.Variable) else []
+        hvd.broadcast_variables([*model.variables, *optimizer_variables, *state], root_rank=0)
+        agreed: Position = hvd.broadcast_object(position, root_rank=0)
+        return agreed
+
+    def rest_of_epoch(self, position: Position, usual_steps: int | None) -> Rest | None:
+        # Where Keras reads less than all of the data for an epoch, they do not end with it.
+        whole = [int(dataset.cardinality()) for dataset in self._local_datasets[-1:]]
+        if self._dataset_fn is None or self.is_infinite or whole != [usual_steps]:
+            return None
+        dataset_fn, ranks = self._dataset_fn, position.earlier[0][0]
+
+        def shard(index: int) -> tf.data.Dataset:
+            return dataset_fn(
+                tf.distribute.InputContext(
+                    num_input_pipelines=ranks, input_pipeline_id=index, num_replicas_in_sync=ranks
+                )
+            )
+
+        counts = [
+            datasets.count_batches(shard(index)) if index % hvd.size() == hvd.rank() else 0
+            for index in range(ranks)
+        ]
+        (summed,) = _all_reduce_sum([tf.constant(counts, tf.int64)])
+        return rest_of_epoch(
+            shard,
+            summed.numpy().tolist(),
+            position,
+            ranks=hvd.size(),
+            rank=hvd.rank(),
+            usual_steps=whole[0],
+        )
 
     def _set_up(self, options: JobFlags) -> None:
         self._averages = False
@@ -143,7 +174,10 @@ class Horovod(Job):
             server.__enter__()
             atexit.register(server.__exit__, None, None, None)
         # Horovod reads the environment only, in hvd.init().
-        os.environ.update(rendezvous.environment(slots[rank], host, port))
+        variables = rendezvous.environment(slots[rank], host, port)
+        if rendezvous.INTERFACE_VARIABLE in os.environ:  # The user knows the network better.
+            variables.pop(rendezvous.INTERFACE_VARIABLE, None)
+        os.environ.update(variables)
         # Horovod gives the others 30 seconds to start, and then aborts.
         rendezvous.meet(host, port, rank, len(slots), timeout=self.startup_timeout)
 
@@ -154,10 +188,8 @@ class Horovod(Job):
                 return local
             # Keras wants a batch to evaluate, also in a rank that has no example.
             return datasets.empty_batches(dataset_fn(tf.distribute.InputContext()), 1)
-        batches = int(local.cardinality())
-        if batches == datasets.UNKNOWN:
-            # Read once: a rank must know before an epoch whether the others have more.
-            batches = int(local.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1))
+        # A rank must know before an epoch whether the others have more.
+        batches = datasets.count_batches(local)
         if batches == datasets.INFINITE:
             return self._remembered(local)
         everywhere = [int(count) for count in hvd.allgather(tf.constant([batches], tf.int64))]

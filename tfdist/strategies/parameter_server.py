@@ -44,6 +44,19 @@ class ParameterServer(Job):
     def num_input_pipelines(self) -> int:
         return len(self.cluster.worker)
 
+    @property
+    def input_contexts(self) -> list[tf.distribute.InputContext]:
+        # The chief makes all of them and sees what the workers fail with.
+        workers = self.num_input_pipelines
+        return [
+            tf.distribute.InputContext(
+                num_input_pipelines=workers,
+                input_pipeline_id=worker,
+                num_replicas_in_sync=self.num_replicas,
+            )
+            for worker in range(workers)
+        ]
+
     def steps_per_epoch(self, examples: int, per_replica: int) -> int:
         workers, batch = self.num_input_pipelines, per_replica * self.num_local_replicas
         shards = [(examples + index) // workers for index in range(workers)]
@@ -105,18 +118,7 @@ class ParameterServer(Job):
         self._coordinator = EpochCoordinator(self.strategy)
 
     def _distribute(self, dataset_fn: DatasetFunction, training: bool) -> tf.data.Dataset:
-        workers = len(self.cluster.worker)
-        makers = tuple(
-            partial(
-                dataset_fn,
-                tf.distribute.InputContext(
-                    num_input_pipelines=workers,
-                    input_pipeline_id=worker,
-                    num_replicas_in_sync=self.num_replicas,
-                ),
-            )
-            for worker in range(workers)
-        )
+        makers = tuple(partial(dataset_fn, context) for context in self.input_contexts)
         shards = datasets.Shards(makers[0](), makers, trains=training)
         finite = int(shards.local.cardinality()) != datasets.INFINITE
         return datasets.for_keras(shards, datasets.UNKNOWN if finite else datasets.INFINITE)

@@ -1,0 +1,54 @@
+"""A damaged file of the user's own data: the training ends, and the file is named."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.cluster.processes import launch
+
+pytestmark = pytest.mark.timeout(180)
+
+PROGRAM = str(Path(__file__).with_name("records_program.py"))
+_RECORDS = 100
+
+JOBS = {
+    "one_device": [],
+    "multi_worker_mirrored": ["--workers=2"],
+    "horovod": ["--workers=2"],
+    "parameter_server": ["--ps=1", "--workers=2", "--chief"],
+}
+
+
+def write_with_a_truncated_one(directory: Path) -> tuple[Path, int]:
+    """Writes six files of vectors; gives the one that ends within a record, and where that is."""
+    directory.mkdir()
+    for index in range(6):
+        path = directory / f"train-{index}.tfrecords"
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for vector in np.random.default_rng(index).normal(size=(_RECORDS, 4)):
+                writer.write(tf.io.serialize_tensor(vector.astype("float32")).numpy())
+    # Of the second of two shards, which the task that leads does not read.
+    truncated = directory / "train-3.tfrecords"
+    offset = truncated.stat().st_size * 60 // _RECORDS
+    os.truncate(truncated, offset + 20)
+    return truncated, offset
+
+
+@pytest.mark.parametrize("flags", [[], ["--estimator"]], ids=["keras", "estimator"])
+@pytest.mark.parametrize("strategy", JOBS)
+def test_a_truncated_file_is_named(tmp_path: Path, strategy: str, flags: list[str]) -> None:
+    truncated, offset = write_with_a_truncated_one(tmp_path / "data")
+    job = [f"--strategy={strategy}", *JOBS[strategy], PROGRAM, *flags]
+    data = f"--records={truncated.parent}/*.tfrecords"
+    ended = launch(tmp_path, *job, data, f"--output_dir={tmp_path / 'output'}", deadline=120)
+    assert ended.code == 1, ended.output
+    assert "DataLossError" in ended.output, "the traceback should be there as well"
+    received = f"{truncated}: received a record at byte {offset} that is truncated; accepted: "
+    assert ended.output.count(f"tfdist: error: {received}") == 1, ended.output
+    assert ended.output.count(f"(DataLossError: {received}") == 1, ended.output
+    assert ended.output.count(str(truncated)) == 2
