@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from subprocess import Popen
@@ -47,12 +48,15 @@ JOBS = {
 
 
 class Strike:
-    """Sends one of the launcher's tasks a signal, once, in mid-training."""
+    """Sends one of the launcher's tasks a signal, once, in mid-training; ends a SIGSTOP in time."""
 
-    def __init__(self, path: Path, position: int, number: int) -> None:
+    def __init__(
+        self, path: Path, position: int, number: int, seconds: float | None = None
+    ) -> None:
         self._path = path
         self._position = position
         self._number = number
+        self._seconds = seconds
         self._has_struck = False
 
     def __call__(self, processes: Mapping[str, Popen[str]], _: Mapping[str, Path]) -> None:
@@ -62,6 +66,9 @@ class Strike:
             pids = sorted(task.pid for task in tasks)
             os.kill(pids[self._position], self._number)
             self._has_struck = True
+            if self._seconds is not None:
+                time.sleep(self._seconds)
+                os.kill(pids[self._position], signal.SIGCONT)
 
 
 def strike(path: Path, strategy: str, task: str, number: int, *flags: str) -> Ended:
@@ -77,16 +84,17 @@ def strike(path: Path, strategy: str, task: str, number: int, *flags: str) -> En
 def test_an_all_reduce_job_that_loses_a_task_ends_as_if_it_had_not(
     tmp_path: Path, strategy: str
 ) -> None:
-    whole, struck = tmp_path / "whole", tmp_path / "struck"
+    whole = tmp_path / "whole"
     options = [f"--strategy={strategy}", *JOBS[strategy][0]]
     assert launch(whole, *options, PROGRAM, *FLAGS, *directories(whole), deadline=90).code == 0
-
-    ended = strike(struck, strategy, "worker:1", signal.SIGKILL, "--max_restarts=1")
-    assert ended.code == 0, ended.output
-    assert "worker:1 was killed by signal 9 (Killed), restart 1 of 1 of all tasks" in ended.output
-    assert "going on after epoch" in ended.output
-    for name, task in results(whole).items():
-        np.testing.assert_array_equal(results(struck)[name]["weights"], task["weights"])
+    for lost in ("worker:0", "worker:1"):
+        struck = tmp_path / lost
+        ended = strike(struck, strategy, lost, signal.SIGKILL, "--max_restarts=1")
+        assert ended.code == 0, ended.output
+        assert f"{lost} was killed by signal 9 (Killed), restart 1 of 1 of all" in ended.output
+        assert "going on after epoch" in ended.output
+        for name, task in results(whole).items():
+            np.testing.assert_array_equal(results(struck)[name]["weights"], task["weights"])
 
 
 @pytest.mark.parametrize(
@@ -112,6 +120,39 @@ def test_a_parameter_server_job_goes_on_when_a_task_is_lost(
     np.testing.assert_array_equal(last_epoch, 1)
     evaluated = (tmp_path / "output" / "eval_metrics.jsonl").read_text().splitlines()
     assert f'"epoch": {EPOCHS},' in evaluated[-1]
+
+
+@pytest.mark.parametrize("strategy", JOBS)
+def test_a_task_that_is_stopped_for_a_moment_is_not_lost(tmp_path: Path, strategy: str) -> None:
+    options, tasks = JOBS[strategy]
+    stop = Strike(tmp_path, tasks.index("worker:1"), signal.SIGSTOP, seconds=2.0)
+    command = [sys.executable, "-m", "tfdist.cli", "run", f"--strategy={strategy}", *options]
+    job: Tasks = {"tfdist": ([*command, PROGRAM, *FLAGS, *directories(tmp_path)], {})}
+    ended = run_by_hand(tmp_path, job, deadline=120, watch=stop)["tfdist"]
+    assert ended.code == 0, ended.output
+    assert "lost" not in ended.output
+    for task in results(tmp_path).values():
+        # Each epoch has all of the data that this task counts, as if nothing had been.
+        np.testing.assert_array_equal(task["counts"], [task["counts"][0]] * EPOCHS)
+
+
+@pytest.mark.parametrize("strategy", JOBS)
+def test_nothing_outlives_the_launcher(tmp_path: Path, strategy: str) -> None:
+    tasks: list[psutil.Process] = []
+
+    def kill(processes: Mapping[str, Popen[str]], _: Mapping[str, Path]) -> None:
+        if len(checkpoints(tmp_path)) >= 3 and not tasks:
+            launcher = psutil.Process(processes["tfdist"].pid)
+            tasks.extend(launcher.children())
+            launcher.kill()
+
+    command = [sys.executable, "-m", "tfdist.cli", "run", f"--strategy={strategy}"]
+    command += [*JOBS[strategy][0], PROGRAM, *FLAGS, *directories(tmp_path)]
+    ended = run_by_hand(tmp_path, {"tfdist": (command, {})}, deadline=90, watch=kill)["tfdist"]
+    assert ended.code == -signal.SIGKILL
+    assert len(tasks) == len(JOBS[strategy][1])
+    _, alive = psutil.wait_procs(tasks, timeout=10)
+    assert not alive
 
 
 @pytest.mark.parametrize(
