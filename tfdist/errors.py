@@ -43,6 +43,22 @@ class OutputError(RuntimeError):
         super().__init__(f"{path} {problem}. {remedy}")
 
 
+class LostTaskError(RuntimeError):
+    """Another task of the job gives no sign of life.
+
+    Args:
+      task: its name.
+      address: where it should answer.
+      seconds: for how long it has not.
+    """
+
+    def __init__(self, task: str, address: str, seconds: float) -> None:
+        super().__init__(
+            f"{task} was lost: at {address} nothing has answered for {seconds:g} s "
+            "(--heartbeat_timeout)"
+        )
+
+
 @contextmanager
 def exit_on_usage_error() -> Iterator[None]:
     """Prints a UsageError as one line on stderr and exits with code 2, as argparse does.

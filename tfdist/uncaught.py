@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
-from tfdist.errors import EXIT_FAILED, EXIT_USAGE, OutputError, UsageError
+from tfdist.errors import EXIT_FAILED, EXIT_USAGE, LostTaskError, OutputError, UsageError
 
 #: Where a launcher wants to read of an uncaught exception.
 ERROR_FILE_VARIABLE = "TFDIST_ERROR_FILE"
@@ -50,7 +50,8 @@ class Uncaught:
 def end_on_uncaught(error_file: str | None) -> None:
     """From now on an uncaught exception ends the process as soon as its traceback is printed.
 
-    A UsageError (code 2) and an OutputError (code 1) are one line, without a traceback.
+    A UsageError (code 2), an OutputError and a LostTaskError (code 1) are one line, without a
+    traceback.
 
     Else TensorFlow's and Horovod's threads keep the process, and with it the whole job, from
     ending: a worker that has failed still answers its peers while Python waits for them.
@@ -64,15 +65,13 @@ def end_on_uncaught(error_file: str | None) -> None:
         since = time.time()
 
         def tell(cause: str) -> None:
-            if error_file:
-                uncaught = Uncaught(f"{kind.__name__}: {cause}".removesuffix(": "), since)
-                _write(Path(error_file), uncaught)
+            write_uncaught(error_file, f"{kind.__name__}: {cause}".removesuffix(": "), since)
 
         lost = lost_peer(error)
         lost = lost and f"{lost} was lost"
         tell(lost or next(iter(str(error).strip().splitlines()), ""))
         code = EXIT_FAILED
-        if isinstance(error, (UsageError, OutputError)):
+        if isinstance(error, (UsageError, OutputError, LostTaskError)):
             # It says all that there is to know, and what to do.
             print(f"tfdist: error: {error}", file=sys.stderr)
             code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
@@ -87,6 +86,12 @@ def end_on_uncaught(error_file: str | None) -> None:
         os._exit(128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else code)
 
     sys.excepthook = end
+
+
+def end(error: BaseException) -> None:
+    """Ends the process as if nobody had caught `error`; to be called in any thread."""
+    sys.excepthook(type(error), error, error.__traceback__)
+    os._exit(EXIT_FAILED)
 
 
 def lost_peer(error: BaseException) -> str | None:
@@ -111,6 +116,19 @@ def read_uncaught(error_file: Path) -> Uncaught | None:
         return None
 
 
+def write_uncaught(error_file: str | None, error: str, since: float) -> None:
+    """Writes what `read_uncaught` reads, if anybody wants to."""
+    if not error_file:
+        return
+    path = Path(error_file)
+    beside = path.with_suffix(".new")
+    try:
+        beside.write_text(json.dumps(asdict(Uncaught(error, since))))
+        os.replace(beside, path)
+    except OSError:
+        pass  # The launcher is gone; the traceback is what counts.
+
+
 def _broken_record(error: BaseException) -> str | None:
     """What there is to say of a record that TensorFlow could not read; None of any other error."""
     # By its name, because this module is there before TensorFlow.
@@ -123,12 +141,3 @@ def _broken_record(error: BaseException) -> str | None:
     except BaseException:
         # Also Ctrl-C: the traceback is there, and the process is to end.
         return None
-
-
-def _write(error_file: Path, uncaught: Uncaught) -> None:
-    beside = error_file.with_suffix(".new")
-    try:
-        beside.write_text(json.dumps(asdict(uncaught)))
-        os.replace(beside, error_file)
-    except OSError:
-        pass  # The launcher is gone; the traceback is what counts.

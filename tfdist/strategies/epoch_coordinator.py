@@ -192,6 +192,8 @@ class Epoch:
         self._last_progress = time.monotonic()
         self._fn: Any = None
         self._last_step: _Step | None = None
+        # The newest that have come from a worker.
+        self.logs: Any = None
 
     def __iter__(self) -> Epoch:
         return self
@@ -213,7 +215,7 @@ class Epoch:
             raise StopIteration
         if not self._is_over():
             result = self._shards.coordinator.schedule_guarded(fn, self._iterators)
-            self._last_step = _Step(result)
+            self._last_step = _Step(result, self)
             self._in_flight.append(self._last_step)
         assert self._last_step is not None
         return self._last_step
@@ -269,13 +271,26 @@ class Epoch:
 class _Step(tf.distribute.experimental.coordinator.RemoteValue):
     """The logs of a step, as Keras expects them from a coordinator."""
 
-    def __init__(self, remote_value: Any) -> None:
+    def __init__(self, remote_value: Any, epoch: Epoch) -> None:
         self._remote_value = remote_value
+        self._epoch = epoch
 
     def result(self) -> tuple[int, bool, Any]:
-        """The worker that ran the step, whether it had data, and the logs; waits for them."""
-        worker, had_data, logs = self._remote_value.fetch()
-        return int(worker), bool(had_data), logs
+        """The worker that ran the step, whether it had data, and the logs; waits for them.
+
+        Where that worker was lost after the step, which is made therefore, the logs are those of
+        another one.
+        """
+        try:
+            worker, had_data, self._epoch.logs = self._remote_value.fetch()
+        except (tf.errors.UnavailableError, tf.errors.CancelledError):
+            # What a step returns stays on its worker until it is fetched.
+            returned = self._remote_value._get_values()
+            if returned is None or self._epoch.logs is None:
+                raise
+            device = tf.DeviceSpec.from_string(returned[0].device)
+            return int(device.task), True, self._epoch.logs
+        return int(worker), bool(had_data), self._epoch.logs
 
     def fetch(self) -> Any:
         return self.result()[2]

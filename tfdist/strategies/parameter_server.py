@@ -12,6 +12,7 @@ from functools import partial
 
 import tensorflow as tf
 
+from tfdist import heartbeat
 from tfdist.cluster import host_and_port
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
@@ -113,6 +114,10 @@ class ParameterServer(Job):
             if partitions > 1
             else None,
             heartbeat_timeout=self.heartbeat_timeout,
+        )
+        servers = [task for task in self.cluster.tasks() if task != self.task]
+        heartbeat.watch_from_outside(
+            {str(task): self.cluster.address(task) for task in servers}, self.heartbeat_timeout
         )
         # Keras asks for the strategy's coordinator, of which there is one, and finds this.
         self._coordinator = EpochCoordinator(self.strategy)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from tfdist import farewell
+from tfdist import farewell, heartbeat
 from tfdist.cluster import Task
 from tfdist.errors import EXIT_FAILED
 from tfdist.preemption import EXIT_PREEMPTED
@@ -36,6 +36,8 @@ def serve_until_end(
     print(
         f"tfdist: {job.task} serves until {leader} at {address}{and_others} ended", file=sys.stderr
     )
+    if not job.for_estimators:
+        heartbeat.watch({str(leader): address}, job.heartbeat_timeout)
     has_ended_well = False
 
     def is_up(where: str) -> bool:
