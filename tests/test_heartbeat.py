@@ -46,6 +46,21 @@ def test_one_that_speaks_or_hangs_up_is_not(listener: socket.socket, last_words:
     thread.join()
 
 
+def test_a_task_that_waits_for_others_in_its_meeting_is_not() -> None:
+    with hold_ports(2) as ports:
+        hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+        check = [sys.executable, "-m", "tfdist.cli", "check", f"--worker_hosts={hosts}"]
+        process = subprocess.Popen(
+            [*check, "--job_name=worker", "--task_index=0"], cwd=ROOT, stderr=subprocess.PIPE
+        )
+        assert process.stderr is not None
+        with process, process.stderr:
+            # It says whom it waits for when it listens.
+            assert b"waits for worker:1" in process.stderr.readline()
+            assert not heartbeat.is_silent(f"127.0.0.1:{ports[0]}")
+            process.kill()
+
+
 def test_one_that_is_gone_is_not() -> None:
     with hold_ports(1) as (port,):
         assert not heartbeat.is_silent(f"127.0.0.1:{port}", seconds=10)
@@ -77,9 +92,10 @@ def test_silence_counts_when_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     # A sign of life every 25 seconds, and none after the last.
     silent_until = iter([True] * 4 + [False] + [True] * 4 + [False] + [True] * 100)
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds: float) -> bool:
         nonlocal now
         now += seconds
+        return False
 
     monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now)
     heartbeat._watch(
@@ -90,4 +106,4 @@ def test_silence_counts_when_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(error) == (
         "ps:0 was lost: at 10.0.0.3:2222 nothing has answered for 30 s (--heartbeat_timeout)"
     )
-    assert now == 45.0 + 35.0
+    assert now == 50.0 + 30.0

@@ -28,7 +28,7 @@ PORTS = (4001, 4002, 4003)
     ("lines", "expected"),
     [
         (["a:2", "b:1"], [Host("a", 2), Host("b", 1)]),
-        (["a", "[::1]", "[::1%lo]:3"], [Host("a", 1), Host("[::1]", 1), Host("[::1%lo]", 3)]),
+        (["b", "a", "[::1%lo]:3"], [Host("[::1%lo]", 3), Host("a", 1), Host("b", 1)]),
         (["", "  a:1  # the first", "# none", "b:0"], [Host("a", 1)]),
         ([], []),
     ],
@@ -75,7 +75,7 @@ def test_a_program_is_asked_without_waiting_and_given_up(monkeypatch: pytest.Mon
     with pytest.raises(UsageError, match=r"it has not ended within 0\.2 s"):
         script.read()
     assert time.monotonic() - started < 10
-    script.close()
+    script.end()
 
 
 def test_a_program_may_print_much() -> None:
@@ -117,10 +117,10 @@ def workers(task: TaskSpec) -> list[str]:
 
 
 def test_the_tasks_of_this_machine(tmp_path: Path, members: Callable[..., Members]) -> None:
-    (tmp_path / "hosts").write_text("localhost:1\n127.0.0.1:8\n")
+    (tmp_path / "hosts").write_text("localhost:8\n127.0.0.1:1\n")
     tasks = members().tasks()
     assert [task.name for task in tasks] == ["worker:0", "worker:1", "worker:2"]
-    assert workers(tasks[0]) == ["localhost:4001", "127.0.0.1:4002", "127.0.0.1:4003"]
+    assert workers(tasks[0]) == ["127.0.0.1:4001", "localhost:4002", "localhost:4003"]
     assert tasks[0].environment["TFDIST_STRATEGY"] == "horovod"
     # 192.0.2.0/24 is nobody's (RFC 5737).
     (tmp_path / "hosts").write_text("192.0.2.1:1\nlocalhost:2\n")
@@ -257,6 +257,48 @@ def test_all_start_again_in_the_new_number(tfdist_run: Start, tmp_path: Path) ->
             "tfdist: 3 workers on localhost:3",
         ],
     )
+
+
+def test_a_signal_meanwhile_is_not_the_second_for_the_tasks(
+    tfdist_run: Start, tmp_path: Path
+) -> None:
+    script = """
+        def leave(*_):
+            on_signal(lambda *_: os._exit(143), signal.SIGTERM)
+            print("saving")
+            wait_for("saved")
+            sys.exit(75)
+        on_signal(leave, signal.SIGTERM)
+        print("trains")
+        wait_for("end")
+    """
+    (tmp_path / "hosts").write_text("localhost:2\n")
+    launcher = tfdist_run(script, *elastic(tmp_path))
+    lines_until(launcher, "[worker:0] trains", "[worker:1] trains")
+    (tmp_path / "hosts").write_text("localhost:1\n")
+    lines_until(launcher, "[worker:0] saving", "[worker:1] saving")
+    launcher.send_signal(signal.SIGTERM)
+    time.sleep(0.5)  # A task that it reached would have ended.
+    (tmp_path / "saved").touch()
+    launcher.communicate(timeout=DEADLINE)
+    assert launcher.returncode == 75
+
+
+def test_a_job_that_has_ended_before_it_could_leave_is_complete(
+    tfdist_run: Start, tmp_path: Path
+) -> None:
+    script = """
+        on_signal(lambda *_: sys.exit(0), signal.SIGTERM)
+        print("ends")
+        wait_for("end")
+    """
+    (tmp_path / "hosts").write_text("localhost:2\n")
+    launcher = tfdist_run(script, *elastic(tmp_path))
+    lines_until(launcher, "[worker:0] ends", "[worker:1] ends")
+    (tmp_path / "hosts").write_text("localhost:1\n")
+    _, err = launcher.communicate(timeout=DEADLINE)
+    assert launcher.returncode == 0
+    assert err.count("workers on") == 1
 
 
 def test_a_job_that_waits_can_be_ended(tfdist_run: Start, tmp_path: Path) -> None:

@@ -67,7 +67,8 @@ def test_what_has_never_come_is_waited_for_until_the_timeout() -> None:
 class Job:
     """As much of a job as a server's end needs."""
 
-    task, startup_timeout, for_estimators = Task("ps", 0), 60.0, True
+    task, startup_timeout, heartbeat_timeout = Task("ps", 0), 60.0, 30.0
+    for_estimators = True
     cluster = Cluster(chief=("a:1",), worker=("b:1",), ps=("c:1",))
 
     def __init__(self, *, is_supervised: bool, is_requested: bool = False) -> None:

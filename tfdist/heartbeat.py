@@ -1,6 +1,7 @@
-"""Ends this process when another one that it needs is stopped, hangs or has lost its machine.
+"""Ends this process when another one that it needs is stopped or has lost its machine.
 
-    watch({"chief:0": "10.0.0.1:2222"}, timeout=30.0)            # in a server
+    with watched({"chief:0": "10.0.0.1:2222"}, timeout=30.0):     # in a server
+        ...
     watch_from_outside({"ps:0": "10.0.0.3:2222"}, timeout=30.0)   # in whoever calls servers
 
 TensorFlow's own calls wait for such a one for ever. A task that is merely gone is no concern here:
@@ -16,7 +17,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from tfdist import uncaught
@@ -28,20 +30,30 @@ _PROBES = 6  # within the time of the heartbeat
 _ORPHAN_SECONDS = 1.0
 
 
-def watch(tasks: Mapping[str, str], timeout: float) -> None:
-    """From now on the process ends when one of the tasks gives no sign of life for so long.
+@contextmanager
+def watched(tasks: Mapping[str, str], timeout: float) -> Iterator[None]:
+    """While the block runs, the process ends when a task gives no sign of life for so long.
 
     Args:
       tasks: addresses, by the names of the tasks; TensorFlow's servers listen there.
       timeout: seconds.
     """
-    threading.Thread(
-        target=_watch, args=(tasks, timeout, uncaught.end), name="heartbeat", daemon=True
-    ).start()
+    stopped = threading.Event()
+
+    def end(error: BaseException) -> None:
+        if not stopped.is_set():
+            uncaught.end(error)
+
+    arguments = (tasks, timeout, end, is_silent, stopped.wait)
+    threading.Thread(target=_watch, args=arguments, name="heartbeat", daemon=True).start()
+    try:
+        yield
+    finally:
+        stopped.set()
 
 
 def watch_from_outside(tasks: Mapping[str, str], timeout: float) -> None:
-    """As `watch`, from a process of its own, which kills this one.
+    """As `watched` to this process's end, from a process of its own, which kills this one.
 
     Some of TensorFlow's calls to another task hold Python's global lock while they wait.
     """
@@ -55,11 +67,13 @@ def watch_from_outside(tasks: Mapping[str, str], timeout: float) -> None:
 def is_silent(address: str, seconds: float = _PROBE_SECONDS) -> bool:
     """Whether whoever should listen at `address` says nothing within so many seconds.
 
-    TensorFlow's server speaks first, from a thread of its own. Where nobody listens the answer is
-    False, if it is the machine that says so.
+    TensorFlow's server speaks first, from a thread of its own; a task that still waits for others
+    in `tfdist.preflight` hangs up on whoever says nothing that it knows. Where nobody listens the
+    answer is False, if it is the machine that says so.
     """
     try:
         with socket.create_connection(host_and_port(address), timeout=seconds) as connection:
+            connection.sendall(b"\n")
             connection.recv(1)
     except (ConnectionError, socket.gaierror):
         return False
@@ -72,39 +86,48 @@ def _watch(
     tasks: Mapping[str, str],
     timeout: float,
     end: Callable[[BaseException], None],
-    is_silent: Callable[[str], bool] = is_silent,
-    sleep: Callable[[float], None] = time.sleep,
+    is_silent: Callable[[str], bool],
+    sleep: Callable[[float], bool],
 ) -> None:
-    last_sign = dict.fromkeys(tasks, time.monotonic())
+    """Ends by itself when `sleep` says that it is to."""
+    # Counted from the first silence that was heard, because this machine may have stood still, too.
+    silent_since: dict[str, float] = {}
     while True:
         for task, address in tasks.items():
             asked = time.monotonic()
             if not is_silent(address):
-                last_sign[task] = time.monotonic()
-            elif asked - last_sign[task] > timeout:
+                silent_since.pop(task, None)
+            elif asked - silent_since.setdefault(task, asked) >= timeout:
                 end(LostTaskError(task, address, timeout))
                 return
-        sleep(timeout / _PROBES)
+        if sleep(timeout / _PROBES):
+            return
 
 
 def _main(parent: int, timeout: float, tasks: Mapping[str, str]) -> None:
     """What `watch_from_outside` starts; ends with its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # It is meant for the parent.
+    # They are meant for the parent, which may still have to save.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+
+    def is_orphan() -> bool:
+        return os.getppid() != parent
 
     def end(error: BaseException) -> None:
+        if is_orphan():
+            return
         error_file = os.environ.get(uncaught.ERROR_FILE_VARIABLE)
         uncaught.write_uncaught(error_file, f"{type(error).__name__}: {error}", time.time())
         print(f"tfdist: error: {error}", file=sys.stderr, flush=True)
         os.kill(parent, signal.SIGKILL)
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds: float) -> bool:
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
+        while (left := until - time.monotonic()) > 0 and not is_orphan():
             time.sleep(min(left, _ORPHAN_SECONDS))
-            if os.getppid() != parent:
-                sys.exit()
+        return is_orphan()
 
-    _watch(tasks, timeout, end, sleep=sleep)
+    _watch(tasks, timeout, end, is_silent, sleep)
 
 
 if __name__ == "__main__":

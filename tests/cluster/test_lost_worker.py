@@ -25,7 +25,7 @@ from tfdist.launch.local import hold_ports
 
 @pytest.mark.timeout(200)
 def test_training_goes_on_without_a_lost_worker(tmp_path: Path) -> None:
-    epochs = 60
+    epochs = 40
     struck: list[int] = []
 
     def kill_worker_1(processes: Mapping[str, Popen[str]], _: Mapping[str, Path]) -> None:
@@ -35,7 +35,7 @@ def test_training_goes_on_without_a_lost_worker(tmp_path: Path) -> None:
 
     with hold_ports(4) as ports:
         cluster = cluster_of(ports, chief=1, workers=2, ps=1)
-        arguments = [*directories(tmp_path), f"--epochs={epochs}"]
+        arguments = [*directories(tmp_path), f"--epochs={epochs}", "--heartbeat_timeout=5"]
         ended = run_by_hand(
             tmp_path / "logs", by_flags(cluster, arguments), deadline=180, watch=kill_worker_1
         )

@@ -150,13 +150,16 @@ class Members:
         except UsageError as error:
             self._say_once(error)
             return None
-        if hosts is None or self._addresses_on(hosts) == self._addresses:
+        if hosts is None:
+            return None
+        self._last_problem = ""
+        if self._addresses_on(hosts) == self._addresses:
             return None
         return f"the hosts are now {_listed(hosts)}"
 
     def close(self) -> None:
         """Ends the script, if it runs."""
-        self._script.close()
+        self._script.end()
 
     def _addresses_on(self, hosts: Sequence[Host]) -> tuple[str, ...]:
         places = [(host.name, index) for host in hosts for index in range(host.slots)]

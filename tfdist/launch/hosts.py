@@ -11,12 +11,16 @@ The program prints a line for each machine, `host:slots` or `host` for one slot,
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
+import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import IO
 
 from tfdist.errors import UsageError
 
@@ -50,8 +54,7 @@ class HostDiscoveryScript:
     def __init__(self, command: str) -> None:
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
-        # A pipe would have to be read while the program runs.
-        self._printed = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `close` closes it
+        self._printed: IO[str] | None = None
         self._due = 0.0
         try:
             self._arguments = shlex.split(command)
@@ -82,13 +85,19 @@ class HostDiscoveryScript:
         if self._process is not None:
             return
         self._due = time.monotonic() + ANSWER_SECONDS
-        self._printed.seek(0)
-        self._printed.truncate()
+        # A pipe would have to be read while the program runs. A new file each time, because what
+        # an earlier one has started may still print.
+        self._printed = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `end` closes it
         try:
             self._process = subprocess.Popen(
-                self._arguments, stdin=subprocess.DEVNULL, stdout=self._printed
+                self._arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=self._printed,
+                # A group of its own, so that what it starts is ended with it.
+                start_new_session=True,
             )
         except OSError as error:
+            self.end()
             raise self._error(f"it cannot be started: {error.strerror}") from None
 
     def answer(self) -> tuple[Host, ...] | None:
@@ -97,34 +106,36 @@ class HostDiscoveryScript:
         Raises:
           UsageError: as `read`.
         """
-        process = self._process
-        if process is None:
+        process, printed = self._process, self._printed
+        if process is None or printed is None:
             return None
         if process.poll() is None:
             if time.monotonic() < self._due:
                 return None
             self.end()
             raise self._error(f"it has not ended within {ANSWER_SECONDS:g} s")
-        self._process = None
-        if process.returncode:
-            raise self._error(f"it ended with code {process.returncode}")
-        self._printed.seek(0)
         try:
-            return parse(self._printed)
+            if process.returncode:
+                raise self._error(f"it ended with code {process.returncode}")
+            printed.seek(0)
+            return parse(printed)
         except ValueError as error:
+            if isinstance(error, UsageError):
+                raise
             raise self._error(str(error)) from None
+        finally:
+            self.end()
 
     def end(self) -> None:
-        """Ends the program, if it runs."""
+        """Ends the program and what it has started, if anything of it is left."""
         if self._process is not None:
-            self._process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
-
-    def close(self) -> None:
-        """Ends the program and forgets what it has printed; nothing can be asked any more."""
-        self.end()
-        self._printed.close()
+        if self._printed is not None:
+            self._printed.close()
+            self._printed = None
 
     def _error(self, problem: str) -> UsageError:
         return UsageError(
@@ -136,7 +147,9 @@ class HostDiscoveryScript:
 
 
 def parse(lines: Iterable[str]) -> tuple[Host, ...]:
-    """The hosts that have a slot, in the order of their lines; `#` begins a comment.
+    """The hosts that have a slot, by name, because a program may list them now so, now so.
+
+    `#` begins a comment.
 
     Raises:
       ValueError: a line is no host; the message says which.
@@ -155,4 +168,4 @@ def parse(lines: Iterable[str]) -> tuple[Host, ...]:
         if name in hosts:
             raise ValueError(f"{name} is there twice")
         hosts[name] = Host(name, int(slots))
-    return tuple(host for host in hosts.values() if host.slots)
+    return tuple(hosts[name] for name in sorted(hosts) if hosts[name].slots)

@@ -124,6 +124,8 @@ class Supervisor:
         # Tasks that have been started again by themselves, while the others ran on.
         self._replaced: set[str] = set()
         self._leader_has_ended = False
+        # Since it was told to, and all were to start again.
+        self._leader_has_saved = False
         self._restarts_all = False
         self._is_interrupted = False
         self._cause: Process | None = None
@@ -151,7 +153,7 @@ class Supervisor:
 
     def _start_all(self) -> None:
         self._restarts_all = False
-        self._leader_has_ended = False
+        self._leader_has_ended = self._leader_has_saved = False
         self._replaced.clear()
         self._deadlines.clear()
         try:
@@ -196,10 +198,12 @@ class Supervisor:
         if number not in _INTERRUPTIONS:
             return
         if self._outcome is None:
-            self._outcome = 128 + number
+            self._outcome = EXIT_PREEMPTED if self._leader_has_saved else 128 + number
             self._is_interrupted = True
             self._starts.clear()
-            self._end_all(number, self._options.grace_period)
+            # Those that are told already would take it for their second, and stop saving.
+            if not (self._restarts_all and "grace" in self._deadlines):
+                self._end_all(number, self._options.grace_period)
         elif number == signal.SIGINT:
             # Whoever presses Ctrl-C again does not want to wait.
             self._on_grace_period()
@@ -223,6 +227,10 @@ class Supervisor:
                 # It has saved: whoever sent the signal may start the job again.
                 self._outcome = code
         elif self._restarts_all:
+            if process.task is self._tasks[0]:
+                self._leader_has_saved = code == EXIT_PREEMPTED
+                # Told to leave, it had nothing left to do.
+                self._leader_has_ended = code == 0 and self._members.can_change
             self._restart_all_when_ended()
         elif code:
             self._on_failure(process, code)
@@ -286,7 +294,7 @@ class Supervisor:
         self._restart_all_when_ended()
 
     def _restart_all_when_ended(self) -> None:
-        if not self._running:
+        if not self._running and not self._leader_has_ended:
             self._starts["all"] = _in(self._delay, self._start_all)
 
     def _first_to_fail(self, ended: Process, code: int) -> Process:

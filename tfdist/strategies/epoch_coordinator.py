@@ -58,6 +58,8 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
             # Called before each step of training with its epoch.
             self.before_step: Callable[[Epoch], None] | None = None
             self._start: tuple[int, tuple[int, ...]] | None = None
+            # Of the newest step that a worker has answered.
+            self.logs: Any = None
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> Any:
         """As TensorFlow's; a dataset of `job.dataset` becomes one shard a worker."""
@@ -192,8 +194,6 @@ class Epoch:
         self._last_progress = time.monotonic()
         self._fn: Any = None
         self._last_step: _Step | None = None
-        # The newest that have come from a worker.
-        self.logs: Any = None
 
     def __iter__(self) -> Epoch:
         return self
@@ -215,7 +215,7 @@ class Epoch:
             raise StopIteration
         if not self._is_over():
             result = self._shards.coordinator.schedule_guarded(fn, self._iterators)
-            self._last_step = _Step(result, self)
+            self._last_step = _Step(result, self._shards.coordinator)
             self._in_flight.append(self._last_step)
         assert self._last_step is not None
         return self._last_step
@@ -253,7 +253,7 @@ class Epoch:
             self._take_result()
 
     def _take_result(self) -> None:
-        worker, had_data, _ = self._in_flight.popleft().result()
+        worker, had_data = self._in_flight.popleft().result()
         if worker in self._shards.coordinator.lost:
             self._shards.coordinator.lost.discard(worker)
             self._ended.discard(worker)
@@ -271,29 +271,29 @@ class Epoch:
 class _Step(tf.distribute.experimental.coordinator.RemoteValue):
     """The logs of a step, as Keras expects them from a coordinator."""
 
-    def __init__(self, remote_value: Any, epoch: Epoch) -> None:
+    def __init__(self, remote_value: Any, coordinator: EpochCoordinator) -> None:
         self._remote_value = remote_value
-        self._epoch = epoch
+        self._coordinator = coordinator
 
-    def result(self) -> tuple[int, bool, Any]:
-        """The worker that ran the step, whether it had data, and the logs; waits for them.
+    def result(self) -> tuple[int, bool]:
+        """The worker that ran the step, and whether it had data; waits for them.
 
-        Where that worker was lost after the step, which is made therefore, the logs are those of
-        another one.
+        A worker that was lost after the step is taken to have had data.
         """
         try:
-            worker, had_data, self._epoch.logs = self._remote_value.fetch()
+            worker, had_data, self._coordinator.logs = self._remote_value.fetch()
         except (tf.errors.UnavailableError, tf.errors.CancelledError):
             # What a step returns stays on its worker until it is fetched.
             returned = self._remote_value._get_values()
-            if returned is None or self._epoch.logs is None:
+            if returned is None:
                 raise
-            device = tf.DeviceSpec.from_string(returned[0].device)
-            return int(device.task), True, self._epoch.logs
-        return int(worker), bool(had_data), self._epoch.logs
+            return int(tf.DeviceSpec.from_string(returned[0].device).task), True
+        return int(worker), bool(had_data)
 
     def fetch(self) -> Any:
-        return self.result()[2]
+        """The logs; those of another step where its worker was lost after it."""
+        self.result()
+        return self._coordinator.logs
 
     def get(self) -> Any:
         return self._remote_value.get()[2]

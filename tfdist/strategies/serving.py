@@ -36,8 +36,7 @@ def serve_until_end(
     print(
         f"tfdist: {job.task} serves until {leader} at {address}{and_others} ended", file=sys.stderr
     )
-    if not job.for_estimators:
-        heartbeat.watch({str(leader): address}, job.heartbeat_timeout)
+    watched = {} if job.for_estimators else {str(leader): address}
     has_ended_well = False
 
     def is_up(where: str) -> bool:
@@ -46,7 +45,7 @@ def serve_until_end(
         has_ended_well = has_ended_well or (where == address and farewell.is_said(where))
         return farewell.is_up(where)
 
-    with job.preemption.serving():
+    with job.preemption.serving(), heartbeat.watched(watched, job.heartbeat_timeout):
         has_come = wait_for_end(
             address,
             [job.cluster.address(task) for task in others],
