@@ -72,10 +72,11 @@ def faults(strategy: str) -> Iterator[Fault]:
         line = f"^tfdist: {task} was killed by signal 9"
         yield Fault("kill -9", task, kill, line, "goes on" if task in alone else "restarts")
     yield Fault("stopped for 2 s", "worker:1", stop, None, "goes on", seconds=2.0)
-    if not uses_ps:
-        flag = "--heartbeat_timeout=5"
+    flag = "--heartbeat_timeout=5"
+    for task in ("worker:1", *(("ps:0", "chief:0") if uses_ps else ())):
         name = f"stopped, {flag}"
-        yield Fault(name, "worker:1", stop, "was lost", "restarts", flags=(flag,))
+        yield Fault(name, task, stop, "was lost", "restarts", flags=(flag,))
+    if not uses_ps:
         yield Fault("exception", "worker:1", None, "^tfdist: worker:1 failed", "ends", code=1)
     for target in ("chief:0" if uses_ps else "worker:1", "launcher"):
         yield Fault("SIGTERM", target, term, "SIGTERM: saving and leaving", "again", PREEMPTED)
