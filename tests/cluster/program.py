@@ -6,6 +6,7 @@ how often each was used. What a task found is written to `--result_dir`, as `wor
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ flags.DEFINE_bool("shuffle", False, "Shuffle, the same way in each run.")
 flags.DEFINE_bool("known_size", True, "Whether the datasets know their cardinality.")
 flags.DEFINE_bool("validate", False, "Validate after each epoch.")
 flags.DEFINE_integer("save_steps", None, "Save after so many steps, too.")
+flags.DEFINE_float("rest", 0.0, "Seconds between two steps, where Keras sees them.")
 flags.DEFINE_integer("fail_in_epoch", None, "Raise an error at the end of this epoch, from 1.")
 flags.DEFINE_string("fail_task", None, "The task that fails then; by default all.")
 flags.DEFINE_bool("input_layer", True, "Whether the model is built before it is trained.")
@@ -131,6 +133,14 @@ def main(_: list[str]) -> None:
     if job.evaluates:
         return job.evaluate(model, eval_input, FLAGS.output_dir, epochs=FLAGS.epochs)
     accounts = Accounts(str(job.task))
+    # Only where it is asked for: parameter servers take no callbacks of steps.
+    rest: list[tf.keras.callbacks.Callback] = []
+    if FLAGS.rest:
+        rest.append(
+            tf.keras.callbacks.LambdaCallback(
+                on_train_batch_end=lambda *_: time.sleep(FLAGS.rest),
+            )
+        )
     result = Path(FLAGS.result_dir) / f"{job.task.type}-{job.task.index}.npz"
     result.parent.mkdir(exist_ok=True)
     callbacks = job.callbacks(
@@ -143,7 +153,7 @@ def main(_: list[str]) -> None:
             job.dataset(train_input),
             epochs=FLAGS.epochs,
             validation_data=job.eval_dataset(eval_input) if FLAGS.validate else None,
-            callbacks=[*callbacks, accounts],
+            callbacks=[*callbacks, accounts, *rest],
             verbose=job.verbose,
         )
     except SystemExit:

@@ -30,6 +30,10 @@ pytestmark = pytest.mark.timeout(240)
 
 # 1001 examples make as many batches for each of 3 workers, so that none is repeated.
 TRAINING = ["--shuffle", "--examples=1001", "--batch_size=2", "--epochs=4", "--save_steps=50"]
+# So that the job is not over before a change has been seen.
+TRAINING += ["--rest=0.01"]
+
+STARTED = re.compile(r"^tfdist: (\d+) workers? on", re.MULTILINE)
 
 
 class Hosts:
@@ -61,7 +65,7 @@ class Changes:
         self._seen: set[str] = set()
 
     def __call__(self, _: Mapping[str, Popen[str]], logs: Mapping[str, Path]) -> None:
-        starts = max(log.read_text().count("Epoch ") for log in logs.values())
+        starts = max(len(STARTED.findall(log.read_text())) for log in logs.values())
         found = set(checkpoints(self._path))
         if starts > self._starts and found - self._seen and self._changes:
             self._hosts.are(*self._changes.pop(0))
@@ -76,7 +80,7 @@ def elastic(path: Path, hosts: Hosts, strategy: str, *flags: str) -> list[str]:
 
 def sizes(ended: Ended) -> list[int]:
     """The numbers of workers that there were, one after the other."""
-    return [int(size) for size in re.findall(r"tfdist: (\d+) workers? on", ended.output)]
+    return [int(size) for size in STARTED.findall(ended.output)]
 
 
 @pytest.mark.parametrize("strategy", ["horovod", "multi_worker_mirrored"])

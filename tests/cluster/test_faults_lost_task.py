@@ -34,7 +34,7 @@ from tfdist.launch.local import hold_ports
 
 pytestmark = pytest.mark.timeout(180)
 
-EPOCHS = 15
+EPOCHS = 10
 FLAGS = ["--shuffle", f"--epochs={EPOCHS}", "--examples=41", "--heartbeat_timeout=5"]
 
 # The options of `tfdist run`, and its tasks in the order in which they are started.

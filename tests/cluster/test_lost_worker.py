@@ -25,7 +25,7 @@ from tfdist.launch.local import hold_ports
 
 @pytest.mark.timeout(200)
 def test_training_goes_on_without_a_lost_worker(tmp_path: Path) -> None:
-    epochs = 40
+    epochs = 25
     struck: list[int] = []
 
     def kill_worker_1(processes: Mapping[str, Popen[str]], _: Mapping[str, Path]) -> None:
