@@ -17,7 +17,8 @@ make_environment() {
     done
     if [ -n "$missing" ]; then
         echo "Installing tfdist[$extras] into .venv (TensorFlow is about 500 MB)"
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+        # Most of TensorFlow's modules are never imported: Python compiles those that are.
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
             --constraint constraints/tf-2.15.txt --editable ".[$extras]"
         tr ',' '\n' <<< "$extras" >> "$stamp"
     fi

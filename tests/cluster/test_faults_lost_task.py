@@ -146,7 +146,7 @@ def test_a_task_that_is_stopped_for_a_moment_is_not_lost(tmp_path: Path, strateg
         np.testing.assert_array_equal(task["counts"], [task["counts"][0]] * EPOCHS)
 
 
-@pytest.mark.parametrize("strategy", JOBS)
+@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "parameter_server"])
 def test_nothing_outlives_the_launcher(tmp_path: Path, strategy: str) -> None:
     tasks: list[psutil.Process] = []
 
@@ -171,7 +171,6 @@ def test_nothing_outlives_the_launcher(tmp_path: Path, strategy: str) -> None:
         ("multi_worker_mirrored", "worker:1", "worker:1 was lost"),
         ("horovod", "worker:1", "another rank was lost"),
         ("parameter_server", "worker:1", "worker:1 was lost"),
-        ("parameter_server", "ps:0", "ps:0 was lost"),
         ("parameter_server", "chief:0", "chief:0 was lost"),
     ],
 )
