@@ -142,7 +142,7 @@ def main(_: list[str]) -> None:
             )
         )
     result = Path(FLAGS.result_dir) / f"{job.task.type}-{job.task.index}.npz"
-    result.parent.mkdir(exist_ok=True)
+    result.parent.mkdir(parents=True, exist_ok=True)
     callbacks = job.callbacks(
         FLAGS.output_dir,
         batch_size=job.global_batch_size(FLAGS.batch_size),
