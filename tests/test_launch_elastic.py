@@ -15,7 +15,7 @@ from tests.launchers import DEADLINE, Start, lines_until
 from tfdist import cli
 from tfdist.errors import UsageError
 from tfdist.launch import hosts
-from tfdist.launch.elastic import Elasticity, Members
+from tfdist.launch.elastic import Elasticity, ElasticMembers
 from tfdist.launch.hosts import Host, HostDiscoveryScript, parse
 from tfdist.launch.spec import JobSpec, TaskSpec
 
@@ -88,7 +88,6 @@ def test_a_program_may_print_much() -> None:
     [
         ({"max_workers": 2, "min_workers": 0}, "--min_workers"),
         ({"max_workers": 2, "min_workers": 3}, "--max_workers"),
-        ({"max_workers": None}, "--max_workers"),
         ({"max_workers": 2, "port": 0}, "--port"),
         ({"max_workers": 2, "port": 65535}, "--port"),
     ],
@@ -100,13 +99,13 @@ def test_numbers_that_contradict_each_other(options: dict[str, int | None], fiel
 
 
 @pytest.fixture
-def members(tmp_path: Path) -> Callable[..., Members]:
+def members(tmp_path: Path) -> Callable[..., ElasticMembers]:
     """Makes members whose program lists what is in the file `hosts`."""
 
-    def make(**options: object) -> Members:
+    def make(**options: object) -> ElasticMembers:
         given = {"max_workers": 3, "script": f"cat {tmp_path / 'hosts'}", **options}
         job = JobSpec(python="python", script="train.py", strategy="horovod")
-        return Members(job, Elasticity(**given), PORTS, cores=4, environ={})  # type: ignore[arg-type]
+        return ElasticMembers(job, Elasticity(**given), PORTS, cores=4, environ={})  # type: ignore[arg-type]
 
     return make
 
@@ -116,7 +115,7 @@ def workers(task: TaskSpec) -> list[str]:
     return found
 
 
-def test_the_tasks_of_this_machine(tmp_path: Path, members: Callable[..., Members]) -> None:
+def test_the_tasks_of_this_machine(tmp_path: Path, members: Callable[..., ElasticMembers]) -> None:
     (tmp_path / "hosts").write_text("localhost:8\n127.0.0.1:1\n")
     tasks = members().tasks()
     assert [task.name for task in tasks] == ["worker:0", "worker:1", "worker:2"]
@@ -134,7 +133,7 @@ def test_the_tasks_of_this_machine(tmp_path: Path, members: Callable[..., Member
 
 
 def test_the_job_waits_for_hosts(
-    tmp_path: Path, members: Callable[..., Members], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, members: Callable[..., ElasticMembers], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "hosts").write_text("localhost:1\n")
     few = members(min_workers=2)
@@ -152,7 +151,7 @@ def test_the_job_waits_for_hosts(
         elsewhere.tasks()
 
 
-def news(found: Members) -> str | None:
+def news(found: ElasticMembers) -> str | None:
     """What there is to say once the program has been asked anew."""
     found.news()
     deadline = time.monotonic() + DEADLINE
@@ -162,7 +161,7 @@ def news(found: Members) -> str | None:
 
 
 def test_news_is_what_changes_the_tasks(
-    tmp_path: Path, members: Callable[..., Members], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, members: Callable[..., ElasticMembers], capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "hosts"
     file.write_text("localhost:3\n")
@@ -186,7 +185,7 @@ def test_news_is_what_changes_the_tasks(
     found.close()
 
 
-def test_a_program_that_fails_at_first_is_a_mistake(members: Callable[..., Members]) -> None:
+def test_a_program_that_fails_at_first_is_a_mistake(members: Callable[..., ElasticMembers]) -> None:
     with pytest.raises(UsageError, match="it ended with code 1"):
         members().tasks()
 

@@ -20,8 +20,6 @@ from tfdist.strategies.base import DatasetFunction
 from tfdist.strategies.datasets import count_batches
 from tfdist.strategies.redealt import Hand, Rest, deal, rest_of_epoch
 
-pytest.importorskip("horovod.tensorflow")
-
 EXAMPLES = 50
 EPOCHS = 3
 STEPS = 17

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from tfdist.commands import check, data, render, run
+from tfdist.console import say
 from tfdist.errors import EXIT_USAGE, exit_on_usage_error
 from tfdist.version import __version__
 
@@ -47,7 +48,7 @@ class _Parser(argparse.ArgumentParser):
     """Answers a mistake in one line, as the rest of tfdist does."""
 
     def error(self, message: str) -> NoReturn:
-        print(f"tfdist: error: {message} (see {self.prog} --help)", file=sys.stderr, flush=True)
+        say(f"error: {message} (see {self.prog} --help)")
         sys.exit(EXIT_USAGE)
 
 

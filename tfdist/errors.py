@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tfdist.console import say
+
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -68,5 +70,5 @@ def exit_on_usage_error() -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        print(f"tfdist: error: {error}", file=sys.stderr, flush=True)
+        say(f"error: {error}")
         sys.exit(EXIT_USAGE)

@@ -5,7 +5,6 @@ job.evaluate(model, eval_input, output_dir)     # in the task of type evaluator
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ import tensorflow as tf
 from tfdist import checkpoint_files, checkpoints, output_directory
 from tfdist.checkpoint_files import Fingerprint
 from tfdist.checkpoints import Checkpointer
+from tfdist.console import say
 from tfdist.output_directory import OutputDirectory
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def follow(
     evaluated: dict[str, Fingerprint] = {}
     epoch = 0
     logs: dict[str, float] = {}
-    print(f"tfdist: evaluating the checkpoints in {output.checkpoints}", file=sys.stderr)
+    say(f"evaluating the checkpoints in {output.checkpoints}")
     while True:
         # Read before the checkpoints, so that the last one was there when training was complete.
         mark = checkpoints.read_mark(output)

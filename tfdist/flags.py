@@ -16,6 +16,7 @@ from typing import Any
 
 from absl import flags
 
+from tfdist.console import say
 from tfdist.discovery import ClusterFlags
 from tfdist.errors import EXIT_USAGE
 
@@ -134,7 +135,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     try:
         return flags.FLAGS(list(argv))
     except flags.Error as error:
-        print(f"tfdist: error: {error}", file=sys.stderr)
+        say(f"error: {error}")
         print("Run with --help for the flags of this script.", file=sys.stderr, flush=True)
         sys.exit(EXIT_USAGE)
 

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tfdist import uncaught
 from tfdist.cluster import host_and_port
+from tfdist.console import say
 from tfdist.errors import LostTaskError
 
 _PROBE_SECONDS = 2.0
@@ -86,7 +87,7 @@ def _watch(
     tasks: Mapping[str, str],
     timeout: float,
     end: Callable[[BaseException], None],
-    is_silent: Callable[[str], bool],
+    is_silent_at: Callable[[str], bool],
     sleep: Callable[[float], bool],
 ) -> None:
     """Ends by itself when `sleep` says that it is to."""
@@ -95,7 +96,7 @@ def _watch(
     while True:
         for task, address in tasks.items():
             asked = time.monotonic()
-            if not is_silent(address):
+            if not is_silent_at(address):
                 silent_since.pop(task, None)
             elif asked - silent_since.setdefault(task, asked) >= timeout:
                 end(LostTaskError(task, address, timeout))
@@ -118,7 +119,7 @@ def _main(parent: int, timeout: float, tasks: Mapping[str, str]) -> None:
             return
         error_file = os.environ.get(uncaught.ERROR_FILE_VARIABLE)
         uncaught.write_uncaught(error_file, f"{type(error).__name__}: {error}", time.time())
-        print(f"tfdist: error: {error}", file=sys.stderr, flush=True)
+        say(f"error: {error}")
         os.kill(parent, signal.SIGKILL)
 
     def sleep(seconds: float) -> bool:

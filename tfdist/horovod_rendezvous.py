@@ -15,7 +15,6 @@ import ipaddress
 import itertools
 import socket
 import struct
-import sys
 import threading
 import time
 import urllib.error
@@ -25,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from tfdist.console import say
 from tfdist.preflight import lint
 
 #: Which network interface Gloo uses.
@@ -185,7 +185,7 @@ def meet(
             if time.monotonic() > until:
                 raise TimeoutError(f"{waiting} has not come within {timeout:g} s") from None
             if attempt == 20:
-                print(f"tfdist: rank {rank} waits for {waiting}", file=sys.stderr)
+                say(f"rank {rank} waits for {waiting}")
             sleep(0.25)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from absl import logging
 
 from tfdist import preflight, runtime, strategies
+from tfdist.console import say
 from tfdist.discovery import Discovery, discover
 from tfdist.errors import EXIT_FAILED, UsageError, exit_on_usage_error
 from tfdist.farewell import SUPERVISED_VARIABLE
@@ -48,10 +49,9 @@ def init_estimator() -> Job:
 
 def _init(estimator: bool) -> Job:
     if runtime.ONEDNN_VARIABLE not in os.environ:
-        print(
-            "tfdist: TensorFlow was imported first and may run without oneDNN, at half the speed. "
-            "Import tfdist before it.",
-            file=sys.stderr,
+        say(
+            "TensorFlow was imported first and may run without oneDNN, at half the speed. "
+            "Import tfdist before it."
         )
     end_on_uncaught(os.environ.get(ERROR_FILE_VARIABLE))
     with exit_on_usage_error():
@@ -113,7 +113,7 @@ def create(
         preflight.check_port(found.cluster, found.task)
         preflight.check_addresses(found.cluster)
     _set_up_tensorflow(options)
-    print(f"tfdist: {found.task} of {found.cluster} ({found.source}), {name}", file=sys.stderr)
+    say(f"{found.task} of {found.cluster} ({found.source}), {name}")
     if meets and found.task in found.cluster.tasks():
         _meet_the_others(found, name, options, environ, estimator)
     return job_class(
@@ -157,5 +157,5 @@ def _meet_the_others(
     )
     outcome = preflight.meet(party)
     if outcome.verdict:
-        print(f"tfdist: error: {outcome}", file=sys.stderr, flush=True)
+        say(f"error: {outcome}")
         sys.exit(EXIT_FAILED)

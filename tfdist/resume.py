@@ -19,6 +19,7 @@ from absl import logging
 
 from tfdist import checkpoints, output_directory
 from tfdist.checkpoints import Position
+from tfdist.console import say
 from tfdist.output_directory import OutputDirectory
 from tfdist.preemption import EXIT_PREEMPTED
 
@@ -178,10 +179,9 @@ class Resume(tf.keras.callbacks.Callback):
         if scales and replicas not in (0, own):
             rate.assign(rate * own / replicas)
             if self._job.is_chief:
-                print(
-                    f"tfdist: the checkpoint is of {_replicas(replicas)}, the learning rate is "
-                    f"{rate.numpy():g} for {_replicas(own)}",
-                    file=sys.stderr,
+                say(
+                    f"the checkpoint is of {_replicas(replicas)}, the learning rate is "
+                    f"{rate.numpy():g} for {_replicas(own)}"
                 )
 
     def _save(self, steps: Sequence[int] = ()) -> None:
@@ -196,10 +196,9 @@ class Resume(tf.keras.callbacks.Callback):
         self._save(steps)
         self._checkpointer.close()
         if self._job.is_chief:
-            print(
-                f"tfdist: saved after step {self._step(steps)} of epoch "
-                f"{self._finished + 1}, leaving with exit code {EXIT_PREEMPTED}",
-                file=sys.stderr,
+            say(
+                f"saved after step {self._step(steps)} of epoch "
+                f"{self._finished + 1}, leaving with exit code {EXIT_PREEMPTED}"
             )
         sys.exit(EXIT_PREEMPTED)
 
@@ -208,10 +207,7 @@ class Resume(tf.keras.callbacks.Callback):
 
     def _say(self, text: str) -> None:
         if self._job.is_chief:
-            print(
-                f"tfdist: {text} and {self._updates()} steps in {self._output.path}",
-                file=sys.stderr,
-            )
+            say(f"{text} and {self._updates()} steps in {self._output.path}")
 
 
 class ResumeByStep(Resume):

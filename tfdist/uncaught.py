@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
+from tfdist.console import say
 from tfdist.errors import EXIT_FAILED, EXIT_USAGE, LostTaskError, OutputError, UsageError
 
 #: Where a launcher wants to read of an uncaught exception.
@@ -73,14 +74,14 @@ def end_on_uncaught(error_file: str | None) -> None:
         code = EXIT_FAILED
         if isinstance(error, (UsageError, OutputError, LostTaskError)):
             # It says all that there is to know, and what to do.
-            print(f"tfdist: error: {error}", file=sys.stderr)
+            say(f"error: {error}")
             code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
         else:
             print_traceback(kind, error, trace)
             # Last, because a search takes its time.
             if cause := lost or _broken_record(error):
                 tell(cause)
-                print(f"tfdist: error: {cause}", file=sys.stderr)
+                say(f"error: {cause}")
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else code)

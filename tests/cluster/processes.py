@@ -28,6 +28,7 @@ PROGRAM = str(Path(__file__).with_name("program.py"))
 
 # By the name of each task, its command and its environment.
 Tasks = dict[str, tuple[Sequence[str], Mapping[str, str]]]
+Processes = Mapping[str, subprocess.Popen[str]]
 
 _INHERITED = {
     name: value
@@ -65,7 +66,7 @@ def run_by_hand(
     tasks: Tasks,
     *,
     deadline: float,
-    watch: Callable[[Mapping[str, subprocess.Popen[str]], Mapping[str, Path]], None] | None = None,
+    watch: Callable[[Processes, Mapping[str, Path]], None] | None = None,
 ) -> dict[str, Ended]:
     """Runs every task to its end, or until `deadline` seconds have passed.
 
@@ -143,6 +144,23 @@ def checkpoints(path: Path) -> list[str]:
     for _, _, names in os.walk(path / "output"):
         found += [name for name in names if name.endswith(".index")]
     return found
+
+
+class OnceSaved:
+    """A `watch` that strikes once, in mid-training: when `path` has so many new checkpoints."""
+
+    def __init__(self, path: Path, count: int, strike: Callable[[Processes], None]) -> None:
+        self._path = path
+        self._count = count
+        self._strike = strike
+        self._before = set(checkpoints(path))
+        self._has_struck = False
+
+    def __call__(self, processes: Processes, _: Mapping[str, Path]) -> None:
+        if self._has_struck or len(set(checkpoints(self._path)) - self._before) < self._count:
+            return
+        self._strike(processes)
+        self._has_struck = True
 
 
 def cluster_of(ports: Sequence[int], *, chief: int = 0, workers: int, ps: int = 0) -> Cluster:

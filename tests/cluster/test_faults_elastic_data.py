@@ -6,14 +6,20 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from subprocess import Popen
 
 import numpy as np
 import pytest
 
-from tests.cluster.processes import PROGRAM, Tasks, checkpoints, launch, results, run_by_hand
+from tests.cluster.processes import (
+    PROGRAM,
+    OnceSaved,
+    Processes,
+    Tasks,
+    launch,
+    results,
+    run_by_hand,
+)
 from tfdist.preemption import EXIT_PREEMPTED
 
 pytestmark = pytest.mark.timeout(300)
@@ -26,20 +32,6 @@ FLAGS = [
     "--batch_size=1",
     "--save_steps=50",
 ]
-
-
-class Strike:
-    """Tells the launcher to end when a checkpoint is there that was not there before."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._before = set(checkpoints(path))
-        self._has_struck = False
-
-    def __call__(self, processes: Mapping[str, Popen[str]], _: Mapping[str, Path]) -> None:
-        if not self._has_struck and set(checkpoints(self._path)) - self._before:
-            os.kill(processes["tfdist"].pid, signal.SIGTERM)
-            self._has_struck = True
 
 
 def job(path: Path, ranks: int, run: str) -> list[str]:
@@ -58,7 +50,12 @@ def cut(path: Path, ranks: int, run: str) -> tuple[str, int]:
     command = [sys.executable, "-m", "tfdist.cli", "run", *job(path, ranks, run)]
     (path / run).mkdir()
     tasks: Tasks = {"tfdist": (command, {})}
-    ended = run_by_hand(path / run, tasks, deadline=90, watch=Strike(path))["tfdist"]
+
+    def end(processes: Processes) -> None:
+        os.kill(processes["tfdist"].pid, signal.SIGTERM)
+
+    watch = OnceSaved(path, 1, end)
+    ended = run_by_hand(path / run, tasks, deadline=90, watch=watch)["tfdist"]
     assert ended.code == EXIT_PREEMPTED, ended.output
     match = re.search(r"saved after step (\d+) of epoch 1,", ended.output)
     assert match, ended.output

@@ -10,9 +10,8 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from subprocess import Popen
 
 import numpy as np
 import psutil
@@ -21,9 +20,10 @@ import pytest
 from tests.cluster.processes import (
     PROGRAM,
     Ended,
+    OnceSaved,
+    Processes,
     Tasks,
     by_flags,
-    checkpoints,
     cluster_of,
     directories,
     launch,
@@ -48,28 +48,16 @@ JOBS = {
 }
 
 
-class Strike:
-    """Sends one of the launcher's tasks a signal, once, in mid-training; ends a SIGSTOP in time."""
+def signalling(position: int, number: int) -> Callable[[Processes], None]:
+    """Sends a signal to one of the launcher's tasks, by its place among them."""
 
-    def __init__(
-        self, path: Path, position: int, number: int, seconds: float | None = None
-    ) -> None:
-        self._path = path
-        self._position = position
-        self._number = number
-        self._seconds = seconds
-        self._has_struck = False
+    def strike(processes: Processes) -> None:
+        pid = processes["tfdist"].pid
+        # In the order of their numbers, which is that of their starts.
+        tasks = sorted(task.pid for task in psutil.Process(pid).children())
+        os.kill(tasks[position], number)
 
-    def __call__(self, processes: Mapping[str, Popen[str]], _: Mapping[str, Path]) -> None:
-        if len(checkpoints(self._path)) >= 3 and not self._has_struck:
-            tasks = psutil.Process(processes["tfdist"].pid).children()
-            # In the order of their numbers, which is that of their starts.
-            pids = sorted(task.pid for task in tasks)
-            os.kill(pids[self._position], self._number)
-            self._has_struck = True
-            if self._seconds is not None:
-                time.sleep(self._seconds)
-                os.kill(pids[self._position], signal.SIGCONT)
+    return strike
 
 
 def strike(
@@ -84,7 +72,7 @@ def strike(
     command = [sys.executable, "-m", "tfdist.cli", "run", f"--strategy={strategy}", *options]
     command += [*flags, PROGRAM, *FLAGS, *training, *directories(path)]
     job: Tasks = {"tfdist": (command, {})}
-    watch = Strike(path, tasks.index(task), number)
+    watch = OnceSaved(path, 3, signalling(tasks.index(task), number))
     return run_by_hand(path, job, deadline=120, watch=watch)["tfdist"]
 
 
@@ -135,10 +123,16 @@ def test_a_parameter_server_job_goes_on_when_a_task_is_lost(
 @pytest.mark.parametrize("strategy", JOBS)
 def test_a_task_that_is_stopped_for_a_moment_is_not_lost(tmp_path: Path, strategy: str) -> None:
     options, tasks = JOBS[strategy]
-    stop = Strike(tmp_path, tasks.index("worker:1"), signal.SIGSTOP, seconds=2.0)
+    worker = tasks.index("worker:1")
+
+    def stop(processes: Processes) -> None:
+        signalling(worker, signal.SIGSTOP)(processes)
+        time.sleep(2)
+        signalling(worker, signal.SIGCONT)(processes)
+
     command = [sys.executable, "-m", "tfdist.cli", "run", f"--strategy={strategy}", *options]
     job: Tasks = {"tfdist": ([*command, PROGRAM, *FLAGS, *directories(tmp_path)], {})}
-    ended = run_by_hand(tmp_path, job, deadline=120, watch=stop)["tfdist"]
+    ended = run_by_hand(tmp_path, job, deadline=120, watch=OnceSaved(tmp_path, 3, stop))["tfdist"]
     assert ended.code == 0, ended.output
     assert "lost" not in ended.output
     for task in results(tmp_path).values():
@@ -150,15 +144,15 @@ def test_a_task_that_is_stopped_for_a_moment_is_not_lost(tmp_path: Path, strateg
 def test_nothing_outlives_the_launcher(tmp_path: Path, strategy: str) -> None:
     tasks: list[psutil.Process] = []
 
-    def kill(processes: Mapping[str, Popen[str]], _: Mapping[str, Path]) -> None:
-        if len(checkpoints(tmp_path)) >= 3 and not tasks:
-            launcher = psutil.Process(processes["tfdist"].pid)
-            tasks.extend(launcher.children())
-            launcher.kill()
+    def kill(processes: Processes) -> None:
+        launcher = psutil.Process(processes["tfdist"].pid)
+        tasks.extend(launcher.children())
+        launcher.kill()
 
     command = [sys.executable, "-m", "tfdist.cli", "run", f"--strategy={strategy}"]
     command += [*JOBS[strategy][0], PROGRAM, *FLAGS, *directories(tmp_path)]
-    ended = run_by_hand(tmp_path, {"tfdist": (command, {})}, deadline=90, watch=kill)["tfdist"]
+    job: Tasks = {"tfdist": (command, {})}
+    ended = run_by_hand(tmp_path, job, deadline=90, watch=OnceSaved(tmp_path, 3, kill))["tfdist"]
     assert ended.code == -signal.SIGKILL
     assert len(tasks) == len(JOBS[strategy][1])
     _, alive = psutil.wait_procs(tasks, timeout=10)

@@ -6,9 +6,7 @@ The machines are those of `tfdist run --job_name=… --task_index=…`, one for 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from subprocess import Popen
 
 import numpy as np
 import psutil
@@ -17,8 +15,9 @@ import pytest
 from tests.cluster.processes import (
     PROGRAM,
     Ended,
+    OnceSaved,
+    Processes,
     Tasks,
-    checkpoints,
     cluster_of,
     directories,
     results,
@@ -39,27 +38,18 @@ def machines(cluster: Cluster, strategy: str, path: Path, restart_delay: float) 
     return {str(task): ([*run, *cluster.flags(task), *script], {}) for task in cluster.tasks()}
 
 
-class Strike:
-    """Kills the task of one machine, once, in mid-training."""
-
-    def __init__(self, path: Path, name: str) -> None:
-        self._path = path
-        self._name = name
-        self._has_struck = False
-
-    def __call__(self, processes: Mapping[str, Popen[str]], _: Mapping[str, Path]) -> None:
-        if not self._has_struck and len(checkpoints(self._path)) >= 3:
-            (task,) = psutil.Process(processes[self._name].pid).children()
-            task.kill()
-            self._has_struck = True
-
-
 def run(
     path: Path, strategy: str, struck: str | None, *, restart_delay: float = 0.2, **tasks: int
 ) -> dict[str, Ended]:
     with hold_ports(sum(tasks.values())) as ports:
         job = machines(cluster_of(ports, **tasks), strategy, path, restart_delay)
-        watch = Strike(path, struck) if struck else None
+
+        def kill_task(processes: Processes) -> None:
+            assert struck
+            (task,) = psutil.Process(processes[struck].pid).children()
+            task.kill()
+
+        watch = OnceSaved(path, 3, kill_task) if struck else None
         ended = run_by_hand(path / "logs", job, deadline=150, watch=watch)
     for name, task in ended.items():
         assert task.code == 0, f"{name}: {task.output}"

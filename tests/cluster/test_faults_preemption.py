@@ -9,9 +9,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from subprocess import Popen
 
 import numpy as np
 import pytest
@@ -20,10 +18,11 @@ from tests.cluster.processes import (
     PROGRAM,
     ROOT,
     Ended,
+    OnceSaved,
+    Processes,
     Tasks,
     by_flags,
     by_tf_config,
-    checkpoints,
     cluster_of,
     directories,
     launch,
@@ -54,27 +53,22 @@ def options(strategy: str) -> list[str]:
     return [f"--strategy={strategy}", *tasks]
 
 
-class Strike:
-    """Sends a signal when the second checkpoint is there."""
+def signalled(path: Path, number: int, *names: str) -> OnceSaved:
+    """Sends a signal to these processes when the second checkpoint is there."""
 
-    def __init__(self, path: Path, number: int, names: tuple[str, ...]) -> None:
-        self._path = path
-        self._number = number
-        self._names = names
-        self._has_struck = False
+    def strike(processes: Processes) -> None:
+        for name in names:
+            os.kill(processes[name].pid, number)
 
-    def __call__(self, processes: Mapping[str, Popen[str]], _: Mapping[str, Path]) -> None:
-        if not self._has_struck and len(checkpoints(self._path)) >= 2:
-            for name in self._names:
-                os.kill(processes[name].pid, self._number)
-            self._has_struck = True
+    return OnceSaved(path, 2, strike)
 
 
 def struck(path: Path, number: int, *job: str) -> Ended:
     """How `tfdist run` ends that is sent the signal in mid-training."""
     command = [sys.executable, "-m", "tfdist.cli", "run", *job, *directories(path)]
     tasks: Tasks = {"tfdist": (command, {})}
-    return run_by_hand(path, tasks, deadline=60, watch=Strike(path, number, ("tfdist",)))["tfdist"]
+    watch = signalled(path, number, "tfdist")
+    return run_by_hand(path, tasks, deadline=60, watch=watch)["tfdist"]
 
 
 def check_equal(found: Path, expected: Path) -> None:
@@ -128,7 +122,7 @@ def test_one_signalled_task_takes_the_others_along(
 ) -> None:
     with hold_ports(3) as ports:
         tasks = by_hand(strategy, tmp_path, ports)
-        strike = Strike(tmp_path, number, names)
+        strike = signalled(tmp_path, number, *names)
         ended = run_by_hand(tmp_path / "first", tasks, deadline=60, watch=strike)
     for name, task in ended.items():
         assert task.code == EXIT_PREEMPTED, f"{name}: {task.output}"

@@ -23,6 +23,11 @@ def cluster_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that describe a cluster and this task of it."""
     flag(parser, "job_name", metavar="NAME", help="the job that this task belongs to")
     flag(parser, "task_index", metavar="N", help="the index of this task within its job, from 0")
+    hosts_flags(parser)
+
+
+def hosts_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds those of the flags that describe a cluster."""
     for name in ("worker", "chief", "ps"):
         flag(
             parser,

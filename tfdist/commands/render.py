@@ -6,7 +6,7 @@ import argparse
 import shlex
 
 from tfdist.cluster import Cluster, Task
-from tfdist.commands.arguments import Commands, flag
+from tfdist.commands.arguments import Commands, flag, hosts_flags
 from tfdist.discovery import ClusterFlags, from_flags
 from tfdist.errors import EXIT_OK, UsageError
 
@@ -20,13 +20,7 @@ def add_to(commands: Commands) -> None:
         "machines.",
         allow_abbrev=False,
     )
-    for name in ("worker", "chief", "ps"):
-        flag(
-            render,
-            f"{name}_hosts",
-            metavar="HOST:PORT,...",
-            help=f"the addresses of the job {name!r}, separated by commas",
-        )
+    hosts_flags(render)
     flag(
         render,
         "evaluator",

@@ -211,8 +211,15 @@ def _elasticity(arguments: argparse.Namespace) -> Elasticity | None:
             accepted=f"{' or '.join(_ELASTIC_STRATEGIES)} with {HOST_DISCOVERY}",
             remedy="Choose one of these.",
         )
+    if arguments.max_workers is None:
+        raise UsageError(
+            "--max_workers",
+            received=None,
+            accepted=f"a number with {HOST_DISCOVERY}",
+            remedy="Say how many workers the hosts may lead to.",
+        )
     given["timeout"] = given.pop("elastic_timeout", Elasticity.timeout)
-    return Elasticity(script=arguments.host_discovery_script, **{"max_workers": None, **given})
+    return Elasticity(script=arguments.host_discovery_script, **given)
 
 
 def _one_task(arguments: argparse.Namespace) -> Discovery | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ import tensorflow as tf
 
 from tfdist import checkpoint_files, output_directory
 from tfdist.checkpoint_files import Fingerprint
+from tfdist.console import say
 from tfdist.estimator.inputs import whole
 from tfdist.output_directory import OutputDirectory
 from tfdist.preemption import Preemption
@@ -153,7 +153,7 @@ class Evaluation:
         """
         output_directory.check_writable(self._output.path)
         output_directory.remove_leftovers(self._output.path, of_evaluation=True)
-        print(f"tfdist: evaluating the checkpoints in {self._output.path}", file=sys.stderr)
+        say(f"evaluating the checkpoints in {self._output.path}")
         self._next = self._clock() + (self._spec.start_delay_secs or 0)
         progress = Progress(self._estimator, self._max_steps)
         while True:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import tempfile
 import time
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow_estimator.python.estimator import keras_lib
 
+from tfdist.console import say
 from tfdist.errors import UsageError
 from tfdist.strategies.base import Job
 from tfdist.strategies.v1_optimizers import undistributed
@@ -101,7 +101,7 @@ def _saved_by_the_leader(save_first_checkpoint: Any) -> Any:
         place = os.path.join(config.model_dir, "keras")
         if job is not None and not job.is_chief and job.name != "horovod":
             if not tf.train.latest_checkpoint(place):
-                print(f"tfdist: {job.task} waits for the chief's {place}", file=sys.stderr)
+                say(f"{job.task} waits for the chief's {place}")
             while not (latest := tf.train.latest_checkpoint(place)):
                 time.sleep(0.5)
             return latest

@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import checkpoint_files, output_directory
+from tfdist.console import say
 from tfdist.errors import UsageError
 from tfdist.estimator import inputs
 from tfdist.estimator.evaluation import Evaluation, EvaluationListener, Progress, global_step
@@ -122,12 +123,12 @@ def train(
     step = job.agreed(_newest_step(output))
     if max_steps is not None and step >= max_steps:
         if job.is_chief:
-            print(f"tfdist: training is complete, at step {step} of {max_steps}", file=sys.stderr)
+            say(f"training is complete, at step {step} of {max_steps}")
             if not output.done.exists():
                 _mark_done(output, step)
         return
     if job.is_chief and step:
-        print(f"tfdist: going on from step {step}", file=sys.stderr)
+        say(f"going on from step {step}")
     if job.is_chief:
         output.done.unlink(missing_ok=True)
     own = [hook for hook in hooks if job.is_chief or not getattr(hook, "only_on_the_leader", False)]
@@ -137,11 +138,7 @@ def train(
         _train(estimator, spec, saving_listeners)
     if job.preemption.is_leaving:
         if job.is_chief:
-            print(
-                f"tfdist: saved at step {global_step(estimator)}, leaving with exit code "
-                f"{EXIT_PREEMPTED}",
-                file=sys.stderr,
-            )
+            say(f"saved at step {global_step(estimator)}, leaving with exit code {EXIT_PREEMPTED}")
         sys.exit(EXIT_PREEMPTED)
     if job.is_chief:
         _mark_done(output, global_step(estimator))
@@ -195,10 +192,9 @@ def _repair(output: OutputDirectory, job: Job) -> None:
         next(reversed(checkpoint_files.saved(output.path)), None)
     ):
         if not is_waiting:
-            print(
-                f"tfdist: {job.task} waits for the chief to name the newest whole checkpoint in "
-                f"{output.path}",
-                file=sys.stderr,
+            say(
+                f"{job.task} waits for the chief to name the newest whole checkpoint in "
+                f"{output.path}"
             )
         is_waiting = True
         time.sleep(0.5)

@@ -1,7 +1,7 @@
 """A job that shrinks and grows with the machines that there are.
 
     options = Elasticity(script="./hosts.sh", max_workers=8)
-    members = Members(job, options, ports, cores=8, environ=os.environ)
+    members = ElasticMembers(job, options, ports, cores=8, environ=os.environ)
     members.tasks()            # this machine's, for the hosts that there are now
     members.news()             # a sentence when the hosts have changed, else None
 
@@ -12,7 +12,6 @@ and each starts the tasks of its own host; that their lists agree is found out w
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import ClassVar
 
 from tfdist import runtime, strategies
 from tfdist.cluster import Cluster, Task, host_and_port
+from tfdist.console import say
 from tfdist.errors import UsageError
 from tfdist.launch.hosts import FLAG, Host, HostDiscoveryScript
 from tfdist.launch.spec import JobSpec, TaskSpec, command_of
@@ -43,7 +43,7 @@ class Elasticity:
     """
 
     script: str
-    max_workers: int | None
+    max_workers: int
     min_workers: int = 1
     timeout: float = 600.0
     host: str | None = None
@@ -57,7 +57,7 @@ class Elasticity:
                 accepted="a number from 1",
                 remedy="Ask for at least one worker.",
             )
-        if self.max_workers is None or self.max_workers < self.min_workers:
+        if self.max_workers < self.min_workers:
             raise UsageError(
                 "--max_workers",
                 received=self.max_workers,
@@ -73,7 +73,7 @@ class Elasticity:
             )
 
 
-class Members:
+class ElasticMembers:
     """The tasks of an elastic job that run on this machine.
 
     Args:
@@ -139,7 +139,7 @@ class Members:
             )
         self._waits_since = None
         workers = "1 worker" if len(self._addresses) == 1 else f"{len(self._addresses)} workers"
-        _say(f"{workers} on {_listed(self._hosts)}")
+        say(f"{workers} on {_listed(self._hosts)}")
         return tuple(self._task(cluster, task, len(mine)) for task in mine)
 
     def news(self) -> str | None:
@@ -194,7 +194,7 @@ class Members:
         listed = f"{FLAG} gives {_listed(self._hosts)}"
         if self._waits_since is None:
             self._waits_since = time.monotonic()
-            _say(f"waiting for {needed}: {listed}")
+            say(f"waiting for {needed}: {listed}")
         elif time.monotonic() - self._waits_since > self._options.timeout:
             raise TimeoutError(
                 f"waited {self._options.timeout:g} s (--elastic_timeout) for {needed}: {listed}"
@@ -203,12 +203,8 @@ class Members:
     def _say_once(self, error: UsageError) -> None:
         if str(error) != self._last_problem:
             self._last_problem = str(error)
-            _say(f"warning: going on with the hosts that there were. {error}")
+            say(f"warning: going on with the hosts that there were. {error}")
 
 
 def _listed(hosts: Sequence[Host]) -> str:
     return ", ".join(map(str, hosts)) or "no host"
-
-
-def _say(text: str) -> None:
-    print(f"tfdist: {text}", file=sys.stderr, flush=True)

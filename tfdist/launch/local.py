@@ -20,9 +20,9 @@ from functools import partial
 from tfdist import farewell, horovod_rendezvous
 from tfdist.discovery import Discovery
 from tfdist.errors import UsageError
-from tfdist.launch.elastic import Elasticity, Members
-from tfdist.launch.spec import HOST, JobSpec, TaskSpec, plan, rendezvous_slots
-from tfdist.launch.supervisor import Fixed, Service, Supervision, Supervisor, signals
+from tfdist.launch.elastic import Elasticity, ElasticMembers
+from tfdist.launch.spec import HOST, Fixed, JobSpec, TaskSpec, plan, rendezvous_slots
+from tfdist.launch.supervisor import Service, Supervision, Supervisor, signals
 from tfdist.preflight import TOKEN_VARIABLE
 
 # Longer than servers take to find that their leader is gone, and to ask.
@@ -110,10 +110,10 @@ def run_elastic(
     Raises:
       UsageError: the script that lists the hosts cannot be used, or not with these options.
     """
-    with hold_ports(elasticity.max_workers or 0) as ports, signals() as wakeup:
+    with hold_ports(elasticity.max_workers) as ports, signals() as wakeup:
         if elasticity.port is None:
             environ = {TOKEN_VARIABLE: secrets.token_hex(16), **environ}
-        members = Members(job, elasticity, ports, cores=available_cores(), environ=environ)
+        members = ElasticMembers(job, elasticity, ports, cores=available_cores(), environ=environ)
         with closing(members):
             return Supervisor(members, environ, wakeup, supervision).run()
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 from tfdist import horovod_rendezvous, runtime, strategies
 from tfdist.cluster import Cluster, Task
@@ -148,6 +149,41 @@ class TaskSpec:
         without = ["env", *(f"-u {name}" for name in self.removed)] if self.removed else []
         added = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*without, *added, shlex.join(self.command)])
+
+
+class Members(Protocol):
+    """Which tasks a job consists of, each time that all of them are started.
+
+    Attributes:
+      can_change: whether they become more and fewer while the job runs.
+    """
+
+    can_change: ClassVar[bool]
+
+    def tasks(self) -> Sequence[TaskSpec]:
+        """Those to start now, the one that leads first; none while the job has to wait.
+
+        Raises:
+          TimeoutError: it has waited for too long.
+        """
+
+    def news(self) -> str | None:
+        """Why all are to leave and start again; None while there is no reason. Never waits."""
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """The `Members` of a job whose tasks are always the same."""
+
+    always: Sequence[TaskSpec]
+
+    can_change: ClassVar[bool] = False
+
+    def tasks(self) -> Sequence[TaskSpec]:
+        return self.always
+
+    def news(self) -> None:
+        return None
 
 
 def plan(

@@ -19,57 +19,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
 
+from tfdist.console import say
 from tfdist.errors import EXIT_FAILED, EXIT_USAGE
 from tfdist.launch.output import prefix
 from tfdist.launch.process import Process, how_it_ended
-from tfdist.launch.spec import TaskSpec
+from tfdist.launch.spec import Members, TaskSpec
 from tfdist.preemption import EXIT_PREEMPTED
 
 _INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _LONGEST_RESTART_DELAY = 60.0
 # What the others of a task that has failed are given; they have nobody to save with.
 _FAILURE_SECONDS = 5.0
-
+# Between two looks at whether there are other members.
 _NEWS_SECONDS = 1.0
 
 Service = Callable[[], AbstractContextManager[object]]
-
-
-class Members(Protocol):
-    """Which tasks a job consists of, each time that all of them are started.
-
-    Attributes:
-      can_change: whether they become more and fewer while the job runs.
-    """
-
-    can_change: ClassVar[bool]
-
-    def tasks(self) -> Sequence[TaskSpec]:
-        """Those to start now, the one that leads first; none while the job has to wait.
-
-        Raises:
-          TimeoutError: it has waited for too long.
-        """
-
-    def news(self) -> str | None:
-        """Why all are to leave and start again; None while there is no reason. Never waits."""
-
-
-@dataclass(frozen=True)
-class Fixed:
-    """The `Members` of a job whose tasks are always the same."""
-
-    always: Sequence[TaskSpec]
-
-    can_change: ClassVar[bool] = False
-
-    def tasks(self) -> Sequence[TaskSpec]:
-        return self.always
-
-    def news(self) -> None:
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +124,7 @@ class Supervisor:
         try:
             self._tasks = self._members.tasks()
         except TimeoutError as error:
-            _say(f"error: {error}")
+            say(f"error: {error}")
             self._outcome = EXIT_FAILED
             return
         if not self._tasks:
@@ -213,7 +178,7 @@ class Supervisor:
         if self._outcome is not None or self._restarts_all or self._leader_has_ended:
             return
         if news := self._members.news():
-            _say(f"{news}: all tasks save and start again")
+            say(f"{news}: all tasks save and start again")
             self._end_all(signal.SIGTERM, self._options.grace_period)
             self._restart_all(delay=0.0)
 
@@ -248,29 +213,29 @@ class Supervisor:
         is_late = self._leader_has_ended and not _evaluates(process.task)
         if code == EXIT_PREEMPTED and self._members.can_change:
             # Another machine has seen first that the hosts have changed.
-            _say(f"{how}: looking for the hosts anew{self._names(', ending ')}")
+            say(f"{how}: looking for the hosts anew{self._names(', ending ')}")
             self._end_others(process, code)
             self._restart_all(self._options.restart_delay)
         elif is_late and code == EXIT_PREEMPTED:
             pass  # A server that was told to end before the training was complete, and stayed.
         elif is_late and process.name in self._replaced:
-            _say(f"{how}, after the training was complete")
+            say(f"{how}, after the training was complete")
         elif is_late or code == EXIT_USAGE or self._restarts == self._options.max_restarts:
             self._fail(process, cause, code, how)
         else:
             delay = self._next_delay()
             how += f", restart {self._restarts} of {self._options.max_restarts}"
             if process.task.restarts_alone:
-                _say(f"{how} in {delay:g} s")
+                say(f"{how} in {delay:g} s")
                 self._starts[process.name] = _in(delay, lambda: self._replace(process.task))
             else:
-                _say(f"{how} of all tasks in {delay:g} s{self._names(', ending ')}")
+                say(f"{how} of all tasks in {delay:g} s{self._names(', ending ')}")
                 self._end_others(process, code)
                 self._restart_all(delay)
 
     def _fail(self, process: Process, cause: Process, code: int, how: str) -> None:
         given_up = f" (given up after {self._restarts} restarts)" if self._restarts else ""
-        _say(f"{how}{given_up}{self._names(', ending ')}")
+        say(f"{how}{given_up}{self._names(', ending ')}")
         self._cause = cause
         self._outcome = code if code > 0 else 128 - code
         self._starts.clear()
@@ -331,7 +296,7 @@ class Supervisor:
     def _on_grace_period(self) -> None:
         self._deadlines.pop("grace", None)
         if self._running:
-            _say(f"killing{self._names(' ')}: told to end, and still running")
+            say(f"killing{self._names(' ')}: told to end, and still running")
         self._kill()
 
     def _kill(self) -> None:
@@ -342,7 +307,7 @@ class Supervisor:
         lingering = [process for process in self._running if not _evaluates(process.task)]
         if lingering:
             names = ", ".join(process.name for process in lingering)
-            _say(
+            say(
                 f"{self._tasks[0].name} ended {self._options.patience:g} s ago, still running: "
                 f"{names}"
             )
@@ -372,7 +337,7 @@ class Supervisor:
     def _say_cause(self, cause: Process) -> None:
         has_said_why = cause.uncaught or self._outcome == EXIT_PREEMPTED
         if not has_said_why and cause.last_lines:
-            _say(f"the last lines of {cause.name}:")
+            say(f"the last lines of {cause.name}:")
             for line in cause.last_lines:
                 print(f"[{cause.name}] {line}".rstrip(), file=sys.stderr, flush=True)
 
@@ -402,7 +367,3 @@ def _evaluates(task: TaskSpec) -> bool:
 
 def _in(seconds: float, action: Callable[[], None]) -> tuple[float, Callable[[], None]]:
     return time.monotonic() + seconds, action
-
-
-def _say(text: str) -> None:
-    print(f"tfdist: {text}", file=sys.stderr, flush=True)

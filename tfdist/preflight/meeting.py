@@ -20,13 +20,13 @@ import hashlib
 import os
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tfdist import console
 from tfdist.cluster import Cluster, Task
 from tfdist.preflight import lint, messages
 from tfdist.preflight.attendance import Attendance, Peer
@@ -95,7 +95,7 @@ class Outcome:
 def meet(
     party: Party,
     *,
-    say: Callable[[str], None] | None = None,
+    say: Callable[[str], None] = console.say,
     clock: Callable[[], float] = time.time,
 ) -> Outcome:
     """Meets every other task of the cluster; returns when all have met, or cannot.
@@ -109,7 +109,7 @@ def meet(
       UsageError: this task's port cannot be bound.
     """
     with lint.open_port(party.cluster, party.task) as listener:
-        return asyncio.run(_Meeting(party, say or _say, clock).run(listener))
+        return asyncio.run(_Meeting(party, say, clock).run(listener))
 
 
 class _Meeting:
@@ -399,7 +399,3 @@ async def _set_within(event: asyncio.Event, seconds: float | None) -> None:
 def _abort(writers: Iterable[asyncio.StreamWriter]) -> None:
     for writer in list(writers):
         writer.transport.abort()
-
-
-def _say(line: str) -> None:
-    print(f"tfdist: {line}", file=sys.stderr, flush=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tfdist import farewell, heartbeat
 from tfdist.cluster import Task
+from tfdist.console import say
 from tfdist.errors import EXIT_FAILED
 from tfdist.preemption import EXIT_PREEMPTED
 
@@ -33,9 +34,7 @@ def serve_until_end(
     leader = job.cluster.leader
     address = job.cluster.address(leader)
     and_others = " and every worker have" if others else " has"
-    print(
-        f"tfdist: {job.task} serves until {leader} at {address}{and_others} ended", file=sys.stderr
-    )
+    say(f"{job.task} serves until {leader} at {address}{and_others} ended")
     watched = {} if job.for_estimators else {str(leader): address}
     has_ended_well = False
 
@@ -56,9 +55,9 @@ def serve_until_end(
     if job.preemption.is_requested and not has_ended_well:
         sys.exit(EXIT_PREEMPTED)
     if not has_come or (job.is_supervised and not has_ended_well):
-        print(f"tfdist: error: {leader} was lost", file=sys.stderr)
+        say(f"error: {leader} was lost")
         sys.exit(EXIT_FAILED)
-    print(f"tfdist: {leader}{and_others} ended, and so does {job.task}", file=sys.stderr)
+    say(f"{leader}{and_others} ended, and so does {job.task}")
 
 
 def wait_for_end(

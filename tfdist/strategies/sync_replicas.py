@@ -14,7 +14,6 @@ first gradients that come, and those that come too late, of backup workers, are 
 from __future__ import annotations
 
 import atexit
-import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -22,6 +21,8 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.util import deprecation
+
+from tfdist.console import say
 
 _COLLECTION = "tfdist_sync_replicas"
 
@@ -261,10 +262,7 @@ class SyncReplicasHook(tf.compat.v1.train.SessionRunHook):
         if self._is_chief:
             contributed, dropped, _ = session.run(self._counts)
             session.run(self._optimizer._end_op)
-            print(
-                f"tfdist: {dropped} of {contributed} gradients were stale and dropped",
-                file=sys.stderr,
-            )
+            say(f"{dropped} of {contributed} gradients were stale and dropped")
 
     def _keep_updating(self, session: tf.compat.v1.Session, coord: tf.train.Coordinator) -> None:
         try:
