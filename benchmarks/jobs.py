@@ -1,0 +1,249 @@
+"""The jobs that the benchmark measures: what is started for each, and what it has taken.
+
+job = Job("tfdist", "horovod", processes=2)
+result = job.run(directory, Size(batch_size=64, steps=20, epochs=4))
+result.images_per_second
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.marks import VARIABLE
+from tfdist.cluster import Cluster, Task
+from tfdist.launch.local import hold_ports
+
+ROOT = Path(__file__).parents[1]
+ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
+
+#: Who distributes: a script by hand with TensorFlow's defaults, or with oneDNN forced off or on;
+#: tfdist; PyTorch.
+WAYS = ("plain", "plain_without_onednn", "plain_with_onednn", "tfdist", "torch")
+
+_DEADLINE = 600.0
+_LOOK_SECONDS = 0.05
+
+Commands = list[tuple[Sequence[str], Mapping[str, str]]]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much a job trains: images a process at a time, its steps in an epoch, and epochs."""
+
+    batch_size: int
+    steps: int
+    epochs: int
+
+    def flags(self) -> list[str]:
+        return [
+            f"--batch_size={self.batch_size}",
+            f"--steps={self.steps}",
+            f"--epochs={self.epochs}",
+        ]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a job has taken.
+
+    Attributes:
+      images_per_second: over all processes, of each epoch but the first.
+      bytes_per_step: sent over the loopback by all processes, for each step of all.
+      peak_memory: bytes, the sum over all processes at its greatest.
+      seconds_to_first_step: from the command on.
+      seconds_to_exit: from the last step on, until what was started has ended (with a parameter
+        server by hand, the chief).
+    """
+
+    images_per_second: list[float]
+    bytes_per_step: float
+    peak_memory: int
+    seconds_to_first_step: float
+    seconds_to_exit: float
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.images_per_second)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training.
+
+    Attributes:
+      way: one of `WAYS`.
+      strategy: a name of tfdist's table; `ddp` for PyTorch.
+      processes: those that train.
+      cores: those that the job may use, the first of this machine's; 0 for all.
+    """
+
+    way: str
+    strategy: str
+    processes: int
+    cores: int = 0
+
+    def __str__(self) -> str:
+        cores = f" on {self.cores} core" if self.cores else ""
+        return f"{self.strategy} x {self.processes}{cores}, {self.way}"
+
+    def run(self, directory: Path, size: Size) -> Result:
+        """Runs the job to its end.
+
+        Args:
+          directory: an empty one, for what it writes.
+          size: how much it trains.
+
+        Raises:
+          RuntimeError: it has failed or taken too long; it says where its output is.
+        """
+        marks = directory / "marks.json"
+        cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[: self.cores or None]))
+        with hold_ports(self.processes + 2) as ports:
+            commands = self._commands(ports, directory, size)
+            begin = time.time()
+            started = [
+                _start(["taskset", "-c", cores, *command], {**environ, VARIABLE: str(marks)}, path)
+                for number, (command, environ) in enumerate(commands)
+                for path in [directory / f"{number}.log"]
+            ]
+            try:
+                peak = _watch(started[0], started, directory)
+                end = time.time()
+                if started[0].returncode or not marks.exists():
+                    raise RuntimeError(f"{self} failed; see {directory}")
+            finally:
+                _kill(started)
+        return self._result(json.loads(marks.read_text()), size, begin, end, peak)
+
+    def _result(
+        self, marks: Mapping[str, object], size: Size, begin: float, end: float, peak: int
+    ) -> Result:
+        epochs = marks["epochs"]
+        first, last = marks["first_step"], marks["last_step"]
+        assert isinstance(epochs, list) and isinstance(first, float) and isinstance(last, float)
+        images = size.steps * size.batch_size * self.processes
+        steps = size.steps * (self.processes if self.strategy == "parameter_server" else 1)
+        return Result(
+            [images / (epoch["end"] - epoch["begin"]) for epoch in epochs[1:]],
+            statistics.median(epoch["bytes"] / steps for epoch in epochs[1:]),
+            peak,
+            first - begin,
+            end - last,
+        )
+
+    def _commands(self, ports: Sequence[int], directory: Path, size: Size) -> Commands:
+        """What to start; the first is the one that is waited for."""
+        if self.way == "torch":
+            torchrun = [sys.executable, "-m", "torch.distributed.run"]
+            torchrun += [f"--nproc_per_node={self.processes}", f"--master_port={ports[0]}"]
+            # torchrun's own choice for several processes is one, however many cores there are.
+            threads = max(1, len(os.sched_getaffinity(0)) // self.processes)
+            environ = {"OMP_NUM_THREADS": str(threads)}
+            return [([*torchrun, _program("torch_ddp"), *size.flags()], environ)]
+        if self.way == "tfdist":
+            run = [sys.executable, "-m", "tfdist.cli", "run", f"--strategy={self.strategy}"]
+            run += [f"--workers={self.processes}"]
+            if self.strategy == "parameter_server":
+                run += ["--ps=1", "--chief"]
+            output = f"--output_dir={directory / 'output'}"
+            return [([*run, _program("with_tfdist"), *size.flags(), output], {})]
+        forced = {"plain_without_onednn": {ONEDNN: "0"}, "plain_with_onednn": {ONEDNN: "1"}}
+        return self._plain(ports, size, forced.get(self.way, {}))
+
+    def _plain(self, ports: Sequence[int], size: Size, environ: Mapping[str, str]) -> Commands:
+        command = [sys.executable, _program(f"plain_{self.strategy}"), *size.flags()]
+        if self.strategy == "one_device":
+            return [(command, environ)]
+        if self.strategy == "horovod":
+            horovodrun = [str(Path(sys.executable).with_name("horovodrun")), "--gloo"]
+            horovodrun += ["-np", str(self.processes), "-H", f"localhost:{self.processes}"]
+            return [([*horovodrun, *command], environ)]
+        addresses = [f"127.0.0.1:{port}" for port in ports]
+        has_ps = self.strategy == "parameter_server"
+        cluster = Cluster(
+            worker=tuple(addresses[: self.processes]),
+            chief=tuple(addresses[-1:]) if has_ps else (),
+            ps=tuple(addresses[self.processes : self.processes + 1]) if has_ps else (),
+        )
+        tasks = sorted(cluster.tasks(), key=lambda task: task != _first(cluster))
+        return [(command, {"TF_CONFIG": cluster.tf_config(task), **environ}) for task in tasks]
+
+
+def _first(cluster: Cluster) -> Task:
+    return Task("chief", 0) if cluster.chief else Task("worker", 0)
+
+
+def _program(name: str) -> str:
+    return str(ROOT / "benchmarks" / f"{name}.py")
+
+
+def _start(
+    command: Sequence[str], environ: Mapping[str, str], output: Path
+) -> subprocess.Popen[bytes]:
+    inherited = {name: value for name, value in os.environ.items() if name != ONEDNN}
+    with output.open("w") as file:
+        return subprocess.Popen(
+            command,
+            env={**inherited, "PYTHONPATH": str(ROOT), **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _watch(
+    leader: subprocess.Popen[bytes], started: Sequence[subprocess.Popen[bytes]], directory: Path
+) -> int:
+    """Waits for the end of the leader; returns the greatest sum of memory until then."""
+    until = time.monotonic() + _DEADLINE
+    peak, looks = 0, 0
+    while leader.poll() is None:
+        if time.monotonic() > until:
+            raise RuntimeError(f"still running after {_DEADLINE:g} s; see {directory}")
+        if looks % 20 == 0:
+            peak = max(peak, _memory(started))
+        looks += 1
+        time.sleep(_LOOK_SECONDS)
+    return peak
+
+
+def _tree(started: Sequence[subprocess.Popen[bytes]]) -> list[psutil.Process]:
+    found = []
+    for process in started:
+        try:
+            root = psutil.Process(process.pid)
+            found += [root, *root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def _memory(started: Sequence[subprocess.Popen[bytes]]) -> int:
+    total = 0
+    for process in _tree(started):
+        try:
+            # Each page is counted once, however many processes share it.
+            total += process.memory_full_info().pss
+        except psutil.NoSuchProcess:
+            continue
+    return total
+
+
+def _kill(started: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ends what a job by hand leaves behind: servers do not end by themselves."""
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,59 @@
+"""What the Keras scripts of the benchmark have in common: flags, model, images, marks.
+
+It leaves TensorFlow as it is: import TensorFlow, or tfdist, before it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+from absl import flags
+
+from benchmarks.marks import Marks
+from estimators.resnet import cifar_resnet
+
+flags.DEFINE_integer("batch_size", 64, "Images a process trains on at a time.")
+flags.DEFINE_integer("steps", 20, "Steps of a process in an epoch.")
+flags.DEFINE_integer("epochs", 4, "Epochs; the first warms up.")
+FLAGS = flags.FLAGS
+
+
+def compiled(optimizer: tf.keras.optimizers.Optimizer) -> tf.keras.Model:
+    """ResNet-20 for images of CIFAR-10's size, without weight decay."""
+    model = cifar_resnet(20, weight_decay=None)
+    model.compile(
+        optimizer=optimizer,
+        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    return model
+
+
+def images(count: int) -> tf.data.Dataset:
+    """Images of noise, float32 [32, 32, 3] from 0 to 255, with labels, int32; held in memory."""
+    generator = np.random.default_rng(0)
+    pixels = generator.integers(0, 256, [count, 32, 32, 3], np.uint8)
+    labels = generator.integers(0, 10, [count], np.int32)
+    return tf.data.Dataset.from_tensor_slices((pixels.astype(np.float32), labels))
+
+
+class MarksCallback(tf.keras.callbacks.Callback):
+    """Notes when steps and epochs end; with a parameter server, when steps are scheduled."""
+
+    # Else Keras refuses callbacks of steps with a parameter server, and waits for logs elsewhere.
+    _supports_tf_logs = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._marks = Marks()
+
+    def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
+        self._marks.epoch_begins()
+
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        self._marks.step_ends()
+
+    def on_epoch_end(self, epoch: int, logs: object = None) -> None:
+        self._marks.epoch_ends()
+
+    def on_train_end(self, logs: object = None) -> None:
+        self._marks.write()

@@ -1,0 +1,55 @@
+"""The benchmark runs, and counts the work of the model that it trains."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from benchmarks import arithmetic
+from estimators.resnet import cifar_resnet
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_work_is_that_of_the_model() -> None:
+    model = cifar_resnet(20)
+    flops = 0
+    for layer in model.layers:
+        if isinstance(layer, tf.keras.layers.Conv2D):
+            pixels = layer.output_shape[1] * layer.output_shape[2]
+            flops += 3 * 2 * int(tf.size(layer.kernel)) * pixels
+        elif isinstance(layer, tf.keras.layers.Dense):
+            flops += 3 * 2 * int(tf.size(layer.kernel))
+    assert arithmetic.flops_per_image() == flops
+    assert arithmetic.parameters() == sum(int(tf.size(w)) for w in model.trainable_weights)
+
+
+@pytest.mark.timeout(180)
+def test_the_benchmark_runs(tmp_path: Path) -> None:
+    found, picture = tmp_path / "results.json", tmp_path / "speed.png"
+    command = [sys.executable, str(ROOT / "scripts" / "benchmark.py")]
+    command += ["--strategies", "horovod", "--processes", "2", "--ways", "plain", "tfdist"]
+    command += ["--rounds=1", "--steps=2", "--epochs=3", "--batch_size=8"]
+    command += [f"--json={found}", f"--plot={picture}"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=170)
+    assert ended.returncode == 0, ended.stderr
+    jobs = json.loads(found.read_text())["jobs"]
+    named = [(job["way"], job["strategy"], job["processes"], job["cores"]) for job in jobs]
+    assert named == [
+        ("tfdist", "one_device", 1, 1),
+        ("plain", "horovod", 2, 0),
+        ("tfdist", "horovod", 2, 0),
+    ]
+    for job in jobs:
+        (measured,) = job["rounds"]
+        assert len(measured["images_per_second"]) == 2
+        assert f"{job['strategy']} x {job['processes']}" in ended.stdout
+        if job["processes"] == 2:
+            least = arithmetic.least_bytes_per_step("ring", 2)
+            assert measured["bytes_per_step"] > least
+    assert picture.stat().st_size > 0
