@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -57,6 +57,16 @@ class Position:
         """Whether a part of the next epoch has been trained."""
         return bool(self.steps or self.earlier)
 
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Position:
+        read = json.loads(text)
+        steps = tuple(read.get("steps", ()))
+        earlier = tuple((replicas, made) for replicas, made in read.get("earlier", ()))
+        return cls(**{**read, "steps": steps, "earlier": earlier})
+
     def dealt_anew(self) -> Position | None:
         """The same place, for replicas of another number to divide what is left of the epoch.
 
@@ -73,13 +83,10 @@ class _Progress(tf.train.experimental.PythonState):
     position = Position()
 
     def serialize(self) -> str:
-        return json.dumps(asdict(self.position))
+        return self.position.to_json()
 
     def deserialize(self, string_value: bytes) -> None:
-        read = json.loads(string_value)
-        steps = tuple(read.get("steps", ()))
-        earlier = tuple((replicas, made) for replicas, made in read.get("earlier", ()))
-        self.position = Position(**{**read, "steps": steps, "earlier": earlier})
+        self.position = Position.from_json(string_value)
 
 
 class Checkpointer:
@@ -92,6 +99,7 @@ class Checkpointer:
         others into a temporary directory that `close` removes.
       keep: how many checkpoints are kept; None for all.
       io_device: the device whose machine reads and writes; None for each variable's own.
+      state: what else is saved, by name.
     """
 
     def __init__(
@@ -102,9 +110,12 @@ class Checkpointer:
         writes: bool = False,
         keep: int | None = None,
         io_device: str | None = None,
+        state: Mapping[str, Any] | None = None,
     ) -> None:
         self._progress = _Progress()
-        self._checkpoint = tf.train.Checkpoint(model=model, progress=self._progress)
+        self._checkpoint = tf.train.Checkpoint(
+            model=model, progress=self._progress, **(state or {})
+        )
         self._directory = directory
         self._writes = writes
         self._keep = keep

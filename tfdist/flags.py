@@ -38,7 +38,15 @@ _ESTIMATOR_FLAGS = {
     "replicas_to_aggregate": "parameter_server with --sync: gradients behind one update; workers "
     "beyond that number are backups (default: as many as workers).",
 }
-_OTHER_FLAGS = ("strategy", "all_reduce", "startup_timeout", "heartbeat_timeout")
+_OTHER_FLAGS = (
+    "strategy",
+    "all_reduce",
+    "startup_timeout",
+    "heartbeat_timeout",
+    "sync_period",
+    "outer_learning_rate",
+    "outer_momentum",
+)
 _INTEGER_FLAGS = {
     "num_gpus": "GPUs that a task uses; 0 trains on the CPU. By default all that are visible, "
     "and none for a ps.",
@@ -67,6 +75,9 @@ class JobFlags:
     replicas_to_aggregate: int | None = None
     startup_timeout: float = STARTUP_TIMEOUT
     heartbeat_timeout: float | None = None
+    sync_period: int | None = None
+    outer_learning_rate: float | None = None
+    outer_momentum: float | None = None
 
 
 def define_flags() -> None:
@@ -95,6 +106,28 @@ def define_flags() -> None:
         None,
         "multi_worker_mirrored, horovod, parameter_server: seconds without a sign of life after "
         f"which a task counts as lost (default {HEARTBEAT_TIMEOUT:g}).",
+    )
+    flags.DEFINE_integer(
+        "sync_period",
+        None,
+        "multi_worker_mirrored, horovod: for slow networks, steps that each task makes by itself "
+        "before the weights are averaged.",
+        lower_bound=1,
+    )
+    flags.DEFINE_float(
+        "outer_learning_rate",
+        None,
+        "With --sync_period: what the average change is multiplied by (default 1, or 0.7 with "
+        "--outer_momentum).",
+        lower_bound=0.0,
+    )
+    flags.DEFINE_float(
+        "outer_momentum",
+        None,
+        "With --sync_period: Nesterov's momentum over the average changes, as in DiLoCo "
+        "(default 0; there 0.9).",
+        lower_bound=0.0,
+        upper_bound=1.0,
     )
     for name in ("startup_timeout", "heartbeat_timeout"):
         flags.register_validator(

@@ -88,7 +88,9 @@ def create(
     strategies.check(name, found.cluster, found.source)
     strategies.check_flags(name, options)
     try:
-        job_class = strategies.load(name, estimator=estimator)
+        job_class = strategies.load(
+            name, estimator=estimator, periodic=options.sync_period is not None
+        )
     except ImportError as error:
         raise UsageError(
             "--strategy",
@@ -146,10 +148,16 @@ def _meet_the_others(
 ) -> None:
     if len(found.cluster.tasks()) == 1:
         return
+    # Tasks that do not meet after the same steps wait for each other for ever.
+    periodic = [
+        f"--{flag}={value}"
+        for flag in strategies.PERIODIC_FLAGS
+        if (value := getattr(options, flag)) is not None
+    ]
     party = preflight.Party(
         cluster=found.cluster,
         task=found.task,
-        strategy=f"{name} for Estimators" if estimator else name,
+        strategy=" ".join([name, *(["for Estimators"] if estimator else []), *periodic]),
         timeout=options.startup_timeout,
         token=environ.get(preflight.TOKEN_VARIABLE, ""),
         # A worker that was lost is replaced while the others train.

@@ -71,6 +71,7 @@ class Resume(tf.keras.callbacks.Callback):
             writes=self._job.is_chief,
             keep=self._keep,
             io_device=self._job.io_device,
+            state=self._job.state(self.model),
         )
         epochs = self.params["epochs"]
         self._finished = self._checkpointer.restore()
@@ -185,6 +186,7 @@ class Resume(tf.keras.callbacks.Callback):
                 )
 
     def _save(self, steps: Sequence[int] = ()) -> None:
+        self._job.make_equal()
         updates = self._updates()
         # What the end of an epoch has saved is not saved again before the next one's first step.
         if self._job.saves and (updates != self._saved or not steps):

@@ -29,8 +29,11 @@ class Machine:
 
 
 @contextmanager
-def machines(count: int) -> Iterator[Sequence[Machine]]:
-    """So many machines, each with one interface `eth0`, on one network without a way out."""
+def machines(count: int, rate: str | None = None) -> Iterator[Sequence[Machine]]:
+    """So many machines, each with one interface `eth0`, on one network without a way out.
+
+    Each sends no more than `rate`, such as `20mbit`, where one is given.
+    """
     mark = uuid.uuid4().hex[:6]
     hub = f"hub-{mark}"
     found = [Machine(f"machine-{mark}-{n}", f"10.99.0.{n + 1}") for n in range(count)]
@@ -47,6 +50,10 @@ def machines(count: int) -> Iterator[Sequence[Machine]]:
             _ip("-n", machine.name, "address", "add", f"{machine.address}/24", "dev", "eth0")
             for interface in ("lo", "eth0"):
                 _ip("-n", machine.name, "link", "set", interface, "up")
+            if rate is not None:
+                limit = ["tbf", "rate", rate, "burst", "32kbit", "latency", "400ms"]
+                queue = ["tc", "qdisc", "add", "dev", "eth0", "root", *limit]
+                subprocess.run([*machine.enter, *queue], check=True)
         yield found
 
 

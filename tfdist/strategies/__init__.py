@@ -29,6 +29,8 @@ class Strategy:
     Attributes:
       keras: its subclass of `Job` for Keras and custom loops, with its module.
       estimator: that for Estimators and sessions; None where they cannot be had.
+      periodic: that for Keras where the tasks meet every `--sync_period` steps; None where they
+        cannot.
       spans_tasks: whether several tasks train together; else it is for one process.
       uses_ps: whether it needs parameter servers; else it takes none.
       flags: the flags that only some strategies have a use for and this one takes.
@@ -36,10 +38,14 @@ class Strategy:
 
     keras: str
     estimator: str | None = None
+    periodic: str | None = None
     spans_tasks: bool = False
     uses_ps: bool = False
     flags: tuple[str, ...] = ()
 
+
+#: The flags of training apart; the first makes sense by itself, the others with it.
+PERIODIC_FLAGS = ("sync_period", "outer_learning_rate", "outer_momentum")
 
 TABLE = {
     "one_device": Strategy("one_device.OneDevice", "one_device.OneDevice"),
@@ -56,10 +62,15 @@ TABLE = {
         "multi_worker_mirrored.MultiWorkerMirrored",
         "multi_worker_mirrored.MultiWorkerMirrored",
         spans_tasks=True,
-        flags=("all_reduce", "heartbeat_timeout"),
+        periodic="periodic_multi_worker.PeriodicMultiWorker",
+        flags=("all_reduce", "heartbeat_timeout", *PERIODIC_FLAGS),
     ),
     "horovod": Strategy(
-        "horovod.Horovod", "horovod.Horovod", spans_tasks=True, flags=("heartbeat_timeout",)
+        "horovod.Horovod",
+        "horovod.Horovod",
+        periodic="horovod.Horovod",
+        spans_tasks=True,
+        flags=("heartbeat_timeout", *PERIODIC_FLAGS),
     ),
 }
 NAMES = tuple(TABLE)
@@ -138,6 +149,15 @@ def check_flags(name: str, options: JobFlags) -> None:
                 accepted=f"nothing under {name}",
                 remedy="Leave it out, or choose a strategy that it applies to.",
             )
+    for flag in PERIODIC_FLAGS[1:]:
+        value = getattr(options, flag)
+        if value is not None and options.sync_period is None:
+            raise UsageError(
+                f"--{flag}",
+                received=value,
+                accepted="it with --sync_period",
+                remedy="Give --sync_period, or leave it out.",
+            )
     if options.all_reduce not in (None, *ALL_REDUCES):
         raise UsageError(
             "--all_reduce",
@@ -147,14 +167,32 @@ def check_flags(name: str, options: JobFlags) -> None:
         )
 
 
-def load(name: str, *, estimator: bool = False) -> type[Job]:
+def modules(name: str) -> tuple[str, ...]:
+    """The modules that a task of the strategy `name`, or of `auto`, imports in any case."""
+    strategy = TABLE.get(name)
+    own = (f"tfdist.strategies.{strategy.keras.split('.')[0]}",) if strategy else ()
+    return ("tensorflow", "tfdist.job", "tfdist.callbacks", *own)
+
+
+def load(name: str, *, estimator: bool = False, periodic: bool = False) -> type[Job]:
     """The class of the strategy `name` of the table, for Keras or for Estimators.
+
+    `periodic` says whether the tasks are to meet every so many steps only.
 
     Raises:
       UsageError: Estimators cannot be had under this strategy.
       ImportError: a package that the strategy needs is not installed; it names the remedy.
     """
-    path = TABLE[name].estimator if estimator else TABLE[name].keras
+    if estimator and periodic:
+        raise UsageError(
+            "--sync_period",
+            received="it for an Estimator",
+            accepted="it for a Keras model",
+            remedy="Leave it out.",
+        )
+    strategy = TABLE[name]
+    keras = strategy.periodic if periodic else strategy.keras
+    path = strategy.estimator if estimator else keras
     if path is None:
         raise UsageError(
             "--strategy",

@@ -20,20 +20,19 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from tfdist import broken_records
-from tfdist.checkpoints import Position
 from tfdist.cluster import Cluster, Task
 from tfdist.errors import UsageError
 from tfdist.flags import HEARTBEAT_TIMEOUT, JobFlags
 from tfdist.preemption import Board, Preemption
 from tfdist.strategies import datasets
-from tfdist.strategies.redealt import Rest
+from tfdist.strategies.callback_contract import CallbackContract
 from tfdist.strategies.session_contract import SessionContract
 from tfdist.strategies.train_functions import after_skipping
 
 DatasetFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 
 
-class Job(SessionContract):
+class Job(CallbackContract, SessionContract):
     """This task's part in a training job; a subclass for each strategy.
 
     Attributes:
@@ -235,8 +234,9 @@ class Job(SessionContract):
         """What `model.fit` must be given; call it in every task that trains.
 
         Each example of the shards that `dataset_fn` returns is seen once an epoch over the
-        cluster, however the sizes divide. Only Horovod needs equal steps everywhere: there a rank
-        whose shard makes fewer batches repeats one example for each batch that it lacks.
+        cluster, however the sizes divide. Only ranks that Keras sees alone, those of Horovod and of
+        `--sync_period`, need equal steps: there one whose shard makes fewer batches repeats one
+        example for each batch that it lacks.
         An infinite dataset wants `steps_per_epoch`, as everywhere in Keras.
         """
         self._remember("train", dataset_fn)
@@ -311,26 +311,11 @@ class Job(SessionContract):
         evaluation.follow(self, model, dataset_fn, output_dir, epochs=epochs)
         return None
 
-    # For this package's callbacks.
-
     def _evaluate(self, model: tf.keras.Model, dataset_fn: DatasetFunction) -> dict[str, float]:
         logs: dict[str, float] = model.evaluate(
             self.eval_dataset(dataset_fn), return_dict=True, verbose=0
         )
         return logs
-
-    def engine_callbacks(self) -> list[tf.keras.callbacks.Callback]:
-        """The callbacks that the engine itself needs; they come before all others."""
-        return []
-
-    @property
-    def sees_steps(self) -> bool:
-        """Whether Keras's callbacks see each step, which is then the same for all tasks."""
-        return True
-
-    def step_of_epoch(self, steps: Sequence[int]) -> int:
-        """The step that Keras counts, from the steps that each shard's reader has made."""
-        return steps[0] if steps else 0
 
     def count_steps(self) -> int:
         """Steps of an epoch, found by reading this task's shard once; collective."""
@@ -340,43 +325,6 @@ class Job(SessionContract):
     def _steps(self, batches: int) -> int:
         """Steps of an epoch from the batches of this task's shard."""
         return -(-batches // self.num_local_replicas)
-
-    def before_steps(self, call: Callable[[Callable[[], Sequence[int]]], None]) -> None:
-        """Lets `call` be called before each step of training, where Keras's callbacks are not.
-
-        It is given what says how many steps each shard's reader has made in this epoch.
-        """
-
-    def start_equal(self, model: tf.keras.Model, position: Position) -> Position:
-        """Makes every task that trains start from the same state; collective over them.
-
-        Called in every task before the first epoch.
-
-        Args:
-          model: the model, as this task has restored it.
-          position: where to start, as this task has read it.
-
-        Returns:
-          Where to start, the same in every task.
-
-        Raises:
-          RuntimeError: the tasks found different checkpoints, so they do not share a directory.
-        """
-        return position
-
-    def rest_of_epoch(self, position: Position, usual_steps: int | None) -> Rest | None:
-        """This task's part in what is left of an epoch that was dealt out otherwise before.
-
-        Called in every task that trains; collective over them.
-
-        Args:
-          position: where the training stands, with the earlier parts of the epoch.
-          usual_steps: the steps that Keras takes an epoch to have; None if unknown.
-
-        Returns:
-          None where it cannot be told: the epoch must begin anew.
-        """
-        return None
 
     def _remembered(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         self._local_datasets.append(dataset)

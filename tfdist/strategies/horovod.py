@@ -11,19 +11,18 @@ import atexit
 import math
 import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import horovod_rendezvous as rendezvous
-from tfdist.checkpoints import Position
 from tfdist.cluster import host_and_port
 from tfdist.flags import JobFlags
-from tfdist.strategies import datasets
-from tfdist.strategies.base import DatasetFunction, Job
+from tfdist.strategies.collectives import by_dtype
 from tfdist.strategies.devices import use_devices
-from tfdist.strategies.redealt import Rest, rest_of_epoch
+from tfdist.strategies.local_sgd import outer_steps
+from tfdist.strategies.ranks import Ranks
 from tfdist.strategies.session_contract import NOT_WRAPPED
 from tfdist.strategies.v1_optimizers import distributed
 
@@ -40,36 +39,15 @@ except ImportError as error:
 _GLOO_TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 
 
-class Horovod(Job):
+class Horovod(Ranks):
     """Every rank with a copy of the variables; Horovod averages the gradients."""
 
     name = "horovod"
 
-    @property
-    def is_chief(self) -> bool:
-        return bool(hvd.rank() == 0)
-
-    @property
-    def num_replicas(self) -> int:
-        return int(hvd.size())
-
-    @property
-    def num_input_pipelines(self) -> int:
-        return self.num_replicas
-
-    @property
-    def input_pipeline_id(self) -> int:
-        return int(hvd.rank())
-
-    @property
-    def num_local_replicas(self) -> int:
-        return 1
-
-    def scope(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
     def optimizer(self, optimizer: Any) -> Any:
-        """`optimizer` with its gradients averaged over the ranks."""
+        """`optimizer` with its gradients averaged over the ranks, unless each steps by itself."""
+        if self.local:
+            return optimizer
         self._averages = True
         if self.for_estimators:
             return distributed(optimizer, hvd.DistributedOptimizer)
@@ -96,58 +74,6 @@ class Horovod(Job):
             int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]),
         )
 
-    def engine_callbacks(self) -> list[tf.keras.callbacks.Callback]:
-        return [_ClusterMetrics(), _AveragedStatistics()]
-
-    def start_equal(self, model: tf.keras.Model, position: Position) -> Position:
-        """Gives every rank the epoch, the weights and the optimizer's state of rank 0.
-
-        Raises:
-          ValueError: the model has no weights yet.
-        """
-        if not model.built:
-            raise ValueError(
-                "model: received one without weights; accepted under horovod: a built one, whose "
-                "weights all ranks can start with. Give it an Input layer or call model.build."
-            )
-        optimizer_variables = model.optimizer.variables
-        if callable(optimizer_variables):
-            optimizer_variables = optimizer_variables()
-        # Keras does not count the learning rate among the optimizer's variables.
-        learning_rate = model.optimizer.learning_rate
-        state = [learning_rate] if isinstance(learning_rate, tf.Variable) else []
-        hvd.broadcast_variables([*model.variables, *optimizer_variables, *state], root_rank=0)
-        agreed: Position = hvd.broadcast_object(position, root_rank=0)
-        return agreed
-
-    def rest_of_epoch(self, position: Position, usual_steps: int | None) -> Rest | None:
-        # Where Keras reads less than all of the data for an epoch, they do not end with it.
-        whole = [int(dataset.cardinality()) for dataset in self._local_datasets[-1:]]
-        if self._dataset_fn is None or self.is_infinite or whole != [usual_steps]:
-            return None
-        dataset_fn, ranks = self._dataset_fn, position.earlier[0][0]
-
-        def shard(index: int) -> tf.data.Dataset:
-            return dataset_fn(
-                tf.distribute.InputContext(
-                    num_input_pipelines=ranks, input_pipeline_id=index, num_replicas_in_sync=ranks
-                )
-            )
-
-        counts = [
-            datasets.count_batches(shard(index)) if index % hvd.size() == hvd.rank() else 0
-            for index in range(ranks)
-        ]
-        (summed,) = _all_reduce_sum([tf.constant(counts, tf.int64)])
-        return rest_of_epoch(
-            shard,
-            summed.numpy().tolist(),
-            position,
-            ranks=hvd.size(),
-            rank=hvd.rank(),
-            usual_steps=whole[0],
-        )
-
     def _set_up(self, options: JobFlags) -> None:
         self._averages = False
         if self.cluster:
@@ -156,6 +82,7 @@ class Horovod(Job):
             # Read in hvd.init(), in whole seconds.
             os.environ[_GLOO_TIMEOUT] = str(math.ceil(self.heartbeat_timeout))
         hvd.init()
+        self._set_up_ranks(_Collectives(), outer_steps(options))
         gpus = use_devices(options.num_gpus)
         if gpus[0].startswith("GPU"):
             visible = tf.config.get_visible_devices("GPU")
@@ -181,36 +108,6 @@ class Horovod(Job):
         # Horovod gives the others 30 seconds to start, and then aborts.
         rendezvous.meet(host, port, rank, len(slots), timeout=self.startup_timeout)
 
-    def _distribute(self, dataset_fn: DatasetFunction, training: bool) -> tf.data.Dataset:
-        local = self._shard(dataset_fn)
-        if not training:
-            if any(True for _ in local.take(1)):
-                return local
-            # Keras wants a batch to evaluate, also in a rank that has no example.
-            return datasets.empty_batches(dataset_fn(tf.distribute.InputContext()), 1)
-        # A rank must know before an epoch whether the others have more.
-        batches = datasets.count_batches(local)
-        if batches == datasets.INFINITE:
-            return self._remembered(local)
-        everywhere = [int(count) for count in hvd.allgather(tf.constant([batches], tf.int64))]
-        if min(everywhere) == 0:
-            raise RuntimeError(
-                f"rank {everywhere.index(0)} of {hvd.size()} got no example to train on: "
-                "train on fewer ranks, or on more data."
-            )
-        steps = max(everywhere)
-        if batches < steps:
-            source = self._shard(dataset_fn)
-            local = datasets.with_repeats(local, steps - batches, source)
-        return self._remembered(local.apply(tf.data.experimental.assert_cardinality(steps)))
-
-    def _shard(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
-        return dataset_fn(self.input_context)
-
-    def _evaluate(self, model: tf.keras.Model, dataset_fn: DatasetFunction) -> dict[str, float]:
-        model.evaluate(self.eval_dataset(dataset_fn), verbose=0)
-        return _summed_results(model)
-
 
 class _Broadcast(hvd.BroadcastGlobalVariablesHook):
     """Gives every rank the variables of rank 0, whose gradients it then averages."""
@@ -225,68 +122,26 @@ class _Broadcast(hvd.BroadcastGlobalVariablesHook):
         super().begin()
 
 
-class _ClusterMetrics(tf.keras.callbacks.Callback):
-    """Puts the metrics of all ranks' examples into the logs in place of this rank's.
+class _Collectives:
+    """Horovod's collectives, as `tfdist.strategies.collectives` has them."""
 
-    The metrics' variables are sums, as TensorFlow's own strategies take them to be, so that summing
-    them over the ranks counts each example once, also where the ranks have unequally many.
-    """
+    @property
+    def rank(self) -> int:
+        return int(hvd.rank())
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._training: dict[str, float] | None = None
-        self._validation: dict[str, float] = {}
-        self._in_epoch = False
+    @property
+    def size(self) -> int:
+        return int(hvd.size())
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        self._training, self._validation, self._in_epoch = None, {}, True
+    def sum(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return by_dtype(partial(hvd.grouped_allreduce, op=hvd.Sum), values)
 
-    def on_test_begin(self, logs: dict[str, float] | None = None) -> None:
-        # Evaluation resets the metrics, so the training's are read here.
-        if self._in_epoch:
-            self._training = _summed_results(self.model)
+    def gather(self, number: int) -> list[int]:
+        return [int(value) for value in hvd.allgather(tf.constant([number], tf.int64))]
 
-    def on_test_end(self, logs: dict[str, float] | None = None) -> None:
-        if self._in_epoch:
-            self._validation = _summed_results(self.model)
+    def broadcast(self, variables: Sequence[tf.Variable]) -> None:
+        hvd.broadcast_variables(list(variables), root_rank=0)
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        training = self._training or _summed_results(self.model)
-        if logs is not None:
-            logs.update(training)
-            logs.update({f"val_{name}": value for name, value in self._validation.items()})
-        self._in_epoch = False
-
-
-class _AveragedStatistics(tf.keras.callbacks.Callback):
-    """Averages what is not trained, such as BatchNormalization's statistics, after each epoch.
-
-    `tf.distribute` saves the mean over its replicas in the same way.
-    """
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        variables = [
-            variable
-            for variable in self.model.non_trainable_variables
-            if variable.dtype.is_floating
-        ]
-        if variables:
-            means = hvd.grouped_allreduce([variable.value() for variable in variables])
-            for variable, mean in zip(variables, means, strict=True):
-                variable.assign(mean)
-
-
-def _summed_results(model: tf.keras.Model) -> dict[str, float]:
-    """The metrics' results over all ranks, each rank's own left as they are; collective."""
-    variables = [variable for metric in model.metrics for variable in metric.variables]
-    before = [variable.value() for variable in variables]
-    for variable, total in zip(variables, _all_reduce_sum(before), strict=True):
-        variable.assign(total)
-    results = {name: value.numpy() for name, value in model.get_metrics_result().items()}
-    for variable, value in zip(variables, before, strict=True):
-        variable.assign(value)
-    return results
-
-
-def _all_reduce_sum(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    return list(hvd.grouped_allreduce(list(values), op=hvd.Sum))
+    def say(self, text: str) -> str:
+        said: str = hvd.broadcast_object(text, root_rank=0)
+        return said

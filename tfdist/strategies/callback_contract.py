@@ -1,0 +1,75 @@
+"""The contract of a strategy for this package's callbacks; `base` has that for training scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.checkpoints import Position
+from tfdist.strategies.redealt import Rest
+
+
+class CallbackContract:
+    """The part of a `Job` that `tfdist.callbacks` and `tfdist.resume` ask."""
+
+    def engine_callbacks(self) -> list[tf.keras.callbacks.Callback]:
+        """The callbacks that the engine itself needs; they come before all others."""
+        return []
+
+    @property
+    def sees_steps(self) -> bool:
+        """Whether Keras's callbacks see each step, which is then the same for all tasks."""
+        return True
+
+    def step_of_epoch(self, steps: Sequence[int]) -> int:
+        """The step that Keras counts, from the steps that each shard's reader has made."""
+        return steps[0] if steps else 0
+
+    def before_steps(self, call: Callable[[Callable[[], Sequence[int]]], None]) -> None:
+        """Lets `call` be called before each step of training, where Keras's callbacks are not.
+
+        It is given what says how many steps each shard's reader has made in this epoch.
+        """
+
+    def start_equal(self, model: tf.keras.Model, position: Position) -> Position:
+        """Makes every task that trains start from the same state; collective over them.
+
+        Called in every task before the first epoch.
+
+        Args:
+          model: the model, as this task has restored it.
+          position: where to start, as this task has read it.
+
+        Returns:
+          Where to start, the same in every task.
+
+        Raises:
+          RuntimeError: the tasks found different checkpoints, so they do not share a directory.
+        """
+        return position
+
+    def state(self, model: tf.keras.Model) -> dict[str, Any]:
+        """What is to be in a checkpoint beside the built `model` and its optimizer, by name."""
+        return {}
+
+    def make_equal(self) -> None:
+        """Makes the weights equal over the tasks, where they are not after each step; collective.
+
+        Called in every task that trains before a checkpoint is saved.
+        """
+
+    def rest_of_epoch(self, position: Position, usual_steps: int | None) -> Rest | None:
+        """This task's part in what is left of an epoch that was dealt out otherwise before.
+
+        Called in every task that trains; collective over them.
+
+        Args:
+          position: where the training stands, with the earlier parts of the epoch.
+          usual_steps: the steps that Keras takes an epoch to have; None if unknown.
+
+        Returns:
+          None where it cannot be told: the epoch must begin anew.
+        """
+        return None
