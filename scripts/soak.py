@@ -28,6 +28,10 @@ import numpy as np
 import psutil
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tfdist.launch.forkserver import NAME  # noqa: E402
+
 PROGRAM = ROOT / "tests" / "cluster" / "program.py"
 TRAINING = ["--shuffle", "--examples=2001", "--batch_size=2", "--save_steps=100"]
 FAULTS = ("kill", "terminate", "stop", "damage")
@@ -90,7 +94,10 @@ class Job:
 
     def disturb(self, fault: str, chance: random.Random) -> str | None:
         """Does it to one of the tasks; gives its number, None where there is none just now."""
-        tasks = sorted(psutil.Process(self.process.pid).children(), key=lambda task: task.pid)
+        children = psutil.Process(self.process.pid).children()
+        tasks = sorted(
+            (child for child in children if child.name() != NAME), key=lambda task: task.pid
+        )
         if not tasks:
             return None
         number = chance.randrange(len(tasks))

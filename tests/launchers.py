@@ -124,7 +124,9 @@ def tfdist_run(start: Start, tmp_path: Path) -> Start:
 
     def run(script: str, *flags: str, **options: Any) -> subprocess.Popen[str]:
         (tmp_path / "train.py").write_text(HEADER + textwrap.dedent(script))
-        return start(["-m", "tfdist.cli", "run", *flags, "train.py"], **options)
+        # These scripts have no use for TensorFlow; test_forkserver.py is about the other method.
+        command = ["-m", "tfdist.cli", "run", "--start_method=spawn", *flags, "train.py"]
+        return start(command, **options)
 
     return run
 

@@ -14,6 +14,7 @@ from collections.abc import MutableMapping
 
 # TensorFlow leaves oneDNN off on x86 CPUs without AVX512-VNNI, where it is up to 2.7 times faster.
 ONEDNN_VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
+OPENMP_VARIABLE = "OMP_NUM_THREADS"
 _DEFAULTS = {
     ONEDNN_VARIABLE: "1",
     # Information is left out; warnings and errors, such as a port in use, are kept.
@@ -32,7 +33,7 @@ def environment(intra_threads: int | None = None) -> dict[str, str]:
     return {
         **_DEFAULTS,
         "TF_NUM_INTRAOP_THREADS": str(intra_threads),
-        "OMP_NUM_THREADS": str(intra_threads),
+        OPENMP_VARIABLE: str(intra_threads),
     }
 
 

@@ -9,6 +9,7 @@ Every process has a session of its own, which is gone when `run_by_hand` returns
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -20,15 +21,20 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
+import psutil
 
 from tfdist.cluster import Cluster, Task
+from tfdist.launch.forkserver import NAME, ForkServer
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = str(Path(__file__).with_name("program.py"))
 
 # By the name of each task, its command and its environment.
 Tasks = dict[str, tuple[Sequence[str], Mapping[str, str]]]
-Processes = Mapping[str, subprocess.Popen[str]]
+Processes = Mapping[str, "subprocess.Popen[str] | Copy"]
+
+# What a copy of it need not import any more.
+_PRELOAD = ("tensorflow", "tfdist.callbacks", "tfdist.estimator", "tfdist.strategies.horovod")
 
 _INHERITED = {
     name: value
@@ -61,11 +67,48 @@ def start(
     )
 
 
+class Copy:
+    """A process that was started by `copy`, with what of `subprocess.Popen` is used here."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self) -> int:
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+@functools.cache
+def _fork_server() -> ForkServer:
+    server = ForkServer(_PRELOAD, {**_INHERITED, "PYTHONPATH": str(ROOT)})
+    server.read_ready()
+    return server
+
+
+def copy(command: Sequence[str], environment: Mapping[str, str], output: IO[str]) -> Copy:
+    """As `start`, for a Python script: without the seconds that importing TensorFlow takes."""
+    environ = {**_INHERITED, "PYTHONPATH": str(ROOT), **environment}
+    return Copy(_fork_server().start(command, environ, output.fileno()).pid)
+
+
 def run_by_hand(
     directory: Path,
     tasks: Tasks,
     *,
     deadline: float,
+    copies: bool = True,
     watch: Callable[[Processes, Mapping[str, Path]], None] | None = None,
 ) -> dict[str, Ended]:
     """Runs every task to its end, or until `deadline` seconds have passed.
@@ -74,16 +117,20 @@ def run_by_hand(
       directory: where the tasks' output goes.
       tasks: command and environment of each task.
       deadline: seconds; a task that is still running then is killed, which its code shows.
+      copies: whether Python scripts run in copies of a process that has TensorFlow imported; else
+        each is a new process, as a person's are.
       watch: called again and again meanwhile, with the processes and their output files.
     """
     directory.mkdir(parents=True, exist_ok=True)
     paths = {name: directory / f"{name.replace(':', '-')}.log" for name in tasks}
-    processes: dict[str, subprocess.Popen[str]] = {}
+    processes: dict[str, subprocess.Popen[str] | Copy] = {}
     ended: dict[str, float] = {}
     try:
         for name, (command, environment) in tasks.items():
             with paths[name].open("w") as output:
-                processes[name] = start(command, environment, output)
+                is_script = command[0] == sys.executable and command[1].endswith(".py")
+                begin = copy if copies and is_script else start
+                processes[name] = begin(command, environment, output)
         until = time.monotonic() + deadline
         while len(ended) < len(tasks) and time.monotonic() < until:
             for name, process in processes.items():
@@ -98,7 +145,7 @@ def run_by_hand(
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     return {
-        name: Ended(process.returncode, paths[name].read_text(), ended.get(name, float("inf")))
+        name: Ended(process.wait(), paths[name].read_text(), ended.get(name, float("inf")))
         for name, process in processes.items()
     }
 
@@ -144,6 +191,12 @@ def checkpoints(path: Path) -> list[str]:
     for _, _, names in os.walk(path / "output"):
         found += [name for name in names if name.endswith(".index")]
     return found
+
+
+def tasks_of(launcher: int) -> list[psutil.Process]:
+    """The tasks that run under a `tfdist run`, by its number, in the order of their starts."""
+    children = psutil.Process(launcher).children()
+    return sorted((task for task in children if task.name() != NAME), key=lambda task: task.pid)
 
 
 class OnceSaved:

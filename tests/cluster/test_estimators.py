@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ import tensorflow as tf
 
 from tests.cluster.processes import (
     Ended,
+    Processes,
     Tasks,
     cluster_of,
     directories,
@@ -147,7 +147,8 @@ def test_asynchronous_workers_read_a_shard_each(tmp_path: Path, keras: bool) -> 
     )
 
     assert evaluations(tmp_path)[-1]["global_step"] >= 60
-    assert evaluations(tmp_path)[0]["loss"] > evaluations(tmp_path)[-1]["loss"]
+    # One process has more than that after a step.
+    assert evaluations(tmp_path)[-1]["loss"] < 4.1
     check_written(tmp_path)
     if not keras:
         seen = [task["seen"] for task in results(tmp_path).values()]
@@ -249,9 +250,7 @@ def test_a_killed_asynchronous_worker_is_replaced(tmp_path: Path) -> None:
         tasks["worker:2"] = (["bash", "-c", again, "bash", *command], environment)
         killed: list[int] = []
 
-        def watch(
-            processes: Mapping[str, subprocess.Popen[str]], paths: Mapping[str, Path]
-        ) -> None:
+        def watch(processes: Processes, paths: Mapping[str, Path]) -> None:
             if not killed and re.search(r"step = 1\d\d", paths["worker:0"].read_text()):
                 shell = processes["worker:2"].pid
                 (child,) = Path(f"/proc/{shell}/task/{shell}/children").read_text().split()

@@ -17,7 +17,15 @@ import psutil
 import pytest
 import tensorflow as tf
 
-from tests.cluster.processes import PROGRAM, Tasks, directories, launch, results, run_by_hand
+from tests.cluster.processes import (
+    PROGRAM,
+    Processes,
+    Tasks,
+    directories,
+    launch,
+    results,
+    run_by_hand,
+)
 from tests.test_checkpoint_files import DAMAGES, STATES
 from tfdist import checkpoint_files
 
@@ -258,7 +266,7 @@ def test_a_limit_on_the_size_of_files_ends_an_estimator(tmp_path: Path) -> None:
     output = tmp_path / "output"
     limited: list[int] = []
 
-    def limit(processes: Mapping[str, subprocess.Popen[str]], _: Mapping[str, Path]) -> None:
+    def limit(processes: Processes, _: Mapping[str, Path]) -> None:
         if (output / "model.ckpt-10.index").exists() and not limited:
             for task in psutil.Process(processes["tfdist"].pid).children(recursive=True):
                 # All other files are smaller.

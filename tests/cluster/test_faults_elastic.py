@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from subprocess import Popen
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from tests.cluster.namespaces import machines
 from tests.cluster.processes import (
     PROGRAM,
     Ended,
+    Processes,
     Tasks,
     checkpoints,
     directories,
@@ -62,7 +62,7 @@ class Changes:
         # The checkpoints at the last start; None from a change to the start that follows.
         self._before: set[str] | None = None
 
-    def __call__(self, _: Mapping[str, Popen[str]], logs: Mapping[str, Path]) -> None:
+    def __call__(self, _: Processes, logs: Mapping[str, Path]) -> None:
         starts = max(len(STARTED.findall(log.read_text())) for log in logs.values())
         found = set(checkpoints(self._path))
         if starts > self._starts:

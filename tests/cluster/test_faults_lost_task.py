@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import sys
@@ -29,6 +28,7 @@ from tests.cluster.processes import (
     launch,
     results,
     run_by_hand,
+    tasks_of,
 )
 from tfdist.launch.local import hold_ports
 
@@ -52,10 +52,7 @@ def signalling(position: int, number: int) -> Callable[[Processes], None]:
     """Sends a signal to one of the launcher's tasks, by its place among them."""
 
     def strike(processes: Processes) -> None:
-        pid = processes["tfdist"].pid
-        # In the order of their numbers, which is that of their starts.
-        tasks = sorted(task.pid for task in psutil.Process(pid).children())
-        os.kill(tasks[position], number)
+        tasks_of(processes["tfdist"].pid)[position].send_signal(number)
 
     return strike
 
@@ -145,9 +142,8 @@ def test_nothing_outlives_the_launcher(tmp_path: Path, strategy: str) -> None:
     tasks: list[psutil.Process] = []
 
     def kill(processes: Processes) -> None:
-        launcher = psutil.Process(processes["tfdist"].pid)
-        tasks.extend(launcher.children())
-        launcher.kill()
+        tasks.extend(tasks_of(processes["tfdist"].pid))
+        processes["tfdist"].kill()
 
     command = [sys.executable, "-m", "tfdist.cli", "run", f"--strategy={strategy}"]
     command += [*JOBS[strategy][0], PROGRAM, *FLAGS, *directories(tmp_path)]

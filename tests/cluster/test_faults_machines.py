@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 from tests.cluster.processes import (
@@ -22,6 +21,7 @@ from tests.cluster.processes import (
     directories,
     results,
     run_by_hand,
+    tasks_of,
 )
 from tfdist.cluster import Cluster
 from tfdist.launch.local import hold_ports
@@ -46,7 +46,7 @@ def run(
 
         def kill_task(processes: Processes) -> None:
             assert struck
-            (task,) = psutil.Process(processes[struck].pid).children()
+            (task,) = tasks_of(processes[struck].pid)
             task.kill()
 
         watch = OnceSaved(path, 3, kill_task) if struck else None

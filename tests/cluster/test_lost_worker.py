@@ -7,12 +7,12 @@ import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from subprocess import Popen
 
 import numpy as np
 import pytest
 
 from tests.cluster.processes import (
+    Processes,
     by_flags,
     checkpoints,
     cluster_of,
@@ -28,7 +28,7 @@ def test_training_goes_on_without_a_lost_worker(tmp_path: Path) -> None:
     epochs = 25
     struck: list[int] = []
 
-    def kill_worker_1(processes: Mapping[str, Popen[str]], _: Mapping[str, Path]) -> None:
+    def kill_worker_1(processes: Processes, _: Mapping[str, Path]) -> None:
         if len(checkpoints(tmp_path)) == 5 and not struck:
             os.kill(processes["worker:1"].pid, signal.SIGKILL)
             struck.append(1)

@@ -7,13 +7,13 @@ import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from subprocess import Popen
 
 import numpy as np
 import pytest
 
 from tests.cluster.processes import (
     PROGRAM,
+    Processes,
     by_flags,
     cluster_of,
     directories,
@@ -43,7 +43,7 @@ def test_all_reduce_goes_on_after_a_kill_as_if_nothing_had_happened(tmp_path: Pa
 
     struck: list[int] = []
 
-    def kill_in_mid_training(processes: Mapping[str, Popen[str]], _: Mapping[str, Path]) -> None:
+    def kill_in_mid_training(processes: Processes, _: Mapping[str, Path]) -> None:
         logged = (killed / "output" / "checkpoints" / "ckpt-18.index").exists()
         if logged and not struck:
             for process in processes.values():

@@ -91,6 +91,14 @@ def add_to(commands: Commands) -> None:
     )
     flag(
         run,
+        "start_method",
+        choices=("fork", "spawn"),
+        default="fork",
+        help="fork (the default): TensorFlow is imported once, in a process that the tasks are "
+        "copies of; spawn: each task is a new process, as one that is never restarted always is",
+    )
+    flag(
+        run,
         "dry_run",
         action="store_true",
         help="print each task's environment and command, and start nothing",
@@ -148,6 +156,7 @@ def _run(arguments: argparse.Namespace) -> int:
         grace_period=arguments.grace_period,
         max_restarts=arguments.max_restarts,
         restart_delay=arguments.restart_delay,
+        preload=strategies.modules(arguments.strategy) if arguments.start_method == "fork" else (),
     )
     elasticity = _elasticity(arguments)
     found = None if elasticity else _one_task(arguments)

@@ -10,26 +10,21 @@ It is killed when the launcher is gone, however that ended, and ends with all th
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from tfdist.launch.output import LineReader
 from tfdist.launch.spec import TaskSpec
+from tfdist.launch.starting import Start, spawn
 from tfdist.preemption import EXIT_PREEMPTED
 from tfdist.uncaught import ERROR_FILE_VARIABLE, Uncaught, read_uncaught
 
 _LAST_LINES = 20
-_PR_SET_PDEATHSIG = 1
-# Looked up here and not in the forked child, where little is safe.
-_prctl = ctypes.CDLL(None).prctl
 
 
 class Process:
@@ -40,28 +35,30 @@ class Process:
       line_prefix: goes before each line that it writes.
       environ: what it inherits, beside what the task adds.
       error_file: where it says which exception has ended it; see `tfdist.uncaught`.
+      start: what starts it, with a process group of its own, so that what it starts can be ended
+        with it.
     """
 
     def __init__(
-        self, task: TaskSpec, line_prefix: str, environ: Mapping[str, str], error_file: Path
+        self,
+        task: TaskSpec,
+        line_prefix: str,
+        environ: Mapping[str, str],
+        error_file: Path,
+        start: Start = spawn,
     ) -> None:
         inherited = {name: value for name, value in environ.items() if name not in task.removed}
         error_file.unlink(missing_ok=True)
         self._error_file = error_file
-        self._popen = subprocess.Popen(
-            task.command,
-            env={**inherited, **task.environment, ERROR_FILE_VARIABLE: str(error_file)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            # A group of its own, so that what the task starts can be ended with it.
-            start_new_session=True,
-            preexec_fn=partial(_die_with, os.getpid()),
-        )
-        assert self._popen.stdout is not None
+        reader, writer = os.pipe()
+        self.pipe = os.fdopen(reader, "rb", buffering=0)
+        environ = {**inherited, **task.environment, ERROR_FILE_VARIABLE: str(error_file)}
+        try:
+            self._started = start(task.command, environ, writer)
+        finally:
+            os.close(writer)
         self.task = task
-        self.pipe = self._popen.stdout
-        os.set_blocking(self.pipe.fileno(), False)
+        os.set_blocking(reader, False)
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._prefix = line_prefix
         self._reader = LineReader()
@@ -87,16 +84,16 @@ class Process:
     def has_ended(self) -> bool:
         """Whether the process has ended; it stays a zombie, so its group's number stays taken."""
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, self._popen.pid, flags) is not None
+        return os.waitid(os.P_PID, self._started.pid, flags) is not None
 
     def signal(self, number: int) -> None:
         """Sends a signal to the task and to what it has started. Not after `close`."""
-        os.killpg(self._popen.pid, number)
+        os.killpg(self._started.pid, number)
 
     def close(self) -> int:
         """Kills what is left of the group, shows the rest of the output, gives the exit code."""
         self.signal(signal.SIGKILL)
-        code = self._popen.wait()
+        code = self._started.wait()
         # To the end of what is there and not to the end of the file: a process that has left the
         # group may hold the pipe open.
         while self.copy_output():
@@ -119,10 +116,3 @@ def how_it_ended(code: int) -> str:
     if code > 0:
         return f"failed with exit code {code}"
     return f"was killed by signal {-code} ({signal.strsignal(-code)})"
-
-
-def _die_with(launcher: int) -> None:
-    """In a child before it becomes the task: the kernel kills it when the launcher is gone."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != launcher:
-        os.kill(os.getpid(), signal.SIGKILL)

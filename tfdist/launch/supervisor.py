@@ -9,6 +9,7 @@ Where the tasks may become more and fewer, all start again when they do.
 
 from __future__ import annotations
 
+import math
 import selectors
 import signal
 import socket
@@ -16,15 +17,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfdist import runtime
 from tfdist.console import say
 from tfdist.errors import EXIT_FAILED, EXIT_USAGE
 from tfdist.launch.output import prefix
 from tfdist.launch.process import Process, how_it_ended
 from tfdist.launch.spec import Members, TaskSpec
+from tfdist.launch.starting import Starter
 from tfdist.preemption import EXIT_PREEMPTED
 
 _INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -49,12 +52,15 @@ class Supervision:
       patience: seconds after the end of the task that leads until those are named that still run,
         and until those of them are ended that were started again by themselves; an evaluator may
         take its time.
+      preload: modules that are imported once, in a process that the tasks are copies of, where
+        there is more than one start; none: each task is a new process.
     """
 
     grace_period: float = 30.0
     max_restarts: int = 0
     restart_delay: float = 1.0
     patience: float = 30.0
+    preload: tuple[str, ...] = ()
 
 
 class Supervisor:
@@ -105,6 +111,9 @@ class Supervisor:
         with tempfile.TemporaryDirectory(prefix="tfdist-run-") as directory, ExitStack() as stack:
             self._directory = Path(directory)
             self._service = stack.enter_context(ExitStack())
+            self._starter = stack.enter_context(closing(self._make_starter()))
+            if self._starter.socket:
+                self._selector.register(self._starter.socket, selectors.EVENT_READ, self._starter)
             try:
                 self._start_all()
                 while self._running or self._starts:
@@ -116,7 +125,22 @@ class Supervisor:
                 self._selector.close()
         return self._outcome or 0
 
+    def _make_starter(self) -> Starter:
+        tasks = () if self._members.can_change else self._members.tasks()
+        # What is started once is started soonest as a new process.
+        if len(tasks) == 1 and not self._options.max_restarts:
+            return Starter((), self._environ)
+        environ = dict(self._environ)
+        for task in tasks:
+            # NumPy's library reads it when it is loaded, and so for all tasks.
+            if threads := task.environment.get(runtime.OPENMP_VARIABLE):
+                environ.setdefault(runtime.OPENMP_VARIABLE, threads)
+        return Starter(self._options.preload, environ)
+
     def _start_all(self) -> None:
+        if not self._starter.is_ready:
+            self._starts["all"] = _in(math.inf, self._start_all)
+            return
         self._restarts_all = False
         self._leader_has_ended = self._leader_has_saved = False
         self._replaced.clear()
@@ -144,13 +168,19 @@ class Supervisor:
             prefix(task.name, self._tasks.index(task) if coloured else None),
             self._environ,
             self._directory / task.name.replace(":", "-"),
+            self._starter.start,
         )
         self._running.append(process)
         self._selector.register(process.pipe, selectors.EVENT_READ, process)
 
     def _wait(self) -> None:
         for key, _ in self._selector.select(self._seconds_to_next()):
-            if key.data is None:
+            if key.data is self._starter:
+                self._selector.unregister(key.fileobj)
+                self._starter.read_socket()
+                if self._starts.pop("all", None):
+                    self._start_all()
+            elif key.data is None:
                 for number in self._wakeup.recv(1 << 12):
                     self._on_signal(number)
             elif key.data.copy_output() == 0:
@@ -327,7 +357,8 @@ class Supervisor:
 
     def _seconds_to_next(self) -> float | None:
         times = [due for due, _ in (*self._deadlines.values(), *self._starts.values())]
-        return max(0.0, min(times) - time.monotonic()) if times else None
+        first = min(times, default=math.inf)
+        return None if first == math.inf else max(0.0, first - time.monotonic())
 
     def _names(self, before: str) -> str:
         return (
