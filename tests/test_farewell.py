@@ -1,41 +1,82 @@
-"""What is heard at the address of a leader: nothing, a server, or that the training is complete."""
+"""Who is heard at the address of a leader: nobody, a task, or that the training is complete."""
 
 from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 
 import pytest
 
-from tfdist import farewell
+from tfdist import farewell, preflight
+from tfdist.cluster import Cluster, Task
+from tfdist.farewell import Listener
 from tfdist.launch.local import hold_ports
 
+# What gRPC says first: a frame of HTTP/2's settings.
+SETTINGS = b"\x00\x00\x12\x04\x00\x00\x00\x00\x00"
 
-def test_a_farewell_is_no_sign_of_life() -> None:
+
+def test_a_farewell() -> None:
     with hold_ports(1) as (port,):
         address = f"127.0.0.1:{port}"
-        assert not farewell.is_up(address)
-        assert not farewell.is_said(address)
+        assert farewell.listener(address) is Listener.NOBODY
         saying = threading.Thread(target=farewell.say, args=(address, 1.0))
         saying.start()
-        heard = False
-        while saying.is_alive() and not heard:
-            heard = farewell.is_said(address)
-        assert heard
-        assert not farewell.is_up(address)
+        heard = Listener.NOBODY
+        while saying.is_alive() and heard is Listener.NOBODY:
+            heard = farewell.listener(address)
+        assert heard is Listener.FAREWELL
         saying.join()
-        assert not farewell.is_said(address)
+        assert farewell.listener(address) is Listener.NOBODY
 
 
-@pytest.mark.parametrize("greeting", [b"", b"\x00\x00\x12\x04\x00\x00\x00\x00\x00"])
-def test_who_says_something_else_or_nothing_is_up(greeting: bytes) -> None:
-    heard: list[bool] = []
+def test_a_meeting() -> None:
+    """Of a task whose other one never comes."""
+    with hold_ports(2) as ports:
+        addresses = tuple(f"127.0.0.1:{port}" for port in ports)
+        party = preflight.Party(
+            cluster=Cluster(worker=addresses),
+            task=Task("worker", 0),
+            strategy="horovod",
+            timeout=3.0,
+            versions={},
+        )
+        outcomes: list[preflight.Outcome] = []
+        meeting = threading.Thread(
+            target=lambda: outcomes.append(preflight.meet(party, say=lambda _: None))
+        )
+        meeting.start()
+        heard = Listener.NOBODY
+        while meeting.is_alive() and heard is Listener.NOBODY:
+            heard = farewell.listener(addresses[0])
+        meeting.join()
+    assert heard is Listener.MEETING
+    assert "worker:1 has not started" in outcomes[0].verdict
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (lambda connection: connection.sendall(SETTINGS), Listener.SERVER),
+        # One that is busy speaks late.
+        (lambda connection: connection.recv(1) and connection.sendall(SETTINGS), Listener.SERVER),
+        # One that is stopped says nothing at all.
+        (lambda connection: connection.recv(2) and connection.recv(1), Listener.SILENT),
+        (lambda connection: None, Listener.SILENT),
+    ],
+)
+def test_who_says_something_else_or_nothing_is_up(
+    answer: Callable[[socket.socket], object], expected: Listener
+) -> None:
+    heard: list[Listener] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        asking = threading.Thread(target=lambda: heard.append(farewell.is_up(address)))
+        asking = threading.Thread(target=lambda: heard.append(farewell.listener(address)))
         asking.start()
         connection, _ = server.accept()
         with connection:
-            connection.sendall(greeting)
-            asking.join()
-    assert heard == [True]
+            answer(connection)
+        asking.join()
+    assert heard == [expected]
+    assert expected in farewell.UP

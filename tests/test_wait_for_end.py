@@ -8,6 +8,7 @@ import pytest
 
 from tfdist import farewell
 from tfdist.cluster import Cluster, Task
+from tfdist.farewell import Listener
 from tfdist.preemption import Preemption
 from tfdist.strategies.serving import serve_until_end, wait_for_end
 
@@ -53,7 +54,10 @@ def test_it_sees_a_real_socket_close(host: str) -> None:
         if slept == 4:
             server.close()
 
-    wait_for_end(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", sleep=sleep)
+    def is_up(address: str) -> bool:
+        return farewell.listener(address) in farewell.UP
+
+    wait_for_end(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", sleep=sleep, is_up=is_up)
 
     assert slept == 4 + 3
 
@@ -80,12 +84,15 @@ class Job:
 @pytest.mark.parametrize(
     ("is_supervised", "is_requested", "heard", "code"),
     [
-        (False, False, "up down down down", None),
-        (False, True, "up down down down", 75),
-        (True, False, "up down down down", 1),
-        (True, True, "up down down down", 75),
-        (True, False, "up farewell down down", None),
-        (True, True, "up farewell down down", None),
+        (False, False, "server nobody nobody nobody", None),
+        (False, True, "server nobody nobody nobody", 75),
+        (True, False, "server nobody nobody nobody", 1),
+        (True, True, "server nobody nobody nobody", 75),
+        (True, False, "server farewell nobody nobody", None),
+        # A leader that is in a meeting again has been started again.
+        (True, False, "meeting nobody silent server silent meeting meeting meeting", 1),
+        (True, False, "server meeting silent server nobody nobody nobody", 1),
+        (True, True, "server farewell nobody nobody", None),
     ],
 )
 def test_a_server_tells_a_leader_that_was_lost_from_one_that_has_ended(
@@ -96,15 +103,11 @@ def test_a_server_tells_a_leader_that_was_lost_from_one_that_has_ended(
     code: int | None,
 ) -> None:
     coming = iter(heard.split())
-    now = ""
 
-    def is_said(_: str) -> bool:
-        nonlocal now
-        now = next(coming)
-        return now == "farewell"
+    def listener(_: str) -> Listener:
+        return Listener[next(coming).upper()]
 
-    monkeypatch.setattr(farewell, "is_said", is_said)
-    monkeypatch.setattr(farewell, "is_up", lambda _: now == "up")
+    monkeypatch.setattr(farewell, "listener", listener)
     job = Job(is_supervised=is_supervised, is_requested=is_requested)
     ended = None
     try:

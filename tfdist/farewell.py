@@ -1,14 +1,16 @@
 """How the servers of a parameter-server job learn that their leader has ended well.
 
     say("10.0.0.1:2222", seconds=10.0)      # where the leader was, by who has watched over it
-    is_said("10.0.0.1:2222")                # in a ps or a worker that no longer finds its leader
+    listener("10.0.0.1:2222")               # in a ps or a worker that looks for its leader
 
 A server sees no more than that nothing listens at the leader's address. Where each machine starts
-its task again when it fails, the servers must know whether there is anyone to wait for.
+its task again when it fails, the servers must know whether there is anyone to wait for. A leader
+that is back before they have missed it waits for them to leave, and to come again.
 """
 
 from __future__ import annotations
 
+import enum
 import socket
 import time
 
@@ -20,6 +22,7 @@ SUPERVISED_VARIABLE = "TFDIST_SUPERVISED"
 _GREETING = b"tfdist: the training is complete\n"
 # TensorFlow's own servers speak first, too, and at once.
 _GREETING_SECONDS = 0.5
+_SECONDS = 2.0
 
 
 def say(address: str, seconds: float) -> None:
@@ -47,26 +50,43 @@ def say(address: str, seconds: float) -> None:
                     continue
 
 
-def is_said(address: str) -> bool:
-    """Whether somebody says at `address` that the training is complete."""
-    return _heard(address) == _GREETING
+class Listener(enum.Enum):
+    """Who listens at an address."""
+
+    NOBODY = enum.auto()
+    FAREWELL = enum.auto()  # Somebody who says that the training is complete.
+    MEETING = enum.auto()  # A task that waits for the others, before it trains.
+    SERVER = enum.auto()  # A task that trains: TensorFlow's server speaks first.
+    SILENT = enum.auto()  # Somebody who says nothing; it may be stopped, or busy.
 
 
-def is_up(address: str) -> bool:
-    """Whether a task listens at `address`, which does not say farewell."""
-    heard = _heard(address)
-    return heard is not None and heard != _GREETING
+#: A task that has not ended.
+UP = (Listener.MEETING, Listener.SERVER, Listener.SILENT)
 
 
-def _heard(address: str) -> bytes | None:
-    """What is said at `address` before anything is asked; None where nobody listens."""
-    host, port = host_and_port(address)
+def listener(address: str) -> Listener:
+    """Who listens at `address`."""
     try:
-        with socket.create_connection((host, port), timeout=2.0) as connection:
-            connection.settimeout(_GREETING_SECONDS)
-            try:
-                return connection.recv(len(_GREETING))
-            except OSError:
-                return b""
+        with socket.create_connection(host_and_port(address), timeout=_SECONDS) as connection:
+            return _listener(connection)
     except OSError:
-        return None
+        return Listener.NOBODY
+
+
+def _listener(connection: socket.socket) -> Listener:
+    try:
+        connection.settimeout(_GREETING_SECONDS)
+        try:
+            heard = connection.recv(len(_GREETING))
+        except TimeoutError:
+            # Whoever meets the others hangs up on one that says nothing it knows.
+            connection.settimeout(_SECONDS)
+            connection.sendall(b"\n")
+            if not connection.recv(1):
+                return Listener.MEETING
+            return Listener.SERVER
+    except OSError:
+        return Listener.SILENT
+    if heard == _GREETING:
+        return Listener.FAREWELL
+    return Listener.SERVER if heard else Listener.SILENT

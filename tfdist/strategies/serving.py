@@ -16,6 +16,7 @@ from tfdist import farewell, heartbeat
 from tfdist.cluster import Task
 from tfdist.console import say
 from tfdist.errors import EXIT_FAILED
+from tfdist.farewell import Listener
 from tfdist.preemption import EXIT_PREEMPTED
 
 if TYPE_CHECKING:
@@ -36,13 +37,18 @@ def serve_until_end(
     and_others = " and every worker have" if others else " has"
     say(f"{job.task} serves until {leader} at {address}{and_others} ended")
     watched = {} if job.for_estimators else {str(leader): address}
-    has_ended_well = False
+    has_trained = has_ended_well = False
 
     def is_up(where: str) -> bool:
-        nonlocal has_ended_well
-        # Remembered, because the others may outlast the one who says it.
-        has_ended_well = has_ended_well or (where == address and farewell.is_said(where))
-        return farewell.is_up(where)
+        nonlocal has_trained, has_ended_well
+        found = farewell.listener(where)
+        if where == address:
+            # Remembered, because the others may outlast the one who says it.
+            has_ended_well = has_ended_well or found is Listener.FAREWELL
+            has_trained = has_trained or found is Listener.SERVER
+            if has_trained and found is Listener.MEETING:
+                return False  # It has been started again, and is not the one that was served.
+        return found in farewell.UP
 
     with job.preemption.serving(), heartbeat.watched(watched, job.heartbeat_timeout):
         has_come = wait_for_end(
@@ -64,7 +70,7 @@ def wait_for_end(
     address: str,
     others: Sequence[str] = (),
     *,
-    is_up: Callable[[str], bool] = farewell.is_up,
+    is_up: Callable[[str], bool],
     sleep: Callable[[float], None] = time.sleep,
     patience: int = 3,
     startup_timeout: float = math.inf,
