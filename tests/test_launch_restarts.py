@@ -330,3 +330,27 @@ def test_a_wrong_number_of_restarts_is_refused(tfdist_run: Start, value: str) ->
     _, err = launcher.communicate(timeout=DEADLINE)
     assert launcher.returncode == 2
     assert f"received {value!r}; accepted: a number from 0" in err
+
+
+def test_a_worker_that_has_lost_the_leader_takes_all_along(
+    tfdist_run: Start, tmp_path: Path
+) -> None:
+    """The leader is stopped, and would wait for ever for a worker that alone starts again."""
+    launcher = tfdist_run(
+        """
+        from tfdist.errors import LostTaskError
+        from tfdist.uncaught import ERROR_FILE_VARIABLE, end_on_uncaught
+        end_on_uncaught(os.environ[ERROR_FILE_VARIABLE])
+        if os.path.exists("again"):
+            sys.exit()
+        if name == "worker:0":
+            open("again", "w").close()
+            raise LostTaskError("chief:0", "127.0.0.1:1", 5.0)
+        time.sleep(60)
+        """,
+        *["--strategy=parameter_server", "--ps=1", "--workers=1", "--chief"],
+        *["--max_restarts=1", "--restart_delay=0"],
+    )
+    _, errors = launcher.communicate(timeout=DEADLINE)
+    assert launcher.returncode == 0, errors
+    assert "restart 1 of 1 of all tasks" in errors

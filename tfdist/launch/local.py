@@ -21,8 +21,9 @@ from tfdist import farewell, horovod_rendezvous
 from tfdist.discovery import Discovery
 from tfdist.errors import UsageError
 from tfdist.launch.elastic import Elasticity, ElasticMembers
+from tfdist.launch.interruptions import signals
 from tfdist.launch.spec import HOST, Fixed, JobSpec, TaskSpec, plan, rendezvous_slots
-from tfdist.launch.supervisor import Service, Supervision, Supervisor, signals
+from tfdist.launch.supervisor import Service, Supervision, Supervisor
 from tfdist.preflight import TOKEN_VARIABLE
 
 # Longer than servers take to find that their leader is gone, and to ask.

@@ -16,21 +16,21 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from tfdist import runtime
 from tfdist.console import say
 from tfdist.errors import EXIT_FAILED, EXIT_USAGE
+from tfdist.launch.interruptions import INTERRUPTIONS
 from tfdist.launch.output import prefix
 from tfdist.launch.process import Process, how_it_ended
 from tfdist.launch.spec import Members, TaskSpec
 from tfdist.launch.starting import Starter
 from tfdist.preemption import EXIT_PREEMPTED
 
-_INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _LONGEST_RESTART_DELAY = 60.0
 # What the others of a task that has failed are given; they have nobody to save with.
 _FAILURE_SECONDS = 5.0
@@ -190,7 +190,7 @@ class Supervisor:
         self._on_time()
 
     def _on_signal(self, number: int) -> None:
-        if number not in _INTERRUPTIONS:
+        if number not in INTERRUPTIONS:
             return
         if self._outcome is None:
             self._outcome = EXIT_PREEMPTED if self._leader_has_saved else 128 + number
@@ -255,13 +255,19 @@ class Supervisor:
         else:
             delay = self._next_delay()
             how += f", restart {self._restarts} of {self._options.max_restarts}"
-            if process.task.restarts_alone:
+            if self._restarts_alone(process, cause):
                 say(f"{how} in {delay:g} s")
                 self._starts[process.name] = _in(delay, lambda: self._replace(process.task))
             else:
                 say(f"{how} of all tasks in {delay:g} s{self._names(', ending ')}")
                 self._end_others(process, code)
                 self._restart_all(delay)
+
+    def _restarts_alone(self, process: Process, cause: Process) -> bool:
+        # Whoever has lost the leader says so first; the leader, and all others, are stuck.
+        leader = f"{self._tasks[0].name} was lost"
+        has_lost_leader = cause.uncaught is not None and leader in cause.uncaught.error
+        return process.task.restarts_alone and cause.task.restarts_alone and not has_lost_leader
 
     def _fail(self, process: Process, cause: Process, code: int, how: str) -> None:
         given_up = f" (given up after {self._restarts} restarts)" if self._restarts else ""
@@ -371,25 +377,6 @@ class Supervisor:
             say(f"the last lines of {cause.name}:")
             for line in cause.last_lines:
                 print(f"[{cause.name}] {line}".rstrip(), file=sys.stderr, flush=True)
-
-
-@contextmanager
-def signals() -> Iterator[socket.socket]:
-    """A socket that gets the number of each signal that concerns a job, as one byte."""
-    reader, writer = socket.socketpair()
-    with reader, writer:
-        reader.setblocking(False)
-        writer.setblocking(False)
-        # An ignored interruption stays ignored: that is how nohup keeps a job alive.
-        heard = [n for n in _INTERRUPTIONS if signal.getsignal(n) != signal.SIG_IGN]
-        before = {n: signal.signal(n, lambda *_: None) for n in (signal.SIGCHLD, *heard)}
-        fd_before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-        try:
-            yield reader
-        finally:
-            signal.set_wakeup_fd(fd_before)
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def _evaluates(task: TaskSpec) -> bool:
