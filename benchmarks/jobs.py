@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.marks import VARIABLE
-from tfdist.cluster import Cluster, Task
+from tfdist.cluster import Cluster
 from tfdist.launch.local import hold_ports
 
 ROOT = Path(__file__).parents[1]
@@ -176,12 +176,8 @@ class Job:
             chief=tuple(addresses[-1:]) if has_ps else (),
             ps=tuple(addresses[self.processes : self.processes + 1]) if has_ps else (),
         )
-        tasks = sorted(cluster.tasks(), key=lambda task: task != _first(cluster))
+        tasks = sorted(cluster.tasks(), key=lambda task: task != cluster.leader)
         return [(command, {"TF_CONFIG": cluster.tf_config(task), **environ}) for task in tasks]
-
-
-def _first(cluster: Cluster) -> Task:
-    return Task("chief", 0) if cluster.chief else Task("worker", 0)
 
 
 def _program(name: str) -> str:
