@@ -224,6 +224,35 @@ class WatchedLayer(tf.keras.layers.Layer):
         return super().get_config()
 
 
+def doubled(x: tf.Tensor) -> tf.Tensor:
+    return 2 * x
+
+
+@pytest.mark.parametrize(
+    ("layer", "has_code"),
+    [
+        (tf.keras.layers.Dense(3, activation="relu", kernel_regularizer="l2"), False),
+        (tf.keras.layers.Dense(3, activation=tf.nn.silu), False),
+        (tf.keras.layers.Dense(3, activation=doubled), True),
+        (tf.keras.layers.Dense(3, activation=lambda x: 2 * x), True),
+        (tf.keras.layers.Lambda(doubled), True),
+        (WatchedLayer(), True),
+    ],
+)
+def test_only_models_with_code_are_exported_with_their_layers_functions(
+    layer: tf.keras.layers.Layer, has_code: bool, tmp_path: Path
+) -> None:
+    inputs = tf.keras.Input([4])
+    model = tf.keras.Model(inputs, layer(inputs) + 1.0)
+    points = np.ones([2, 4], np.float32)
+
+    checkpoints.export(model, OutputDirectory(tmp_path), writes=True)
+
+    assert callable(tf.saved_model.load(str(tmp_path / "saved_model"))) == has_code
+    loaded = tf.keras.models.load_model(tmp_path / "saved_model")
+    np.testing.assert_allclose(loaded(points), model(points))
+
+
 def test_the_old_model_stays_whole_until_the_new_one_is(tiny: TinyTraining, tmp_path: Path) -> None:
     output = OutputDirectory(tmp_path)
     checkpoints.export(trained(tiny), output, writes=True)

@@ -185,6 +185,9 @@ def export(
 ) -> None:
     """Writes the model for serving and for `tf.keras.models.load_model`, without its optimizer.
 
+    A model of Keras's own layers is written without the functions of each layer, which Keras makes
+    anew from their configurations: they take most of the time.
+
     `writes` and `io_device` are those of `Checkpointer`.
 
     Raises:
@@ -196,12 +199,47 @@ def export(
             # the outputs' shape, and `accuracy` then counts something else.
             model = tf.keras.Model(model.inputs, model.outputs, name=model.name)
         with _no_warnings():
+            has_code = _has_code(model)
             model.save(
                 str(beside / output.saved_model.name),
                 save_format="tf",
                 include_optimizer=False,
+                save_traces=has_code,
+                signatures=None if has_code else _serving_default(model),
                 options=tf.saved_model.SaveOptions(experimental_io_device=io_device),
             )
+
+
+def _is_kerass_own(config: Any) -> bool:
+    """Whether Keras can make all that a configuration names without code of the user's."""
+    if isinstance(config, dict):
+        if "class_name" in config:
+            module = config.get("module") or ""
+            if not module.startswith("keras.") or config["class_name"] == "Lambda":
+                return False
+        elif config.keys() == {"value"}:  # The code of a lambda.
+            return False
+        return all(map(_is_kerass_own, config.values()))
+    return all(map(_is_kerass_own, config)) if isinstance(config, list | tuple) else True
+
+
+def _has_code(model: tf.keras.Model) -> bool:
+    """Whether the model is made with code that is not Keras's, such as a layer of the user's."""
+    parts = (model, *model.submodules)
+    are_own = all(type(part).__module__.startswith("keras.") for part in parts)
+    return not (are_own and _is_kerass_own(model.get_config()))
+
+
+def _serving_default(model: tf.keras.Model) -> Any:
+    """The function that Keras would write for serving: tensors by name, in and out."""
+    names = zip(model.inputs, model.input_names, strict=True)
+
+    @tf.function(input_signature=[tf.TensorSpec(x.shape, x.dtype, name) for x, name in names])
+    def serve(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        outputs = model(tf.nest.pack_sequence_as(model.input, inputs), training=False)
+        return dict(zip(model.output_names, tf.nest.flatten(outputs), strict=True))
+
+    return serve
 
 
 def mark_done(output: OutputDirectory, finished: int, epochs: int) -> None:
