@@ -39,11 +39,10 @@ def images(count: int) -> tf.data.Dataset:
 class MarksCallback(tf.keras.callbacks.Callback):
     """Notes when steps and epochs end; with a parameter server, when steps are scheduled."""
 
-    # Else Keras refuses callbacks of steps with a parameter server, and waits for logs elsewhere.
-    _supports_tf_logs = True
-
     def __init__(self) -> None:
         super().__init__()
+        # Else Keras refuses a callback of steps with a parameter server, and waits for logs.
+        self._supports_tf_logs = True
         self._marks = Marks()
 
     def on_epoch_begin(self, epoch: int, logs: object = None) -> None:

@@ -73,6 +73,13 @@ def train(
     )
 
 
+def test_keras_waits_for_no_steps_logs(tiny: TinyTraining, tmp_path: Path) -> None:
+    callbacks = tf.keras.callbacks.CallbackList(tiny.job().callbacks(str(tmp_path)))
+
+    assert callbacks._should_call_train_batch_hooks
+    assert callbacks._batch_hooks_support_tf_logs
+
+
 def metrics(output: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
 

@@ -48,6 +48,8 @@ class Resume(tf.keras.callbacks.Callback):
         self, job: Job, output: OutputDirectory, *, keep: int, save_steps: int | None
     ) -> None:
         super().__init__()
+        # The logs of a step are not looked at, so that nothing waits for them.
+        self._supports_tf_logs = True
         self._job = job
         self._output = output
         self._keep = keep
@@ -214,9 +216,6 @@ class Resume(tf.keras.callbacks.Callback):
 
 class ResumeByStep(Resume):
     """`Resume` where Keras sees each step."""
-
-    # The logs of a step are not looked at, so that nothing waits for them.
-    _supports_tf_logs = True
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         if not self._job.preemption.begin_step():

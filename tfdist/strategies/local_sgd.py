@@ -123,11 +123,10 @@ class Synchronization(tf.keras.callbacks.Callback):
     Periods are counted from the beginning of an epoch.
     """
 
-    # The logs of a step are not looked at, so that nothing waits for them.
-    _supports_tf_logs = True
-
     def __init__(self, local: LocalSGD) -> None:
         super().__init__()
+        # The logs of a step are not looked at, so that nothing waits for them.
+        self._supports_tf_logs = True
         self._local = local
         self._periods = 0
 
