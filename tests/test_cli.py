@@ -65,6 +65,31 @@ def test_dry_run_prints_what_a_shell_can_run(
     assert printed.stdout == """["it's", '--ps=3', '--help']\n"""
 
 
+@pytest.mark.parametrize(
+    ("flags", "onednn", "shares"),
+    [
+        ([], "users", ["0/2", "1/2"]),
+        (["--onednn=off", "--cores=share"], "0", []),
+        (["--onednn=on", "--cores=divide"], "1", ["0/2", "1/2"]),
+    ],
+)
+def test_onednn_and_cores_may_be_chosen(
+    flags: list[str],
+    onednn: str,
+    shares: list[str],
+    script: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "users")
+
+    assert cli.main(["run", "--workers=2", "--dry_run", *flags, script]) == 0
+
+    out, _ = capfd.readouterr()
+    assert re.findall(r"TF_ENABLE_ONEDNN_OPTS=(\S+)", out) == [onednn] * 2
+    assert re.findall(r"TFDIST_CORES=(\S+)", out) == shares
+
+
 CLUSTER = ["--worker_hosts=127.0.0.1:4711,127.0.0.1:4712", "--ps-hosts=127.0.0.1:4713"]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tfdist import runtime
 from tfdist.errors import UsageError
 from tfdist.launch.output import PROGRESS_SECONDS, LineReader, prefix
 from tfdist.launch.spec import JobSpec, TaskSpec, plan
@@ -24,6 +25,11 @@ def planned(
 ) -> dict[str, TaskSpec]:
     ports = range(4001, 4001 + job.num_ports)
     return {task.name: task for task in plan(job, ports=ports, cores=cores, environ=environ or {})}
+
+
+@pytest.fixture(autouse=True)
+def cpu_with_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "_cpu_flags", lambda: frozenset({"avx2"}))
 
 
 @pytest.mark.parametrize(
@@ -90,8 +96,21 @@ def test_cores_are_divided_among_the_tasks_that_train(cores: int, threads: str) 
         "chief:0": None,
         "worker:0": threads,
         "worker:1": threads,
+        "ps:0": "1",
+    }
+    assert {name: task.environment.get("TFDIST_CORES") for name, task in tasks.items()} == {
+        "chief:0": None,
+        "worker:0": "0/2",
+        "worker:1": "1/2",
         "ps:0": None,
     }
+
+
+def test_cores_are_shared_where_that_is_asked_for_or_one_task_trains() -> None:
+    shared = planned(spec(ps=1, workers=2, divides_cores=False))
+    alone = planned(spec(ps=1, workers=1, chief=True))
+
+    assert not any("TFDIST_CORES" in task.environment for task in (shared | alone).values())
 
 
 def test_what_the_user_has_set_is_kept() -> None:

@@ -1,22 +1,26 @@
-"""What must be set before TensorFlow is imported: oneDNN, threads, log level.
+"""What is set before TensorFlow runs: oneDNN, threads, cores, log level.
 
-    os.environ.update(runtime.environment())            # at `import tfdist`
-    runtime.environment(intra_threads=1)                # what a launcher gives a task
+    runtime.set_environment()               # at `import tfdist`
+    runtime.environment(intra_threads=1)    # what a launcher gives a task
+    runtime.take_cores()                    # in the task, before TensorFlow makes its threads
+    runtime.description()                   # 'oneDNN on, core 0 of 2'
 
-TensorFlow reads these once, at its own import, so `import tfdist` comes before it.
+TensorFlow reads the environment once, at its own import, so `import tfdist` comes before it.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
+from functools import cache
+from pathlib import Path
 
-# TensorFlow leaves oneDNN off on x86 CPUs without AVX512-VNNI, where it is up to 2.7 times faster.
 ONEDNN_VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
 OPENMP_VARIABLE = "OMP_NUM_THREADS"
+#: `0/2` tells a task that two share its machine's cores, and that it is the first of them.
+CORES_VARIABLE = "TFDIST_CORES"
 _DEFAULTS = {
-    ONEDNN_VARIABLE: "1",
     # Information is left out; warnings and errors, such as a port in use, are kept.
     "TF_CPP_MIN_LOG_LEVEL": "1",
 }
@@ -28,17 +32,82 @@ def environment(intra_threads: int | None = None) -> dict[str, str]:
     Args:
       intra_threads: threads within one operation, where several tasks share a machine.
     """
-    if intra_threads is None:
-        return dict(_DEFAULTS)
-    return {
-        **_DEFAULTS,
-        "TF_NUM_INTRAOP_THREADS": str(intra_threads),
-        OPENMP_VARIABLE: str(intra_threads),
-    }
+    result = dict(_DEFAULTS)
+    if (intra_threads or len(os.sched_getaffinity(0))) == 1:
+        # TensorFlow makes one on one core, with which a worker of a ps waits for itself for ever.
+        result["TF_NUM_INTEROP_THREADS"] = "2"
+    if onednn_is_faster(_cpu_flags()):
+        result[ONEDNN_VARIABLE] = "1"
+    if intra_threads is not None:
+        result["TF_NUM_INTRAOP_THREADS"] = str(intra_threads)
+        result[OPENMP_VARIABLE] = str(intra_threads)
+    return result
+
+
+def onednn_is_faster(cpu_flags: frozenset[str]) -> bool:
+    """Whether TensorFlow trains faster with oneDNN on a CPU with these of Linux's flags.
+
+    As measured (BENCHMARKS.md): with AVX2 twice as fast, with AVX-512 2.5 times, with less half as
+    fast. TensorFlow 2.15 itself turns it on only where there is AVX512-VNNI.
+    """
+    return "avx2" in cpu_flags
 
 
 def set_environment(environ: MutableMapping[str, str] = os.environ) -> None:
     """Sets what the user has not set; of no effect on a TensorFlow that is already imported."""
     if "tensorflow" not in sys.modules:
-        for name, value in _DEFAULTS.items():
+        for name, value in environment().items():
             environ.setdefault(name, value)
+
+
+def cores_of(place: int, tasks: int, cores: frozenset[int]) -> frozenset[int]:
+    """The cores of one of several tasks; all of them where there is less than one for each.
+
+    Args:
+      place: which of the tasks, from 0.
+      tasks: how many divide the cores.
+      cores: numbers of cores; neighbours stay together.
+    """
+    if tasks > len(cores):
+        return cores
+    ordered = sorted(cores)
+    return frozenset(ordered[place * len(cores) // tasks : (place + 1) * len(cores) // tasks])
+
+
+def take_cores(environ: Mapping[str, str] = os.environ) -> None:
+    """Keeps the threads that this process makes from now on to its share of the cores.
+
+    A thread that wanders takes the other tasks' caches and their place with it.
+    """
+    share = environ.get(CORES_VARIABLE)
+    if share:
+        place, tasks = map(int, share.split("/"))
+        os.sched_setaffinity(0, cores_of(place, tasks, frozenset(os.sched_getaffinity(0))))
+
+
+def description(environ: Mapping[str, str] = os.environ) -> str:
+    """What was chosen, for the user: `oneDNN on, core 0 of 2`."""
+    onednn = {"0": "off", "1": "on"}.get(environ.get(ONEDNN_VARIABLE, ""), "as TensorFlow chooses")
+    cores = sorted(os.sched_getaffinity(0))
+    first, last = cores[0], cores[-1]
+    if len(cores) == 1:
+        numbers = f"core {first}"
+    elif last - first + 1 == len(cores):
+        numbers = f"cores {first}-{last}"
+    else:
+        numbers = f"{len(cores)} cores"
+    return f"oneDNN {onednn}, {numbers} of {os.cpu_count()}"
+
+
+@cache
+def _cpu_flags() -> frozenset[str]:
+    """What the first core can do, in the words of Linux; empty where it does not say."""
+    try:
+        with Path("/proc/cpuinfo").open() as lines:
+            for line in lines:
+                name, _, value = line.partition(":")
+                if name.strip() == "flags":
+                    return frozenset(value.split())
+    except OSError:
+        pass
+    return frozenset()

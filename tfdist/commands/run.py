@@ -7,7 +7,7 @@ import os
 import sys
 from dataclasses import fields
 
-from tfdist import strategies
+from tfdist import runtime, strategies
 from tfdist.commands.arguments import (
     Commands,
     cluster_flags,
@@ -99,6 +99,22 @@ def add_to(commands: Commands) -> None:
     )
     flag(
         run,
+        "cores",
+        choices=("divide", "share"),
+        default="divide",
+        help="divide (the default): each task that trains keeps to its own cores; share: all tasks "
+        "run wherever there is place",
+    )
+    flag(
+        run,
+        "onednn",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="auto (the default): TensorFlow uses oneDNN where that is faster on this CPU, unless "
+        f"{runtime.ONEDNN_VARIABLE} says otherwise",
+    )
+    flag(
+        run,
         "dry_run",
         action="store_true",
         help="print each task's environment and command, and start nothing",
@@ -152,6 +168,8 @@ def _run(arguments: argparse.Namespace) -> int:
             accepted="the path of a Python script, or -m and the name of a module",
             remedy="Correct the path: there is no such file.",
         )
+    if arguments.onednn != "auto":
+        os.environ[runtime.ONEDNN_VARIABLE] = "1" if arguments.onednn == "on" else "0"
     supervision = Supervision(
         grace_period=arguments.grace_period,
         max_restarts=arguments.max_restarts,
@@ -179,6 +197,7 @@ def _run(arguments: argparse.Namespace) -> int:
         workers=1 if arguments.workers is None else arguments.workers,
         chief=arguments.chief,
         evaluator=arguments.evaluator,
+        divides_cores=arguments.cores == "divide",
     )
     if elasticity:
         return local.run_elastic(job, elasticity, environ=os.environ, supervision=supervision)

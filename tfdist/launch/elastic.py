@@ -140,7 +140,7 @@ class ElasticMembers:
         self._waits_since = None
         workers = "1 worker" if len(self._addresses) == 1 else f"{len(self._addresses)} workers"
         say(f"{workers} on {_listed(self._hosts)}")
-        return tuple(self._task(cluster, task, len(mine)) for task in mine)
+        return tuple(self._task(cluster, place, mine) for place in range(len(mine)))
 
     def news(self) -> str | None:
         """Why the tasks have to start again; None while they need not. Never waits."""
@@ -174,14 +174,17 @@ class ElasticMembers:
         host, _ = host_and_port(address)
         return any(map(lint.is_of_this_machine, lint.resolve(host)))
 
-    def _task(self, cluster: Cluster, task: Task, siblings: int) -> TaskSpec:
-        defaults = runtime.environment(intra_threads=max(1, self._cores // siblings))
+    def _task(self, cluster: Cluster, place: int, mine: Sequence[Task]) -> TaskSpec:
+        task = mine[place]
+        defaults = runtime.environment(intra_threads=max(1, self._cores // len(mine)))
         environment = {
             "TF_CONFIG": cluster.tf_config(task),
             strategies.STRATEGY_VARIABLE: self._job.strategy,
             **{name: self._environ.get(name, value) for name, value in defaults.items()},
             "PYTHONUNBUFFERED": "1",
         }
+        if self._job.divides_cores and len(mine) > 1:
+            environment[runtime.CORES_VARIABLE] = f"{place}/{len(mine)}"
         job = self._job
         command = command_of(job.python, job.script, job.args, module=job.module)
         return TaskSpec(str(task), command, environment)

@@ -26,6 +26,7 @@ HOST = "127.0.0.1"
 _PLACE_VARIABLES = (
     "TF_CONFIG",
     SUPERVISED_VARIABLE,
+    runtime.CORES_VARIABLE,
     *horovod_rendezvous.environment(horovod_rendezvous.slots([HOST])[0], HOST, 0),
 )
 
@@ -46,6 +47,7 @@ class JobSpec:
       chief: whether a chief stands beside the workers; under `parameter_server` it coordinates
         and the workers compute, elsewhere it is one more task that trains.
       evaluator: whether a task outside the cluster evaluates the checkpoints.
+      divides_cores: whether the tasks that train keep each to its own cores of this machine.
 
     Raises:
       UsageError: the strategy has no use for these tasks; the error names the flag.
@@ -60,6 +62,7 @@ class JobSpec:
     workers: int = 1
     chief: bool = False
     evaluator: bool = False
+    divides_cores: bool = True
 
     def __post_init__(self) -> None:
         if self.ps < 0:
@@ -200,15 +203,23 @@ def plan(
     """
     cluster = job.cluster(ports)
     uses_ps = strategies.TABLE[job.strategy].uses_ps
-    computing = len(cluster.worker if uses_ps else cluster.trainers)
+    # The chief of a ps job may compute too (an Estimator's) or plan the others' steps (Keras's).
+    computing = [task for task in cluster.trainers if not (uses_ps and task.type == "chief")]
     evaluators = (Task("evaluator", 0),) if job.evaluator else ()
     result = []
     for task in (*cluster.tasks(), *evaluators):
-        computes = task.type == "worker" or (task.type == "chief" and not uses_ps)
-        threads = max(1, cores // computing) if computes else None
+        threads: int | None = max(1, cores // len(computing))
+        if task.type == "ps":
+            threads = 1  # It only adds up what the workers have computed.
+        elif task.type == "chief" and uses_ps:
+            threads = None
+        share = {}
+        if job.divides_cores and task in computing and len(computing) > 1:
+            share = {runtime.CORES_VARIABLE: f"{computing.index(task)}/{len(computing)}"}
         defaults = runtime.environment(intra_threads=threads)
         environment = {
             **_place(job, cluster, task, ports),
+            **share,
             strategies.STRATEGY_VARIABLE: job.strategy,
             **{name: environ.get(name, value) for name, value in defaults.items()},
             # A pipe would otherwise hold back what a task prints.
