@@ -88,6 +88,9 @@ class HyperParameters:
     def learning_rate_at(self, step: tf.Tensor, global_batch_size: int) -> tf.Tensor:
         """The learning rate after `step` updates, each of `global_batch_size` examples.
 
+        A job that goes on with another number of workers, or another batch size, has its earlier
+        steps counted as if they had been of today's `global_batch_size` too.
+
         Args:
           step: the global step, an integer scalar.
           global_batch_size: examples behind one step. Asynchronous workers count a step for each

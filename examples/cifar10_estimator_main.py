@@ -60,7 +60,10 @@ def init() -> tfdist.Job:
     FLAGS.num_gpus = min(asked, available)
     job = tfdist.estimator.init()
     if asked > available and not job.serves:
-        print(f"--num_gpus={asked}: {available} are here, and used", file=sys.stderr)
+        seen = (
+            f"{available} here; no more are used" if available else "no GPU here; the CPU is used"
+        )
+        print(f"--num_gpus={asked}: TensorFlow sees {seen}", file=sys.stderr)
     return job
 
 
@@ -104,7 +107,7 @@ def main(_: list[str]) -> None:
         cifar10.model_fn, config=config, params=hyper_parameters(per_replica)
     )
     examples_per_second = tfdist.estimator.ExamplesPerSecondHook(job.global_batch_size(per_replica))
-    metrics = tfdist.estimator.train_and_evaluate(
+    tfdist.estimator.train_and_evaluate(
         estimator,
         tf.estimator.TrainSpec(train_input, FLAGS.train_steps, hooks=[examples_per_second]),
         tf.estimator.EvalSpec(
@@ -114,11 +117,12 @@ def main(_: list[str]) -> None:
             throttle_secs=0,
         ),
     )
+    test_input = cifar10.eval_input(FLAGS.data_dir, batch_size=FLAGS.eval_batch_size)
+    metrics = tfdist.estimator.evaluate(estimator, test_input, name="test")
     if metrics is not None:
-        test_input = cifar10.eval_input(FLAGS.data_dir, batch_size=FLAGS.eval_batch_size)
-        print(f"test accuracy {estimator.evaluate(test_input, name='test')['accuracy']:.4f}")
+        print(f"test accuracy {metrics['accuracy']:.4f}")
     tfdist.estimator.export(estimator, cifar10.serving_input_receiver_fn)
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=tfdist.parse_flags)
+    app.run(main, flags_parser=tfdist.parse_only_flags)

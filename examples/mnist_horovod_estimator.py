@@ -61,4 +61,4 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=tfdist.parse_flags)
+    app.run(main, flags_parser=tfdist.parse_only_flags)

@@ -86,13 +86,21 @@ def test_a_trainer_of_a_synchronous_job() -> None:
         ({"replicas_to_aggregate": 0, "sync": True}, "--replicas_to_aggregate"),
         ({"replicas_to_aggregate": 3, "sync": True}, "--replicas_to_aggregate"),
         ({"variable_partitions": 2}, "--variable_partitions"),
-        ({"num_gpus": 2}, "--num_gpus"),
     ],
 )
 def test_flags_that_cannot_apply_are_refused(flags: dict[str, object], field: str) -> None:
     with hold_ports(3) as ports, pytest.raises(UsageError) as error:
         make_job(ports, **flags)
     assert error.value.field == field
+
+
+def test_a_worker_has_one_gpu() -> None:
+    with hold_ports(2) as ports, pytest.raises(UsageError) as error:
+        make_job(ports, num_gpus=2)
+    assert str(error.value) == (
+        "--num_gpus: received 2; accepted: 0 or 1 under parameter_server, for Estimators and "
+        "sessions. Start a worker for each GPU, with CUDA_VISIBLE_DEVICES naming it."
+    )
 
 
 def test_aggregation_is_of_parameter_servers_alone() -> None:

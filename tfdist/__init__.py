@@ -30,7 +30,7 @@ from tfdist.version import __version__
 if TYPE_CHECKING:
     from tfdist.cluster import Cluster, Task
     from tfdist.errors import UsageError, exit_on_usage_error
-    from tfdist.flags import define_flags, parse_flags
+    from tfdist.flags import define_flags, parse_flags, parse_only_flags
     from tfdist.job import init
     from tfdist.strategies.base import Job
 
@@ -44,6 +44,7 @@ __all__ = [
     "exit_on_usage_error",
     "init",
     "parse_flags",
+    "parse_only_flags",
 ]
 
 _MODULES = {
@@ -55,6 +56,7 @@ _MODULES = {
     "exit_on_usage_error": "tfdist.errors",
     "init": "tfdist.job",
     "parse_flags": "tfdist.flags",
+    "parse_only_flags": "tfdist.flags",
 }
 
 _set_environment()

@@ -36,13 +36,14 @@ class Discovery:
 
     `source` is `flags`, `TF_CONFIG`, `horovodrun` or `default`. Under `horovodrun` the addresses
     are Horovod's own affair, so the cluster is empty and the task's index is the rank. `has_master`
-    says that the chief is called `master`, as in the older dialect.
+    says that the chief is called `master`, as in the older dialect; `model_dir` is TF_CONFIG's.
     """
 
     cluster: Cluster = field(default_factory=Cluster)
     task: Task = field(default_factory=lambda: Task("worker", 0))
     source: str = "default"
     has_master: bool = False
+    model_dir: str | None = None
 
 
 def discover(flags: ClusterFlags, environ: Mapping[str, str]) -> Discovery:
@@ -85,8 +86,9 @@ def from_flags(flags: ClusterFlags) -> Discovery | None:
 def from_tf_config(environ: Mapping[str, str]) -> Discovery | None:
     """The job that TF_CONFIG describes, in TF2's dialect or the older one; None where unset.
 
-    The older dialect calls the chief `master`; its `environment` and other keys change nothing
-    and are accepted. See `tf.distribute.cluster_resolver.TFConfigClusterResolver`.
+    The older dialect calls the chief `master`. `model_dir` is an Estimator's output directory;
+    `environment` and other keys change nothing and are accepted. See
+    `tf.distribute.cluster_resolver.TFConfigClusterResolver`.
     """
     text = environ.get("TF_CONFIG", "")
     if not text.strip():
@@ -141,7 +143,7 @@ def from_tf_config(environ: Mapping[str, str]) -> Discovery | None:
     found = _checked(
         "TF_CONFIG", lambda name: f"TF_CONFIG {name}", jobs, task["type"], task["index"]
     )
-    return replace(found, has_master=has_master)
+    return replace(found, has_master=has_master, model_dir=_model_dir(config))
 
 
 def from_horovodrun(environ: Mapping[str, str]) -> Discovery | None:
@@ -181,6 +183,18 @@ def _checked(
             remedy=error.remedy,
         ) from None
     return Discovery(cluster, task, source)
+
+
+def _model_dir(config: Mapping[str, Any]) -> str | None:
+    model_dir = config.get("model_dir")
+    if model_dir is not None and not (isinstance(model_dir, str) and model_dir):
+        raise UsageError(
+            "TF_CONFIG model_dir",
+            received=model_dir,
+            accepted="the path of the directory that all tasks share",
+            remedy="Correct the path, or leave it out.",
+        )
+    return model_dir
 
 
 def _whole_number(value: Any) -> Any:

@@ -12,13 +12,14 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from absl import flags
 
 from tfdist.console import say
 from tfdist.discovery import ClusterFlags
-from tfdist.errors import EXIT_USAGE
+from tfdist.errors import EXIT_USAGE, UsageError, exit_on_usage_error
 
 AUTO = "auto"
 #: Seconds that the tasks of a job wait for each other, by default.
@@ -41,6 +42,7 @@ _ESTIMATOR_FLAGS = {
 _OTHER_FLAGS = (
     "strategy",
     "all_reduce",
+    "gradient_dtype",
     "startup_timeout",
     "heartbeat_timeout",
     "sync_period",
@@ -57,6 +59,11 @@ _INTEGER_FLAGS = {
     "num_intra_threads": "Threads within one TensorFlow operation; 0 is all cores.",
     "num_inter_threads": "TensorFlow operations run at a time; 0 is all cores.",
 }
+# What people write after a boolean flag, absl's own words among them.
+_BOOLEANS = {
+    **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
+    **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
+}
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,7 @@ class JobFlags:
     cluster: ClusterFlags = field(default_factory=ClusterFlags)
     strategy: str = AUTO
     all_reduce: str | None = None
+    gradient_dtype: str | None = None
     num_gpus: int | None = None
     num_cpu_devices: int | None = None
     variable_partitions: int | None = None
@@ -92,6 +100,12 @@ def define_flags() -> None:
     )
     flags.DEFINE_string(
         "all_reduce", None, "multi_worker_mirrored: the collective; auto, ring or nccl."
+    )
+    flags.DEFINE_string(
+        "gradient_dtype",
+        None,
+        "multi_worker_mirrored, horovod: the type in which gradients are sent and summed; float16, "
+        "or under multi_worker_mirrored bfloat16 (default: the type that they have).",
     )
     for name, meaning in _CLUSTER_FLAGS.items():
         # Text, so that a wrong value is answered by the same check as one from TF_CONFIG.
@@ -163,14 +177,46 @@ def read_flags(values: flags.FlagValues = flags.FLAGS) -> JobFlags:
 def parse_flags(argv: Sequence[str]) -> list[str]:
     """A `flags_parser` for `absl.app.run` that answers a mistake with exit code 2.
 
-    absl's own ends with 1, which launchers take for a failed training.
+    absl's own ends with 1, which launchers take for a failed training. It also reads `--flag False`
+    as `--flag`, with a word of the script's own behind it; here that is a mistake.
     """
+    with exit_on_usage_error():
+        _check_booleans(argv)
     try:
         return flags.FLAGS(list(argv))
     except flags.Error as error:
         say(f"error: {error}")
         print("Run with --help for the flags of this script.", file=sys.stderr, flush=True)
         sys.exit(EXIT_USAGE)
+
+
+def parse_only_flags(argv: Sequence[str]) -> list[str]:
+    """`parse_flags` for a script that takes nothing but flags, and must not ignore other words."""
+    program, *words = parse_flags(argv)
+    with exit_on_usage_error():
+        if words:
+            raise UsageError(
+                "command line",
+                received=words[0],
+                accepted="flags alone",
+                remedy="Leave it out, or write it as the value of a flag: --flag=value.",
+            )
+    return [program]
+
+
+def _check_booleans(argv: Sequence[str]) -> None:
+    for argument, word in pairwise(argv):
+        if argument == "--":
+            break
+        name = argument.lstrip("-")
+        is_boolean = argument != name and name in flags.FLAGS and flags.FLAGS[name].boolean
+        if is_boolean and word.lower() in _BOOLEANS:
+            raise UsageError(
+                f"--{name}",
+                received=f"{argument} {word}",
+                accepted=f"--{name}, --no{name}, --{name}=True and --{name}=False",
+                remedy=f"Write --{name}={_BOOLEANS[word.lower()]}.",
+            )
 
 
 def with_underscores(arguments: Sequence[str]) -> list[str]:

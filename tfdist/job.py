@@ -48,7 +48,7 @@ def init_estimator() -> Job:
 
 
 def _init(estimator: bool) -> Job:
-    if runtime.ONEDNN_VARIABLE not in os.environ:
+    if runtime.environment().keys() - os.environ.keys():
         say(
             "TensorFlow was imported first and may run without oneDNN, at half the speed. "
             "Import tfdist before it."
@@ -84,7 +84,9 @@ def create(
       SystemExit: the tasks of the cluster have not met (code 1).
     """
     found = discover(options.cluster, environ)
-    name = strategies.named(options.strategy, environ, found.cluster, found.source)
+    name = strategies.named(
+        options.strategy, environ, found.cluster, found.source, options.num_gpus
+    )
     strategies.check(name, found.cluster, found.source)
     strategies.check_flags(name, options)
     try:
@@ -110,12 +112,19 @@ def create(
             )
         # Outside the cluster, so a strategy that spans it has no place for this task.
         job_class = strategies.load("one_device")
-        options = replace(options, all_reduce=None, num_cpu_devices=None, variable_partitions=None)
+        options = replace(
+            options,
+            all_reduce=None,
+            gradient_dtype=None,
+            num_cpu_devices=None,
+            variable_partitions=None,
+        )
     elif found.cluster:
         preflight.check_port(found.cluster, found.task)
         preflight.check_addresses(found.cluster)
+    runtime.take_cores(environ)
     _set_up_tensorflow(options)
-    say(f"{found.task} of {found.cluster} ({found.source}), {name}")
+    say(f"{found.task} of {found.cluster} ({found.source}), {name}; {runtime.description(environ)}")
     if meets and found.task in found.cluster.tasks():
         _meet_the_others(found, name, options, environ, estimator)
     return job_class(
@@ -125,6 +134,7 @@ def create(
         for_estimators=estimator,
         leader_evaluates=leader_evaluates,
         is_supervised=SUPERVISED_VARIABLE in environ,
+        model_dir=found.model_dir,
     )
 
 

@@ -65,3 +65,15 @@ def test_weights_are_those_of_one_process(
         np.testing.assert_allclose(task["losses"], one_process["losses"], rtol=1e-4)
         np.testing.assert_array_equal(task["weights"], tasks[0]["weights"])
     assert len(tasks) == (2 if strategy in ("multi_worker_mirrored", "horovod") else 1)
+
+
+@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "horovod"])
+def test_gradients_of_16_bits_are_rounded_and_alike_everywhere(
+    tmp_path: Path, strategy: str, one_process: dict[str, np.ndarray]
+) -> None:
+    found = train(tmp_path, strategy, GLOBAL_BATCH // 2, "--gradient_dtype=float16")
+
+    one, other = found.values()
+    np.testing.assert_array_equal(one["weights"], other["weights"])
+    np.testing.assert_allclose(one["weights"], one_process["weights"], rtol=0, atol=1e-2)
+    assert np.abs(one["weights"] - one_process["weights"]).max() > 1e-5

@@ -27,25 +27,30 @@ class RunConfig(tf.estimator.RunConfig):
 
     Args:
       job: what `tfdist.estimator.init` returned; `config.job` in a model function.
-      model_dir: the output directory that all tasks share. Ranks of Horovod other than 0 read and
-        write a temporary one in its place, and have their variables from rank 0.
+      model_dir: the output directory that all tasks share; None for the one that TF_CONFIG names.
+        Ranks of Horovod other than 0 read and write a temporary one in its place, and have their
+        variables from rank 0.
       session_config: merged into what the job's flags say of threads and GPUs; what is set in it
         goes first.
-      **options: the other arguments of `tf.estimator.RunConfig`.
+      **options: the other arguments of `tf.estimator.RunConfig`, but for the strategy of training,
+        which is the job's.
 
     Raises:
-      UsageError: an argument that the strategy cannot have.
+      UsageError: an argument that the strategy cannot have; or there is no `model_dir`, or another
+        one in TF_CONFIG.
     """
 
     def __init__(
         self,
         job: Job,
-        model_dir: str | os.PathLike[str],
+        model_dir: str | os.PathLike[str] | None = None,
         *,
         session_config: tf.compat.v1.ConfigProto | None = None,
         **options: Any,
     ) -> None:
         self.job = job
+        model_dir = _agreed_model_dir(model_dir, job.model_dir)
+        options = _without_strategy(options, job)
         # The order in which workers start is theirs; none needs to wait for the others' sake.
         options.setdefault("experimental_max_worker_delay_secs", 0)
         if job.name == "multi_worker_mirrored" and not job.evaluates:
@@ -59,7 +64,7 @@ class RunConfig(tf.estimator.RunConfig):
         if session_config is not None:
             config.MergeFrom(session_config)
         super().__init__(
-            model_dir=os.fspath(model_dir),
+            model_dir=model_dir,
             session_config=config,
             train_distribute=None if job.evaluates else job.train_distribute,
             **options,
@@ -71,6 +76,39 @@ class RunConfig(tf.estimator.RunConfig):
         # one; the properties themselves are replaced and never changed.
         copied.__dict__.update(self.__dict__)
         return copied
+
+
+def _agreed_model_dir(given: str | os.PathLike[str] | None, in_tf_config: str | None) -> str:
+    """The directory that the script and TF_CONFIG name, of which either may name none."""
+    found = in_tf_config if given is None else os.fspath(given)
+    if not found:
+        raise UsageError(
+            "RunConfig model_dir",
+            received=given,
+            accepted="the directory that all tasks share",
+            remedy="Give it to RunConfig, or name it in TF_CONFIG.",
+        )
+    if in_tf_config is not None and os.path.abspath(found) != os.path.abspath(in_tf_config):
+        raise UsageError(
+            "RunConfig model_dir",
+            received=found,
+            accepted=f"that of TF_CONFIG, {in_tf_config!r}",
+            remedy="Name one directory in both places, or leave one of them out.",
+        )
+    return found
+
+
+def _without_strategy(options: dict[str, Any], job: Job) -> dict[str, Any]:
+    """The options without the arguments by which old scripts hand over their strategy."""
+    for name in ("train_distribute", "experimental_distribute"):
+        if options.get(name) is not None:
+            raise UsageError(
+                f"RunConfig {name}",
+                received=type(options[name]).__name__,
+                accepted="none, because the job has the strategy",
+                remedy=f"Leave it out and choose with --strategy, which is {job.name} now.",
+            )
+    return {name: value for name, value in options.items() if name != "train_distribute"}
 
 
 def _with_equal_steps(options: dict[str, Any]) -> dict[str, Any]:

@@ -63,14 +63,14 @@ TABLE = {
         "multi_worker_mirrored.MultiWorkerMirrored",
         spans_tasks=True,
         periodic="periodic_multi_worker.PeriodicMultiWorker",
-        flags=("all_reduce", "heartbeat_timeout", *PERIODIC_FLAGS),
+        flags=("all_reduce", "gradient_dtype", "heartbeat_timeout", *PERIODIC_FLAGS),
     ),
     "horovod": Strategy(
         "horovod.Horovod",
         "horovod.Horovod",
         periodic="horovod.Horovod",
         spans_tasks=True,
-        flags=("heartbeat_timeout", *PERIODIC_FLAGS),
+        flags=("gradient_dtype", "heartbeat_timeout", *PERIODIC_FLAGS),
     ),
 }
 NAMES = tuple(TABLE)
@@ -78,21 +78,32 @@ NAMES = tuple(TABLE)
 #: What `--all_reduce` may be; the upper-case names of `CommunicationImplementation`.
 ALL_REDUCES = ("auto", "ring", "nccl")
 
+#: What `--gradient_dtype` may be, by strategy; Horovod sums no bfloat16.
+GRADIENT_DTYPES = {"multi_worker_mirrored": ("bfloat16", "float16"), "horovod": ("float16",)}
 
-def choose(cluster: Cluster, source: str) -> str:
-    """The strategy of a job that names none, from the shape of its cluster."""
+
+def choose(cluster: Cluster, source: str, num_gpus: int | None = None) -> str:
+    """The strategy of a job that names none, from its cluster and the GPUs asked for a task."""
     if source == "horovodrun":
         return "horovod"
     if cluster.ps:
         return "parameter_server"
-    return "multi_worker_mirrored" if len(cluster.trainers) > 1 else "one_device"
+    if len(cluster.trainers) > 1:
+        return "multi_worker_mirrored"
+    return "mirrored" if num_gpus is not None and num_gpus > 1 else "one_device"
 
 
-def named(name: str, environ: Mapping[str, str], cluster: Cluster, source: str) -> str:
+def named(
+    name: str,
+    environ: Mapping[str, str],
+    cluster: Cluster,
+    source: str,
+    num_gpus: int | None = None,
+) -> str:
     """The strategy that is meant by `--strategy=name`, which may be `auto`."""
     if name == "auto":
         name = environ.get(STRATEGY_VARIABLE) or "auto"
-    return choose(cluster, source) if name == "auto" else name
+    return choose(cluster, source, num_gpus) if name == "auto" else name
 
 
 def check_name(name: str) -> None:
@@ -158,6 +169,20 @@ def check_flags(name: str, options: JobFlags) -> None:
                 accepted="it with --sync_period",
                 remedy="Give --sync_period, or leave it out.",
             )
+    if options.gradient_dtype not in (None, *GRADIENT_DTYPES.get(name, ())):
+        raise UsageError(
+            "--gradient_dtype",
+            received=options.gradient_dtype,
+            accepted=f"{' or '.join(GRADIENT_DTYPES[name])} under {name}",
+            remedy="Choose one of these, or leave it out.",
+        )
+    if options.gradient_dtype and options.sync_period is not None:
+        raise UsageError(
+            "--gradient_dtype",
+            received=f"{options.gradient_dtype} with --sync_period",
+            accepted="one of them: tasks that train apart send no gradients",
+            remedy="Leave one of them out.",
+        )
     if options.all_reduce not in (None, *ALL_REDUCES):
         raise UsageError(
             "--all_reduce",

@@ -46,6 +46,7 @@ class Job(CallbackContract, SessionContract):
       leader_evaluates: whether the task that leads evaluates an Estimator itself, without an
         evaluator.
       is_supervised: whether this task, on a machine of its own, is started again when it fails.
+      model_dir: the output directory that TF_CONFIG names for Estimators; None where it does not.
       preemption: what signals ask of this task.
       strategy: the `tf.distribute.Strategy`, for custom loops; TensorFlow's default one where
         TensorFlow does not do the distributing. Not set in a task that serves.
@@ -67,12 +68,14 @@ class Job(CallbackContract, SessionContract):
         for_estimators: bool = False,
         leader_evaluates: bool = True,
         is_supervised: bool = False,
+        model_dir: str | None = None,
     ) -> None:
         self.cluster = cluster
         self.task = task
         self.for_estimators = for_estimators
         self.leader_evaluates = leader_evaluates
         self.is_supervised = is_supervised
+        self.model_dir = model_dir
         self.element_spec: Any = None
         self.is_infinite = False
         self.scales_learning_rate = False

@@ -3,6 +3,9 @@
 The variables are on the ps. A trainer applies its gradients to them by itself, asynchronously, or
 with `--sync` through `SyncReplicasOptimizer`. The chief trains like the workers, as it always did
 in `tf.estimator`; a job without a chief is led by worker 0.
+
+A worker computes on one device. (TensorFlow's CIFAR-10 tutorial also split a worker's batch over
+several GPUs; here each GPU has a worker of its own.)
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from tfdist.cluster import Cluster, Task
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
 from tfdist.strategies.base import DatasetFunction, Job
-from tfdist.strategies.devices import use_devices
+from tfdist.strategies.devices import check_one_gpu, use_devices
 from tfdist.strategies.serving import serve_until_end
 from tfdist.strategies.session_contract import NOT_WRAPPED
 from tfdist.strategies.sessions import TakesSessions
@@ -70,13 +73,11 @@ class BetweenGraph(TakesSessions, Job):
                 accepted="nothing for Estimators and sessions under parameter_server",
                 remedy="Leave it out: workers do not wait for each other there.",
             )
-        if (options.num_gpus or 0) > 1:
-            raise UsageError(
-                "--num_gpus",
-                received=options.num_gpus,
-                accepted="0 or 1 under parameter_server",
-                remedy="Start a worker for each GPU.",
-            )
+        check_one_gpu(
+            options.num_gpus,
+            "parameter_server, for Estimators and sessions",
+            "Start a worker for each GPU, with CUDA_VISIBLE_DEVICES naming it.",
+        )
 
     @property
     def serves(self) -> bool:

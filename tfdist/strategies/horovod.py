@@ -20,7 +20,7 @@ from tfdist import horovod_rendezvous as rendezvous
 from tfdist.cluster import host_and_port
 from tfdist.flags import JobFlags
 from tfdist.strategies.collectives import by_dtype
-from tfdist.strategies.devices import use_devices
+from tfdist.strategies.devices import check_one_gpu, use_devices
 from tfdist.strategies.local_sgd import outer_steps
 from tfdist.strategies.ranks import Ranks
 from tfdist.strategies.session_contract import NOT_WRAPPED
@@ -49,9 +49,9 @@ class Horovod(Ranks):
         if self.local:
             return optimizer
         self._averages = True
-        if self.for_estimators:
-            return distributed(optimizer, hvd.DistributedOptimizer)
-        return hvd.DistributedOptimizer(optimizer)
+        compression = hvd.Compression.fp16 if self._options.gradient_dtype else hvd.Compression.none
+        wrap = partial(hvd.DistributedOptimizer, compression=compression)
+        return distributed(optimizer, wrap) if self.for_estimators else wrap(optimizer)
 
     def session_hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
         return [_Broadcast(self)]
@@ -75,6 +75,7 @@ class Horovod(Ranks):
         )
 
     def _set_up(self, options: JobFlags) -> None:
+        check_one_gpu(options.num_gpus, self.name, "Start a rank for each GPU.")
         self._averages = False
         if self.cluster:
             self._find_the_others()
@@ -83,10 +84,7 @@ class Horovod(Ranks):
             os.environ[_GLOO_TIMEOUT] = str(math.ceil(self.heartbeat_timeout))
         hvd.init()
         self._set_up_ranks(_Collectives(), outer_steps(options))
-        gpus = use_devices(options.num_gpus)
-        if gpus[0].startswith("GPU"):
-            visible = tf.config.get_visible_devices("GPU")
-            tf.config.set_visible_devices(visible[hvd.local_rank() % len(visible)], "GPU")
+        use_devices(options.num_gpus, local_rank=hvd.local_rank())
         self.strategy = tf.distribute.get_strategy()
 
     def _find_the_others(self) -> None:

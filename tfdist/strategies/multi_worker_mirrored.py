@@ -15,6 +15,7 @@ from tfdist.strategies import datasets
 from tfdist.strategies.base import DatasetFunction, Job
 from tfdist.strategies.datasets import TakesShards
 from tfdist.strategies.devices import use_devices
+from tfdist.strategies.gradient_dtype import summed_in
 
 CommunicationImplementation = tf.distribute.experimental.CommunicationImplementation
 
@@ -49,7 +50,7 @@ class MultiWorkerMirrored(Job):
     def _set_up(self, options: JobFlags) -> None:
         self._agreements = 0
         implementation = (options.all_reduce or "auto").upper()
-        use_devices(options.num_gpus)
+        devices = use_devices(options.num_gpus)
         if len(self.cluster.trainers) > 1:
             self._set_heartbeat(self.heartbeat_timeout)
         self.strategy = MultiWorkerMirroredStrategy(
@@ -58,11 +59,18 @@ class MultiWorkerMirrored(Job):
                 task_type=self.task.type if self.cluster else None,
                 task_id=self.task.index if self.cluster else None,
                 rpc_layer="grpc",
+                # The strategy computes on the CPU unless it is told of GPUs.
+                num_accelerators={"GPU": sum(name.startswith("GPU") for name in devices)},
             ),
             communication_options=tf.distribute.experimental.CommunicationOptions(
                 implementation=CommunicationImplementation[implementation]
             ),
         )
+
+    def optimizer(self, optimizer: Any) -> Any:
+        if self._options.gradient_dtype:
+            return summed_in(optimizer, self._options.gradient_dtype)
+        return optimizer
 
     def _distribute(self, dataset_fn: DatasetFunction, training: bool) -> tf.data.Dataset:
         local = dataset_fn(self.input_context)

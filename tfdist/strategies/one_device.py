@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfdist.flags import JobFlags
 from tfdist.strategies.base import DatasetFunction, Job
-from tfdist.strategies.devices import use_devices
+from tfdist.strategies.devices import check_one_gpu, use_devices
 from tfdist.strategies.sessions import TakesSessions
 
 
@@ -16,6 +16,10 @@ class OneDevice(TakesSessions, Job):
     name = "one_device"
 
     def _set_up(self, options: JobFlags) -> None:
+        if not self.evaluates:  # Its flags are those of the tasks that train.
+            check_one_gpu(
+                options.num_gpus, self.name, "Add --strategy=mirrored to train on all of them."
+            )
         use_devices(options.num_gpus)
         self.strategy = tf.distribute.get_strategy()
 

@@ -1,0 +1,65 @@
+"""`tfdist.estimator.RunConfig`: whose directory and whose strategy it has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+import tfdist.estimator
+import tfdist.job
+from tfdist.errors import UsageError
+from tfdist.flags import JobFlags
+from tfdist.strategies.base import Job
+
+
+def job_of(**tf_config: Any) -> Job:
+    """The job of one worker whose TF_CONFIG has more than its cluster and its task."""
+    cluster = {"worker": ["127.0.0.1:1"]}
+    config = {"cluster": cluster, "task": {"type": "worker", "index": 0}, **tf_config}
+    return tfdist.job.create(JobFlags(), {"TF_CONFIG": json.dumps(config)}, estimator=True)
+
+
+def test_the_directory_of_tf_config_is_used_where_the_script_names_none(tmp_path: Path) -> None:
+    config = tfdist.estimator.RunConfig(job_of(model_dir=str(tmp_path)))
+    assert config.model_dir == str(tmp_path)
+
+
+def test_script_and_tf_config_may_name_one_directory(tmp_path: Path) -> None:
+    job = job_of(model_dir=f"{tmp_path}/")
+    assert tfdist.estimator.RunConfig(job, tmp_path).model_dir == str(tmp_path)
+
+
+def test_two_directories_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as error:
+        tfdist.estimator.RunConfig(job_of(model_dir="/elsewhere"), tmp_path)
+    assert (error.value.field, error.value.received) == ("RunConfig model_dir", str(tmp_path))
+    assert error.value.accepted == "that of TF_CONFIG, '/elsewhere'"
+
+
+def test_no_directory_is_refused() -> None:
+    with pytest.raises(UsageError, match="RunConfig model_dir: received None"):
+        tfdist.estimator.RunConfig(job_of())
+
+
+@pytest.mark.parametrize("model_dir", ["", 7, ["a"]])
+def test_a_directory_in_tf_config_that_is_no_path_is_refused(model_dir: Any) -> None:
+    with pytest.raises(UsageError) as error:
+        job_of(model_dir=model_dir)
+    assert (error.value.field, error.value.received) == ("TF_CONFIG model_dir", model_dir)
+
+
+@pytest.mark.parametrize("name", ["train_distribute", "experimental_distribute"])
+def test_the_strategy_of_an_old_script_is_refused(tmp_path: Path, name: str) -> None:
+    options = {name: tf.distribute.get_strategy()}
+    with pytest.raises(UsageError, match="--strategy, which is one_device now") as error:
+        tfdist.estimator.RunConfig(job_of(), tmp_path, **options)
+    assert error.value.field == f"RunConfig {name}"
+
+
+def test_no_strategy_may_be_said(tmp_path: Path) -> None:
+    config = tfdist.estimator.RunConfig(job_of(), tmp_path, train_distribute=None)
+    assert config.train_distribute is None
