@@ -23,6 +23,7 @@ from tfdist.data import mnist
 
 # Was: job_name, task_index, ps_hosts and worker_hosts, one by one, and later a check of each.
 tfdist.estimator.define_flags()
+flags.DEFINE_alias("sync_replicas", "sync")
 flags.DEFINE_integer("issync", None, "1 for --sync, 0 for --nosync; it overrides either.", 0, 1)
 flags.DEFINE_string("data_source", "digits", "digits, or the path of Keras's mnist.npz.")
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
@@ -61,8 +62,8 @@ def main(_: list[str]) -> None:
     if job.serves:
         return job.serve()
 
-    data = mnist.load(FLAGS.data_source)
     with tf.Graph().as_default(), tf.device(job.device_setter()):  # was: replica_device_setter
+        data = mnist.load(FLAGS.data_source)
         step = tf.train.get_or_create_global_step()
         # Was: placeholders and mnist.train.next_batch, which gave every worker all the examples.
         train = mnist.dataset(
@@ -94,4 +95,4 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=tfdist.parse_flags)
+    app.run(main, flags_parser=tfdist.parse_only_flags)

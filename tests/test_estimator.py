@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ import tfdist.job
 from tfdist.discovery import ClusterFlags
 from tfdist.errors import OutputError, UsageError
 from tfdist.estimator import inputs
-from tfdist.estimator.evaluation import Evaluation, global_step
+from tfdist.estimator.evaluation import Evaluation
 from tfdist.flags import JobFlags
 from tfdist.strategies.base import Job
 
@@ -303,59 +302,6 @@ def test_exporters_are_told_of_the_last_evaluation(tmp_path: Path) -> None:
     assert told == [("model.ckpt-5", False), ("model.ckpt-5", True)]
 
 
-def test_an_evaluator_follows_to_the_last_checkpoint(tmp_path: Path) -> None:
-    trained = make_estimator(make_job(), tmp_path)
-    estimator = make_estimator(evaluator_job(), tmp_path)
-    slept: list[float] = []
-    steps = iter([4, 8])
-    now = 0.0
-
-    def sleep(seconds: float) -> None:
-        nonlocal now
-        slept.append(seconds)
-        if len(slept) in (2, 6):
-            assert not (tmp_path / "eval_metrics.jsonl").exists() or len(slept) == 6
-            trained.train(inputs.whole(train_input), max_steps=next(steps))
-        if len(slept) == 4:
-            now = 3600.0
-
-    # An hour before the first evaluation and between two; the last one does not wait.
-    spec = eval_spec(throttle_secs=3600, start_delay_secs=3600)
-    evaluation = Evaluation(estimator, spec, max_steps=8, clock=lambda: now, sleep=sleep)
-    evaluation.follow()
-
-    assert slept == [1.0] * 6
-    assert evaluated_steps(tmp_path) == [4, 8]
-    assert evaluation.metrics is not None
-    assert evaluation.metrics["global_step"] == 8
-
-
-def test_an_evaluator_waits_for_another_in_place_of_a_damaged_checkpoint(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    trained = make_estimator(make_job(), tmp_path)
-    for steps in (4, 8):
-        tfdist.estimator.train(trained, train_input, max_steps=steps)
-    os.truncate(tmp_path / "model.ckpt-8.data-00000-of-00001", 3)
-    slept: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        if len(slept) == 3:
-            assert evaluated_steps(tmp_path) == [4]
-            tfdist.estimator.train(trained, train_input, max_steps=8)
-
-    estimator = make_estimator(evaluator_job(), tmp_path)
-    Evaluation(estimator, eval_spec(), max_steps=8, sleep=sleep).follow()
-
-    assert len(slept) == 3
-    assert evaluated_steps(tmp_path) == [4, 8]
-    assert [line for line in caplog.messages if "passed over" in line] == [
-        f"{tmp_path / 'model.ckpt-8'} cannot be read (Read less bytes than requested) and is "
-        "passed over"
-    ]
-
-
 def test_a_training_without_a_whole_checkpoint_does_not_begin_anew(tmp_path: Path) -> None:
     estimator = make_estimator(make_job(), tmp_path)
     tfdist.estimator.train(estimator, train_input, max_steps=4)
@@ -371,49 +317,12 @@ def test_a_training_without_a_whole_checkpoint_does_not_begin_anew(tmp_path: Pat
             use()
 
 
-def test_an_evaluator_ends_with_a_training_whose_input_has_ended(tmp_path: Path) -> None:
-    (tmp_path / "done.json").write_text('{"global_step": 9, "run": "an earlier one"}')
-    trained = make_estimator(make_job(), tmp_path)
-    slept: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        if len(slept) == 3:
-            tfdist.estimator.train(trained, input_fn)
-
-    estimator = make_estimator(evaluator_job(), tmp_path)
-    evaluation = Evaluation(estimator, eval_spec(), max_steps=None, sleep=sleep)
-    evaluation.follow()
-
-    assert len(slept) == 3
-    assert global_step(estimator) == 4
-    assert evaluated_steps(tmp_path) == [4]
-
-
 def test_results_are_logged_once_a_step_in_order(tmp_path: Path) -> None:
     trained = make_estimator(make_job(), tmp_path)
     (tmp_path / "eval_metrics.jsonl").write_text('{"global_step": 2}\n{"global_step": 9}\n')
     trained.train(inputs.whole(train_input), max_steps=5)
     Evaluation(trained, eval_spec(), max_steps=5).newest(final=True)
     assert evaluated_steps(tmp_path) == [2, 5], "a resumed job comes by the later ones again"
-
-
-def test_an_evaluator_that_comes_after_the_end_ends_too(tmp_path: Path) -> None:
-    tfdist.estimator.train(make_estimator(make_job(), tmp_path), input_fn)
-    evaluation = Evaluation(make_estimator(evaluator_job(), tmp_path), eval_spec(), max_steps=None)
-    evaluation.follow()
-    assert evaluated_steps(tmp_path) == [4]
-
-
-def test_an_evaluator_waits_for_the_training_and_exports_nothing(tmp_path: Path) -> None:
-    tfdist.estimator.train(make_estimator(make_job(), tmp_path), train_input, max_steps=3)
-    estimator = make_estimator(evaluator_job(), tmp_path)
-    tfdist.estimator.train(estimator, train_input, max_steps=3)
-    metrics = tfdist.estimator.evaluate(estimator, input_fn)
-    assert metrics is not None
-    assert metrics["global_step"] == 3
-    assert tfdist.estimator.export(estimator, lambda: None) is None
-    assert not (tmp_path / "saved_model").exists()
 
 
 def test_a_model_without_training_is_not_evaluated(tmp_path: Path) -> None:
@@ -445,28 +354,6 @@ def test_estimators_cannot_be_had_under_every_strategy() -> None:
 def test_session_code_cannot_be_had_under_every_strategy() -> None:
     with pytest.raises(UsageError, match="one_device, parameter_server"):
         make_job(strategy="mirrored").monitored_session()
-
-
-@pytest.mark.parametrize(
-    ("cluster", "strategy"),
-    [
-        ({"master": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "ps": ["127.0.0.1:3"]}, "auto"),
-        ({"worker": ["127.0.0.1:1", "127.0.0.1:2"]}, "auto"),
-        ({"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}, "horovod"),
-    ],
-)
-def test_an_evaluator_is_refused_where_the_leader_evaluates(
-    cluster: dict[str, list[str]], strategy: str
-) -> None:
-    config = {"cluster": cluster, "task": {"type": "evaluator", "index": 0}}
-    with pytest.raises(UsageError) as error:
-        make_job({"TF_CONFIG": json.dumps(config)}, strategy=strategy)
-    assert error.value.field == "task.type"
-
-
-def test_an_evaluator_that_knows_no_cluster_takes_its_place(tmp_path: Path) -> None:
-    job = make_job(cluster=ClusterFlags("evaluator", "0"))
-    assert job.evaluates
 
 
 def test_keras_wants_a_worker_beside_the_chief() -> None:

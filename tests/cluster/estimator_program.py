@@ -29,7 +29,7 @@ flags.DEFINE_bool("wrapped", True, "Whether the model function calls job.optimiz
 flags.DEFINE_bool("keras", False, "Whether the Estimator is made of a Keras model.")
 flags.DEFINE_float("step_seconds", 0.0, "How long a step takes at least.")
 flags.DEFINE_integer("slow_worker", -1, "The trainer whose steps take ten times as long.")
-flags.DEFINE_float("start_seconds", 0.0, "How late the slow worker comes.")
+flags.DEFINE_float("start_seconds", 0.0, "How late the slow worker comes, once others train.")
 flags.DEFINE_float("build_seconds", 0.0, "How long it takes to make its model.")
 flags.DEFINE_bool("known_size", True, "Whether the training input knows its cardinality.")
 flags.DEFINE_bool("rounds", False, "Call train and evaluate, twice.")
@@ -153,7 +153,9 @@ def keras_estimator(job: tfdist.Job, config: tfdist.estimator.RunConfig) -> tf.e
 
 def main(_: list[str]) -> None:
     job = tfdist.estimator.init()
-    if job.input_pipeline_id == FLAGS.slow_worker and not job.evaluates:
+    if FLAGS.start_seconds and job.input_pipeline_id == FLAGS.slow_worker and not job.evaluates:
+        while not tf.train.latest_checkpoint(FLAGS.output_dir):
+            time.sleep(0.1)
         time.sleep(FLAGS.start_seconds)
     config = tfdist.estimator.RunConfig(
         job, FLAGS.output_dir, save_checkpoints_steps=FLAGS.save_steps, tf_random_seed=1

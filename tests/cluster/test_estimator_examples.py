@@ -138,3 +138,15 @@ def test_the_small_examples(
     )
     assert accuracy(ended) >= 0.9
     assert ("stale and dropped" in ended.output) == ("--issync=1" in flags)
+
+
+def test_session_code_has_no_evaluator(tmp_path: Path) -> None:
+    ended = launch(
+        tmp_path,
+        *["--ps=1", "--workers=1", "--chief", "--evaluator"],
+        str(ROOT / "examples" / "mnist_replica.py"),
+        f"--output_dir={tmp_path / 'output'}",
+        deadline=60,
+    )
+    assert ended.code == 2, ended.output
+    assert "task.type: received 'evaluator, for session code'" in ended.output

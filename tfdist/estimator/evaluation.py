@@ -113,8 +113,10 @@ class Evaluation:
     def newest(self, *, final: bool) -> None:
         """Evaluates and exports the newest checkpoint, unless that is done already."""
         path = latest_checkpoint(self._estimator)
-        if path is None:
-            return
+        if path is not None:
+            self._use(path, final)
+
+    def _use(self, path: str, final: bool) -> None:
         found = path, checkpoint_files.fingerprint(path)
         if found == self._evaluated and (self._is_final or not final):
             return
@@ -131,8 +133,19 @@ class Evaluation:
                 is_the_final_export=final,
             )
 
+    def _use_if_there(self, path: str, final: bool) -> bool:
+        """Whether the checkpoint was there to the end: the training removes all but the newest."""
+        try:
+            self._use(path, final)
+        except (tf.errors.NotFoundError, ValueError):
+            # Both are what TensorFlow says of it, and of much else that will not mend by itself.
+            if checkpoint_files.damage(path) is None:
+                raise
+            return False
+        return True
+
     def _evaluate(self, path: str) -> None:
-        self._next = self._clock() + (self._spec.throttle_secs or 0)
+        begin = self._clock()
         self.metrics = self._estimator.evaluate(
             whole(self._spec.input_fn),
             steps=self._spec.steps,
@@ -140,6 +153,7 @@ class Evaluation:
             checkpoint_path=path,
             name=self._spec.name,
         )
+        self._next = begin + (self._spec.throttle_secs or 0)
         self._record(self.metrics)
 
     def follow(self) -> None:
@@ -160,11 +174,9 @@ class Evaluation:
             # Before the checkpoints, so that the last one is there when training is complete.
             is_last = progress.is_complete()
             if is_last or self.is_due:
-                try:
-                    self.newest(final=is_last)
-                except tf.errors.NotFoundError:
-                    continue  # Removed, because the training keeps only the newest.
-                if is_last:
+                path = latest_checkpoint(self._estimator)
+                was_there = path is None or self._use_if_there(path, is_last)
+                if is_last and was_there:
                     return
             self._sleep(1.0)
 

@@ -68,7 +68,7 @@ class SessionContract:
         """For `tf.compat.v1.device`: places variables on the ps, and the rest on this task.
 
         Raises:
-          UsageError: session code cannot be had under this strategy.
+          UsageError: session code cannot be had under this strategy, or in an evaluator.
         """
         raise self._no_sessions()
 
@@ -82,7 +82,7 @@ class SessionContract:
           **options: its other arguments, such as `checkpoint_dir`.
 
         Raises:
-          UsageError: session code cannot be had under this strategy.
+          UsageError: session code cannot be had under this strategy, or in an evaluator.
         """
         raise self._no_sessions()
 

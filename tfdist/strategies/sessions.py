@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from tensorflow.python.training import session_manager
 
+from tfdist.errors import UsageError
+
 if TYPE_CHECKING:
     from tfdist.strategies.base import Job
 
@@ -26,11 +28,13 @@ class TakesSessions(_Base):
     session_master = ""
 
     def device_setter(self) -> Any:
+        self._check_trains()
         return None
 
     def monitored_session(
         self, *, hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (), **options: Any
     ) -> Any:
+        self._check_trains()
         return tf.compat.v1.train.MonitoredTrainingSession(
             master=self.session_master,
             is_chief=self.is_chief,
@@ -38,6 +42,17 @@ class TakesSessions(_Base):
             hooks=[*hooks, *self.session_hooks()],
             **options,
         )
+
+    def _check_trains(self) -> None:
+        """Refuses an evaluator, whose session would wait two hours for variables of a chief."""
+        if self.evaluates:
+            raise UsageError(
+                "task.type",
+                received="evaluator, for session code",
+                accepted="chief, worker, ps",
+                remedy="Leave the evaluator out and evaluate in the task that leads, or make the "
+                "model function that of an Estimator.",
+            )
 
 
 def _with_short_waits(init: Any) -> Any:
