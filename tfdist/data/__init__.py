@@ -8,5 +8,9 @@
 - `tfdist.data.sources`: where the images come from: a download, an archive, scikit-learn's digits.
 - `tfdist.data.records`: TFRecord files and their manifest: written whole or not at all, verified.
 
-Nothing is imported here, and no module imports TensorFlow before it reads or writes records.
+- `tfdist.data.augmentation`: random crops and reflections of whole batches.
+- `tfdist.data.memory`: how much memory there is for data.
+
+Nothing is imported here, and none but `augmentation` imports TensorFlow before it reads or writes
+records.
 """

@@ -3,12 +3,14 @@
     manifest = write(directory, "digits", {"train.tfrecords": serialized_examples})
     read_manifest(directory)             # the same Manifest, or None where there is none
     verify(directory, manifest)          # raises UsageError on the first file that does not match
+    count(path)                          # a FileEntry of a file without a manifest
 
 `manifest.json` is written last: a directory that has one has all of its files.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -202,13 +204,34 @@ def inspect(path: Path) -> FileEntry:
                 digest.update(file.read(rest))
                 records += 1
     except OSError as error:
+        raise _cannot_read(path, error) from error
+    return FileEntry(records, size, digest.hexdigest())
+
+
+def count(path: Path) -> FileEntry:
+    """As `inspect`, read once a process for each state of the file.
+
+    Raises:
+      UsageError: as `inspect`, or the file has no records.
+    """
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise _cannot_read(path, error) from error
+    entry = _inspect_once(path, found.st_size, found.st_mtime_ns)
+    if not entry.records:
         raise UsageError(
             "--data_dir",
             received=str(path),
-            accepted="a readable TFRecord file",
-            remedy=f"Make it readable or use another --data_dir ({error.strerror}).",
-        ) from error
-    return FileEntry(records, size, digest.hexdigest())
+            accepted="a TFRecord file with records",
+            remedy="It is empty: delete it and write it again, or use another --data_dir.",
+        )
+    return entry
+
+
+@functools.lru_cache
+def _inspect_once(path: Path, size: int, modified: int) -> FileEntry:
+    return inspect(path)
 
 
 def _write_records(path: Path, payloads: Iterable[bytes]) -> int:
@@ -241,6 +264,15 @@ def _cannot_write(path: Path, error: OSError) -> UsageError:
         received=str(path),
         accepted="a directory on a disk with room for the records, writable by this process",
         remedy=f"Free some space or use another --data_dir: {error.strerror or error}.",
+    )
+
+
+def _cannot_read(path: Path, error: OSError) -> UsageError:
+    return UsageError(
+        "--data_dir",
+        received=str(path),
+        accepted="a readable TFRecord file",
+        remedy=f"Make it readable or use another --data_dir ({error.strerror}).",
     )
 
 

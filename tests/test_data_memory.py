@@ -1,0 +1,72 @@
+"""Available memory, read from files as Linux has them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfdist.data import memory
+
+MEMINFO = "MemTotal:       2000 kB\nMemFree:        100 kB\nMemAvailable:   1000 kB\n"
+UNLIMITED = "9223372036854771712\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "available"),
+    [
+        ({}, sys.maxsize),
+        ({"proc/meminfo": MEMINFO}, 1_024_000),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "5000\n"}, 5000),
+        # The least of the group's own limit and of those around it.
+        (
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "0::/jobs/one\n",
+                "sys/fs/cgroup/jobs/one/memory.max": "max\n",
+                "sys/fs/cgroup/jobs/memory.max": "5000\n",
+            },
+            5000,
+        ),
+        (
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "0::/jobs/one\n",
+                "sys/fs/cgroup/jobs/one/memory.max": "9000000\n",
+            },
+            1_024_000,
+        ),
+        # Version 1, in a container that sees its host's path and its own limit.
+        (
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "5:cpu,cpuacct:/docker/a\n4:memory:/docker/a\n0::/\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "6000\n",
+            },
+            6000,
+        ),
+        (
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "4:hugetlb,memory:/a\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": UNLIMITED,
+                "sys/fs/cgroup/memory/a/memory.limit_in_bytes": "7000\n",
+            },
+            7000,
+        ),
+    ],
+)
+def test_the_least_of_what_limits_it_counts(
+    tmp_path: Path, files: dict[str, str], available: int
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert memory.available(tmp_path) == available
+
+
+def test_this_machine_has_some() -> None:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 10_000_000 < memory.available() <= total
