@@ -33,6 +33,7 @@ WAYS = ("plain", "plain_without_onednn", "plain_with_onednn", "tfdist", "torch")
 
 _DEADLINE = 600.0
 _LOOK_SECONDS = 0.05
+_SHOWN = 3000  # characters of a log, where a job has failed
 
 Commands = list[tuple[Sequence[str], Mapping[str, str]]]
 
@@ -86,12 +87,16 @@ class Job:
       strategy: a name of tfdist's table; `ddp` for PyTorch.
       processes: those that train.
       cores: those that the job may use, the first of this machine's; 0 for all.
+      flags: more of them for `tfdist run`.
+      environ: variables by name, beside those that its way wants.
     """
 
     way: str
     strategy: str
     processes: int
     cores: int = 0
+    flags: tuple[str, ...] = ()
+    environ: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         cores = f" on {self.cores} core" if self.cores else ""
@@ -105,23 +110,27 @@ class Job:
           size: how much it trains.
 
         Raises:
-          RuntimeError: it has failed or taken too long; it says where its output is.
+          RuntimeError: it has failed or taken too long; with the end of what it has written.
         """
         marks = directory / "marks.json"
+        own = {**dict(self.environ), VARIABLE: str(marks)}
         cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[: self.cores or None]))
         with hold_ports(self.processes + 2) as ports:
             commands = self._commands(ports, directory, size)
             begin = time.time()
             started = [
-                _start(["taskset", "-c", cores, *command], {**environ, VARIABLE: str(marks)}, path)
+                _start(["taskset", "-c", cores, *command], {**environ, **own}, path)
                 for number, (command, environ) in enumerate(commands)
                 for path in [directory / f"{number}.log"]
             ]
             try:
-                peak = _watch(started[0], started, directory)
+                peak = _watch(started[0], started)
                 end = time.time()
-                if started[0].returncode or not marks.exists():
-                    raise RuntimeError(f"{self} failed; see {directory}")
+                if peak is None or started[0].returncode or not marks.exists():
+                    what = f"runs after {_DEADLINE:g} s" if peak is None else "failed"
+                    logs = [path.read_text() for path in sorted(directory.glob("*.log"))]
+                    ends = "\n".join(text[-_SHOWN:] for text in logs)
+                    raise RuntimeError(f"{self} {what}:\n{ends}")
             finally:
                 _kill(started)
         return self._result(json.loads(marks.read_text()), size, begin, end, peak)
@@ -153,7 +162,7 @@ class Job:
             return [([*torchrun, _program("torch_ddp"), *size.flags()], environ)]
         if self.way == "tfdist":
             run = [sys.executable, "-m", "tfdist.cli", "run", f"--strategy={self.strategy}"]
-            run += [f"--workers={self.processes}"]
+            run += [f"--workers={self.processes}", *self.flags]
             if self.strategy == "parameter_server":
                 run += ["--ps=1", "--chief"]
             output = f"--output_dir={directory / 'output'}"
@@ -200,14 +209,17 @@ def _start(
 
 
 def _watch(
-    leader: subprocess.Popen[bytes], started: Sequence[subprocess.Popen[bytes]], directory: Path
-) -> int:
-    """Waits for the end of the leader; returns the greatest sum of memory until then."""
+    leader: subprocess.Popen[bytes], started: Sequence[subprocess.Popen[bytes]]
+) -> int | None:
+    """Waits for the end of the leader; returns the greatest sum of memory until then.
+
+    None where it takes too long.
+    """
     until = time.monotonic() + _DEADLINE
     peak, looks = 0, 0
     while leader.poll() is None:
         if time.monotonic() > until:
-            raise RuntimeError(f"still running after {_DEADLINE:g} s; see {directory}")
+            return None
         if looks % 20 == 0:
             peak = max(peak, _memory(started))
         looks += 1

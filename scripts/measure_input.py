@@ -35,6 +35,8 @@ from estimators.resnet import cifar_resnet  # noqa: E402
 from tfdist.data import cifar10, records, sources  # noqa: E402
 
 NAMES = ("tfdist", "map of each image", "model")
+# Of one call of `fit`.
+MODEL_STEPS = 10
 #: Makes so many steps.
 Steps = Callable[[int], object]
 
@@ -71,8 +73,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch_sizes", type=int, nargs="+", default=[64, 128], metavar="N")
     parser.add_argument("--images", type=int, default=40_000, help="of noise")
     parser.add_argument("--num_layers", type=int, default=20, help="of the ResNet")
-    parser.add_argument("--model_steps", type=int, default=20, help="of a round")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each rate in a round")
     return parser.parse_args()
 
 
@@ -95,17 +97,24 @@ def measure(
     ways: list[tuple[Steps, int]] = [
         (reading(batched), epoch),
         (reading(by_image(data_dir, images, batch_size)), epoch),
-        (training(job, arguments.num_layers, batch_size), arguments.model_steps),
+        (training(job, arguments.num_layers, batch_size), MODEL_STEPS),
     ]
     rates: tuple[list[float], ...] = ([], [], [])
     for step, steps in ways:
         step(steps)
     for _ in range(arguments.rounds):
         for found, (step, steps) in zip(rates, ways, strict=True):
-            begin = time.perf_counter()
-            step(steps)
-            found.append(steps * batch_size / (time.perf_counter() - begin))
+            found.append(batch_size * rate(step, steps, arguments.seconds))
     return rates
+
+
+def rate(step: Steps, steps: int, seconds: float) -> float:
+    """Steps per second, over at least so many seconds."""
+    made, begin = 0, time.perf_counter()
+    while not made or time.perf_counter() - begin < seconds:
+        step(steps)
+        made += steps
+    return made / (time.perf_counter() - begin)
 
 
 def by_image(data_dir: Path, images: int, batch_size: int) -> tf.data.Dataset:

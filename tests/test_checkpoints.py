@@ -228,6 +228,11 @@ def doubled(x: tf.Tensor) -> tf.Tensor:
     return 2 * x
 
 
+class SilentRegularizer(tf.keras.regularizers.Regularizer):
+    def __call__(self, weights: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(weights)
+
+
 @pytest.mark.parametrize(
     ("layer", "has_code"),
     [
@@ -235,6 +240,7 @@ def doubled(x: tf.Tensor) -> tf.Tensor:
         (tf.keras.layers.Dense(3, activation=tf.nn.silu), False),
         (tf.keras.layers.Dense(3, activation=doubled), True),
         (tf.keras.layers.Dense(3, activation=lambda x: 2 * x), True),
+        (tf.keras.layers.Dense(3, kernel_regularizer=SilentRegularizer()), True),
         (tf.keras.layers.Lambda(doubled), True),
         (WatchedLayer(), True),
     ],
@@ -251,6 +257,17 @@ def test_only_models_with_code_are_exported_with_their_layers_functions(
     assert callable(tf.saved_model.load(str(tmp_path / "saved_model"))) == has_code
     loaded = tf.keras.models.load_model(tmp_path / "saved_model")
     np.testing.assert_allclose(loaded(points), model(points))
+
+
+def test_a_model_of_ragged_rows_is_served_ragged_rows(tmp_path: Path) -> None:
+    inputs = tf.keras.Input([None], ragged=True, dtype=tf.int64)
+    model = tf.keras.Model(inputs, tf.keras.layers.Embedding(3, 2)(inputs.to_tensor()))
+    rows = tf.ragged.constant([[1], [2, 0]], tf.int64)
+
+    checkpoints.export(model, OutputDirectory(tmp_path), writes=True)
+
+    served = tf.saved_model.load(str(tmp_path / "saved_model"))(rows)
+    np.testing.assert_allclose(served, model(rows))
 
 
 def test_the_old_model_stays_whole_until_the_new_one_is(tiny: TinyTraining, tmp_path: Path) -> None:

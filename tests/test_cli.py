@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdist import cli
+from tfdist import cli, runtime
 from tfdist.data import cifar10
 from tfdist.version import __version__
 
@@ -81,6 +81,7 @@ def test_onednn_and_cores_may_be_chosen(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(runtime, "_cpu_flags", lambda: frozenset({"avx2"}))
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "users")
 
     assert cli.main(["run", "--workers=2", "--dry_run", *flags, script]) == 0

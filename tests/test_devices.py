@@ -60,6 +60,43 @@ def test_a_task_takes_its_own_gpus(
     assert devices == ([f"GPU:{index}" for index in range(len(expected))] or ["CPU:0"])
 
 
+@pytest.mark.parametrize(
+    ("place", "num_gpus", "users", "expected"),
+    [
+        ((0, 2), None, None, [0, 1]),
+        ((1, 2), None, None, [2, 3]),
+        ((1, 2), 1, None, [2]),
+        ((2, 3), None, None, [2, 3]),
+        ((4, 5), None, None, [0]),
+        ((1, 2), None, "4,5,6,7", [0, 1, 2, 3]),
+    ],
+)
+def test_the_tasks_of_a_machine_divide_its_gpus(
+    visible: list[tf.config.PhysicalDevice],
+    monkeypatch: pytest.MonkeyPatch,
+    place: tuple[int, int],
+    num_gpus: int | None,
+    users: str | None,
+    expected: list[int],
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if users:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", users)
+
+    use_devices(num_gpus, place=place)
+
+    assert visible == [GPUS[index] for index in expected]
+
+
+def test_the_tasks_of_a_machine_are_those_of_its_host() -> None:
+    cluster = Cluster(chief=("a:1",), worker=("a:2", "b:1", "a:3", "[::1]:4"))
+
+    tasks = cluster.trainers
+    places = [cluster.place_on_host(task, tasks) for task in tasks]
+
+    assert places == [(0, 3), (1, 3), (0, 1), (2, 3), (0, 1)]
+
+
 def test_a_rank_of_a_machine_without_gpus_is_on_the_cpu() -> None:
     assert use_devices(None, local_rank=1) == ["CPU:0"]
 

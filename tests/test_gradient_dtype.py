@@ -25,6 +25,27 @@ def test_gradients_are_rounded_and_weights_are_not(dtype: str | None, rounded: f
     assert variable.numpy() == pytest.approx(0.3 - rounded, abs=1e-7)
 
 
+def test_a_variable_without_a_gradient_stays_as_it_is() -> None:
+    optimizer = summed_in(tf.keras.optimizers.SGD(1.0), "bfloat16")
+    used, unused = tf.Variable(1.0), tf.Variable(1.0)
+
+    pairs = optimizer.aggregate_gradients([(tf.constant(1.001), used), (None, unused)])
+
+    assert [(None if g is None else float(g)) for g, _ in pairs] == [1.0, None]
+
+
+def test_the_optimizer_within_one_that_scales_the_loss_is_the_one() -> None:
+    scaled = tf.keras.mixed_precision.LossScaleOptimizer(
+        tf.keras.optimizers.SGD(1.0), dynamic=False, initial_scale=1.0
+    )
+    optimizer = summed_in(scaled, "bfloat16")
+    variable = tf.Variable(0.3)
+
+    optimizer.apply_gradients([(tf.constant(1.001), variable)])
+
+    assert variable.numpy() == pytest.approx(-0.7, abs=1e-7)
+
+
 def test_rows_of_an_embedding_stay_rows() -> None:
     optimizer = summed_in(tf.keras.optimizers.SGD(1.0), "bfloat16")
     table = tf.Variable(tf.zeros([3, 2]))

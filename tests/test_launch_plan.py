@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ def planned(
 @pytest.fixture(autouse=True)
 def cpu_with_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "_cpu_flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,7 @@ def test_cores_are_divided_among_the_tasks_that_train(cores: int, threads: str) 
         "chief:0": None,
         "worker:0": threads,
         "worker:1": threads,
-        "ps:0": "1",
+        "ps:0": str(max(1, cores // 4)),
     }
     assert {name: task.environment.get("TFDIST_CORES") for name, task in tasks.items()} == {
         "chief:0": None,
@@ -121,14 +123,15 @@ def test_what_the_user_has_set_is_kept() -> None:
 
 
 def test_the_place_in_another_job_is_not_inherited() -> None:
-    environ = {"TF_CONFIG": "{}", "HOROVOD_RANK": "1", "HOROVOD_TIMELINE": "a.json"}
+    outer = {"TFDIST_CORES": "0/2", "TFDIST_STRATEGY": "horovod"}
+    environ = {"TF_CONFIG": "{}", "HOROVOD_RANK": "1", "HOROVOD_TIMELINE": "a.json", **outer}
 
     alone = planned(spec(), environ=environ)["worker:0"]
     horovod = planned(spec(strategy="horovod"), environ=environ)["worker:0"]
 
-    assert alone.removed == ("TF_CONFIG", "HOROVOD_RANK")
-    assert alone.shell().startswith("env -u TF_CONFIG -u HOROVOD_RANK TFDIST_STRATEGY=one_device ")
-    assert horovod.removed == ("TF_CONFIG",)
+    assert alone.removed == ("TF_CONFIG", *outer, "HOROVOD_RANK")
+    assert alone.shell().startswith("env -u TF_CONFIG -u TFDIST_CORES -u TFDIST_STRATEGY -u HOR")
+    assert horovod.removed == ("TF_CONFIG", "TFDIST_CORES")
     assert horovod.environment["HOROVOD_RANK"] == "0"
 
 

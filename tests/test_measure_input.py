@@ -21,7 +21,7 @@ def test_the_input_is_measured(tmp_path: Path, source: str) -> None:
     if source == "digits":
         cifar10.write(tmp_path, "digits")
         flags = [f"--data_dir={tmp_path}"]
-    flags += ["--num_layers=8", "--batch_sizes", "4", "8", "--model_steps=1", "--rounds=2"]
+    flags += ["--num_layers=8", "--batch_sizes", "4", "8", "--seconds=0.01", "--rounds=2"]
     ended = subprocess.run(
         [sys.executable, str(SCRIPT), *flags], capture_output=True, text=True, timeout=110
     )

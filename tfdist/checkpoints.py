@@ -199,13 +199,13 @@ def export(
             # the outputs' shape, and `accuracy` then counts something else.
             model = tf.keras.Model(model.inputs, model.outputs, name=model.name)
         with _no_warnings():
-            has_code = _has_code(model)
+            is_simple = _is_made_by_keras_alone(model)
             model.save(
                 str(beside / output.saved_model.name),
                 save_format="tf",
                 include_optimizer=False,
-                save_traces=has_code,
-                signatures=None if has_code else _serving_default(model),
+                save_traces=not is_simple,
+                signatures=_serving_default(model) if is_simple else None,
                 options=tf.saved_model.SaveOptions(experimental_io_device=io_device),
             )
 
@@ -223,11 +223,16 @@ def _is_kerass_own(config: Any) -> bool:
     return all(map(_is_kerass_own, config)) if isinstance(config, list | tuple) else True
 
 
-def _has_code(model: tf.keras.Model) -> bool:
-    """Whether the model is made with code that is not Keras's, such as a layer of the user's."""
-    parts = (model, *model.submodules)
-    are_own = all(type(part).__module__.startswith("keras.") for part in parts)
-    return not (are_own and _is_kerass_own(model.get_config()))
+def _is_made_by_keras_alone(model: tf.keras.Model) -> bool:
+    """Whether the model takes dense tensors, and no code is in it that is not Keras's."""
+    if not model.inputs or any(type(x.type_spec) is not tf.TensorSpec for x in model.inputs):
+        return False
+    if any(not type(part).__module__.startswith("keras.") for part in (model, *model.submodules)):
+        return False
+    try:
+        return _is_kerass_own(model.get_config())
+    except NotImplementedError:  # A regularizer, say, that does not tell its configuration.
+        return False
 
 
 def _serving_default(model: tf.keras.Model) -> Any:

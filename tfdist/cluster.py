@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from tfdist.errors import UsageError
@@ -139,6 +140,12 @@ class Cluster:
     def tasks(self) -> tuple[Task, ...]:
         """Every task of the cluster, trainers first."""
         return self.trainers + tuple(Task("ps", index) for index in range(len(self.ps)))
+
+    def place_on_host(self, task: Task, among: Sequence[Task]) -> tuple[int, int]:
+        """Which of the tasks `among` whom it is `task` is on its host, and how many these are."""
+        hosts = [self.address(other).rpartition(":")[0] for other in among]
+        index = among.index(task)
+        return hosts[:index].count(hosts[index]), hosts.count(hosts[index])
 
     def address(self, task: Task) -> str:
         """The `host:port` of a task of this cluster."""

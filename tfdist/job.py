@@ -48,11 +48,12 @@ def init_estimator() -> Job:
 
 
 def _init(estimator: bool) -> Job:
-    if runtime.environment().keys() - os.environ.keys():
+    if runtime.ONEDNN_VARIABLE in runtime.environment().keys() - os.environ.keys():
         say(
             "TensorFlow was imported first and may run without oneDNN, at half the speed. "
             "Import tfdist before it."
         )
+    runtime.take_cores()
     end_on_uncaught(os.environ.get(ERROR_FILE_VARIABLE))
     with exit_on_usage_error():
         job = create(read_flags(), os.environ, estimator=estimator, meets=True)
@@ -122,7 +123,6 @@ def create(
     elif found.cluster:
         preflight.check_port(found.cluster, found.task)
         preflight.check_addresses(found.cluster)
-    runtime.take_cores(environ)
     _set_up_tensorflow(options)
     say(f"{found.task} of {found.cluster} ({found.source}), {name}; {runtime.description(environ)}")
     if meets and found.task in found.cluster.tasks():

@@ -74,12 +74,13 @@ def cores_of(place: int, tasks: int, cores: frozenset[int]) -> frozenset[int]:
     return frozenset(ordered[place * len(cores) // tasks : (place + 1) * len(cores) // tasks])
 
 
-def take_cores(environ: Mapping[str, str] = os.environ) -> None:
+def take_cores(environ: MutableMapping[str, str] = os.environ) -> None:
     """Keeps the threads that this process makes from now on to its share of the cores.
 
-    A thread that wanders takes the other tasks' caches and their place with it.
+    A thread that wanders takes the place and the cache of another task's. The variable is taken
+    away: what this process starts shares its cores and must not divide them again.
     """
-    share = environ.get(CORES_VARIABLE)
+    share = environ.pop(CORES_VARIABLE, None)
     if share:
         place, tasks = map(int, share.split("/"))
         os.sched_setaffinity(0, cores_of(place, tasks, frozenset(os.sched_getaffinity(0))))

@@ -27,6 +27,7 @@ _PLACE_VARIABLES = (
     "TF_CONFIG",
     SUPERVISED_VARIABLE,
     runtime.CORES_VARIABLE,
+    strategies.STRATEGY_VARIABLE,
     *horovod_rendezvous.environment(horovod_rendezvous.slots([HOST])[0], HOST, 0),
 )
 
@@ -210,7 +211,7 @@ def plan(
     for task in (*cluster.tasks(), *evaluators):
         threads: int | None = max(1, cores // len(computing))
         if task.type == "ps":
-            threads = 1  # It only adds up what the workers have computed.
+            threads = max(1, cores // 4)  # Updates are little work beside gradients.
         elif task.type == "chief" and uses_ps:
             threads = None
         share = {}
@@ -220,7 +221,7 @@ def plan(
         environment = {
             **_place(job, cluster, task, ports),
             **share,
-            strategies.STRATEGY_VARIABLE: job.strategy,
+            **_named(job.strategy),
             **{name: environ.get(name, value) for name, value in defaults.items()},
             # A pipe would otherwise hold back what a task prints.
             "PYTHONUNBUFFERED": "1",
@@ -235,6 +236,11 @@ def plan(
         )
         result.append(TaskSpec(str(task), command, environment, tuple(removed), restarts_alone))
     return tuple(result)
+
+
+def _named(strategy: str) -> dict[str, str]:
+    # One process may turn out to have several GPUs to train on, by a flag of the script's.
+    return {} if strategy == "one_device" else {strategies.STRATEGY_VARIABLE: strategy}
 
 
 def plan_one(found: Discovery, command: Sequence[str], strategy: str) -> TaskSpec:

@@ -38,7 +38,11 @@ class BetweenGraph(TakesSessions, Job):
         self._aggregated = options.replicas_to_aggregate or len(self.cluster.trainers)
         self._sync_optimizer: SyncReplicasOptimizer | None = None
         self._cluster, self._task = with_chief(self.cluster, self.task)
-        use_devices(0 if self.serves else options.num_gpus)
+        if self.serves:
+            use_devices(0)
+        else:
+            place = self.cluster.place_on_host(self.task, self.cluster.trainers)
+            use_devices(options.num_gpus, place=place)
         self.strategy = tf.distribute.get_strategy()
         self._server = tf.distribute.Server(
             self._cluster.jobs(),

@@ -5,13 +5,19 @@ devices = use_devices(num_gpus=None, num_cpu_devices=2)   # ['GPU:0', …] or ['
 
 from __future__ import annotations
 
+import os
+
 import tensorflow as tf
 
 from tfdist.errors import UsageError
 
 
 def use_devices(
-    num_gpus: int | None, num_cpu_devices: int = 1, *, local_rank: int | None = None
+    num_gpus: int | None,
+    num_cpu_devices: int = 1,
+    *,
+    local_rank: int | None = None,
+    place: tuple[int, int] = (0, 1),
 ) -> list[str]:
     """Makes this task's GPUs visible, or divides its CPU; returns the devices to compute on.
 
@@ -20,6 +26,8 @@ def use_devices(
       num_cpu_devices: logical devices that the CPU is divided into where no GPU is used.
       local_rank: which this process is of several on the machine that have a GPU each; None where
         it may have them all.
+      place: which this process is of how many on the machine that divide its GPUs. They do not
+        where CUDA_VISIBLE_DEVICES says which are this one's.
 
     Raises:
       UsageError: the machine has fewer GPUs, or both GPUs and logical CPU devices were asked for.
@@ -32,6 +40,12 @@ def use_devices(
             accepted=f"0 to {len(seen)} (TensorFlow sees {len(seen)} GPUs here)",
             remedy="Train on the CPU with --num_gpus=0, or mend the GPU's driver.",
         )
+    index, count = place
+    if count > 1 and gpus and "CUDA_VISIBLE_DEVICES" not in os.environ:
+        if len(gpus) < count:
+            gpus = [gpus[index % len(gpus)]]
+        else:
+            gpus = gpus[index * len(gpus) // count : (index + 1) * len(gpus) // count]
     if local_rank is not None and gpus:
         # Before the number, which is one process's: with 1 all would have the first GPU.
         gpus = [gpus[local_rank % len(gpus)]]

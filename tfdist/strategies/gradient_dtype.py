@@ -27,20 +27,27 @@ def summed_in(optimizer: Any, dtype: str) -> Any:
     Raises:
       UsageError: the optimizer is of another kind, such as a legacy one.
     """
-    if not isinstance(optimizer, tf.keras.optimizers.Optimizer):
+    # What scales the loss lets the optimizer within it do the rest.
+    own = getattr(optimizer, "inner_optimizer", optimizer)
+    if not isinstance(own, tf.keras.optimizers.Optimizer):
         raise UsageError(
             "--gradient_dtype",
             received=f"{dtype} with {type(optimizer).__module__}.{type(optimizer).__name__}",
             accepted="it with a tf.keras.optimizers.Optimizer that is not a legacy one",
             remedy="Leave it out, or choose another optimizer.",
         )
-    sum_over_replicas = optimizer.aggregate_gradients
+    sum_over_replicas = own.aggregate_gradients
 
     def aggregate_gradients(pairs: Iterable[tuple[Any, tf.Variable]]) -> GradientsAndVariables:
-        narrow = [(tf.cast(gradient, dtype), variable) for gradient, variable in pairs]
+        narrow = [(_cast(gradient, dtype), variable) for gradient, variable in pairs]
         summed = sum_over_replicas(narrow)
-        return [(tf.cast(gradient, variable.dtype), variable) for gradient, variable in summed]
+        return [(_cast(gradient, variable.dtype), variable) for gradient, variable in summed]
 
     # An attribute of the instance: Keras has no other place for what happens between replicas.
-    optimizer.aggregate_gradients = aggregate_gradients
+    own.aggregate_gradients = aggregate_gradients
     return optimizer
+
+
+def _cast(gradient: Any, dtype: Any) -> Any:
+    # A variable without a part in the loss has none; Keras warns of it.
+    return None if gradient is None else tf.cast(gradient, dtype)

@@ -50,7 +50,9 @@ class MultiWorkerMirrored(Job):
     def _set_up(self, options: JobFlags) -> None:
         self._agreements = 0
         implementation = (options.all_reduce or "auto").upper()
-        devices = use_devices(options.num_gpus)
+        trainers = self.cluster.trainers
+        place = self.cluster.place_on_host(self.task, trainers) if trainers else (0, 1)
+        devices = use_devices(options.num_gpus, place=place)
         if len(self.cluster.trainers) > 1:
             self._set_heartbeat(self.heartbeat_timeout)
         self.strategy = MultiWorkerMirroredStrategy(

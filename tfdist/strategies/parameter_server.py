@@ -89,7 +89,11 @@ class ParameterServer(Job):
                 accepted="at least one address where there are ps",
                 remedy="Add a worker: the chief of a Keras job coordinates and trains nothing.",
             )
-        use_devices(0 if self.task.type == "ps" else options.num_gpus)
+        tasks = [task for task in self.cluster.tasks() if task.type == self.task.type]
+        use_devices(
+            0 if self.task.type == "ps" else options.num_gpus,
+            place=self.cluster.place_on_host(self.task, tasks),
+        )
         if self.task.type != "chief":
             self._server = tf.distribute.Server(
                 tf.train.ClusterSpec(self.cluster.jobs()),
