@@ -101,7 +101,7 @@ def test_a_task_keeps_to_its_cores_and_says_what_was_chosen(share: str | None) -
     environ = {"TFDIST_CORES": share} if share else {}
     code = (
         "import os, threading; from tfdist import runtime;"
-        "runtime.take_cores(); runtime.take_cores();"
+        "runtime.take_cores(); assert runtime.CORES_VARIABLE not in os.environ;"
         "thread = threading.Thread(target=lambda: print(*os.sched_getaffinity(0)));"
         "thread.start(); thread.join(); print(runtime.description(os.environ))"
     )
