@@ -72,7 +72,7 @@ def test_saving_before_the_first_step_makes_accuracy_count_something_else() -> N
 
 
 def test_the_iterators_of_a_strategy_are_autotuned_whatever_the_dataset_says() -> None:
-    """The cure is `tfdist.strategies.datasets._without_autotune`, which says what comes of it.
+    """The cure is `tfdist.strategies.datasets._iterators_without_autotune`.
 
     How long a destructor waits is a matter of chance, so that the cause is looked at in its place.
     """

@@ -96,6 +96,6 @@ def _with_context(input_fn: InputFunction, context: tf.distribute.InputContext) 
         }
         asked = {name: value for name, value in given.items() if name in asked_for}
         broken_records.remember(mode, [partial(input_fn, **asked)])
-        return input_fn(**asked)
+        return datasets.without_autotune(input_fn)(**asked)
 
     return call

@@ -240,8 +240,10 @@ class Job(CallbackContract, SessionContract):
         cluster, however the sizes divide. Only ranks that Keras sees alone, those of Horovod and of
         `--sync_period`, need equal steps: there one whose shard makes fewer batches repeats one
         example for each batch that it lacks.
-        An infinite dataset wants `steps_per_epoch`, as everywhere in Keras.
+        An infinite dataset wants `steps_per_epoch`, as everywhere in Keras. Autotuning of `tf.data`
+        is off where the dataset's options do not ask for it: each epoch would end late by it.
         """
+        dataset_fn = datasets.without_autotune(dataset_fn)
         self._remember("train", dataset_fn)
         dataset = self._distribute(dataset_fn, training=True)
         self.element_spec = dataset.element_spec
@@ -251,6 +253,7 @@ class Job(CallbackContract, SessionContract):
 
     def eval_dataset(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
         """What `validation_data` must be given: as `dataset`, and without any repeat."""
+        dataset_fn = datasets.without_autotune(dataset_fn)
         self._remember("eval", dataset_fn)
         return self._distribute(dataset_fn, training=False)
 

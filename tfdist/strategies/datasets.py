@@ -78,6 +78,27 @@ def shards_of(dataset: Any) -> Shards | None:
     return shards
 
 
+def without_autotune(dataset_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`dataset_fn` whose datasets are not autotuned, but where their own options say that they are.
+
+    The autotuning thread sleeps for ever longer, and the end of an iterator waits for it: after
+    each epoch up to as long as the iterator has lived. What is to be chosen automatically then has
+    TensorFlow's fixed values: as many parallel calls as there are threads, at most 16.
+    """
+
+    @functools.wraps(dataset_fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        dataset = dataset_fn(*args, **kwargs)
+        is_dataset = isinstance(dataset, tf.data.Dataset)
+        if not is_dataset or dataset.options().autotune.enabled is not None:
+            return dataset
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        return dataset.with_options(options)
+
+    return call
+
+
 def count_batches(dataset: tf.data.Dataset) -> int:
     """How many batches `dataset` has, found by reading it once if need be; INFINITE if so."""
     batches = int(dataset.cardinality())
@@ -119,25 +140,23 @@ class TakesShards:
         )
 
 
-def _without_autotune(create_device_dataset: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes the iterators with which TensorFlow feeds its strategies' devices end at once.
+def _iterators_without_autotune(create_device_dataset: Callable[..., Any]) -> Callable[..., Any]:
+    """`without_autotune` for the iterators with which TensorFlow feeds its strategies' devices.
 
     Their outermost dataset is TensorFlow's own, so that no option of the user's dataset reaches it.
-    Its autotuning thread sleeps for ever longer, and the iterator's destructor waits for it: up to
-    as long as the iterator has lived, after every epoch.
     """
 
     @functools.wraps(create_device_dataset)
-    def without_autotune(*args: Any, **kwargs: Any) -> tf.data.Dataset:
+    def call(*args: Any, **kwargs: Any) -> tf.data.Dataset:
         options = tf.data.Options()
         options.autotune.enabled = False
         # There is nothing to optimise in it, and TensorFlow would warn that it cannot.
         options.experimental_optimization.apply_default_optimizations = False
         return create_device_dataset(*args, **kwargs).with_options(options)
 
-    return without_autotune
+    return call
 
 
-multi_device_iterator_ops._create_device_dataset = _without_autotune(
+multi_device_iterator_ops._create_device_dataset = _iterators_without_autotune(
     multi_device_iterator_ops._create_device_dataset
 )
