@@ -139,6 +139,8 @@ class _PerWorkerShards:
         self.runs_to_end = False
         # By worker, what an epoch's iterators have read over at its beginning.
         self.skipped: tuple[int, ...] = ()
+        # By worker, the steps of the last epoch; empty until one has ended.
+        self.steps_of_epoch: tuple[int, ...] = ()
         self._per_worker = per_worker
         self._datasets: Any = None
         self._iterator_spec: Any = None
@@ -207,11 +209,11 @@ class Epoch:
             self._iterators = self._shards.iterators()
             self._steps = list(self._shards.skipped) or self._steps
             self._last_progress = time.monotonic()
-        while len(self._in_flight) >= _STEPS_AHEAD * self._shards.coordinator.num_workers:
+        while len(self._in_flight) >= self._steps_ahead():
             self._take_result()
         if self._is_over() and not self._shards.runs_to_end:
             self._shards.runs_to_end = True
-            self._take_all_results()
+            self.finish()
             raise StopIteration
         if not self._is_over():
             result = self._shards.coordinator.schedule_guarded(fn, self._iterators)
@@ -224,6 +226,8 @@ class Epoch:
         while self._shards.runs_to_end and not self._is_over():
             self.step(self._fn)
         self._take_all_results()
+        if self._shards.runs_to_end:
+            self._shards.steps_of_epoch = tuple(self._steps)
 
     def steps(self) -> list[int]:
         """For each worker how many steps it has made in this epoch.
@@ -232,6 +236,18 @@ class Epoch:
         """
         self._take_all_results()
         return list(self._steps)
+
+    def _steps_ahead(self) -> int:
+        """How many steps may be in flight: towards the end about as many as will find data.
+
+        Each of the others takes its time, and the next epoch waits for all of them.
+        """
+        workers = self._shards.coordinator.num_workers
+        ahead = _STEPS_AHEAD * workers
+        if not self._shards.steps_of_epoch:
+            return ahead
+        left = sum(self._shards.steps_of_epoch) - sum(self._steps)
+        return min(ahead, max(left, workers))
 
     def _is_over(self) -> bool:
         if len(self._ended) == self._shards.coordinator.num_workers:
