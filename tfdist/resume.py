@@ -119,12 +119,13 @@ class Resume(tf.keras.callbacks.Callback):
         self._checkpointer.close()
         self.model._training_state = None
         if self._job.saves and (self._has_trained or not self._output.saved_model.exists()):
-            checkpoints.export(
-                self.model,
-                self._output,
-                writes=self._job.is_chief,
-                io_device=self._job.io_device,
-            )
+            with self._job.saving(self.model):
+                checkpoints.export(
+                    self.model,
+                    self._output,
+                    writes=self._job.is_chief,
+                    io_device=self._job.io_device,
+                )
         if not self._has_trained or self._finished >= epochs or self.model.stop_training:
             if self._job.is_chief:
                 checkpoints.mark_done(self._output, self._finished, epochs)
@@ -193,7 +194,8 @@ class Resume(tf.keras.callbacks.Callback):
         # What the end of an epoch has saved is not saved again before the next one's first step.
         if self._job.saves and (updates != self._saved or not steps):
             position = Position(self._finished, tuple(steps), self._job.num_replicas, self._earlier)
-            self._checkpointer.save(position, number=updates)
+            with self._job.saving(self.model):
+                self._checkpointer.save(position, number=updates)
             self._saved = updates
 
     def _leave(self, steps: Sequence[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -59,6 +60,13 @@ class CallbackContract:
 
         Called in every task that trains before a checkpoint is saved.
         """
+
+    def saving(self, model: tf.keras.Model) -> AbstractContextManager[None]:
+        """What a checkpoint of the model and its export are made within, by each task that saves.
+
+        Collective over these tasks. The variables must not change within it.
+        """
+        return nullcontext()
 
     def rest_of_epoch(self, position: Position, usual_steps: int | None) -> Rest | None:
         """This task's part in what is left of an epoch that was dealt out otherwise before.

@@ -16,6 +16,7 @@ from tfdist.strategies.base import DatasetFunction, Job
 from tfdist.strategies.datasets import TakesShards
 from tfdist.strategies.devices import use_devices
 from tfdist.strategies.gradient_dtype import summed_in
+from tfdist.strategies.sync_on_read import averaged_at_once
 
 CommunicationImplementation = tf.distribute.experimental.CommunicationImplementation
 
@@ -104,6 +105,9 @@ class MultiWorkerMirrored(Job):
     def saves(self) -> bool:
         """True: variables that are summed when they are read take every task to save."""
         return True
+
+    def saving(self, model: tf.keras.Model) -> contextlib.AbstractContextManager[None]:
+        return averaged_at_once(self.strategy, model.variables)
 
     def start_equal(self, model: tf.keras.Model, position: Position) -> Position:
         epochs = self._gather(position.epoch)

@@ -1,0 +1,89 @@
+"""Averages of variables that are synchronised when they are read, all of them at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytestmark = pytest.mark.timeout(120)
+
+# In programs of their own: logical devices are set once a process.
+HEADER = """
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.distribute.cross_device_ops import CrossDeviceOps
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+reductions = []
+reduce = CrossDeviceOps.reduce
+CrossDeviceOps.reduce = lambda self, *args, **kwargs: (
+    reductions.append(args), reduce(self, *args, **kwargs)
+)[1]
+with strategy.scope():
+    model = tf.keras.Sequential([
+        tf.keras.layers.Input([3]),
+        tf.keras.layers.BatchNormalization(),
+        tf.keras.layers.Dense(2),
+        tf.keras.layers.BatchNormalization(),
+    ])
+for number, variable in enumerate(model.non_trainable_variables):
+    for replica, local in enumerate(variable.values):
+        local.assign(number + replica * tf.range(1.0, local.shape[0] + 1))
+reductions.clear()
+"""
+
+
+def run(script: str) -> list[str]:
+    program = HEADER + textwrap.dedent(script)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_a_checkpoint_takes_one_all_reduce_and_holds_the_averages() -> None:
+    output = run(
+        """
+        import tempfile
+        from tfdist.strategies.sync_on_read import averaged_at_once
+
+        path = tempfile.mkdtemp() + "/ckpt"
+        with averaged_at_once(strategy, model.variables):
+            tf.train.Checkpoint(model=model).write(path)
+            print(len(reductions))
+            model.save(path + "-model", save_format="tf")
+        for number, variable in enumerate(model.non_trainable_variables):
+            variable.values[0].assign_add(tf.ones(variable.shape))
+            changed = number + 0.5 * np.arange(1, variable.shape[0] + 1) + 0.5
+            np.testing.assert_allclose(variable.numpy(), changed, rtol=1e-6)
+        print(len(reductions))
+        for saved in (path, path + "-model/variables/variables"):
+            reader = tf.train.load_checkpoint(saved)
+            names = [name for name in reader.get_variable_to_shape_map() if "moving_" in name]
+            values = sorted(reader.get_tensor(name).tolist() for name in names)
+            assert values == sorted(
+                (number + 0.5 * np.arange(1, variable.shape[0] + 1)).tolist()
+                for number, variable in enumerate(model.non_trainable_variables)
+            ), values
+        """
+    )
+    assert output[0] == "1"
+    # After the block each is averaged by itself again.
+    assert int(output[1]) > 1
+
+
+def test_upstream_averages_each_variable_several_times() -> None:
+    """The cure is `tfdist.strategies.sync_on_read`."""
+    output = run(
+        """
+        import tempfile
+
+        tf.train.Checkpoint(model=model).write(tempfile.mkdtemp() + "/ckpt")
+        print(len(reductions))
+        """
+    )
+    assert int(output[0]) > 4
