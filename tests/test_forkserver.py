@@ -142,6 +142,10 @@ def test_a_module_may_be_run(server: Server) -> None:
         "import sys; sys.excepthook = lambda *found: print('mine', found[1]); raise ValueError(1)",
         "import threading; threading.Thread(target=print, args=['thread']).start()",
         "import missing",
+        "raise SystemExit(300)",
+        "file = open('/dev/stdout', 'w'); file.write('closed by nobody')\ndef f(): pass",
+        "class Last:\n    def __del__(self):\n        print('gone')\nlast = Last()",
+        "import colorsys, io; colorsys.log = open('/dev/stdout', 'w'); colorsys.log.write('kept')",
     ],
 )
 def test_a_task_ends_as_a_new_process_does(server: Server, tmp_path: Path, script: str) -> None:

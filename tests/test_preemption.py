@@ -109,6 +109,7 @@ def test_without_a_signal_nothing_happens() -> None:
         with preemption.watched("worker:0", ["worker:0", "worker:1"], board):
             assert preemption.begin_step()
             assert not preemption.leaves()
+    preemption._end_watching()
     assert set(threading.enumerate()) <= set(before)
 
 
@@ -156,6 +157,26 @@ def test_the_next_training_has_its_own_board_keys() -> None:
         time.sleep(0.6)
         assert preemption.begin_step()
         assert not preemption.leaves()
+
+
+def test_the_end_of_a_training_waits_for_no_board() -> None:
+    begun = threading.Event()
+
+    class SlowBoard(Blackboard):
+        def read(self, key: str, seconds: float) -> str | None:
+            begun.set()
+            time.sleep(seconds)
+            return None
+
+    preemption = Preemption()
+    with preemption.watched("worker:0", ["worker:0"], SlowBoard()):
+        assert begun.wait(10)
+        end = time.monotonic()
+    ended = time.monotonic() - end
+    with preemption.watched("worker:0", ["worker:0"]):
+        # The next one begins when its thread has gone.
+        assert ended < (time.monotonic() - end) / 2
+        assert [thread.name for thread in threading.enumerate()].count("preemption") == 1
 
 
 PROGRAM = """

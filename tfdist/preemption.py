@@ -59,6 +59,7 @@ class Preemption:
         self._is_watched = False
         self._changed = threading.Condition()
         self._ended = threading.Event()
+        self._watcher: threading.Thread | None = None
         # True for a signal, False for the end; its `put` may be called in a handler of signals.
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._round = 0
@@ -102,6 +103,7 @@ class Preemption:
           board: what they share; None where this task trains alone.
         """
         self._begun, self._is_frozen, self._last_step, self._error = 0, False, None, None
+        self._end_watching()
         # What an earlier training has left on the board does not concern this one.
         self._round += 1
         self._ended.clear()
@@ -109,24 +111,28 @@ class Preemption:
         if self.is_requested:
             self._requests.put(True)
         self._is_watched = True
-        watcher = threading.Thread(
+        self._watcher = threading.Thread(
             target=self._watch, args=(task, tasks, board), name="preemption", daemon=True
         )
-        watcher.start()
-
-        def end() -> None:
-            self._is_watched = False
-            self._ended.set()
-            self._requests.put(False)
-            watcher.join(2 * _POLL_SECONDS)
-
-        # Python ends a daemon thread that is within TensorFlow by aborting the process.
-        atexit.register(end)
+        self._watcher.start()
+        # Python ends a daemon thread that is within TensorFlow by aborting the process. Until then
+        # nothing waits for it: it may have half a second to go.
+        atexit.unregister(self._end_watching)
+        atexit.register(self._end_watching)
         try:
             yield
         finally:
-            end()
-            atexit.unregister(end)
+            self._tell_watcher_to_end()
+
+    def _tell_watcher_to_end(self) -> None:
+        self._is_watched = False
+        self._ended.set()
+        self._requests.put(False)
+
+    def _end_watching(self) -> None:
+        if self._watcher is not None:
+            self._tell_watcher_to_end()
+            self._watcher.join(2 * _POLL_SECONDS)
 
     def begin_step(self) -> bool:
         """Counts a step that is about to begin; False when it must not begin.

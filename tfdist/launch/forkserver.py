@@ -14,9 +14,12 @@ is copied: each task has a runtime, devices and random numbers of its own. As th
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -25,9 +28,10 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import partial
 from typing import NoReturn
 
@@ -227,8 +231,17 @@ def _search_first(directory: str) -> None:
         sys.path.insert(0, directory)
 
 
-def _end_on(error: BaseException) -> NoReturn:
-    """As Python does with what a script does not catch; without the frames of this module."""
+def _show(error: BaseException) -> int:
+    """As Python does with what a script does not catch; without the frames of this module.
+
+    Returns:
+      The exit code.
+    """
+    if isinstance(error, SystemExit):
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        print(error.code, file=sys.stderr)
+        return 1
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -236,7 +249,29 @@ def _end_on(error: BaseException) -> NoReturn:
     if isinstance(error, KeyboardInterrupt):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
-    sys.exit(1)
+    return 1
+
+
+def _end(code: int, shared: Set[str]) -> NoReturn:
+    """Ends the process as Python does, but for the modules that are shared with other tasks.
+
+    To take down those of TensorFlow takes a second. What is the script's own goes as usual, so that
+    its files are written to their ends.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    # The collector may close the bottom of a file before its top has handed down what it holds.
+    for found in gc.get_objects():
+        if issubclass(type(found), io.IOBase):
+            with contextlib.suppress(Exception):
+                found.flush()
+    for name in [name for name in sys.modules if name == "__main__" or name not in shared]:
+        del sys.modules[name]
+    gc.collect()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code & 0xFF)
 
 
 def _main() -> None:
@@ -253,14 +288,15 @@ def _main() -> None:
     # So that looking for garbage does not make copies of what all tasks share.
     gc.collect()
     gc.freeze()
+    shared = frozenset(sys.modules)
     arguments, environ, output = _serve(int(launcher), socket.socket(fileno=int(descriptor)))
     _become(environ, output)
+    code = 0
     try:
         _run(arguments)
-    except SystemExit:
-        raise
     except BaseException as error:
-        _end_on(error)
+        code = _show(error)
+    _end(code, shared)
 
 
 if __name__ == "__main__":

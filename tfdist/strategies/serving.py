@@ -22,6 +22,8 @@ from tfdist.preemption import EXIT_PREEMPTED
 if TYPE_CHECKING:
     from tfdist.strategies.base import Job
 
+_INTERVAL = 0.25  # seconds between two looks at whether the leader has ended
+
 
 def serve_until_end(
     job: Job, others: Sequence[Task] = (), *, sleep: Callable[[float], None] = time.sleep
@@ -57,6 +59,8 @@ def serve_until_end(
             is_up=is_up,
             sleep=sleep,
             startup_timeout=job.startup_timeout,
+            # Who watches over a leader needs a moment to answer in its place.
+            interval=1.0 if job.is_supervised else _INTERVAL,
         )
     if job.preemption.is_requested and not has_ended_well:
         sys.exit(EXIT_PREEMPTED)
@@ -74,16 +78,18 @@ def wait_for_end(
     sleep: Callable[[float], None] = time.sleep,
     patience: int = 3,
     startup_timeout: float = math.inf,
+    interval: float = _INTERVAL,
 ) -> bool:
     """Returns when the process that listened at `address` no longer does, nor any of the others.
 
     Args:
       address: `host:port`.
       others: addresses that are waited for as well, if anything listens there.
-      is_up: tells whether anything listens at an address; asked once a second.
-      sleep: waits that second.
+      is_up: tells whether anything listens at an address; asked again after each interval.
+      sleep: waits for so many seconds.
       patience: how many times in a row nothing may listen before the process counts as ended.
       startup_timeout: seconds before something must have listened at `address`.
+      interval: seconds.
 
     Returns:
       Whether anything has listened at `address`.
@@ -96,6 +102,6 @@ def wait_for_end(
             missed += 1
         elif startup_timeout <= 0:
             return False
-        startup_timeout -= 1.0
-        sleep(1.0)
+        startup_timeout -= interval
+        sleep(interval)
     return True
