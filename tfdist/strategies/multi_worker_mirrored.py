@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -166,14 +167,17 @@ class MultiWorkerMirrored(Job):
 
     def _gather(self, number: int) -> list[int]:
         """This task's number and those of the others, in the order of the trainers."""
+        gathered = self._gather_function(tf.constant(number, tf.int64))
+        everywhere = self.strategy.experimental_local_results(gathered)[0].numpy().tolist()
+        return [int(value) for value in everywhere[:: self.num_local_replicas]]
 
-        @tf.function
-        def gather() -> Any:
+    @functools.cached_property
+    def _gather_function(self) -> Any:
+        # Traced once, which takes longer than to run it.
+        @tf.function(input_signature=[tf.TensorSpec([], tf.int64)])
+        def gather(number: tf.Tensor) -> Any:
             return self.strategy.run(
-                lambda: tf.distribute.get_replica_context().all_gather(
-                    tf.constant([number]), axis=0
-                )
+                lambda: tf.distribute.get_replica_context().all_gather(number[tf.newaxis], axis=0)
             )
 
-        everywhere = self.strategy.experimental_local_results(gather())[0].numpy().tolist()
-        return [int(value) for value in everywhere[:: self.num_local_replicas]]
+        return gather

@@ -1,0 +1,68 @@
+#!/usr/bin/env python
+"""Measures how soon a job of this machine trains, and how soon it has ended.
+
+    scripts/measure_start.py
+    scripts/measure_start.py --tasks 1 2 --rounds=1
+
+ResNet-20 under multi_worker_mirrored, from the command to the end of the first step, and from the
+last step until the command has ended; beside it the same by hand, where each process imports
+TensorFlow, builds the model and traces its step for itself. Then `tfdist --help`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.jobs import Job, Result, Size  # noqa: E402
+
+STRATEGY = "multi_worker_mirrored"
+# Two steps an epoch and two epochs: what is measured comes before and after them.
+SIZE = Size(batch_size=8, steps=2, epochs=2)
+WAYS = ("plain_with_onednn", "tfdist")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tasks", nargs="+", type=int, default=[1, 2, 4, 8, 16], metavar="N")
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    print("| tasks | by hand, to first step, s | tfdist | tfdist / by hand | tfdist, to exit, s |")
+    print("| --- | --- | --- | --- | --- |")
+    for tasks in arguments.tasks:
+        found: dict[str, list[Result]] = {way: [] for way in WAYS}
+        for _ in range(arguments.rounds):
+            for way in WAYS:
+                found[way].append(run(way, tasks))
+        by_hand, tfdist = (
+            statistics.median(result.seconds_to_first_step for result in found[way]) for way in WAYS
+        )
+        end = statistics.median(result.seconds_to_exit for result in found["tfdist"])
+        ratio = tfdist / by_hand
+        print(f"| {tasks} | {by_hand:.1f} | {tfdist:.1f} | {ratio:.2f} | {end:.1f} |", flush=True)
+    print(f"tfdist --help: {statistics.median(help_seconds() for _ in range(9)):.2f} s")
+
+
+def run(way: str, tasks: int) -> Result:
+    strategy = STRATEGY if tasks > 1 else "one_device"
+    with tempfile.TemporaryDirectory(prefix="tfdist-start-") as directory:
+        return Job(way, strategy, tasks).run(Path(directory), SIZE)
+
+
+def help_seconds() -> float:
+    begin = time.perf_counter()
+    command = [sys.executable, "-m", "tfdist.cli", "--help"]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - begin
+
+
+if __name__ == "__main__":
+    main()
