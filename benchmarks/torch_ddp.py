@@ -57,14 +57,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name, default in (("batch_size", 64), ("steps", 20), ("epochs", 4)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--channels_last", action="store_true")
     arguments = parser.parse_args()
+    order_in_memory = torch.channels_last if arguments.channels_last else torch.contiguous_format
     dist.init_process_group("gloo")
-    model = nn.parallel.DistributedDataParallel(resnet20().to(memory_format=torch.channels_last))
+    model = nn.parallel.DistributedDataParallel(resnet20().to(memory_format=order_in_memory))
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     count = arguments.steps * arguments.batch_size
     generator = torch.Generator().manual_seed(dist.get_rank())
     pixels = torch.randint(0, 256, [count, 3, 32, 32], generator=generator).float()
-    images = (pixels / 128 - 1).to(memory_format=torch.channels_last)
+    images = (pixels / 128 - 1).to(memory_format=order_in_memory)
     labels = torch.randint(0, 10, [count], generator=generator)
     marks = Marks()
     for _ in range(arguments.epochs):

@@ -7,7 +7,8 @@
 The same ResNet-20 at the same batch a process, on images of noise held in memory. Each round runs
 every job once; figures are medians over the epochs of all rounds, the first epoch of a job left
 out, with the least and the greatest. On an otherwise idle machine: bytes are those of the loopback.
-PyTorch is measured where it is installed (`pip install torch`).
+PyTorch is measured where it is installed (`pip install torch`). A job that fails is shown and left
+out; the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import arithmetic  # noqa: E402
-from benchmarks.jobs import ONEDNN, WAYS, Job, Result, Size  # noqa: E402
+from benchmarks.jobs import ONEDNN, TORCH_WAYS, WAYS, Job, Result, Size  # noqa: E402
 
 STRATEGIES = ("multi_worker_mirrored", "horovod", "parameter_server")
 ONE_CORE = Job("tfdist", "one_device", 1, cores=1)
@@ -40,15 +41,22 @@ def main() -> None:
     arguments = parse()
     size = Size(arguments.batch_size, arguments.steps, arguments.epochs)
     results: Results = {job: [] for job in jobs(arguments)}
-    peak = measured_peak()
+    peak, has_failed = measured_peak(), False
     print(f"{os.cpu_count()} cores; one multiplies matrices at {peak / 1e9:.0f} GFLOP/s")
     with tempfile.TemporaryDirectory(prefix="tfdist-benchmark-") as directory:
         for number in range(arguments.rounds):
             for place, job in enumerate(results):
                 path = Path(directory) / f"{number}-{place}"
                 path.mkdir()
-                results[job].append(job.run(path, size))
-                print(f"round {number + 1}: {job}: {results[job][-1].median:.1f} images/s")
+                try:
+                    result = job.run(path, size)
+                except RuntimeError as error:
+                    has_failed = True
+                    print(error, file=sys.stderr)
+                    continue
+                results[job].append(result)
+                print(f"round {number + 1}: {job}: {result.median:.1f} images/s", flush=True)
+    results = {job: found for job, found in results.items() if found}
     print("\n".join(table(results, peak, arguments.batch_size)))
     if arguments.json:
         lines = [
@@ -59,6 +67,7 @@ def main() -> None:
         Path(arguments.json).write_text(json.dumps(content, indent=2) + "\n")
     if arguments.plot:
         plot(results, Path(arguments.plot))
+    sys.exit(1 if has_failed else 0)
 
 
 def parse() -> argparse.Namespace:
@@ -75,7 +84,7 @@ def parse() -> argparse.Namespace:
 
 def default_ways() -> list[str]:
     has_torch = importlib.util.find_spec("torch") is not None
-    return [way for way in WAYS if way != "torch" or has_torch]
+    return [way for way in WAYS if way not in TORCH_WAYS or has_torch]
 
 
 def jobs(arguments: argparse.Namespace) -> list[Job]:
@@ -84,10 +93,9 @@ def jobs(arguments: argparse.Namespace) -> list[Job]:
     for processes in arguments.processes:
         strategies = arguments.strategies if processes > 1 else ["one_device"]
         for strategy in strategies:
-            ways = [way for way in arguments.ways if way != "torch"]
+            ways = [way for way in arguments.ways if way not in TORCH_WAYS]
             found += [Job(way, strategy, processes) for way in ways]
-        if "torch" in arguments.ways:
-            found.append(Job("torch", "ddp", processes))
+        found += [Job(way, "ddp", processes) for way in arguments.ways if way in TORCH_WAYS]
     return found
 
 
@@ -149,7 +157,7 @@ def against_tfdist(job: Job, rate: float, results: Results) -> str:
 
 def efficiency(job: Job, rate: float, results: Results) -> str:
     """The rate over that of one process with one core, for each core that the job can use."""
-    if job.way != "tfdist":
+    if job.way != "tfdist" or ONE_CORE not in results:
         return ""
     cores = min(job.processes, cores_of(job)) if job.strategy != "one_device" else cores_of(job)
     return f"{rate / (cores * median(results[ONE_CORE])):.2f}"
@@ -190,7 +198,7 @@ def plot(results: Results, path: Path) -> None:
             label = f"{job.strategy}, {job.way}"
             lines.setdefault(label, []).append((job.processes, median(found)))
     for label, points in sorted(lines.items()):
-        style = "-" if label.endswith("tfdist") else ":" if label.endswith("torch") else "--"
+        style = "-" if label.endswith("tfdist") else ":" if "torch" in label else "--"
         axes.plot(*zip(*sorted(points), strict=True), style, marker="o", label=label)
     axes.set_xlabel("processes")
     axes.set_ylabel("images/s")

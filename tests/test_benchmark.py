@@ -11,7 +11,9 @@ import pytest
 import tensorflow as tf
 
 from benchmarks import arithmetic
+from benchmarks.jobs import Job, Result, Size
 from estimators.resnet import cifar_resnet
+from scripts import benchmark
 
 ROOT = Path(__file__).parents[1]
 
@@ -53,3 +55,25 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
             least = arithmetic.least_bytes_per_step("ring", 2)
             assert measured["bytes_per_step"] > least
     assert picture.stat().st_size > 0
+
+
+def test_a_job_that_fails_costs_the_others_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(job: Job, directory: Path, size: Size) -> Result:
+        if job.way == "plain":
+            raise RuntimeError(f"{job} failed")
+        return Result([10.0], 1e6, 1, 1.0, 1.0)
+
+    monkeypatch.setattr(Job, "run", run)
+    found = tmp_path / "results.json"
+    flags = ["--processes", "2", "--ways", "plain", "tfdist", "--rounds=1", f"--json={found}"]
+    monkeypatch.setattr(sys, "argv", ["benchmark.py", *flags])
+    monkeypatch.setattr(benchmark, "measured_peak", lambda: 1e9)
+    with pytest.raises(SystemExit) as ended:
+        benchmark.main()
+    assert ended.value.code == 1
+    output, error = capsys.readouterr()
+    assert "horovod x 2, plain failed" in error
+    assert "| horovod x 2, tfdist | 10.0" in output
+    assert {job["way"] for job in json.loads(found.read_text())["jobs"]} == {"tfdist"}
