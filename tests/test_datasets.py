@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import tensorflow as tf
 
@@ -32,6 +34,13 @@ def test_datasets_are_autotuned_only_where_they_say_so(
         assert made.options().autotune.enabled is found
         assert made.options().deterministic is False
         assert len(list(made)) == 4
+
+
+def test_nothing_is_said_of_it_in_a_graph() -> None:
+    with tf.Graph().as_default(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = inputs.whole(dataset)("eval", {}, None)
+        assert made._options_attr.autotune.enabled is False
 
 
 def test_what_is_no_dataset_is_left_alone() -> None:

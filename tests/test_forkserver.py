@@ -145,6 +145,7 @@ def test_a_module_may_be_run(server: Server) -> None:
         "raise SystemExit(300)",
         "file = open('/dev/stdout', 'w'); file.write('closed by nobody')\ndef f(): pass",
         "class Last:\n    def __del__(self):\n        print('gone')\nlast = Last()",
+        "import ctypes; ctypes.CDLL(None).printf(b'by the C library')",
         "import colorsys, io; colorsys.log = open('/dev/stdout', 'w'); colorsys.log.write('kept')",
     ],
 )
@@ -158,6 +159,20 @@ def test_a_task_ends_as_a_new_process_does(server: Server, tmp_path: Path, scrip
         text=True,
     )
     assert found == Ended(expected.returncode, expected.stdout)
+
+
+def test_what_others_remember_of_a_script_is_let_go(server: Server) -> None:
+    script = """
+    import numpy
+
+    class Last:
+        def __del__(self):
+            print("gone")
+
+    last = Last()
+    numpy.remembered = lambda: last
+    """
+    assert server.run(script) == Ended(0, "gone\n")
 
 
 def test_random_numbers_differ(server: Server) -> None:

@@ -32,7 +32,7 @@ def test_it_ends_after_patience_misses_in_a_row_once_it_was_up(answers: str, pat
         asked.append(address)
         return next(coming) == "up"
 
-    wait_for_end("a:1", is_up=is_up, sleep=slept.append, patience=patience, interval=0.5)
+    wait_for_end("a:1", is_up=is_up, sleep=slept.append, patience=patience, interval=lambda: 0.5)
 
     assert list(coming) == []
     assert asked == ["a:1"] * len(answers.split())
@@ -65,7 +65,7 @@ def test_it_sees_a_real_socket_close(host: str) -> None:
 def test_what_has_never_come_is_waited_for_until_the_timeout() -> None:
     slept: list[float] = []
     assert not wait_for_end(
-        "a:1", is_up=lambda _: False, sleep=slept.append, startup_timeout=5.0, interval=0.5
+        "a:1", is_up=lambda _: False, sleep=slept.append, startup_timeout=5.0, interval=lambda: 0.5
     )
     assert slept == [0.5] * 10
 
@@ -120,3 +120,14 @@ def test_a_server_tells_a_leader_that_was_lost_from_one_that_has_ended(
     assert ended == code
     # Whoever watches over a leader is given time to answer in its place.
     assert slept == {1.0 if is_supervised else 0.25}
+
+
+def test_a_leader_that_cannot_be_reached_is_looked_for_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard = ["nobody", "meeting", "server", "unreachable", "server", *["unreachable"] * 3]
+    coming = iter(heard)
+    monkeypatch.setattr(farewell, "listener", lambda _: Listener[next(coming).upper()])
+    slept: list[float] = []
+    serve_until_end(Job(is_supervised=False), sleep=slept.append)  # type: ignore[arg-type]
+    assert slept == [1.0, 1.0, 0.25, 1.0, 0.25, 1.0, 1.0, 1.0]

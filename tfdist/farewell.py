@@ -53,7 +53,8 @@ def say(address: str, seconds: float) -> None:
 class Listener(enum.Enum):
     """Who listens at an address."""
 
-    NOBODY = enum.auto()
+    NOBODY = enum.auto()  # The machine says so.
+    UNREACHABLE = enum.auto()  # Nobody answers: the machine, the network or the name is gone.
     FAREWELL = enum.auto()  # Somebody who says that the training is complete.
     MEETING = enum.auto()  # A task that waits for the others, before it trains.
     SERVER = enum.auto()  # A task that trains: TensorFlow's server speaks first.
@@ -69,8 +70,10 @@ def listener(address: str) -> Listener:
     try:
         with socket.create_connection(host_and_port(address), timeout=_SECONDS) as connection:
             return _listener(connection)
-    except OSError:
+    except ConnectionRefusedError:
         return Listener.NOBODY
+    except OSError:
+        return Listener.UNREACHABLE
 
 
 def _listener(connection: socket.socket) -> Listener:

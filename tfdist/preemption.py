@@ -102,8 +102,8 @@ class Preemption:
           tasks: the names of all that train together.
           board: what they share; None where this task trains alone.
         """
-        self._begun, self._is_frozen, self._last_step, self._error = 0, False, None, None
         self._end_watching()
+        self._begun, self._is_frozen, self._last_step, self._error = 0, False, None, None
         # What an earlier training has left on the board does not concern this one.
         self._round += 1
         self._ended.clear()

@@ -33,7 +33,7 @@ import time
 import types
 from collections.abc import Mapping, Sequence, Set
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 #: What `ps -o comm` and `top` call the process that is copied.
 NAME = "tfdist-preload"
@@ -42,8 +42,10 @@ _LENGTH = struct.Struct("!I")
 _READY = b"r"
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 # Looked up here and not in a forked child, where little is safe.
-_prctl = ctypes.CDLL(None).prctl
+_libc = ctypes.CDLL(None)
+_prctl = _libc.prctl
 _ADOPTION_SECONDS = 10.0
+_FLUSH_SECONDS = 10.0
 
 
 class ForkServerLostError(RuntimeError):
@@ -260,18 +262,40 @@ def _end(code: int, shared: Set[str]) -> NoReturn:
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    # The collector may close the bottom of a file before its top has handed down what it holds.
+    # In a thread, because another one may hold a file that cannot be written for ever.
+    summaries = sys.modules.get("tensorflow.python.ops.summary_ops_v2")
+    writer = summaries._summary_state.writer if summaries else None
+    flushing = threading.Thread(target=_flush_files, args=[writer], daemon=True)
+    flushing.start()
+    flushing.join(_FLUSH_SECONDS)
+    script = vars(sys.modules["__main__"])
+    for name in [name for name in sys.modules if name == "__main__" or name not in shared]:
+        del sys.modules[name]
+    gc.collect()
+    # What TensorFlow or this package remembers of the script keeps the rest of it.
+    if script is not globals():  # They are where a module was run, which has gone already.
+        script.clear()
+        gc.collect()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    # TensorFlow writes its files through the C library.
+    _libc.fflush(None)
+    os._exit(code & 0xFF)
+
+
+def _flush_files(summary_writer: Any) -> None:
+    """Writes what is held of files that are still open, and of TensorFlow's default summaries.
+
+    The collector may close the bottom of a file before its top has handed down what it holds.
+    """
     for found in gc.get_objects():
         if issubclass(type(found), io.IOBase):
             with contextlib.suppress(Exception):
                 found.flush()
-    for name in [name for name in sys.modules if name == "__main__" or name not in shared]:
-        del sys.modules[name]
-    gc.collect()
-    for stream in (sys.stdout, sys.stderr):
+    if summary_writer is not None:
         with contextlib.suppress(Exception):
-            stream.flush()
-    os._exit(code & 0xFF)
+            summary_writer.flush()
 
 
 def _main() -> None:

@@ -10,6 +10,7 @@ divides it. `TakesShards` recognises what `for_keras` returned and gives each re
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -89,8 +90,13 @@ def without_autotune(dataset_fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(dataset_fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         dataset = dataset_fn(*args, **kwargs)
-        is_dataset = isinstance(dataset, tf.data.Dataset)
-        if not is_dataset or dataset.options().autotune.enabled is not None:
+        if not isinstance(dataset, tf.data.Dataset):
+            return dataset
+        with warnings.catch_warnings():
+            # In a graph it warns that serialization loses the options.
+            warnings.simplefilter("ignore")
+            is_said = dataset.options().autotune.enabled is not None
+        if is_said:
             return dataset
         options = tf.data.Options()
         options.autotune.enabled = False

@@ -244,9 +244,10 @@ class Epoch:
         """
         workers = self._shards.coordinator.num_workers
         ahead = _STEPS_AHEAD * workers
-        if not self._shards.steps_of_epoch:
-            return ahead
         left = sum(self._shards.steps_of_epoch) - sum(self._steps)
+        # Nobody knows it of a first epoch, or of one that has more data than the last.
+        if left < 0 or not self._shards.steps_of_epoch:
+            return ahead
         return min(ahead, max(left, workers))
 
     def _is_over(self) -> bool:

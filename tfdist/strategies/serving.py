@@ -22,7 +22,9 @@ from tfdist.preemption import EXIT_PREEMPTED
 if TYPE_CHECKING:
     from tfdist.strategies.base import Job
 
-_INTERVAL = 0.25  # seconds between two looks at whether the leader has ended
+# Seconds between two looks at whether the leader has ended; the short one where the looks have seen
+# it train, and its machine answers.
+_INTERVAL, _SHORT_INTERVAL = 1.0, 0.25
 
 
 def serve_until_end(
@@ -41,8 +43,10 @@ def serve_until_end(
     watched = {} if job.for_estimators else {str(leader): address}
     has_trained = has_ended_well = False
 
+    found = Listener.NOBODY
+
     def is_up(where: str) -> bool:
-        nonlocal has_trained, has_ended_well
+        nonlocal found, has_trained, has_ended_well
         found = farewell.listener(where)
         if where == address:
             # Remembered, because the others may outlast the one who says it.
@@ -52,6 +56,11 @@ def serve_until_end(
                 return False  # It has been started again, and is not the one that was served.
         return found in farewell.UP
 
+    def interval() -> float:
+        # Who watches over a leader needs a moment to answer in its place.
+        is_certain = found in (Listener.SERVER, Listener.NOBODY) and not job.is_supervised
+        return _SHORT_INTERVAL if has_trained and is_certain else _INTERVAL
+
     with job.preemption.serving(), heartbeat.watched(watched, job.heartbeat_timeout):
         has_come = wait_for_end(
             address,
@@ -59,8 +68,7 @@ def serve_until_end(
             is_up=is_up,
             sleep=sleep,
             startup_timeout=job.startup_timeout,
-            # Who watches over a leader needs a moment to answer in its place.
-            interval=1.0 if job.is_supervised else _INTERVAL,
+            interval=interval,
         )
     if job.preemption.is_requested and not has_ended_well:
         sys.exit(EXIT_PREEMPTED)
@@ -78,7 +86,7 @@ def wait_for_end(
     sleep: Callable[[float], None] = time.sleep,
     patience: int = 3,
     startup_timeout: float = math.inf,
-    interval: float = _INTERVAL,
+    interval: Callable[[], float] = lambda: _INTERVAL,
 ) -> bool:
     """Returns when the process that listened at `address` no longer does, nor any of the others.
 
@@ -89,7 +97,7 @@ def wait_for_end(
       sleep: waits for so many seconds.
       patience: how many times in a row nothing may listen before the process counts as ended.
       startup_timeout: seconds before something must have listened at `address`.
-      interval: seconds.
+      interval: seconds to the next look.
 
     Returns:
       Whether anything has listened at `address`.
@@ -102,6 +110,7 @@ def wait_for_end(
             missed += 1
         elif startup_timeout <= 0:
             return False
-        startup_timeout -= interval
-        sleep(interval)
+        seconds = interval()
+        startup_timeout -= seconds
+        sleep(seconds)
     return True

@@ -20,6 +20,8 @@ _MEAN = tf.VariableAggregation.MEAN
 
 # By the variable's id, while the block of `averaged_at_once` runs.
 _averages: dict[int, tf.Tensor] = {}
+# The variables of the last block, and the function that packs them: traced once for a training.
+_packed: tuple[list[tf.Variable], Any] = ([], None)
 
 
 @contextmanager
@@ -34,10 +36,10 @@ def averaged_at_once(
       strategy: the one that they were created under.
       variables: of any kind; those that are not averages are left alone.
     """
-    averaged = [v for v in variables if _is_average(v)]
-    for dtype in {variable.dtype for variable in averaged}:
-        _average(strategy, [variable for variable in averaged if variable.dtype == dtype])
+    averaged = [variable for variable in variables if _is_average(variable)]
     try:
+        if averaged:
+            _average(strategy, averaged)
         yield
     finally:
         _averages.clear()
@@ -48,15 +50,29 @@ def _is_average(variable: Any) -> bool:
 
 
 def _average(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> None:
-    def all_in_one() -> tf.Tensor:
-        return tf.concat([tf.reshape(v.read_value(), [-1]) for v in variables], 0)
+    global _packed
+    if list(map(id, variables)) != list(map(id, _packed[0])):
+        _packed = variables, _packing(strategy, variables)
+    for dtype, packed in _packed[1]().items():
+        reduced = strategy.reduce("MEAN", packed, axis=None)
+        alike = [variable for variable in variables if variable.dtype.name == dtype]
+        parts = tf.split(reduced, [variable.shape.num_elements() for variable in alike])
+        for variable, part in zip(alike, parts, strict=True):
+            _averages[id(variable)] = tf.reshape(part, variable.shape)
 
-    # A function, because MultiWorkerMirroredStrategy warns of running anything else.
-    values = tf.function(lambda: strategy.run(all_in_one))()
-    reduced = strategy.reduce("MEAN", values, axis=None)
-    parts = tf.split(reduced, [variable.shape.num_elements() for variable in variables])
-    for variable, part in zip(variables, parts, strict=True):
-        _averages[id(variable)] = tf.reshape(part, variable.shape)
+
+def _packing(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> Any:
+    """A function that gives each replica's values, one vector for each dtype by its name."""
+
+    def pack() -> dict[str, tf.Tensor]:
+        values: dict[str, list[tf.Tensor]] = {}
+        for variable in variables:
+            flat = tf.reshape(variable.read_value(), [-1])
+            values.setdefault(variable.dtype.name, []).append(flat)
+        return {dtype: tf.concat(found, 0) for dtype, found in sorted(values.items())}
+
+    # MultiWorkerMirroredStrategy warns of running anything that is not a tf.function.
+    return tf.function(lambda: strategy.run(pack))
 
 
 def _read(variable: SyncOnReadVariable) -> Any:
