@@ -4,9 +4,10 @@
     scripts/measure_start.py
     scripts/measure_start.py --tasks 1 2 --rounds=1
 
-ResNet-20 under multi_worker_mirrored, from the command to the end of the first step, and from the
-last step until the command has ended; beside it the same by hand, where each process imports
-TensorFlow, builds the model and traces its step for itself. Then `tfdist --help`.
+ResNet-20 under multi_worker_mirrored (one task: one_device), from the command to the end of the
+first step, and from the last step until the command has ended; beside it the same by hand, where
+each process imports TensorFlow, builds the model and traces its step for itself. Then
+`tfdist --help`.
 """
 
 from __future__ import annotations
