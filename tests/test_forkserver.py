@@ -145,7 +145,8 @@ def test_a_module_may_be_run(server: Server) -> None:
         "raise SystemExit(300)",
         "file = open('/dev/stdout', 'w'); file.write('closed by nobody')\ndef f(): pass",
         "class Last:\n    def __del__(self):\n        print('gone')\nlast = Last()",
-        "import ctypes; ctypes.CDLL(None).printf(b'by the C library')",
+        "import ctypes\nc = ctypes.CDLL(None)\nc.fopen.restype = ctypes.c_void_p\n"
+        "c.fputs(b'by the C library', ctypes.c_void_p(c.fopen(b'/dev/stdout', b'w')))",
         "import colorsys, io; colorsys.log = open('/dev/stdout', 'w'); colorsys.log.write('kept')",
     ],
 )

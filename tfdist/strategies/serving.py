@@ -42,7 +42,6 @@ def serve_until_end(
     say(f"{job.task} serves until {leader} at {address}{and_others} ended")
     watched = {} if job.for_estimators else {str(leader): address}
     has_trained = has_ended_well = False
-
     found = Listener.NOBODY
 
     def is_up(where: str) -> bool:
