@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdist import cli, runtime
+from tfdist import cli, runtime, versions
 from tfdist.data import cifar10
 from tfdist.version import __version__
 
@@ -238,6 +238,32 @@ def test_data_says_which_package_is_missing(
 
 
 @pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        (versions.Installed("2.18.1", "3.15.1", horovod="0.28.1"), 0),
+        (versions.Installed("2.21.0", "3.5.0"), 0),
+        (versions.Installed("2.22.0", "3.15.1"), 1),
+        (versions.Installed(), 1),
+    ],
+)
+def test_check_prints_what_works_with_which_versions(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    found: versions.Installed,
+    code: int,
+) -> None:
+    monkeypatch.setattr(versions, "installed", lambda: found)
+
+    assert cli.main(["check", "--versions"]) == code
+
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = [str(found), "", *versions.table(found), "", *versions.remarks(found)]
+    assert out.splitlines() == lines
+    assert any(line.startswith("> ") for line in lines) == (code == 0)
+
+
+@pytest.mark.parametrize(
     ("arguments", "named"),
     [
         ([], "COMMAND"),
@@ -255,6 +281,10 @@ def test_data_says_which_package_is_missing(
         (["render", "--worker_hosts=a"], "--worker_hosts[0]: received 'a'"),
         (["render", "--ps_hosts=a:1"], "--worker_hosts"),
         (["render", "--worker_hosts=a:1", "--format=yaml"], "--format"),
+        (["check", "--versions", "--job_name=worker"], "--job_name: received 'worker'"),
+        (["check", "--versions", "--worker-hosts=a:1"], "--worker_hosts: received 'a:1'"),
+        (["check", "--versions", "--strategy=auto"], "--strategy: received 'auto'"),
+        (["check", "--versions", "--startup_timeout=60"], "--startup_timeout: received 60.0"),
         (["data", "mnist", "--data_dir=/a"], "'mnist'"),
         (["data", "cifar10"], "--data_dir"),
     ],

@@ -1,9 +1,10 @@
-"""`tfdist check`: finds out whether the tasks of a job can meet."""
+"""`tfdist check`: finds out whether the tasks of a job can meet, and what the versions allow."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import fields
 
 from tfdist import strategies
 from tfdist.commands.arguments import (
@@ -13,8 +14,10 @@ from tfdist.commands.arguments import (
     read_cluster_flags,
     some_seconds,
 )
-from tfdist.discovery import discover
-from tfdist.errors import EXIT_FAILED, EXIT_OK
+from tfdist.discovery import ClusterFlags, discover
+from tfdist.errors import EXIT_FAILED, EXIT_OK, UsageError
+
+_STARTUP_TIMEOUT = 60.0
 
 
 def add_to(commands: Commands) -> None:
@@ -25,29 +28,38 @@ def add_to(commands: Commands) -> None:
         description="Checks the configuration of one task, in place of its training, and meets the "
         "other tasks, where the same command runs; prints who reaches whom, and who is at fault. "
         "The task is told who it is by flags, or by TF_CONFIG. Exit code 0: all is well, 1: the "
-        "tasks do not meet, 2: the configuration cannot be used.",
+        "tasks do not meet, 2: the configuration cannot be used. With --versions it checks nothing "
+        "of this: it prints what works with which TensorFlow and Keras, and ends with 0 where it "
+        "knows those that are installed, with 1 where it does not.",
         allow_abbrev=False,
     )
     cluster_flags(check)
-    flag(check, "strategy", default="auto", metavar="NAME", help="the strategy to train under")
+    flag(check, "strategy", metavar="NAME", help="the strategy to train under")
     flag(
         check,
         "startup_timeout",
         type=some_seconds,
-        default=60.0,
         metavar="S",
-        help="seconds that the tasks wait for each other (default 60)",
+        help=f"seconds that the tasks wait for each other (default {_STARTUP_TIMEOUT:g})",
+    )
+    flag(
+        check,
+        "versions",
+        action="store_true",
+        help="print what works with which TensorFlow and Keras, and with those that are installed",
     )
     check.set_defaults(run=_check)
 
 
 def _check(arguments: argparse.Namespace) -> int:
+    if arguments.versions:
+        return _versions(arguments)
     # Here, because it takes longer to load than all else.
     from tfdist import preflight
 
     found = discover(read_cluster_flags(arguments), os.environ)
     cluster, task = found.cluster, found.task
-    name = strategies.named(arguments.strategy, os.environ, cluster, found.source)
+    name = strategies.named(arguments.strategy or "auto", os.environ, cluster, found.source)
     strategies.check(name, cluster, found.source)
     tasks = cluster.tasks()
     if task not in tasks:
@@ -59,7 +71,7 @@ def _check(arguments: argparse.Namespace) -> int:
         cluster=cluster,
         task=task,
         strategy=name,
-        timeout=arguments.startup_timeout,
+        timeout=arguments.startup_timeout or _STARTUP_TIMEOUT,
         purpose="check",
         token=os.environ.get(preflight.TOKEN_VARIABLE, ""),
     )
@@ -69,3 +81,20 @@ def _check(arguments: argparse.Namespace) -> int:
         return EXIT_FAILED
     print(f"tfdist: all {len(tasks)} tasks reach each other ({outcome.seconds:.2f} s)\n{outcome}")
     return EXIT_OK
+
+
+def _versions(arguments: argparse.Namespace) -> int:
+    from tfdist import versions
+
+    for name in (*(item.name for item in fields(ClusterFlags)), "strategy", "startup_timeout"):
+        value = getattr(arguments, name)
+        if value is not None:
+            raise UsageError(
+                f"--{name}",
+                received=value,
+                accepted="nothing with --versions",
+                remedy="Leave one of them out.",
+            )
+    found = versions.installed()
+    print(found, "", *versions.table(found), "", *versions.remarks(found), sep="\n")
+    return EXIT_OK if found.stacks else EXIT_FAILED
