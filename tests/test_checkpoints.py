@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import TinyTraining, file_size_limit
-from tfdist import checkpoint_files, checkpoints
+from tfdist import checkpoint_files, checkpoints, export
 from tfdist.checkpoints import Checkpointer, Position
 from tfdist.errors import OutputError
 from tfdist.output_directory import OutputDirectory
@@ -186,7 +186,7 @@ def test_the_exported_model_predicts_what_the_model_predicts(
     expected = model(tiny.points).numpy()
     assert np.ptp(expected) > 0.1
 
-    checkpoints.export(model, OutputDirectory(tmp_path), writes=True)
+    export.export(model, OutputDirectory(tmp_path), writes=True)
 
     assert os.listdir(tmp_path) == ["saved_model"]
     loaded = tf.keras.models.load_model(tmp_path / "saved_model")
@@ -201,7 +201,7 @@ def test_a_model_that_was_never_run_has_its_metric_right_after_the_export(
 ) -> None:
     model = tiny.model()
 
-    checkpoints.export(model, OutputDirectory(tmp_path), writes=True)
+    export.export(model, OutputDirectory(tmp_path), writes=True)
 
     results = model.evaluate(
         tiny.eval_input(tf.distribute.InputContext()), return_dict=True, verbose=0
@@ -252,7 +252,7 @@ def test_only_models_with_code_are_exported_with_their_layers_functions(
     model = tf.keras.Model(inputs, layer(inputs) + 1.0)
     points = np.ones([2, 4], np.float32)
 
-    checkpoints.export(model, OutputDirectory(tmp_path), writes=True)
+    export.export(model, OutputDirectory(tmp_path), writes=True)
 
     assert callable(tf.saved_model.load(str(tmp_path / "saved_model"))) == has_code
     loaded = tf.keras.models.load_model(tmp_path / "saved_model")
@@ -264,7 +264,7 @@ def test_a_model_of_ragged_rows_is_served_ragged_rows(tmp_path: Path) -> None:
     model = tf.keras.Model(inputs, tf.keras.layers.Embedding(3, 2)(inputs.to_tensor()))
     rows = tf.ragged.constant([[1], [2, 0]], tf.int64)
 
-    checkpoints.export(model, OutputDirectory(tmp_path), writes=True)
+    export.export(model, OutputDirectory(tmp_path), writes=True)
 
     served = tf.saved_model.load(str(tmp_path / "saved_model"))(rows)
     np.testing.assert_allclose(served, model(rows))
@@ -272,14 +272,14 @@ def test_a_model_of_ragged_rows_is_served_ragged_rows(tmp_path: Path) -> None:
 
 def test_the_old_model_stays_whole_until_the_new_one_is(tiny: TinyTraining, tmp_path: Path) -> None:
     output = OutputDirectory(tmp_path)
-    checkpoints.export(trained(tiny), output, writes=True)
+    export.export(trained(tiny), output, writes=True)
     before = files(output.saved_model)
     seen: list[bool] = []
     layer = WatchedLayer()
     layer.hook = lambda: seen.append(files(output.saved_model) == before)
     model = tiny.model(seed=2, layers=(layer,))
 
-    checkpoints.export(model, output, writes=True)
+    export.export(model, output, writes=True)
 
     assert seen
     assert all(seen)
@@ -292,7 +292,7 @@ def test_an_export_that_fails_leaves_the_old_model_and_nothing_else(
     tiny: TinyTraining, tmp_path: Path
 ) -> None:
     output = OutputDirectory(tmp_path)
-    checkpoints.export(trained(tiny), output, writes=True)
+    export.export(trained(tiny), output, writes=True)
     before = files(tmp_path)
 
     def fail() -> None:
@@ -302,7 +302,7 @@ def test_an_export_that_fails_leaves_the_old_model_and_nothing_else(
     layer.hook = fail
 
     with pytest.raises(RuntimeError, match="the disk is full"):
-        checkpoints.export(tiny.model(layers=(layer,)), output, writes=True)
+        export.export(tiny.model(layers=(layer,)), output, writes=True)
 
     assert files(tmp_path) == before
     assert os.listdir(tmp_path) == ["saved_model"]
@@ -311,7 +311,7 @@ def test_an_export_that_fails_leaves_the_old_model_and_nothing_else(
 def test_a_task_that_does_not_write_exports_nothing(
     tiny: TinyTraining, tmp_path: Path, temporary: Callable[[], list[str]]
 ) -> None:
-    checkpoints.export(trained(tiny), OutputDirectory(tmp_path / "output"), writes=False)
+    export.export(trained(tiny), OutputDirectory(tmp_path / "output"), writes=False)
 
     assert not (tmp_path / "output").exists()
     assert temporary() == []
@@ -321,11 +321,11 @@ def test_an_export_to_a_full_disk_leaves_the_old_model_and_nothing_else(
     tiny: TinyTraining, tmp_path: Path
 ) -> None:
     output = OutputDirectory(tmp_path)
-    checkpoints.export(tiny.model(), output, writes=True)
+    export.export(tiny.model(), output, writes=True)
     before = files(tmp_path)
 
     with file_size_limit(1000), pytest.raises(OutputError, match="saved_model could not be writt"):
-        checkpoints.export(tiny.model(seed=2), output, writes=True)
+        export.export(tiny.model(seed=2), output, writes=True)
 
     assert files(tmp_path) == before
     assert os.listdir(tmp_path) == ["saved_model"]

@@ -53,7 +53,7 @@ def test_central_storage_does_not_take_a_learning_rate_schedule() -> None:
 
 
 def test_saving_before_the_first_step_makes_accuracy_count_something_else() -> None:
-    """The cure is in `tfdist.checkpoints.export`."""
+    """The cure is in `tfdist.export`."""
     output = run(
         """
         import tempfile

@@ -1,4 +1,4 @@
-"""The checkpoints of a Keras training, the model at its end and the mark that it is complete.
+"""The checkpoints of a Keras training, and the mark that it is complete.
 
     checkpointer = Checkpointer(model, output.checkpoints, writes=job.is_chief)
     finished = checkpointer.restore()    # epochs
@@ -25,7 +25,6 @@ from tfdist.errors import OutputError
 from tfdist.output_directory import (
     OutputDirectory,
     remove_leftovers,
-    replacing_directory,
     write_text,
     writing,
 )
@@ -157,7 +156,7 @@ class Checkpointer:
         self._progress.position = position
         path = Path(self._manager.directory) / f"{_PREFIX}-{number}"
         try:
-            with writing(path), _no_warnings():
+            with writing(path), quiet_tensorflow():
                 self._manager.save(checkpoint_number=number, options=self._options)
         except OutputError:
             checkpoint_files.discard(str(path))
@@ -178,73 +177,6 @@ class Checkpointer:
         return tf.train.CheckpointManager(
             self._checkpoint, directory, max_to_keep=keep, checkpoint_name=_PREFIX
         )
-
-
-def export(
-    model: tf.keras.Model, output: OutputDirectory, *, writes: bool, io_device: str | None = None
-) -> None:
-    """Writes the model for serving and for `tf.keras.models.load_model`, without its optimizer.
-
-    A model of Keras's own layers is written without the functions of each layer, which Keras makes
-    anew from their configurations: they take most of the time.
-
-    `writes` and `io_device` are those of `Checkpointer`.
-
-    Raises:
-      OutputError: it could not be written; a model that was there is as it was.
-    """
-    with replacing_directory(output.saved_model, writes=writes) as beside:
-        if getattr(model, "inputs", None) and getattr(model, "outputs", None):
-            # Saving a compiled model that has not yet been run builds its metrics for targets of
-            # the outputs' shape, and `accuracy` then counts something else.
-            model = tf.keras.Model(model.inputs, model.outputs, name=model.name)
-        with _no_warnings():
-            is_simple = _is_made_by_keras_alone(model)
-            model.save(
-                str(beside / output.saved_model.name),
-                save_format="tf",
-                include_optimizer=False,
-                save_traces=not is_simple,
-                signatures=_serving_default(model) if is_simple else None,
-                options=tf.saved_model.SaveOptions(experimental_io_device=io_device),
-            )
-
-
-def _is_kerass_own(config: Any) -> bool:
-    """Whether Keras can make all that a configuration names without code of the user's."""
-    if isinstance(config, dict):
-        if "class_name" in config:
-            module = config.get("module") or ""
-            if not module.startswith("keras.") or config["class_name"] == "Lambda":
-                return False
-        elif config.keys() == {"value"}:  # The code of a lambda.
-            return False
-        return all(map(_is_kerass_own, config.values()))
-    return all(map(_is_kerass_own, config)) if isinstance(config, list | tuple) else True
-
-
-def _is_made_by_keras_alone(model: tf.keras.Model) -> bool:
-    """Whether the model takes dense tensors, and no code is in it that is not Keras's."""
-    if not model.inputs or any(type(x.type_spec) is not tf.TensorSpec for x in model.inputs):
-        return False
-    if any(not type(part).__module__.startswith("keras.") for part in (model, *model.submodules)):
-        return False
-    try:
-        return _is_kerass_own(model.get_config())
-    except NotImplementedError:  # A regularizer, say, that does not tell its configuration.
-        return False
-
-
-def _serving_default(model: tf.keras.Model) -> Any:
-    """The function that Keras would write for serving: tensors by name, in and out."""
-    names = zip(model.inputs, model.input_names, strict=True)
-
-    @tf.function(input_signature=[tf.TensorSpec(x.shape, x.dtype, name) for x, name in names])
-    def serve(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        outputs = model(tf.nest.pack_sequence_as(model.input, inputs), training=False)
-        return dict(zip(model.output_names, tf.nest.flatten(outputs), strict=True))
-
-    return serve
 
 
 def mark_done(output: OutputDirectory, finished: int, epochs: int) -> None:
@@ -297,7 +229,7 @@ def build(model: tf.keras.Model, element_spec: Any) -> None:
 
 
 @contextmanager
-def _no_warnings() -> Iterator[None]:
+def quiet_tensorflow() -> Iterator[None]:
     """Keeps back TensorFlow's advice on how its own saving traces functions."""
     logger = tf.get_logger()
     level = logger.level

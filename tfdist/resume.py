@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from absl import logging
 
-from tfdist import checkpoints, output_directory
+from tfdist import checkpoints, compat, export, output_directory
 from tfdist.checkpoints import Position
 from tfdist.console import say
 from tfdist.output_directory import OutputDirectory
 from tfdist.preemption import EXIT_PREEMPTED
+from tfdist.strategies.train_functions import after_passing_over
 
 if TYPE_CHECKING:
     from tfdist.strategies.base import Job
@@ -60,9 +61,12 @@ class Resume(tf.keras.callbacks.Callback):
         self._saved = 0
         self._earlier: tuple[tuple[int, int], ...] = ()
         self._rest: Rest | None = None
+        # The steps of the first epoch that only seem to be made, because Keras 3 begins with 0.
+        self._passed_over = 0
         self._leaving = ExitStack()
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
+        self._job.check(self.model)
         if self._job.is_chief:
             output_directory.remove_leftovers(self._output.path)
             output_directory.remove_leftovers(self._output.checkpoints)
@@ -98,8 +102,7 @@ class Resume(tf.keras.callbacks.Callback):
                 self._output.done.unlink(missing_ok=True)
             self._go_on(start)
         self._saved = self._updates()
-        # Where Keras's own BackupAndRestore tells `fit` the epoch and the step to start with.
-        self.model._training_state = _StartingPoint(start.epoch, step)
+        compat.set_start(self.model, start.epoch, step)
         self._leaving.enter_context(
             self._job.preemption.watched(*self._job.trainers, self._job.board)
         )
@@ -109,7 +112,7 @@ class Resume(tf.keras.callbacks.Callback):
         self._finished = epoch
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        self._finished, self._earlier, self._rest = epoch + 1, (), None
+        self._finished, self._earlier, self._rest, self._passed_over = epoch + 1, (), None, 0
         self._has_trained = True
         self._save()
 
@@ -117,10 +120,10 @@ class Resume(tf.keras.callbacks.Callback):
         epochs = self.params["epochs"]
         self._leaving.close()
         self._checkpointer.close()
-        self.model._training_state = None
+        compat.forget_start(self.model)
         if self._job.saves and (self._has_trained or not self._output.saved_model.exists()):
             with self._job.saving(self.model):
-                checkpoints.export(
+                export.export(
                     self.model,
                     self._output,
                     writes=self._job.is_chief,
@@ -170,6 +173,11 @@ class Resume(tf.keras.callbacks.Callback):
             self._job.go_on(self.model, start.epoch, () if self._rest else start.steps)
         if self._rest is not None:
             self._rest.train(self.model, self._job.step_of_epoch(start.steps))
+        step = self._step(start.steps)
+        if step and self._job.sees_steps and compat.is_keras_3(self.model):
+            self._passed_over = step
+            executions = step // self.model.steps_per_execution
+            self.model.train_function = after_passing_over(self.model, executions)
 
     def _step(self, steps: Sequence[int]) -> int:
         """Keras's number of the step before which the shards' readers have made so many."""
@@ -178,9 +186,10 @@ class Resume(tf.keras.callbacks.Callback):
 
     def _scale_learning_rate(self, replicas: int) -> None:
         """Puts right the checkpoint's learning rate, which was scaled for so many replicas."""
-        rate, own = self.model.optimizer.learning_rate, self._job.num_replicas
-        scales = self._job.scales_learning_rate and isinstance(rate, tf.Variable)
-        if scales and replicas not in (0, own):
+        rate = compat.learning_rate_variable(self.model.optimizer)
+        own = self._job.num_replicas
+        scales = self._job.scales_learning_rate and replicas not in (0, own)
+        if scales and rate is not None:
             rate.assign(rate * own / replicas)
             if self._job.is_chief:
                 say(
@@ -221,11 +230,11 @@ class ResumeByStep(Resume):
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         if not self._job.preemption.begin_step():
-            self._leave(self._everywhere(batch))
+            self._leave(self._everywhere(max(batch, self._passed_over)))
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         done = batch + 1
-        if done == self.params["steps"]:
+        if done <= self._passed_over or done == self.params["steps"]:
             return  # The end of the epoch saves.
         # Where this may be the epoch's last step, tasks could leave on either side of its end.
         if self.params["steps"] is not None and self._job.preemption.leaves():
@@ -241,15 +250,3 @@ class ResumeByStep(Resume):
 
 def _replicas(count: int) -> str:
     return f"{count} replica" if count == 1 else f"{count} replicas"
-
-
-class _StartingPoint:
-    """What `fit` asks for the epoch and the step to start with."""
-
-    def __init__(self, epoch: int, step: int) -> None:
-        self._start = epoch, step
-
-    def maybe_load_initial_counters_from_ckpt(
-        self, steps_per_epoch: int | None, initial_epoch: int, mode: Any
-    ) -> tuple[int, int]:
-        return max(self._start, (initial_epoch, 0))

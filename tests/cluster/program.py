@@ -41,7 +41,7 @@ class Seen(tf.keras.metrics.Metric):
 
     def __init__(self, examples: int) -> None:
         super().__init__(name="seen")
-        self.counts = self.add_weight("counts", shape=(examples,), initializer="zeros")
+        self.counts = self.add_weight(name="counts", shape=(examples,), initializer="zeros")
 
     def update_state(self, labels: Any, predictions: Any, sample_weight: Any = None) -> None:
         indices = tf.cast(labels[:, 1], tf.int32)
@@ -57,9 +57,10 @@ class Seen(tf.keras.metrics.Metric):
 class Accounts(tf.keras.callbacks.Callback):
     """Remembers the counts of each epoch; they are read before validation resets them."""
 
-    def __init__(self, task: str) -> None:
+    def __init__(self, task: str, seen: Seen) -> None:
         super().__init__()
         self._task = task
+        self._seen = seen
         self.epochs: list[np.ndarray] = []
         self.logs: list[dict[str, float]] = []
 
@@ -77,8 +78,7 @@ class Accounts(tf.keras.callbacks.Callback):
 
     def read_counts(self) -> None:
         if not self._read:
-            (seen,) = (metric for metric in self.model.metrics if metric.name == "seen")
-            self.epochs.append(tf.convert_to_tensor(seen.counts).numpy())
+            self.epochs.append(tf.convert_to_tensor(self._seen.counts).numpy())
             self._read = True
 
 
@@ -102,7 +102,7 @@ def examples(count: int, context: tf.distribute.InputContext) -> tf.data.Dataset
     return dataset.batch(FLAGS.batch_size).map(make)
 
 
-def build(job: tfdist.Job) -> tf.keras.Model:
+def build(job: tfdist.Job) -> tuple[tf.keras.Model, Seen]:
     if FLAGS.input_layer:
         tf.keras.utils.set_random_seed(1)
     layers = [tf.keras.layers.Dense(FLAGS.units, activation="tanh")]
@@ -112,9 +112,9 @@ def build(job: tfdist.Job) -> tf.keras.Model:
         layers.append(tf.keras.layers.BatchNormalization())
     model = tf.keras.Sequential([*layers, tf.keras.layers.Dense(1)])
     optimizer = job.optimizer(tf.keras.optimizers.SGD(0.02, momentum=0.9))
-    counted = max(FLAGS.examples, FLAGS.eval_examples)
-    model.compile(optimizer=optimizer, loss=loss, metrics=[Seen(counted)])
-    return model
+    seen = Seen(max(FLAGS.examples, FLAGS.eval_examples))
+    model.compile(optimizer=optimizer, loss=loss, metrics=[seen])
+    return model, seen
 
 
 def main(_: list[str]) -> None:
@@ -122,7 +122,7 @@ def main(_: list[str]) -> None:
     if job.serves:
         return job.serve()
     with job.scope():
-        model = build(job)
+        model, seen = build(job)
 
     def train_input(context: tf.distribute.InputContext) -> tf.data.Dataset:
         return examples(FLAGS.examples, context)
@@ -132,7 +132,7 @@ def main(_: list[str]) -> None:
 
     if job.evaluates:
         return job.evaluate(model, eval_input, FLAGS.output_dir, epochs=FLAGS.epochs)
-    accounts = Accounts(str(job.task))
+    accounts = Accounts(str(job.task), seen)
     # Only where it is asked for: parameter servers take no callbacks of steps.
     rest: list[tf.keras.callbacks.Callback] = []
     if FLAGS.rest:

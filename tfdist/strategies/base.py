@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from tfdist import broken_records
+from tfdist import broken_records, compat
 from tfdist.cluster import Cluster, Task
 from tfdist.errors import UsageError
 from tfdist.flags import HEARTBEAT_TIMEOUT, JobFlags
@@ -40,7 +40,6 @@ class Job(CallbackContract, SessionContract):
       cluster: the job's tasks; empty for a process by itself and under `horovodrun`.
       task: this task.
       element_spec: the elements of the dataset that `dataset` made last; None before.
-      is_infinite: whether the dataset that `dataset` made last has no end.
       scales_learning_rate: whether the script has called `scaled_lr`.
       for_estimators: whether the job is for Estimators and sessions.
       leader_evaluates: whether the task that leads evaluates an Estimator itself, without an
@@ -77,7 +76,7 @@ class Job(CallbackContract, SessionContract):
         self.is_supervised = is_supervised
         self.model_dir = model_dir
         self.element_spec: Any = None
-        self.is_infinite = False
+        self._steps_for_keras = datasets.UNKNOWN
         self.scales_learning_rate = False
         self._dataset_fn: DatasetFunction | None = None
         self._local_datasets: list[tf.data.Dataset] = []
@@ -169,6 +168,11 @@ class Job(CallbackContract, SessionContract):
         return None
 
     @property
+    def is_infinite(self) -> bool:
+        """Whether the dataset that `dataset` made last has no end."""
+        return self._steps_for_keras == datasets.INFINITE
+
+    @property
     def saves(self) -> bool:
         """Whether this task takes part in saving a checkpoint."""
         return self.is_chief
@@ -247,7 +251,7 @@ class Job(CallbackContract, SessionContract):
         self._remember("train", dataset_fn)
         dataset = self._distribute(dataset_fn, training=True)
         self.element_spec = dataset.element_spec
-        self.is_infinite = int(dataset.cardinality()) == datasets.INFINITE
+        self._steps_for_keras = int(dataset.cardinality())
         self._dataset_fn = dataset_fn
         return dataset
 
@@ -319,7 +323,10 @@ class Job(CallbackContract, SessionContract):
 
     def _evaluate(self, model: tf.keras.Model, dataset_fn: DatasetFunction) -> dict[str, float]:
         logs: dict[str, float] = model.evaluate(
-            self.eval_dataset(dataset_fn), return_dict=True, verbose=0
+            self.eval_dataset(dataset_fn),
+            callbacks=self.engine_callbacks(),
+            return_dict=True,
+            verbose=0,
         )
         return logs
 
@@ -344,8 +351,9 @@ class Job(CallbackContract, SessionContract):
           epochs: how many have ended; their shuffles are not repeated.
           steps: of each shard's reader, within the next epoch; empty for none.
         """
+        iterators = epochs * compat.iterators_per_epoch(model, self._steps_for_keras)
         for dataset in self._local_datasets:
-            for _ in range(epochs):
+            for _ in range(iterators):
                 iter(dataset)
         skipped = self.step_of_epoch(steps)
         if skipped:

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from tfdist import versions
 from tfdist.checkpoints import Position
 from tfdist.strategies.redealt import Rest
 
 
 class CallbackContract:
     """The part of a `Job` that `tfdist.callbacks` and `tfdist.resume` ask."""
+
+    name: ClassVar[str]
+
+    def check(self, model: tf.keras.Model) -> None:
+        """Checks that this strategy trains such a model, with its optimizer; before it does.
+
+        Raises:
+          UsageError: it cannot.
+        """
+        versions.check_fit(self.name, model, tf.__version__)
+        versions.check_same_keras(model, model.optimizer)
 
     def engine_callbacks(self) -> list[tf.keras.callbacks.Callback]:
         """The callbacks that the engine itself needs; they come before all others."""

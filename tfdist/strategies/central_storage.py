@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import tensorflow as tf
 
+from tfdist import compat
 from tfdist.strategies import datasets
 from tfdist.strategies.in_graph import InGraph
 
 
+_UNSAID = tf.VariableAggregation.NONE
+
+
 class _Strategy(datasets.TakesShards, tf.distribute.experimental.CentralStorageStrategy):
-    pass
+    def scope(self) -> AbstractContextManager[Any]:
+        stack = ExitStack()
+        stack.enter_context(super().scope())
+        stack.enter_context(tf.variable_creator_scope(_with_aggregation))
+        return stack
+
+
+def _with_aggregation(next_creator: Any, **options: Any) -> tf.Variable:
+    """Says of what is not trained how the replicas' values become one.
+
+    Keras 3 does not say it, and assigns in every replica; moving statistics are averages.
+    """
+    if not options.get("trainable") and options.get("aggregation") == _UNSAID:
+        is_float = tf.as_dtype(options["dtype"]).is_floating if options.get("dtype") else False
+        options["aggregation"] = (
+            tf.VariableAggregation.MEAN if is_float else tf.VariableAggregation.ONLY_FIRST_REPLICA
+        )
+    variable: tf.Variable = next_creator(**options)
+    return variable
 
 
 class CentralStorage(InGraph):
@@ -33,12 +56,16 @@ class CentralStorage(InGraph):
         Keras assigns the current rate in every replica, to a variable for which it does not say
         what that means; this strategy alone insists on being told.
         """
+        optimizer = super().optimizer(optimizer)
         rate = getattr(optimizer, "_current_learning_rate", None)
         if rate is not None:
             optimizer._current_learning_rate = tf.Variable(
                 rate, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
             )
         return optimizer
+
+    def engine_callbacks(self) -> list[tf.keras.callbacks.Callback]:
+        return [*super().engine_callbacks(), _AddingMetrics()]
 
     def _fill_last_step(
         self, local: tf.data.Dataset, source: tf.data.Dataset, training: bool
@@ -49,3 +76,13 @@ class CentralStorage(InGraph):
         if training:
             return datasets.with_repeats(local, missing, source)
         return local.concatenate(datasets.empty_batches(source, missing))
+
+
+class _AddingMetrics(tf.keras.callbacks.Callback):
+    """Lets the metrics of Keras 3 count the sum over the replicas once."""
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        compat.add_by_one_operation(compat.metric_variables(self.model))
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self.on_train_begin()

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from tfdist import compat
 from tfdist.preemption import Board
 
 
@@ -93,6 +94,7 @@ class TensorFlowCollectives:
         return [int(value) for value in everywhere.numpy()]
 
     def broadcast(self, variables: Sequence[tf.Variable]) -> None:
+        variables = compat.as_tensorflow(variables)
         values = [variable.value() for variable in variables]
         if self._rank != 0:
             values = [tf.zeros_like(value) for value in values]

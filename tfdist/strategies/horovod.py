@@ -16,11 +16,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist import compat, versions
 from tfdist import horovod_rendezvous as rendezvous
 from tfdist.cluster import host_and_port
 from tfdist.flags import JobFlags
 from tfdist.strategies.collectives import by_dtype
 from tfdist.strategies.devices import check_one_gpu, use_devices
+from tfdist.strategies.keras3 import applies
 from tfdist.strategies.local_sgd import outer_steps
 from tfdist.strategies.ranks import Ranks
 from tfdist.strategies.session_contract import NOT_WRAPPED
@@ -30,7 +32,10 @@ try:
     import horovod.tensorflow as hvd
 except ImportError as error:
     raise ImportError(
-        "The strategy horovod needs Horovod, built against this TensorFlow: run "
+        versions.refusal(
+            "horovod", tensorflow=tf.__version__, keras=compat.keras_of(tf.keras.Model).__version__
+        )
+        or "The strategy horovod needs Horovod, built against this TensorFlow: run "
         "scripts/build_horovod, or HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_GLOO=1 pip install "
         "--no-build-isolation horovod==0.28.1."
     ) from error
@@ -50,11 +55,14 @@ class Horovod(Ranks):
             return optimizer
         self._averages = True
         compression = hvd.Compression.fp16 if self._options.gradient_dtype else hvd.Compression.none
+        if compat.is_keras_3(optimizer):
+            # Horovod's own wrapper of such an optimizer reduces nothing, and does not say so.
+            return applies(optimizer, partial(_averages, compression=compression))
         wrap = partial(hvd.DistributedOptimizer, compression=compression)
         return distributed(optimizer, wrap) if self.for_estimators else wrap(optimizer)
 
     def session_hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
-        return [_Broadcast(self)]
+        return [_broadcast_hook(self)]
 
     def agreed(self, number: int) -> int:
         # In a session, because scripts of Estimators may have turned eager execution off.
@@ -107,17 +115,30 @@ class Horovod(Ranks):
         rendezvous.meet(host, port, rank, len(slots), timeout=self.startup_timeout)
 
 
-class _Broadcast(hvd.BroadcastGlobalVariablesHook):
+def _averages(gradients: list[Any], variables: list[Any], *, compression: Any) -> list[Any]:
+    """The averages over the ranks; None where there is no gradient."""
+    averages = list(gradients)
+    dense = [place for place, grad in enumerate(gradients) if isinstance(grad, tf.Tensor)]
+    found = hvd.grouped_allreduce([gradients[place] for place in dense], compression=compression)
+    for place, average in zip(dense, found, strict=True):
+        averages[place] = average
+    for place, gradient in enumerate(gradients):
+        if isinstance(gradient, tf.IndexedSlices):
+            averages[place] = hvd.allreduce(gradient, compression=compression)
+    return averages
+
+
+def _broadcast_hook(job: Horovod) -> tf.compat.v1.train.SessionRunHook:
     """Gives every rank the variables of rank 0, whose gradients it then averages."""
 
-    def __init__(self, job: Horovod) -> None:
-        super().__init__(root_rank=0)
-        self._job = job
+    # Horovod has none where TensorFlow has no Estimators.
+    class Broadcast(hvd.BroadcastGlobalVariablesHook):
+        def begin(self) -> None:
+            if not job._averages:
+                raise RuntimeError(NOT_WRAPPED)
+            super().begin()
 
-    def begin(self) -> None:
-        if not self._job._averages:
-            raise RuntimeError(NOT_WRAPPED)
-        super().begin()
+    return Broadcast(root_rank=0)
 
 
 class _Collectives:
@@ -138,7 +159,7 @@ class _Collectives:
         return [int(value) for value in hvd.allgather(tf.constant([number], tf.int64))]
 
     def broadcast(self, variables: Sequence[tf.Variable]) -> None:
-        hvd.broadcast_variables(list(variables), root_rank=0)
+        hvd.broadcast_variables(compat.as_tensorflow(variables), root_rank=0)
 
     def say(self, text: str) -> str:
         said: str = hvd.broadcast_object(text, root_rank=0)

@@ -6,11 +6,12 @@ import tensorflow as tf
 
 from tfdist.flags import JobFlags
 from tfdist.strategies import datasets
-from tfdist.strategies.base import DatasetFunction, Job
+from tfdist.strategies.base import DatasetFunction
 from tfdist.strategies.devices import use_devices
+from tfdist.strategies.replicas import Replicas
 
 
-class InGraph(Job):
+class InGraph(Replicas):
     """In-graph replication over the GPUs of one process, or over logical CPU devices."""
 
     def _set_up(self, options: JobFlags) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist import compat
 from tfdist.flags import JobFlags
 from tfdist.strategies.collectives import Collectives
 
@@ -77,7 +78,8 @@ class LocalSGD:
                 "steps_per_execution: received 'auto'; accepted: a number with --sync_period, so "
                 "that all tasks meet after the same steps. Give model.compile a number."
             )
-        self._variables = list(model.trainable_variables) if model.built else []
+        trained = model.trainable_variables if model.built else []
+        self._variables = compat.as_tensorflow(trained)
         if self.options.momentum:
             self._velocities = [
                 tf.Variable(tf.zeros_like(variable), trainable=False)

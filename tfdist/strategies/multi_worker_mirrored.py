@@ -8,23 +8,29 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context as tf_context
-from tensorflow.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
 
+from tfdist import compat
 from tfdist.checkpoints import Position
 from tfdist.flags import JobFlags
 from tfdist.strategies import datasets
-from tfdist.strategies.base import DatasetFunction, Job
+from tfdist.strategies.base import DatasetFunction
 from tfdist.strategies.datasets import TakesShards
 from tfdist.strategies.devices import use_devices
 from tfdist.strategies.gradient_dtype import summed_in
+from tfdist.strategies.keras3 import ReducesForKeras3
+from tfdist.strategies.replicas import Replicas
 from tfdist.strategies.sync_on_read import averaged_at_once
 
+# The module of its protocol buffers moves with each TensorFlow.
+CoordinatedJob = tf_context.coordination_config_pb2.CoordinatedJob
 CommunicationImplementation = tf.distribute.experimental.CommunicationImplementation
 
 
 # `tf.estimator` and TensorFlow's sessions tell this strategy by the name of its class.
-class MultiWorkerMirroredStrategy(TakesShards, tf.distribute.MultiWorkerMirroredStrategy):
-    """TensorFlow's, for datasets that are sharded already."""
+class MultiWorkerMirroredStrategy(
+    ReducesForKeras3, TakesShards, tf.distribute.MultiWorkerMirroredStrategy
+):
+    """TensorFlow's, for datasets that are sharded already, and for Keras 3."""
 
 
 class KeyValueStore:
@@ -44,7 +50,7 @@ class KeyValueStore:
         return value
 
 
-class MultiWorkerMirrored(Job):
+class MultiWorkerMirrored(Replicas):
     """Every trainer with a copy of the variables; gradients meet in a ring or in NCCL."""
 
     name = "multi_worker_mirrored"
@@ -72,9 +78,9 @@ class MultiWorkerMirrored(Job):
         )
 
     def optimizer(self, optimizer: Any) -> Any:
-        if self._options.gradient_dtype:
+        if self._options.gradient_dtype and not compat.is_keras_3(optimizer):
             return summed_in(optimizer, self._options.gradient_dtype)
-        return optimizer
+        return super().optimizer(optimizer)
 
     def _distribute(self, dataset_fn: DatasetFunction, training: bool) -> tf.data.Dataset:
         local = dataset_fn(self.input_context)

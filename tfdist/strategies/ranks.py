@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist import compat
 from tfdist.checkpoints import Position
 from tfdist.strategies import datasets
 from tfdist.strategies.base import DatasetFunction, Job
@@ -87,9 +88,9 @@ class Ranks(Job):
         optimizer_variables = model.optimizer.variables
         if callable(optimizer_variables):
             optimizer_variables = optimizer_variables()
-        # Keras does not count the learning rate among the optimizer's variables.
-        learning_rate = model.optimizer.learning_rate
-        state = [learning_rate] if isinstance(learning_rate, tf.Variable) else []
+        # Keras 2 does not count the learning rate among the optimizer's variables.
+        learning_rate = compat.learning_rate_variable(model.optimizer)
+        state = [] if learning_rate is None else [learning_rate]
         self.collectives.broadcast([*model.variables, *optimizer_variables, *state])
         if self.local:
             self.local.begin()
@@ -199,7 +200,7 @@ class _AveragedStatistics(tf.keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         variables = [
             variable
-            for variable in self.model.non_trainable_variables
+            for variable in compat.as_tensorflow(self.model.non_trainable_variables)
             if variable.dtype.is_floating
         ]
         sums = self._collectives.sum([variable.value() for variable in variables])
@@ -209,7 +210,7 @@ class _AveragedStatistics(tf.keras.callbacks.Callback):
 
 def _summed_results(model: tf.keras.Model, collectives: Collectives) -> dict[str, float]:
     """The metrics' results over all ranks, each rank's own left as they are; collective."""
-    variables = [variable for metric in model.metrics for variable in metric.variables]
+    variables = compat.as_tensorflow(compat.metric_variables(model))
     before = [variable.value() for variable in variables]
     for variable, total in zip(variables, collectives.sum(before), strict=True):
         variable.assign(total)

@@ -1,0 +1,166 @@
+"""Trains a small classifier once for each case, and writes what came of it to `--result_dir`.
+
+It runs on Keras 2 and Keras 3, alone and as a task of a job; the same case must give the same
+weights everywhere. An epoch is 24 examples in two steps of 12, however many replicas share them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tfdist  # isort: skip
+
+import numpy as np
+import tensorflow as tf
+from absl import app, flags
+
+tfdist.define_flags()
+flags.DEFINE_list("cases", None, "The cases; by default all.")
+flags.DEFINE_string("result_dir", None, "Where each task writes what it found.", required=True)
+FLAGS = flags.FLAGS
+
+EXAMPLES, GLOBAL_BATCH, CLASSES, EPOCHS = 24, 12, 3, 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """What differs from case to case.
+
+    Attributes:
+      optimizer: the name of its class.
+      options: of the optimizer.
+      batch_norm: whether there is a BatchNormalization.
+      examples: of an epoch; where they do not divide, replicas get unlike batches.
+      named_inputs: whether the inputs are a dictionary.
+      sample_weights: whether the dataset has them.
+      repeats: whether the dataset has no end.
+      arrays: whether `fit` is given numpy arrays in place of a dataset.
+      class_weight: `class_weight` of `fit`.
+      compile: options of `compile`.
+    """
+
+    optimizer: str = "SGD"
+    options: tuple[tuple[str, Any], ...] = ()
+    batch_norm: bool = False
+    examples: int = EXAMPLES
+    named_inputs: bool = False
+    sample_weights: bool = False
+    repeats: bool = False
+    arrays: bool = False
+    class_weight: tuple[float, ...] = ()
+    compile: tuple[tuple[str, Any], ...] = ()
+
+
+_MOMENTUM = (("momentum", 0.9),)
+CASES = {
+    "sgd": Case(),
+    "momentum": Case(options=_MOMENTUM),
+    "adam": Case("Adam"),
+    "momentum_clipnorm": Case(options=(*_MOMENTUM, ("clipnorm", 0.1))),
+    "adam_global_clipnorm": Case("Adam", (("global_clipnorm", 0.1),)),
+    "named_inputs": Case(named_inputs=True),
+    "sample_weights": Case(sample_weights=True),
+    "repeats": Case(repeats=True),
+    "run_eagerly": Case(compile=(("run_eagerly", True),)),
+    "arrays": Case(arrays=True),
+    "class_weight": Case(arrays=True, class_weight=(0.5, 1.0, 2.0)),
+    "batch_norm": Case(options=_MOMENTUM, batch_norm=True),
+    "batch_norm_adam_clipvalue": Case("Adam", (("clipvalue", 0.01),), batch_norm=True),
+    "uneven": Case(options=_MOMENTUM, examples=EXAMPLES - 3),
+    "uneven_batch_norm": Case(options=_MOMENTUM, batch_norm=True, examples=GLOBAL_BATCH + 1),
+}
+
+
+def arrays(case: Case) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Features, classes and weights of the case's examples."""
+    random = np.random.default_rng(3)
+    features = random.normal(size=(EXAMPLES, 4)).astype("float32")[: case.examples]
+    classes = (features @ random.normal(size=(4, CLASSES))).argmax(axis=1).astype("int64")
+    weights = np.linspace(0.5, 1.5, EXAMPLES).astype("float32")[: case.examples]
+    return ({"features": features} if case.named_inputs else features), classes, weights
+
+
+def build(job: tfdist.Job, case: Case) -> tf.keras.Model:
+    inputs = tf.keras.Input([4], name="features")
+    hidden = tf.keras.layers.Dense(8, activation="tanh")(inputs)
+    if case.batch_norm:
+        hidden = tf.keras.layers.BatchNormalization(momentum=0.9)(hidden)
+    outputs = tf.keras.layers.Dense(CLASSES)(hidden)
+    model = tf.keras.Model({"features": inputs} if case.named_inputs else inputs, outputs)
+    random = np.random.default_rng(5)
+    for layer in model.layers:
+        if isinstance(layer, tf.keras.layers.Dense):
+            shapes = [weight.shape for weight in layer.get_weights()]
+            layer.set_weights([random.normal(size=shape, scale=0.5) for shape in shapes])
+    optimizer = getattr(tf.keras.optimizers, case.optimizer)(0.05, **dict(case.options))
+    model.compile(
+        optimizer=job.optimizer(optimizer),
+        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        **dict(case.compile),
+    )
+    return model
+
+
+def train(job: tfdist.Job, name: str) -> dict[str, Any]:
+    case = CASES[name]
+    features, classes, weights = arrays(case)
+
+    def train_input(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        elements = (features, classes, weights) if case.sample_weights else (features, classes)
+        dataset = tf.data.Dataset.from_tensor_slices(elements)
+        dataset = dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
+        dataset = dataset.batch(GLOBAL_BATCH // job.num_replicas)
+        return dataset.repeat() if case.repeats else dataset
+
+    def eval_input(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        dataset = tf.data.Dataset.from_tensor_slices((features, classes))
+        return dataset.shard(context.num_input_pipelines, context.input_pipeline_id).batch(5)
+
+    with job.scope():
+        model = build(job, case)
+    options: dict[str, Any] = {"x": features, "y": classes, "batch_size": GLOBAL_BATCH}
+    if not case.arrays:
+        options = {"x": job.dataset(train_input)}
+    if case.class_weight:
+        options["class_weight"] = dict(enumerate(case.class_weight))
+    history = model.fit(
+        **options,
+        shuffle=False,
+        epochs=EPOCHS,
+        steps_per_epoch=2 if case.repeats else None,
+        validation_data=job.eval_dataset(eval_input),
+        callbacks=job.callbacks(str(Path(FLAGS.result_dir) / "output" / name)),
+        verbose=0,
+    )
+    evaluated = job.evaluate(model, eval_input)
+    return {
+        "weights": np.concatenate([weight.ravel() for weight in model.get_weights()]),
+        "trained": np.concatenate([v.numpy().ravel() for v in model.trainable_variables]),
+        "steps": int(model.optimizer.iterations.numpy()),
+        "loss": history.history["loss"],
+        "accuracy": history.history["accuracy"],
+        "val_loss": history.history["val_loss"],
+        "evaluated": [evaluated["loss"], evaluated["accuracy"]],
+        "predicted": model.predict(features, batch_size=GLOBAL_BATCH, verbose=0),
+    }
+
+
+def main(_: list[str]) -> None:
+    job = tfdist.init()
+    if job.serves:
+        return job.serve()
+    found = {
+        f"{name}/{key}": value
+        for name in FLAGS.cases or CASES
+        for key, value in train(job, name).items()
+    }
+    result = Path(FLAGS.result_dir) / f"{job.task.type}-{job.task.index}.npz"
+    result.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(result, **found)
+
+
+if __name__ == "__main__":
+    app.run(main, flags_parser=tfdist.parse_flags)

@@ -1,0 +1,79 @@
+"""What Keras 3 cannot do right under a strategy is refused in a sentence, before it trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tests.conftest import TinyTraining
+from tfdist import versions
+from tfdist.errors import UsageError
+from tfdist.strategies import keras3
+
+
+def compiled(**options: Any) -> tf.keras.Model:
+    inputs = tf.keras.Input([4])
+    model = tf.keras.Model(inputs, tf.keras.layers.Dense(3)(inputs))
+    model.compile(**{"optimizer": "sgd", "loss": "mse", **options})
+    return model
+
+
+@pytest.mark.parametrize(("field", "received"), [("steps_per_execution", 2), ("jit_compile", True)])
+def test_options_of_compile(field: str, received: Any) -> None:
+    keras3.check(compiled(), "multi_worker_mirrored")
+    with pytest.raises(UsageError) as raised:
+        keras3.check(compiled(**{field: received}), "multi_worker_mirrored")
+
+    error = raised.value
+    assert (error.field, error.received) == (field, received)
+    assert "under multi_worker_mirrored with Keras 3" in error.accepted
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"clipnorm": 1.0},
+        {"clipvalue": 1.0},
+        {"global_clipnorm": 1.0},
+        {"gradient_accumulation_steps": 2},
+    ],
+    ids=str,
+)
+def test_an_optimizer_that_must_be_given_to_the_job(options: dict[str, Any]) -> None:
+    optimizer = tf.keras.optimizers.SGD(0.1, **options)
+    with pytest.raises(UsageError, match=r"what job\.optimizer returns, under mirrored"):
+        keras3.check(compiled(optimizer=optimizer), "mirrored")
+
+    keras3.check(compiled(optimizer=keras3.sums_first(optimizer)), "mirrored")
+
+
+def test_loss_scaling_around_what_the_job_was_given() -> None:
+    optimizer = keras3.sums_first(tf.keras.optimizers.SGD(0.1))
+    scaled = tf.keras.optimizers.LossScaleOptimizer(optimizer)
+    with pytest.raises(UsageError, match="that of a LossScaleOptimizer"):
+        keras3.check(compiled(optimizer=scaled), "mirrored")
+
+    scaled = tf.keras.optimizers.LossScaleOptimizer(tf.keras.optimizers.SGD(0.1))
+    keras3.check(compiled(optimizer=keras3.sums_first(scaled)), "mirrored")
+
+
+def test_a_keras_that_is_silently_wrong(
+    tmp_path: Path, tiny: TinyTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, model = tiny.job(), tiny.model()
+    monkeypatch.setattr(type(job), "name", "mirrored")
+    monkeypatch.setattr("keras.__version__", "3.9.2")
+
+    with pytest.raises(UsageError, match=r"install 'keras>=3\.10'"):
+        model.fit(job.dataset(tiny.train_input), callbacks=job.callbacks(str(tmp_path)), verbose=0)
+    assert not (tmp_path / "checkpoints").exists(), "nothing should be begun"
+
+
+def test_an_optimizer_of_another_keras() -> None:
+    import tf_keras
+
+    with pytest.raises(UsageError, match="Import both from keras"):
+        versions.check_same_keras(compiled(), tf_keras.optimizers.SGD())

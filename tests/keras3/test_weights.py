@@ -1,0 +1,130 @@
+"""Under Keras 3 synchronous strategies compute what one process computes, and what Keras 2 does."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cluster.processes import run_by_hand
+from tests.keras3.program import CASES, EXAMPLES
+
+pytestmark = pytest.mark.timeout(200)
+
+PROGRAM = str(Path(__file__).with_name("program.py"))
+
+#: Where the replicas' batches are equal parts of one process's, and there are no statistics.
+AS_ONE_PROCESS = [
+    name for name, case in CASES.items() if not case.batch_norm and case.examples == EXAMPLES
+]
+#: Where only Keras 2 under the same strategy does the same: statistics, and unlike batches.
+AS_KERAS_2 = ["batch_norm", "batch_norm_adam_clipvalue", "uneven"]
+#: What strategies differ in; the rest is Keras's own, and is seen under one of them.
+FEW = ["momentum", "adam", "adam_global_clipnorm"]
+
+JOBS = {
+    "multi_worker_mirrored": (["--workers=2"], AS_ONE_PROCESS),
+    "multi_worker_mirrored of 3": (["--workers=3"], FEW),
+    "mirrored": (["--num_cpu_devices=2"], FEW),
+    "central_storage": (["--num_cpu_devices=2"], FEW),
+    "horovod": (["--workers=2"], [name for name in AS_ONE_PROCESS if not CASES[name].arrays]),
+}
+TOLERANCE = 1e-6
+
+Found = list[dict[str, np.ndarray]]
+Train = Callable[..., Found]
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Runs a job, once; gives what each of its tasks found."""
+
+    @functools.cache
+    def run(job: str, cases: tuple[str, ...], keras_2: bool = False) -> Found:
+        path = tmp_path_factory.mktemp("job")
+        strategy = job.split()[0]
+        flags = JOBS[job][0] if job in JOBS else []
+        launcher_flags = [flag for flag in flags if flag.startswith("--workers")]
+        command = [
+            *(sys.executable, "-m", "tfdist.cli", "run", f"--strategy={strategy}"),
+            *(*launcher_flags, PROGRAM, f"--cases={','.join(cases)}", f"--result_dir={path}"),
+            *(flag for flag in flags if flag not in launcher_flags),
+        ]
+        environment = {"TF_USE_LEGACY_KERAS": "1"} if keras_2 else {}
+        # A copy of this process would have the Keras that it has.
+        ended = run_by_hand(
+            path, {"tfdist": (command, environment)}, deadline=150, copies=not keras_2
+        )["tfdist"]
+        assert ended.code == 0, ended.output
+        return [dict(np.load(file)) for file in sorted(path.glob("*.npz"))]
+
+    return run
+
+
+def check_alike(tasks: Found, keys: list[str]) -> None:
+    for task in tasks[1:]:
+        for key in keys:
+            np.testing.assert_array_equal(task[key], tasks[0][key], err_msg=key)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_weights_are_those_of_one_process(train: Train, job: str) -> None:
+    cases = JOBS[job][1]
+    (alone,) = train("one_device", tuple(AS_ONE_PROCESS))
+    tasks = train(job, tuple(cases))
+
+    # Moving statistics would be among the weights; predictions of Horovod's ranks are their own.
+    check_alike(tasks, [f"{case}/weights" for case in cases])
+    for case in cases:
+        assert alone[f"{case}/steps"] == tasks[0][f"{case}/steps"] == 6
+        assert alone[f"{case}/loss"][-1] < alone[f"{case}/loss"][0]
+        for key in ("weights", "loss", "accuracy", "val_loss", "evaluated", "predicted"):
+            name = f"{case}/{key}"
+            np.testing.assert_allclose(tasks[0][name], alone[name], atol=TOLERANCE, err_msg=name)
+
+
+@pytest.mark.parametrize("job", ["multi_worker_mirrored", "mirrored", "central_storage"])
+def test_weights_are_those_of_keras_2(train: Train, job: str) -> None:
+    cases = tuple(AS_KERAS_2)
+    tasks = train(job, cases)
+    keras_2 = train(job, cases, keras_2=True)
+
+    check_alike(tasks, [f"{case}/weights" for case in cases])
+    for case in cases:
+        for key in ("weights", "loss", "accuracy"):
+            name = f"{case}/{key}"
+            np.testing.assert_allclose(
+                tasks[0][name], keras_2[0][name], atol=TOLERANCE, err_msg=name
+            )
+
+
+@pytest.mark.parametrize("job", ["multi_worker_mirrored", "mirrored"])
+def test_a_replica_without_examples_leaves_the_statistics_alone(train: Train, job: str) -> None:
+    """The last step of an epoch has one example."""
+    cases = ("uneven_batch_norm",)
+    tasks = train(job, cases)
+    keras_2 = train(job, cases, keras_2=True)
+
+    check_alike(tasks, ["uneven_batch_norm/weights"])
+    assert np.isfinite(tasks[0]["uneven_batch_norm/weights"]).all()
+    np.testing.assert_allclose(
+        tasks[0]["uneven_batch_norm/trained"],
+        keras_2[0]["uneven_batch_norm/trained"],
+        atol=TOLERANCE,
+    )
+
+
+def test_horovod_averages_the_statistics(train: Train) -> None:
+    cases = ("batch_norm", "batch_norm_adam_clipvalue")
+    tasks = train("horovod", cases)
+    mirrored = train("multi_worker_mirrored", cases)
+
+    check_alike(tasks, [f"{case}/weights" for case in cases])
+    for case in cases:
+        name = f"{case}/weights"
+        np.testing.assert_allclose(tasks[0][name], mirrored[0][name], atol=TOLERANCE, err_msg=name)

@@ -1,0 +1,113 @@
+"""The trained model, as it is written for serving and for being loaded again.
+
+export(model, OutputDirectory("/shared/run1"), writes=job.is_chief)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.checkpoints import quiet_tensorflow
+from tfdist.output_directory import OutputDirectory, replacing_directory
+
+#: The file that Keras 3 loads, within the SavedModel.
+KERAS_FILE = "model.keras"
+
+
+def export(
+    model: tf.keras.Model, output: OutputDirectory, *, writes: bool, io_device: str | None = None
+) -> None:
+    """Writes the model as a SavedModel and for `keras.models.load_model`, without its optimizer.
+
+    Keras 2 loads the SavedModel itself, Keras 3 the file `model.keras` that is then in it.
+
+    `writes` and `io_device` are those of `checkpoints.Checkpointer`.
+
+    Raises:
+      OutputError: it could not be written; a model that was there is as it was.
+    """
+    with replacing_directory(output.saved_model, writes=writes) as beside, quiet_tensorflow():
+        save = _save_with_keras_3 if compat.is_keras_3(model) else _save_with_keras_2
+        save(
+            model,
+            beside / output.saved_model.name,
+            tf.saved_model.SaveOptions(experimental_io_device=io_device),
+        )
+
+
+def _save_with_keras_3(model: Any, directory: Path, options: tf.saved_model.SaveOptions) -> None:
+    if getattr(model, "inputs", None):
+        archive = compat.keras_of(model).export.ExportArchive()
+        # A Sequential tells its one input only once it was called.
+        is_sequential = isinstance(model, compat.keras_of(model).Sequential)
+        inputs = model.inputs[0] if is_sequential else model.input
+        specs = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype, x.name), inputs)
+        archive.track_and_add_endpoint("serve", model, [specs])
+        archive.write_out(str(directory), options=options, verbose=False)
+    else:
+        model.export(str(directory), verbose=False)
+    model.save(directory / KERAS_FILE, include_optimizer=False)
+
+
+def _save_with_keras_2(
+    model: tf.keras.Model, directory: Path, options: tf.saved_model.SaveOptions
+) -> None:
+    """Writes a model of Keras's own layers without the functions of each layer.
+
+    They take most of the time, and Keras makes them anew from the layers' configurations.
+    """
+    if getattr(model, "inputs", None) and getattr(model, "outputs", None):
+        # Saving a compiled model that has not yet been run builds its metrics for targets of
+        # the outputs' shape, and `accuracy` then counts something else.
+        model = compat.keras_of(model).Model(model.inputs, model.outputs, name=model.name)
+    is_simple = _is_made_by_keras_alone(model)
+    model.save(
+        str(directory),
+        save_format="tf",
+        include_optimizer=False,
+        save_traces=not is_simple,
+        signatures=_serving_default(model) if is_simple else None,
+        options=options,
+    )
+
+
+def _is_kerass_own(config: Any) -> bool:
+    """Whether Keras can make all that a configuration names without code of the user's."""
+    if isinstance(config, dict):
+        if "class_name" in config:
+            module = config.get("module") or ""
+            if not module.startswith(("keras.", "tf_keras.")) or config["class_name"] == "Lambda":
+                return False
+        elif config.keys() == {"value"}:  # The code of a lambda.
+            return False
+        return all(map(_is_kerass_own, config.values()))
+    return all(map(_is_kerass_own, config)) if isinstance(config, list | tuple) else True
+
+
+def _is_made_by_keras_alone(model: tf.keras.Model) -> bool:
+    """Whether the model takes dense tensors, and no code is in it that is not Keras's."""
+    if not model.inputs or any(type(x.type_spec) is not tf.TensorSpec for x in model.inputs):
+        return False
+    own = tuple(f"{package}." for package in compat.PACKAGES)
+    if any(not type(part).__module__.startswith(own) for part in (model, *model.submodules)):
+        return False
+    try:
+        return _is_kerass_own(model.get_config())
+    except NotImplementedError:  # A regularizer, say, that does not tell its configuration.
+        return False
+
+
+def _serving_default(model: tf.keras.Model) -> Any:
+    """The function that Keras would write for serving: tensors by name, in and out."""
+    names = zip(model.inputs, model.input_names, strict=True)
+
+    @tf.function(input_signature=[tf.TensorSpec(x.shape, x.dtype, name) for x, name in names])
+    def serve(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        outputs = model(tf.nest.pack_sequence_as(model.input, inputs), training=False)
+        return dict(zip(model.output_names, tf.nest.flatten(outputs), strict=True))
+
+    return serve

@@ -1,0 +1,202 @@
+"""What Keras 3 needs to train under TensorFlow's synchronous strategies.
+
+    class Strategy(ReducesForKeras3, tf.distribute.MultiWorkerMirroredStrategy): …
+    optimizer = sums_first(keras.optimizers.Adam(clipnorm=1.0))
+    model.fit(…, callbacks=[Statistics(strategy)])
+
+Keras 2 does these things itself. `tests/keras3/test_upstream.py` will tell when Keras 3 does, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.errors import UsageError
+
+
+# What an optimizer does with gradients before it sums them.
+_NEED_SUMS = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_accumulation_steps")
+
+
+class ReducesForKeras3:
+    """For a `tf.distribute.Strategy`: `reduce` takes two things that Keras 3 gives it.
+
+    A batch is nested, of which Keras wants to know the shapes and dtypes alone: each part becomes
+    what it is in this task's first replica. And the metrics of a step are scalars, of which it asks
+    the mean over the first dimension: it gets that over the replicas.
+    """
+
+    def reduce(self, reduce_op: Any, value: Any, axis: int | None) -> Any:
+        if isinstance(value, dict | list | tuple):
+            return tf.nest.map_structure(
+                lambda part: self.experimental_local_results(part)[0],  # type: ignore[attr-defined]
+                value,
+            )
+        if axis is not None and self._is_scalar(value):
+            axis = None
+        return super().reduce(reduce_op, value, axis)  # type: ignore[misc]
+
+    def _is_scalar(self, value: Any) -> bool:
+        first = self.experimental_local_results(value)[0]  # type: ignore[attr-defined]
+        return tf.convert_to_tensor(first).shape.rank == 0
+
+
+def sums_first(optimizer: Any, dtype: str | None = None) -> Any:
+    """`optimizer`, which sums the replicas' gradients before it does anything else with them.
+
+    Keras 3 clips each replica's gradients, checks each replica's for overflow and accumulates each
+    replica's: other weights than those of one process with the whole batch. Keras 2 sums first.
+
+    Args:
+      optimizer: a `keras.optimizers.Optimizer` of Keras 3, which is changed.
+      dtype: what the gradients are sent as; by default as they are.
+    """
+    inner = optimizer
+    while hasattr(inner, "inner_optimizer"):
+        inner = inner.inner_optimizer
+    sum_pairs = inner._all_reduce_sum_gradients
+    inner._all_reduce_sum_gradients = list
+
+    def sums(gradients: list[Any], variables: list[Any]) -> list[Any]:
+        if dtype is not None:
+            gradients = [None if g is None else tf.cast(g, dtype) for g in gradients]
+        pairs = sum_pairs(list(zip(gradients, variables, strict=True)))
+        return [None if g is None else tf.cast(g, v.dtype) for g, v in pairs]
+
+    return applies(optimizer, sums)
+
+
+def applies(optimizer: Any, reduce: Callable[[list[Any], list[Any]], list[Any]]) -> Any:
+    """`optimizer`, which applies what `reduce` makes of the gradients.
+
+    Args:
+      optimizer: a `keras.optimizers.Optimizer` of Keras 3, which is changed.
+      reduce: is given the gradients, of which some may be None, and their variables.
+    """
+    apply = optimizer.apply
+
+    def apply_reduced(grads: Iterable[Any], trainable_variables: Any = None) -> None:
+        if trainable_variables is None:
+            trainable_variables = optimizer._trainable_variables
+        variables = list(trainable_variables)
+        apply(reduce(list(grads), variables), variables)
+
+    # An attribute of the instance: its class stays the one that a saved model names.
+    optimizer.apply = apply_reduced
+    return optimizer
+
+
+def is_wrapped(optimizer: Any) -> bool:
+    """Whether `applies` was given this very optimizer, and not one within it."""
+    return "apply" in vars(optimizer)
+
+
+def check(model: Any, strategy: str) -> None:
+    """Checks that a compiled model of Keras 3 is trained right under a synchronous strategy.
+
+    Raises:
+      UsageError: it is not: Keras fails with what `compile` was given, or gives other weights.
+    """
+    for field, received, accepted in (
+        ("steps_per_execution", model.steps_per_execution, 1),
+        ("jit_compile", model.jit_compile, False),
+    ):
+        if received != accepted:
+            raise UsageError(
+                field,
+                received=received,
+                accepted=f"{accepted} under {strategy} with Keras 3",
+                remedy="Leave it out of model.compile, or train with tf_keras.",
+            )
+    optimizer = model.optimizer
+    needs_sums = hasattr(optimizer, "inner_optimizer") or any(
+        getattr(optimizer, name) is not None for name in _NEED_SUMS
+    )
+    if needs_sums and not is_wrapped(optimizer):
+        raise UsageError(
+            "optimizer",
+            received=f"{type(optimizer).__name__} as it is",
+            accepted=f"what job.optimizer returns, under {strategy} with Keras 3",
+            remedy="Give model.compile job.optimizer(optimizer), which lets gradients be summed "
+            "over the replicas before they are clipped, accumulated or checked for overflow; for "
+            "float16 that of a LossScaleOptimizer.",
+        )
+
+
+class Statistics(tf.keras.callbacks.Callback):
+    """Keeps what is not trained right over the replicas, such as moving statistics.
+
+    Of no effect on a model of Keras 2, which sees to it by itself.
+
+    Keras 3 lets each replica keep its own and saves those of the first. They are averages, so that
+    to average them now and then is the same as to average them in every step. And a replica that
+    is given an empty batch, because others have more data, makes them not a number.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        super().__init__()
+        self._strategy = strategy
+        self._average: Any = None
+
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)
+        self._average = None if compat.is_keras_3(model) else lambda: None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if compat.is_keras_3(self.model):
+            normalization = compat.keras_of(self.model).layers.BatchNormalization
+            for layer in self.model._flatten_layers():
+                if isinstance(layer, normalization) and "_moments" not in vars(layer):
+                    layer._moments = _moments_of_examples(layer)
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self.average()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self.average()
+
+    def average(self) -> None:
+        """Makes the statistics of all replicas their mean; collective over the tasks."""
+        if self._average is None:
+            variables = [
+                variable
+                for variable in compat.as_tensorflow(self.model.non_trainable_variables)
+                if variable.dtype.is_floating
+            ]
+            self._average = _averaging(self._strategy, variables)
+        self._average()
+
+
+def _moments_of_examples(layer: Any) -> Callable[..., tuple[Any, Any]]:
+    """`BatchNormalization._moments`; of a batch without examples, what the layer has already."""
+    moments = layer._moments
+
+    def call(inputs: Any, *arguments: Any, **options: Any) -> tuple[Any, Any]:
+        mean, variance = moments(inputs, *arguments, **options)
+        has_examples = tf.size(inputs) > 0
+        return (
+            tf.where(has_examples, mean, tf.cast(layer.moving_mean, mean.dtype)),
+            tf.where(has_examples, variance, tf.cast(layer.moving_variance, variance.dtype)),
+        )
+
+    return call
+
+
+def _averaging(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> Any:
+    if not variables:
+        return lambda: None
+
+    @tf.autograph.experimental.do_not_convert
+    def average() -> None:
+        context = tf.distribute.get_replica_context()
+        values = [variable.read_value() for variable in variables]
+        means = context.all_reduce(tf.distribute.ReduceOp.MEAN, values)
+        for variable, mean in zip(variables, means, strict=True):
+            variable.assign(mean)
+
+    # Traced once, which takes longer than to run it.
+    return tf.function(lambda: strategy.run(average), autograph=False)
