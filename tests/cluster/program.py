@@ -133,7 +133,7 @@ def main(_: list[str]) -> None:
     if job.evaluates:
         return job.evaluate(model, eval_input, FLAGS.output_dir, epochs=FLAGS.epochs)
     accounts = Accounts(str(job.task), seen)
-    # Only where it is asked for: parameter servers take no callbacks of steps.
+    # Only where it is asked for: under parameter servers Keras 2 takes no callbacks of steps.
     rest: list[tf.keras.callbacks.Callback] = []
     if FLAGS.rest:
         rest.append(

@@ -11,7 +11,6 @@ from tfdist import compat
 from tfdist.strategies import datasets
 from tfdist.strategies.in_graph import InGraph
 
-
 _UNSAID = tf.VariableAggregation.NONE
 
 

@@ -19,7 +19,7 @@ import tensorflow as tf
 from absl import logging
 from tensorflow.python.distribute.coordinator.values import PerWorkerDistributedIterator
 
-from tfdist.strategies import datasets
+from tfdist.strategies import datasets, worker_functions
 
 _STEPS_AHEAD = 8  # for each worker, so that none waits for the coordinator
 _RETRY_SECONDS = 0.01  # between two tries to reach the workers that still have data
@@ -36,9 +36,32 @@ class PassesShards(tf.distribute.ParameterServerStrategy):
         super().__init__(cluster_resolver, variable_partitioner)
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
-        if datasets.shards_of(dataset) is not None:
-            return dataset
+        shards = datasets.shards_of(dataset)
+        if shards is not None:
+            return DistributedShards(self, shards)
         return super().experimental_distribute_dataset(dataset, options)
+
+
+class DistributedShards:
+    """A dataset of `job.dataset` for the coordinator, which Keras 2 hands it to.
+
+    Keras 3 iterates over it instead: each `iter` is an epoch, and all are over the same datasets.
+    """
+
+    def __init__(self, strategy: PassesShards, shards: datasets.Shards) -> None:
+        self.shards = shards
+        # Whether Keras was told how many steps make an epoch.
+        self.has_steps = False
+        self._strategy = strategy
+        self._per_worker: _PerWorkerShards | None = None
+
+    def __iter__(self) -> Epoch:
+        if self._per_worker is None:
+            coordinator = EpochCoordinator(self._strategy)
+            self._per_worker = coordinator.create_per_worker_dataset(self)
+            self._per_worker.always_say_end = True
+            self._per_worker.has_steps = self.has_steps
+        return iter(self._per_worker)
 
 
 class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
@@ -58,28 +81,20 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
             # Called before each step of training with its epoch.
             self.before_step: Callable[[Epoch], None] | None = None
             self._start: tuple[int, tuple[int, ...]] | None = None
-            # Of the newest step that a worker has answered.
-            self.logs: Any = None
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> Any:
         """As TensorFlow's; a dataset of `job.dataset` becomes one shard a worker."""
-        shards = datasets.shards_of(dataset_fn)
+        is_distributed = isinstance(dataset_fn, DistributedShards)
+        shards = dataset_fn.shards if is_distributed else datasets.shards_of(dataset_fn)
         if shards is None:
             return super().create_per_worker_dataset(dataset_fn)
 
-        @tf.autograph.experimental.do_not_convert
-        def shard_of_this_worker(_: tf.distribute.InputContext) -> tf.data.Dataset:
-            variant = tf.switch_case(
-                _this_worker(),
-                [_maker_of_variant(make) for make in shards.makers],
-            )
-            return tf.data.experimental.from_variant(variant, shards.local.element_spec)
-
+        shard = worker_functions.shard(shards.makers, shards.local.element_spec)
         return _PerWorkerShards(
             self,
-            shards.trains,
+            shards,
             super().create_per_worker_dataset(
-                lambda: self.strategy.distribute_datasets_from_function(shard_of_this_worker)
+                lambda: self.strategy.distribute_datasets_from_function(shard)
             ),
         )
 
@@ -119,24 +134,37 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
     def schedule_guarded(self, fn: Any, iterator: Any) -> Any:
         """Schedules `fn` on the next batch of whichever worker is free, if it has one."""
         if fn not in self._guarded:
-            self._guarded[fn] = _guard(fn)
+            self._guarded[fn] = worker_functions.guard(fn)
         return super().schedule(self._guarded[fn], (iterator,))
 
-    def join(self) -> None:
-        """As TensorFlow's; an epoch that is to run to the end of its data does so first."""
+    def join(self, to_end: bool = True) -> None:
+        """As TensorFlow's; an epoch that is to run to the end of its data does so first.
+
+        With `to_end` False it ends with the steps that were scheduled.
+        """
         epoch, self._epoch = self._epoch, None
         if epoch is not None:
-            epoch.finish()
+            epoch.finish(to_end)
         super().join()
 
 
 class _PerWorkerShards:
     """The datasets on the workers; each `iter` is an epoch."""
 
-    def __init__(self, coordinator: EpochCoordinator, trains: bool, per_worker: Any) -> None:
+    def __init__(
+        self, coordinator: EpochCoordinator, shards: datasets.Shards, per_worker: Any
+    ) -> None:
         self.coordinator = coordinator
-        self.trains = trains
+        self.trains = shards.trains
+        self.element_spec = shards.local.element_spec
         self.runs_to_end = False
+        # Whether each epoch ends with StopIteration, as Keras 3 takes it, and not the first alone.
+        self.always_say_end = False
+        self.has_steps = False
+        # Of the newest step that a worker has answered; once one had data, of one that had.
+        self.logs: Any = None
+        # The same for Keras 3, which looks again at what it was given when the epoch has ended.
+        self.live_logs: dict[str, Any] = {}
         # By worker, what an epoch's iterators have read over at its beginning.
         self.skipped: tuple[int, ...] = ()
         # By worker, the steps of the last epoch; empty until one has ended.
@@ -147,6 +175,12 @@ class _PerWorkerShards:
 
     def __iter__(self) -> Epoch:
         return Epoch(self)
+
+    def remember(self, logs: Any) -> None:
+        """Keeps the logs of a step."""
+        self.logs = logs
+        if isinstance(logs, dict):
+            self.live_logs.update(logs)
 
     def iterators(self) -> Any:
         """New iterators on the workers, over datasets that stay there.
@@ -164,7 +198,7 @@ class _PerWorkerShards:
             self._new_iterators()
         iterators = self._new_iterators()
         if any(self.skipped):
-            skip = _skip(self.skipped)
+            skip = worker_functions.skip(self.skipped)
             for skipped in self.coordinator._create_per_worker_resources(
                 skip, (iterators,)
             )._values:
@@ -201,7 +235,8 @@ class Epoch:
         return self
 
     def __next__(self) -> Any:
-        raise TypeError("The batches of an epoch are on the workers: schedule a step with it.")
+        """What a batch looks like, for which Keras 3 asks; the batches are on the workers."""
+        return self._shards.element_spec
 
     def step(self, fn: Any) -> _Step:
         self._fn = fn
@@ -211,22 +246,33 @@ class Epoch:
             self._last_progress = time.monotonic()
         while len(self._in_flight) >= self._steps_ahead():
             self._take_result()
-        if self._is_over() and not self._shards.runs_to_end:
-            self._shards.runs_to_end = True
+        says_end = self._shards.always_say_end or not self._shards.runs_to_end
+        if says_end and self._is_over():
+            self._shards.runs_to_end = not self._shards.has_steps
             self.finish()
             raise StopIteration
         if not self._is_over():
             result = self._shards.coordinator.schedule_guarded(fn, self._iterators)
-            self._last_step = _Step(result, self._shards.coordinator)
+            self._last_step = _Step(result, self._shards)
             self._in_flight.append(self._last_step)
         assert self._last_step is not None
         return self._last_step
 
-    def finish(self) -> None:
-        while self._shards.runs_to_end and not self._is_over():
+    def live_logs(self) -> dict[str, Any]:
+        """The logs of the newest step that a worker has answered; waits for the first.
+
+        What is returned changes with each answer.
+        """
+        while not self._shards.live_logs and self._in_flight:
+            self._take_result()
+        return self._shards.live_logs
+
+    def finish(self, to_end: bool = True) -> None:
+        to_end = to_end and self._shards.runs_to_end
+        while to_end and not self._is_over():
             self.step(self._fn)
         self._take_all_results()
-        if self._shards.runs_to_end:
+        if to_end:
             self._shards.steps_of_epoch = tuple(self._steps)
 
     def steps(self) -> list[int]:
@@ -288,9 +334,9 @@ class Epoch:
 class _Step(tf.distribute.experimental.coordinator.RemoteValue):
     """The logs of a step, as Keras expects them from a coordinator."""
 
-    def __init__(self, remote_value: Any, coordinator: EpochCoordinator) -> None:
+    def __init__(self, remote_value: Any, shards: _PerWorkerShards) -> None:
         self._remote_value = remote_value
-        self._coordinator = coordinator
+        self._shards = shards
 
     def result(self) -> tuple[int, bool]:
         """The worker that ran the step, and whether it had data; waits for them.
@@ -298,76 +344,21 @@ class _Step(tf.distribute.experimental.coordinator.RemoteValue):
         A worker that was lost after the step is taken to have had data.
         """
         try:
-            worker, had_data, self._coordinator.logs = self._remote_value.fetch()
+            worker, had_data, logs = self._remote_value.fetch()
         except (tf.errors.UnavailableError, tf.errors.CancelledError):
             # What a step returns stays on its worker until it is fetched.
             returned = self._remote_value._get_values()
             if returned is None:
                 raise
             return int(tf.DeviceSpec.from_string(returned[0].device).task), True
+        if had_data or self._shards.logs is None:
+            self._shards.remember(logs)
         return int(worker), bool(had_data)
 
     def fetch(self) -> Any:
         """The logs; those of another step where its worker was lost after it."""
         self.result()
-        return self._coordinator.logs
+        return self._shards.logs
 
     def get(self) -> Any:
         return self._remote_value.get()[2]
-
-
-class _OneBatch:
-    """An iterator over the one batch that a step was given."""
-
-    def __init__(self, batch: Any) -> None:
-        self._batch = batch
-
-    def __next__(self) -> Any:
-        return self._batch
-
-
-def _guard(fn: Any) -> Any:
-    """`fn` of an iterator, made to do nothing where the iterator has run out."""
-    step = fn.python_function
-
-    @tf.function
-    def guarded(iterator: Any) -> tuple[tf.Tensor, tf.Tensor, Any]:
-        batch = iterator.get_next_as_optional()
-        specs: list[Any] = []
-
-        def with_data() -> Any:
-            logs = step(_OneBatch(batch.get_value()))
-            specs.append(tf.nest.map_structure(tf.TensorSpec.from_tensor, logs))
-            return logs
-
-        def without_data() -> Any:
-            return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs[0])
-
-        had_data = batch.has_value()
-        logs = tf.cond(had_data, with_data, without_data)
-        return _this_worker(), had_data, logs
-
-    return guarded
-
-
-def _skip(steps: tuple[int, ...]) -> Any:
-    """Of an iterator, reads over what the worker that runs this has read before."""
-
-    @tf.function
-    def skip(iterator: Any) -> tf.Tensor:
-        count = tf.constant(steps)[_this_worker()]
-        for _ in tf.range(count):
-            iterator.get_next_as_optional()
-        return count
-
-    return skip
-
-
-def _this_worker() -> tf.Tensor:
-    """The index of the worker that runs the function being traced; int32, shape []."""
-    index = tf.distribute.coordinator.experimental_get_current_worker_index()
-    return tf.cast(index, tf.int32)
-
-
-def _maker_of_variant(make: Callable[[], tf.data.Dataset]) -> Callable[[], tf.Tensor]:
-    return lambda: tf.data.experimental.to_variant(make())

@@ -17,7 +17,6 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.errors import UsageError
 
-
 # What an optimizer does with gradients before it sums them.
 _NEED_SUMS = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_accumulation_steps")
 

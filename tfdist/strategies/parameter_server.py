@@ -12,7 +12,7 @@ from functools import partial
 
 import tensorflow as tf
 
-from tfdist import heartbeat
+from tfdist import compat, heartbeat
 from tfdist.cluster import host_and_port
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
@@ -89,6 +89,9 @@ class ParameterServer(Job):
                 accepted="at least one address where there are ps",
                 remedy="Add a worker: the chief of a Keras job coordinates and trains nothing.",
             )
+        partitions = options.variable_partitions or 1
+        if compat.is_keras_3(tf.keras.Model):
+            _prepare_keras_3(partitions)
         tasks = [task for task in self.cluster.tasks() if task.type == self.task.type]
         use_devices(
             0 if self.task.type == "ps" else options.num_gpus,
@@ -107,7 +110,6 @@ class ParameterServer(Job):
         if "chief" not in jobs:
             host, _ = host_and_port(self.cluster.address(self.task))
             jobs["chief"] = [f"{host}:{_free_port()}"]
-        partitions = options.variable_partitions or 1
         self.strategy = PassesShards(
             tf.distribute.cluster_resolver.SimpleClusterResolver(
                 tf.train.ClusterSpec(jobs), task_type="chief", task_id=0, rpc_layer="grpc"
@@ -131,6 +133,17 @@ class ParameterServer(Job):
         shards = datasets.Shards(makers[0](), makers, trains=training)
         finite = int(shards.local.cardinality()) != datasets.INFINITE
         return datasets.for_keras(shards, datasets.UNKNOWN if finite else datasets.INFINITE)
+
+
+def _prepare_keras_3(partitions: int) -> None:
+    if partitions > 1:
+        raise UsageError(
+            "--variable_partitions",
+            received=partitions,
+            accepted="1 with Keras 3, whose variables cannot be divided",
+            remedy="Install tf_keras and set TF_USE_LEGACY_KERAS=1, or leave the flag out.",
+        )
+    from tfdist.strategies import keras3_coordinated  # noqa: F401
 
 
 def _free_port() -> int:

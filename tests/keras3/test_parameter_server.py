@@ -1,0 +1,214 @@
+"""Keras 3 trains with parameter servers as Keras 2 does, and says what it cannot do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.cluster.processes import (
+    PROGRAM,
+    OnceSaved,
+    Processes,
+    directories,
+    launch,
+    results,
+    run_by_hand,
+)
+from tests.keras3.parameter_server_program import EXAMPLES
+from tfdist.output_directory import OutputDirectory
+from tfdist.preemption import EXIT_PREEMPTED
+
+pytestmark = pytest.mark.timeout(240)
+
+CASES = str(Path(__file__).with_name("parameter_server_program.py"))
+JOB = ["--strategy=parameter_server", "--ps=2", "--workers=3"]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `parameter_server_program.py` found, with three workers."""
+    path = tmp_path_factory.mktemp("cases")
+    ended = launch(path, *JOB, CASES, f"--result={path / 'result.json'}", deadline=200)
+    assert ended.code == 0, ended.output
+    result: dict[str, Any] = json.loads((path / "result.json").read_text())
+    return result
+
+
+def test_metrics_of_every_kind_are_those_of_one_process(found: dict[str, Any]) -> None:
+    found = found["metrics_are_exact"]
+    for name, expected in found["expected"].items():
+        assert len(found["history"][name]) == 3
+        for logs in found["history"][name], found["history"][f"val_{name}"]:
+            np.testing.assert_allclose(np.ravel(logs), [np.ravel(expected)[0]] * 3, rtol=1e-5)
+        np.testing.assert_allclose(found["evaluated"][name], expected, rtol=1e-5)
+    assert found["history"]["count"] == found["history"]["val_count"] == [EXAMPLES] * 3
+    assert found["evaluated"]["count"] == EXAMPLES
+    assert found["updates"] == 3 * EXAMPLES
+
+
+def test_callbacks_of_batches_see_the_metrics(found: dict[str, Any]) -> None:
+    found = found["metrics_are_exact"]
+    assert found["names"] == [sorted(name for name in found["evaluated"])]
+
+
+def test_predict_runs_in_the_chief(found: dict[str, Any]) -> None:
+    found = found["metrics_are_exact"]
+    np.testing.assert_allclose(found["predicted"], found["features"], rtol=1e-6)
+
+
+def test_a_number_of_steps_is_kept_to(found: dict[str, Any]) -> None:
+    found = found["steps_are_kept_to"]
+    assert found["updates"][0] == 3 * 7
+    assert found["history"]["count"] == [7] * 3
+    assert found["history"]["val_count"] == [5] * 3
+
+
+def test_a_callback_can_stop_the_training_in_mid_epoch(found: dict[str, Any]) -> None:
+    before, after = found["steps_are_kept_to"]["updates"]
+    assert after - before == EXAMPLES + 1
+
+
+def test_steps_may_tell_something_of_their_own(found: dict[str, Any]) -> None:
+    history = found["own_steps"]["history"]
+    assert history.keys() == {"largest", "loss"}
+    # It is that of the newest step, and a step that found no data has none.
+    assert all(0 < largest < 1 for largest in history["largest"])
+
+
+def test_the_end_of_the_data_is_no_reason_to_warn(found: dict[str, Any]) -> None:
+    assert not [text for text in found["warnings"] if "ran out of data" in text]
+
+
+@pytest.mark.parametrize(
+    ("field", "received"),
+    [
+        ("steps_per_execution", "2"),
+        ("jit_compile", "True"),
+        ("run_eagerly", "True"),
+        ("gradient_accumulation_steps", "2"),
+        ("data of fit and evaluate", "'ndarray'"),
+    ],
+)
+def test_what_the_workers_cannot_do_is_refused(
+    found: dict[str, Any], field: str, received: str
+) -> None:
+    error = found["refusals"][field.partition(" ")[0]]
+    assert error.startswith(f"UsageError: {field}: received {received}; accepted: ")
+    assert "\n" not in error
+
+
+def test_partitions_are_refused(tmp_path: Path) -> None:
+    ended = launch(
+        tmp_path, *JOB, PROGRAM, *directories(tmp_path), "--variable_partitions=2", deadline=60
+    )
+    assert ended.code == 2
+    assert "error: --variable_partitions: received 2; accepted: 1 with Keras 3" in ended.output
+    assert "TF_USE_LEGACY_KERAS=1" in ended.output
+
+
+def test_a_job_that_left_in_mid_epoch_goes_on_with_the_rest(tmp_path: Path) -> None:
+    flags = ["--shuffle", "--examples=301", "--batch_size=2", "--save_steps=5", "--validate"]
+    command = [*JOB, PROGRAM, *flags, f"--output_dir={tmp_path / 'output'}"]
+
+    def leave(processes: Processes) -> None:
+        os.kill(processes["tfdist"].pid, signal.SIGTERM)
+
+    run = [
+        sys.executable,
+        "-m",
+        "tfdist.cli",
+        "run",
+        *command,
+        f"--result_dir={tmp_path / '1/result'}",
+    ]
+    strike = OnceSaved(tmp_path, 4, leave)
+    first = run_by_hand(tmp_path, {"tfdist": (run, {})}, deadline=90, watch=strike)["tfdist"]
+    assert first.code == EXIT_PREEMPTED, first.output
+    match = re.search(r"saved after step (\d+) of epoch 1", first.output)
+    assert match, first.output
+
+    second = launch(
+        tmp_path, *command, f"--result_dir={tmp_path / '2/result'}", "--epochs=3", deadline=90
+    )
+    assert second.code == 0, second.output
+    assert f"going on after step {match[1]} of epoch 1 of 3" in second.output
+
+    (before,) = results(tmp_path / "1").values()
+    (after,) = results(tmp_path / "2").values()
+    assert before["counts"].shape == (1, 301)
+    assert after["counts"].shape == (3, 301)
+    assert 0 < before["counts"].sum() < 301
+    np.testing.assert_array_equal(before["counts"][0] + after["counts"][0], 1)
+    np.testing.assert_array_equal(after["counts"][1:], 1)
+    np.testing.assert_array_equal(after["val_seen"], 11)
+    # The workers have 101, 100 and 100 examples.
+    assert after["steps"] == 3 * (51 + 50 + 50)
+
+    saved = OutputDirectory(str(tmp_path / "output")).saved_model / "model.keras"
+    model = tf.keras.models.load_model(saved, compile=False)
+    weights = np.concatenate([weight.flatten() for weight in model.get_weights()])
+    np.testing.assert_array_equal(weights, after["weights"])
+
+
+def assignments(function: Any) -> list[str]:
+    """The types of the operations in `function` that write to variables."""
+    operations = tf.function(function).get_concrete_function().graph.get_operations()
+    return [operation.type for operation in operations if operation.type.startswith("Assign")]
+
+
+def test_upstream_an_addition_is_still_not_atomic() -> None:
+    variable = tf.keras.Variable(0.0)
+    assert assignments(lambda: variable.assign_add(1.0)) == ["AssignVariableOp"]
+
+
+def test_sums_are_added_and_nothing_else_is() -> None:
+    from tfdist.strategies.keras3_coordinated import add_atomically
+
+    scalar, matrix = tf.keras.Variable(0.0), tf.keras.Variable(tf.zeros([3, 3]))
+    other, count = tf.keras.Variable(1.0), tf.keras.Variable(0, dtype="int64")
+    add_atomically([scalar, matrix, other, count])
+    add, assign = ["AssignAddVariableOp"], ["AssignVariableOp"]
+    assert assignments(lambda: scalar.assign_add(1.0)) == add
+    assert assignments(lambda: scalar.assign(2.0 + scalar)) == add
+    assert assignments(lambda: matrix.assign(matrix + 1.0)) == add
+    assert assignments(lambda: count.assign_add(1)) == add
+    assert assignments(lambda: scalar.assign(other + 1.0)) == assign
+    assert assignments(lambda: scalar.assign(tf.maximum(scalar, 1.0))) == assign
+    assert assignments(lambda: scalar.assign(0.5 * scalar + 1.0)) == assign
+    assert assignments(lambda: scalar.assign(0.0)) == assign
+    scalar.assign_add(3.0)
+    assert scalar.numpy() == 3.0
+
+
+def test_no_addition_is_lost_among_threads() -> None:
+    from tfdist.strategies.keras3_coordinated import add_atomically
+
+    total, matrix = tf.keras.Variable(0.0), tf.keras.Variable(tf.zeros([2, 2]))
+    add_atomically([total, matrix])
+
+    @tf.function
+    def add() -> None:
+        total.assign_add(1.0)
+        matrix.assign(matrix + 2.0)
+
+    def add_often() -> None:
+        for _ in range(200):
+            add()
+
+    threads = [threading.Thread(target=add_often) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert total.numpy() == 4 * 200
+    np.testing.assert_array_equal(matrix.numpy(), 2 * 4 * 200)
