@@ -31,6 +31,7 @@ class Case:
     Attributes:
       optimizer: the name of its class.
       options: of the optimizer.
+      warms_up: whether the learning rate grows for three steps, and then falls.
       batch_norm: whether there is a BatchNormalization.
       examples: of an epoch; where they do not divide, replicas get unlike batches.
       named_inputs: whether the inputs are a dictionary.
@@ -43,6 +44,7 @@ class Case:
 
     optimizer: str = "SGD"
     options: tuple[tuple[str, Any], ...] = ()
+    warms_up: bool = False
     batch_norm: bool = False
     examples: int = EXAMPLES
     named_inputs: bool = False
@@ -60,6 +62,7 @@ CASES = {
     "adam": Case("Adam"),
     "momentum_clipnorm": Case(options=(*_MOMENTUM, ("clipnorm", 0.1))),
     "adam_global_clipnorm": Case("Adam", (("global_clipnorm", 0.1),)),
+    "warms_up": Case(options=_MOMENTUM, warms_up=True),
     "named_inputs": Case(named_inputs=True),
     "sample_weights": Case(sample_weights=True),
     "repeats": Case(repeats=True),
@@ -94,7 +97,12 @@ def build(job: tfdist.Job, case: Case) -> tf.keras.Model:
         if isinstance(layer, tf.keras.layers.Dense):
             shapes = [weight.shape for weight in layer.get_weights()]
             layer.set_weights([random.normal(size=shape, scale=0.5) for shape in shapes])
-    optimizer = getattr(tf.keras.optimizers, case.optimizer)(0.05, **dict(case.options))
+    rate: Any = 0.05
+    if case.warms_up:
+        rate = tf.keras.optimizers.schedules.CosineDecay(
+            0.01, decay_steps=3, warmup_target=rate, warmup_steps=3
+        )
+    optimizer = getattr(tf.keras.optimizers, case.optimizer)(rate, **dict(case.options))
     model.compile(
         optimizer=job.optimizer(optimizer),
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),

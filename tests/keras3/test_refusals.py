@@ -77,3 +77,23 @@ def test_an_optimizer_of_another_keras() -> None:
 
     with pytest.raises(UsageError, match="Import both from keras"):
         versions.check_same_keras(compiled(), tf_keras.optimizers.SGD())
+
+
+@pytest.mark.parametrize(
+    ("wraps", "received"), [(True, r"hvd\.DistributedOptimizer"), (False, "SGD as it is")]
+)
+def test_horovod_with_an_optimizer_whose_gradients_are_not_reduced(
+    tmp_path: Path, tiny: TinyTraining, wraps: bool, received: str
+) -> None:
+    import horovod.tensorflow as hvd
+
+    from tfdist import job as jobs
+    from tfdist.flags import JobFlags
+
+    job = jobs.create(JobFlags(strategy="horovod"), {})
+    optimizer = tf.keras.optimizers.SGD(0.1)
+    model = compiled(optimizer=hvd.DistributedOptimizer(optimizer) if wraps else optimizer)
+    with pytest.raises(UsageError, match=received):
+        job.check(model)
+
+    job.check(compiled(optimizer=job.optimizer(tf.keras.optimizers.SGD(0.1))))

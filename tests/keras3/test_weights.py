@@ -13,7 +13,7 @@ import pytest
 from tests.cluster.processes import run_by_hand
 from tests.keras3.program import CASES, EXAMPLES
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = pytest.mark.timeout(300)
 
 PROGRAM = str(Path(__file__).with_name("program.py"))
 

@@ -19,10 +19,11 @@ import tensorflow as tf
 from tfdist import compat, versions
 from tfdist import horovod_rendezvous as rendezvous
 from tfdist.cluster import host_and_port
+from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
+from tfdist.strategies import keras3
 from tfdist.strategies.collectives import by_dtype
 from tfdist.strategies.devices import check_one_gpu, use_devices
-from tfdist.strategies.keras3 import applies
 from tfdist.strategies.local_sgd import outer_steps
 from tfdist.strategies.ranks import Ranks
 from tfdist.strategies.session_contract import NOT_WRAPPED
@@ -57,9 +58,25 @@ class Horovod(Ranks):
         compression = hvd.Compression.fp16 if self._options.gradient_dtype else hvd.Compression.none
         if compat.is_keras_3(optimizer):
             # Horovod's own wrapper of such an optimizer reduces nothing, and does not say so.
-            return applies(optimizer, partial(_averages, compression=compression))
+            return keras3.applies(optimizer, partial(_averages, compression=compression))
         wrap = partial(hvd.DistributedOptimizer, compression=compression)
         return distributed(optimizer, wrap) if self.for_estimators else wrap(optimizer)
+
+    def check(self, model: tf.keras.Model) -> None:
+        super().check(model)
+        optimizer = model.optimizer
+        if self.local or not compat.is_keras_3(model) or keras3.is_wrapped(optimizer):
+            return
+        is_horovods = type(optimizer).__module__.startswith("horovod.")
+        raise UsageError(
+            "optimizer",
+            received="that of hvd.DistributedOptimizer, which reduces no gradients of Keras 3"
+            if is_horovods
+            else f"{type(optimizer).__name__} as it is, whose gradients are not reduced",
+            accepted="what job.optimizer returns, under horovod with Keras 3",
+            remedy="Give model.compile job.optimizer(optimizer); for float16 that of a "
+            "LossScaleOptimizer.",
+        )
 
     def session_hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
         return [_broadcast_hook(self)]
@@ -92,6 +109,8 @@ class Horovod(Ranks):
             os.environ[_GLOO_TIMEOUT] = str(math.ceil(self.heartbeat_timeout))
         hvd.init()
         self._set_up_ranks(_Collectives(), outer_steps(options))
+        if compat.is_keras_3(tf.keras.Model) and not self.is_chief:
+            keras3.leave_saving_to_the_chief()
         use_devices(options.num_gpus, local_rank=hvd.local_rank())
         self.strategy = tf.distribute.get_strategy()
 

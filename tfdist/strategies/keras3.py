@@ -126,6 +126,27 @@ def check(model: Any, strategy: str) -> None:
         )
 
 
+def leave_saving_to_the_chief() -> None:
+    """Lets `ModelCheckpoint` and `BackupAndRestore` of Keras 3 write nothing in this task.
+
+    They know of no other task, and all would write into the same files. All restore from them.
+    """
+    callbacks = tf.keras.callbacks
+    for kind, method in (
+        (callbacks.ModelCheckpoint, "_save_model"),
+        (callbacks.BackupAndRestore, "_save_model"),
+        # Where it removes what it has saved.
+        (callbacks.BackupAndRestore, "on_train_end"),
+    ):
+        if not hasattr(kind, method):
+            raise AttributeError(f"{kind.__name__} of this Keras has no {method} to leave out.")
+        setattr(kind, method, _do_nothing)
+
+
+def _do_nothing(callback: Any, *arguments: Any, **options: Any) -> None:
+    pass
+
+
 class Statistics(tf.keras.callbacks.Callback):
     """Keeps what is not trained right over the replicas, such as moving statistics.
 

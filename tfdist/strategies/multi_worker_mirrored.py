@@ -17,7 +17,7 @@ from tfdist.strategies.base import DatasetFunction
 from tfdist.strategies.datasets import TakesShards
 from tfdist.strategies.devices import use_devices
 from tfdist.strategies.gradient_dtype import summed_in
-from tfdist.strategies.keras3 import ReducesForKeras3
+from tfdist.strategies.keras3 import ReducesForKeras3, leave_saving_to_the_chief
 from tfdist.strategies.replicas import Replicas
 from tfdist.strategies.sync_on_read import averaged_at_once
 
@@ -57,6 +57,8 @@ class MultiWorkerMirrored(Replicas):
 
     def _set_up(self, options: JobFlags) -> None:
         self._agreements = 0
+        if compat.is_keras_3(tf.keras.Model) and not self.is_chief:
+            leave_saving_to_the_chief()
         implementation = (options.all_reduce or "auto").upper()
         trainers = self.cluster.trainers
         place = self.cluster.place_on_host(self.task, trainers) if trainers else (0, 1)
