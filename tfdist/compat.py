@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -61,25 +60,6 @@ def as_tensorflow(variables: Iterable[Any]) -> list[tf.Variable]:
         variable.value if isinstance(getattr(type(variable), "value", None), property) else variable
         for variable in variables
     ]
-
-
-def add_by_one_operation(variables: Iterable[Any]) -> None:
-    """Lets `assign_add` of variables of Keras 3 be that of the `tf.Variable` within them.
-
-    Keras 3 reads, adds and assigns. Where others add at the same time that loses what they add, and
-    where an assignment sums what the replicas assign it counts the old value for each of them. To
-    be called before a function that adds is traced.
-    """
-    for variable in variables:
-        (within,) = as_tensorflow([variable])
-        if within is not variable:
-            variable.assign_add = partial(_add, within)
-
-
-def _add(variable: tf.Variable, value: Any) -> Any:
-    import tensorflow as tf
-
-    return variable.assign_add(tf.cast(value, variable.dtype))
 
 
 def metric_variables(model: Any) -> list[Any]:

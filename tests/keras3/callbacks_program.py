@@ -1,6 +1,7 @@
 """A training with Keras's own callbacks in one shared directory, and none of tfdist's.
 
-The chief fails when it has saved the epoch `--fail_in_epoch`; what each task has at the end is written.
+The chief fails when it has saved the epoch `--fail_in_epoch`. What each task has at the end is
+written.
 """
 
 from __future__ import annotations

@@ -24,13 +24,13 @@ from tests.cluster.processes import (
     results,
     run_by_hand,
 )
-from tests.keras3.parameter_server_program import EXAMPLES
 from tfdist.output_directory import OutputDirectory
 from tfdist.preemption import EXIT_PREEMPTED
 
 pytestmark = pytest.mark.timeout(240)
 
 CASES = str(Path(__file__).with_name("parameter_server_program.py"))
+EXAMPLES = 90  # as in the program
 JOB = ["--strategy=parameter_server", "--ps=2", "--workers=3"]
 
 
@@ -172,11 +172,11 @@ def test_upstream_an_addition_is_still_not_atomic() -> None:
 
 
 def test_sums_are_added_and_nothing_else_is() -> None:
-    from tfdist.strategies.keras3_coordinated import add_atomically
+    from tfdist.strategies.keras3_sums import add_in_one_operation
 
     scalar, matrix = tf.keras.Variable(0.0), tf.keras.Variable(tf.zeros([3, 3]))
     other, count = tf.keras.Variable(1.0), tf.keras.Variable(0, dtype="int64")
-    add_atomically([scalar, matrix, other, count])
+    add_in_one_operation([scalar, matrix, other, count])
     add, assign = ["AssignAddVariableOp"], ["AssignVariableOp"]
     assert assignments(lambda: scalar.assign_add(1.0)) == add
     assert assignments(lambda: scalar.assign(2.0 + scalar)) == add
@@ -191,10 +191,10 @@ def test_sums_are_added_and_nothing_else_is() -> None:
 
 
 def test_no_addition_is_lost_among_threads() -> None:
-    from tfdist.strategies.keras3_coordinated import add_atomically
+    from tfdist.strategies.keras3_sums import add_in_one_operation
 
     total, matrix = tf.keras.Variable(0.0), tf.keras.Variable(tf.zeros([2, 2]))
-    add_atomically([total, matrix])
+    add_in_one_operation([total, matrix])
 
     @tf.function
     def add() -> None:

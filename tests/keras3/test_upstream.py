@@ -154,7 +154,7 @@ def test_central_storage_takes_no_moving_statistics() -> None:
 
 
 def test_adding_to_a_variable_is_not_one_operation() -> None:
-    """The cure is `compat.add_by_one_operation`."""
+    """The cure is `keras3_sums.add_in_one_operation`."""
     lines = run(
         "import tensorflow as tf",
         """

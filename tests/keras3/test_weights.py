@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.cluster.processes import run_by_hand
-from tests.keras3.program import CASES, EXAMPLES
+from tests.keras3.cases import CASES, EXAMPLES
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.strategies import datasets
 from tfdist.strategies.in_graph import InGraph
+from tfdist.strategies.keras3_sums import add_in_one_operation
 
 _UNSAID = tf.VariableAggregation.NONE
 
@@ -81,7 +82,8 @@ class _AddingMetrics(tf.keras.callbacks.Callback):
     """Lets the metrics of Keras 3 count the sum over the replicas once."""
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        compat.add_by_one_operation(compat.metric_variables(self.model))
+        if compat.is_keras_3(self.model):
+            add_in_one_operation(compat.metric_variables(self.model))
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         self.on_train_begin()

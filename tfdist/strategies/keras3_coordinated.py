@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -28,6 +28,7 @@ from tfdist.strategies.epoch_coordinator import (
     EpochCoordinator,
     PassesShards,
 )
+from tfdist.strategies.keras3_sums import add_in_one_operation
 
 
 class _Steps:
@@ -66,7 +67,7 @@ def _makes_steps(make: Callable[..., None], function: str, step: str) -> Callabl
         own = getattr(model, function)
         if isinstance(model.distribute_strategy, PassesShards) and not isinstance(own, _Steps):
             _check(model)
-            add_atomically(_variables(model))
+            add_in_one_operation(_variables(model))
             setattr(model, function, _Steps(model, getattr(model, step), own))
 
     return call
@@ -149,39 +150,6 @@ def _check(model: Any) -> None:
 def _variables(model: Any) -> list[Any]:
     of_optimizer = model.optimizer.variables if model.optimizer is not None else []
     return [*model.variables, *model.metrics_variables, *of_optimizer]
-
-
-def add_atomically(variables: Iterable[Any]) -> None:
-    """Lets these variables of Keras 3 add up what all workers add at the same time.
-
-    Keras 3 adds by reading, adding and assigning, `assign_add` included; what another worker adds
-    meanwhile is lost. In functions that are traced from now on the assignment of such a sum is
-    TensorFlow's `assign_add`, which loses nothing.
-    """
-    for variable in variables:
-        variable._direct_assign = functools.partial(_assign, variable._value)
-
-
-def _assign(variable: tf.Variable, value: Any) -> None:
-    value = tf.cast(value, variable.dtype)
-    added = _added(variable, value)
-    if added is None:
-        variable.assign(value)
-    else:
-        variable.assign_add(tf.broadcast_to(added, variable.shape))
-
-
-def _added(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor | None:
-    """The other summand where `value` is a sum of the variable's value and another."""
-    if not tf.is_symbolic_tensor(value) or value.op.type != "AddV2":
-        return None
-    handle = value.graph.capture(variable.handle)
-    first, second = value.op.inputs
-    for summand, other in ((first, second), (second, first)):
-        read = summand.op
-        if read.type == "ReadVariableOp" and read.inputs[0] is handle:
-            return other
-    return None
 
 
 keras.Model.make_train_function = _makes_steps(

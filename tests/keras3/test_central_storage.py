@@ -1,0 +1,64 @@
+"""Metrics under `central_storage`, whose replicas share each variable and assign sums to it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.timeout(120)
+
+_SCRIPT = """
+import json
+import sys
+
+import numpy as np
+import tfdist.job
+import tensorflow as tf
+from tfdist.flags import JobFlags
+
+devices = int(sys.argv[1])
+name = "central_storage" if devices > 1 else "one_device"
+job = tfdist.job.create(
+    JobFlags(strategy=name, num_cpu_devices=devices if devices > 1 else None), {}
+)
+labels = (np.arange(40) % 3 == 0).astype("float32")[:, None]
+features = np.linspace(0.0, 1.0, 40, dtype="float32")[:, None]
+
+with job.scope():
+    layer = tf.keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")
+    model = tf.keras.Sequential([tf.keras.layers.Input([1]), layer])
+    metrics = [tf.keras.metrics.Precision(0.6, name="precision"), "mae"]
+    model.compile(job.optimizer(tf.keras.optimizers.SGD(0.0)), "mse", metrics=metrics)
+
+def data(context):
+    dataset = tf.data.Dataset.from_tensor_slices((features, labels))
+    return dataset.batch(8 // job.num_replicas)
+
+history = model.fit(
+    job.dataset(data),
+    epochs=2,
+    validation_data=job.eval_dataset(data),
+    callbacks=job.engine_callbacks(),
+    verbose=0,
+)
+print(json.dumps({"evaluated": job.evaluate(model, data), **history.history}))
+"""
+
+
+def metrics(devices: int) -> dict[str, object]:
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT, str(devices)], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_metrics_are_those_of_one_device() -> None:
+    one, two = metrics(1), metrics(2)
+    assert one.keys() == two.keys() >= {"loss", "mae", "precision", "val_precision"}
+    for name, values in one.items():
+        assert two[name] == pytest.approx(values, rel=1e-5), name
