@@ -1,26 +1,30 @@
-# Sourced by the other scripts. `make_environment EXTRAS` makes .venv with tfdist and its extras, and
-# puts it on PATH; of no cost where it is there already and nothing that it is made from has changed.
+# Sourced by the other scripts. `make_environment EXTRAS [TENSORFLOW]` makes an environment with
+# tfdist, its extras and what constraints/tf-TENSORFLOW.txt names, and puts it on PATH: .venv for
+# 2.15, which is the default, else .venv-tf-TENSORFLOW. Of no cost where it is there already and
+# nothing that it is made from has changed.
 
 make_environment() {
-    local extras=$1 python=${PYTHON:-python3.11} stamp
-    stamp=".venv/.made-of-$(cat pyproject.toml constraints/tf-2.15.txt | cksum | tr -d ' ')"
-    if [ ! -x .venv/bin/pip ]; then
+    local extras=$1 tensorflow=${2:-2.15} python=${PYTHON:-python3.11} venv=.venv constraints stamp
+    [ "$tensorflow" = 2.15 ] || venv=.venv-tf-$tensorflow
+    constraints=constraints/tf-$tensorflow.txt
+    stamp="$venv/.made-of-$(cat pyproject.toml "$constraints" | cksum | tr -d ' ')"
+    if [ ! -x "$venv/bin/pip" ]; then
         if ! "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
             echo "PYTHON: received '$python'; accepted: a Python 3.11. Install it, or set PYTHON to its path." >&2
             exit 2
         fi
-        "$python" -m venv .venv
+        "$python" -m venv "$venv"
     fi
     local missing="" extra
     for extra in ${extras//,/ }; do
         grep -qx "$extra" "$stamp" 2>/dev/null || missing=yes
     done
     if [ -n "$missing" ]; then
-        echo "Installing tfdist[$extras] into .venv (TensorFlow is about 500 MB)"
+        echo "Installing tfdist[$extras] into $venv (TensorFlow is about 500 MB)"
         # Most of TensorFlow's modules are never imported: Python compiles those that are.
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
-            --constraint constraints/tf-2.15.txt --editable ".[$extras]"
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile \
+            --constraint "$constraints" --editable ".[$extras]"
         tr ',' '\n' <<< "$extras" >> "$stamp"
     fi
-    export PATH="$PWD/.venv/bin:$PATH"
+    export PATH="$PWD/$venv/bin:$PATH"
 }

@@ -1,4 +1,7 @@
-"""What several tests share: TF_CONFIG as text, and a training small enough to run in a moment."""
+"""What several tests share: TF_CONFIG as text, and a training small enough to run in a moment.
+
+Also, which of the tests there are with the TensorFlow that is installed.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import resource
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +24,63 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from tfdist.strategies.base import Job
+
+TESTS = Path(__file__).parent
+
+# What may be different with another TensorFlow and another Keras, beside keras3/. All other tests
+# are for TensorFlow 2.15 alone: of Estimators, of Keras 2, and of what neither has to do with.
+OF_EVERY_TENSORFLOW = {
+    "test_callbacks.py",
+    "test_checkpoint_files.py",
+    "test_data_augmentation.py",
+    "test_data_cifar10.py",
+    "test_data_records.py",
+    "test_evaluation.py",
+    "test_local_sgd.py",
+    "test_redealt.py",
+    "test_resume.py",
+    "cluster/test_counts.py",
+    "cluster/test_digits.py",
+    "cluster/test_lost_worker.py",
+    "cluster/test_resume.py",
+    "cluster/test_sync_period.py",
+    "cluster/test_weights.py",
+}
+
+
+def tensorflow_version() -> tuple[int, int]:
+    """Of the TensorFlow that is installed, which is not imported for it."""
+    major, minor = version("tensorflow").split(".")[:2]
+    return int(major), int(minor)
+
+
+def keras_is_3() -> bool:
+    """Whether `tf.keras` is Keras 3, told as TensorFlow tells it."""
+    is_legacy = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
+    return tensorflow_version() >= (2, 16) and not is_legacy
+
+
+class Elsewhere(pytest.Module):
+    """A file of tests that are not for this TensorFlow or Keras: it is not even imported."""
+
+    def collect(self) -> list[pytest.Item]:
+        return []
+
+
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> pytest.Module | None:
+    path = module_path.relative_to(TESTS)
+    if path.parts[0] == "keras3":
+        is_here = keras_is_3()
+    else:
+        is_here = tensorflow_version() < (2, 16) or path.as_posix() in OF_EVERY_TENSORFLOW
+    return None if is_here else Elsewhere.from_parent(parent, path=module_path)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if "horovod" in item.nodeid:
+        item.add_marker("horovod")
 
 
 def tf_config(task_type: str, index: Any, **jobs: Any) -> str:

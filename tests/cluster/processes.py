@@ -28,13 +28,23 @@ from tfdist.launch.forkserver import NAME, ForkServer
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = str(Path(__file__).with_name("program.py"))
+LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 
 # By the name of each task, its command and its environment.
 Tasks = dict[str, tuple[Sequence[str], Mapping[str, str]]]
 Processes = Mapping[str, "subprocess.Popen[str] | Copy"]
 
 # What a copy of it need not import any more.
-_PRELOAD = ("tensorflow", "tfdist.callbacks", "tfdist.estimator", "tfdist.strategies.horovod")
+_PRELOAD = (
+    "tensorflow",
+    "tfdist.callbacks",
+    "tfdist.cli",
+    "tfdist.estimator",
+    "tfdist.launch.local",
+    "tfdist.strategies.horovod",
+)
+
+_TFDIST = [sys.executable, "-m", "tfdist.cli"]
 
 _INHERITED = {
     name: value
@@ -117,8 +127,8 @@ def run_by_hand(
       directory: where the tasks' output goes.
       tasks: command and environment of each task.
       deadline: seconds; a task that is still running then is killed, which its code shows.
-      copies: whether Python scripts run in copies of a process that has TensorFlow imported; else
-        each is a new process, as a person's are.
+      copies: whether Python scripts and `tfdist` run in copies of a process that has TensorFlow
+        imported, and the tasks that it starts, too; else each is a new process, as a person's are.
       watch: called again and again meanwhile, with the processes and their output files.
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -128,6 +138,8 @@ def run_by_hand(
     try:
         for name, (command, environment) in tasks.items():
             with paths[name].open("w") as output:
+                if copies and [*command[:3]] == _TFDIST:
+                    command = [sys.executable, LAUNCHER, *command[3:]]
                 is_script = command[0] == sys.executable and command[1].endswith(".py")
                 begin = copy if copies and is_script else start
                 processes[name] = begin(command, environment, output)
@@ -169,10 +181,10 @@ def by_tf_config(cluster: Cluster, arguments: Sequence[str], *more: Task) -> Tas
     }
 
 
-def launch(directory: Path, *arguments: str, deadline: float) -> Ended:
-    """`tfdist run` with these arguments, to its end."""
-    command = [sys.executable, "-m", "tfdist.cli", "run", *arguments]
-    return run_by_hand(directory, {"tfdist": (command, {})}, deadline=deadline)["tfdist"]
+def launch(directory: Path, *arguments: str, deadline: float, copies: bool = True) -> Ended:
+    """`tfdist run` with these arguments, to its end; `copies` as for `run_by_hand`."""
+    job: Tasks = {"tfdist": ([*_TFDIST, "run", *arguments], {})}
+    return run_by_hand(directory, job, deadline=deadline, copies=copies)["tfdist"]
 
 
 def directories(path: Path) -> list[str]:

@@ -29,9 +29,10 @@ from tfdist.launch.local import hold_ports
 pytestmark = pytest.mark.timeout(150)
 
 Told = Callable[..., processes.Tasks]
+Start = Callable[..., dict[str, processes.Ended]]
 EVALUATOR = Task("evaluator", 0)
 
-# As a person starts them.
+# As a person starts them; one job of each kind, because to import TensorFlow takes longest.
 run_new_by_hand = partial(run_by_hand, copies=False)
 
 
@@ -48,32 +49,38 @@ def check_parameter_server_job(path: Path, ended: dict[str, processes.Ended], le
     assert json.loads(lines[-1])["loss"] == pytest.approx(float(found["evaluated_loss"]), rel=1e-5)
 
 
-@pytest.mark.parametrize("told", [by_flags, by_tf_config])
-def test_parameter_servers_with_a_chief(tmp_path: Path, told: Told) -> None:
+@pytest.mark.parametrize(
+    ("told", "started"), [(by_flags, run_new_by_hand), (by_tf_config, run_by_hand)]
+)
+def test_parameter_servers_with_a_chief(tmp_path: Path, told: Told, started: Start) -> None:
     with hold_ports(4) as ports:
         cluster = cluster_of(ports, chief=1, workers=2, ps=1)
-        ended = run_new_by_hand(
+        ended = started(
             tmp_path / "logs", told(cluster, directories(tmp_path), EVALUATOR), deadline=90
         )
     check_parameter_server_job(tmp_path, ended, "chief:0")
 
 
-@pytest.mark.parametrize("told", [by_flags, by_tf_config])
-def test_parameter_servers_led_by_worker_0(tmp_path: Path, told: Told) -> None:
+@pytest.mark.parametrize(
+    ("told", "started"), [(by_flags, run_by_hand), (by_tf_config, run_new_by_hand)]
+)
+def test_parameter_servers_led_by_worker_0(tmp_path: Path, told: Told, started: Start) -> None:
     with hold_ports(4) as ports:
         cluster = cluster_of(ports, workers=2, ps=2)
         arguments = [*directories(tmp_path), "--variable_partitions=2", "--units=40000"]
-        ended = run_new_by_hand(tmp_path / "logs", told(cluster, arguments, EVALUATOR), deadline=90)
+        ended = started(tmp_path / "logs", told(cluster, arguments, EVALUATOR), deadline=90)
     check_parameter_server_job(tmp_path, ended, "worker:0")
     assert results(tmp_path)["worker-0"]["partitioned"]
 
 
-@pytest.mark.parametrize("told", [by_flags, by_tf_config])
-def test_all_reduce_with_a_chief(tmp_path: Path, told: Told) -> None:
+@pytest.mark.parametrize(
+    ("told", "started"), [(by_flags, run_new_by_hand), (by_tf_config, run_by_hand)]
+)
+def test_all_reduce_with_a_chief(tmp_path: Path, told: Told, started: Start) -> None:
     with hold_ports(2) as ports:
         cluster = cluster_of(ports, chief=1, workers=1)
         arguments = [*directories(tmp_path), "--all_reduce=ring"]
-        ended = run_new_by_hand(tmp_path / "logs", told(cluster, arguments, EVALUATOR), deadline=90)
+        ended = started(tmp_path / "logs", told(cluster, arguments, EVALUATOR), deadline=90)
     for name, task in ended.items():
         assert task.code == 0, f"{name}: {task.output}"
     chief, worker = results(tmp_path).values()
@@ -101,16 +108,18 @@ def test_the_older_dialect_calls_the_chief_master(tmp_path: Path) -> None:
             )
             for name in addresses
         }
-        ended = run_new_by_hand(tmp_path / "logs", tasks, deadline=90)
+        ended = run_by_hand(tmp_path / "logs", tasks, deadline=90)
     assert {name: task.code for name, task in ended.items()} == {"master:0": 0, "worker:0": 0}
     assert set(results(tmp_path)) == {"chief-0", "worker-0"}
 
 
-@pytest.mark.parametrize("told", [by_flags, by_tf_config])
-def test_horovod_from_a_cluster_description(tmp_path: Path, told: Told) -> None:
+@pytest.mark.parametrize(
+    ("told", "started"), [(by_flags, run_by_hand), (by_tf_config, run_new_by_hand)]
+)
+def test_horovod_from_a_cluster_description(tmp_path: Path, told: Told, started: Start) -> None:
     with hold_ports(2) as ports:
         arguments = [*directories(tmp_path), "--strategy=horovod"]
-        ended = run_new_by_hand(
+        ended = started(
             tmp_path / "logs", told(cluster_of(ports, workers=2), arguments), deadline=90
         )
     for name, task in ended.items():
@@ -130,7 +139,7 @@ def test_the_ranks_of_horovod_may_start_in_any_order(tmp_path: Path) -> None:
             f'until grep -q "waits for worker:0" {log}; do sleep 0.1; done; exec "$@"'
         )
         tasks["worker:0"] = (["sh", str(script), *tasks["worker:0"][0]], {})
-        ended = run_new_by_hand(tmp_path / "logs", tasks, deadline=90)
+        ended = run_by_hand(tmp_path / "logs", tasks, deadline=90)
     for name, task in ended.items():
         assert task.code == 0, f"{name}: {task.output}"
 
@@ -138,7 +147,7 @@ def test_the_ranks_of_horovod_may_start_in_any_order(tmp_path: Path) -> None:
 def test_ranks_start_equal_with_a_model_that_is_built_by_its_data(tmp_path: Path) -> None:
     with hold_ports(2) as ports:
         arguments = [*directories(tmp_path), "--strategy=horovod", "--noinput_layer"]
-        ended = run_new_by_hand(
+        ended = run_by_hand(
             tmp_path / "logs", by_flags(cluster_of(ports, workers=2), arguments), deadline=90
         )
     assert [task.code for task in ended.values()] == [0, 0]
@@ -149,7 +158,7 @@ def test_ranks_start_equal_with_a_model_that_is_built_by_its_data(tmp_path: Path
 def test_statistics_that_are_not_trained_are_averaged_over_the_ranks(tmp_path: Path) -> None:
     with hold_ports(2) as ports:
         arguments = [*directories(tmp_path), "--strategy=horovod", "--batch_norm"]
-        ended = run_new_by_hand(
+        ended = run_by_hand(
             tmp_path / "logs", by_flags(cluster_of(ports, workers=2), arguments), deadline=90
         )
     assert [task.code for task in ended.values()] == [0, 0]
@@ -176,7 +185,7 @@ def test_servers_end_with_a_chief_that_fails(tmp_path: Path) -> None:
     with hold_ports(3) as ports:
         cluster = cluster_of(ports, chief=1, workers=1, ps=1)
         arguments = [*directories(tmp_path), "--fail_in_epoch=1"]
-        ended = run_new_by_hand(tmp_path / "logs", by_flags(cluster, arguments), deadline=90)
+        ended = run_by_hand(tmp_path / "logs", by_flags(cluster, arguments), deadline=90)
     assert ended["chief:0"].code == 1
     assert "as it was asked to" in ended["chief:0"].output
     for name in ("worker:0", "ps:0"):
@@ -188,7 +197,7 @@ def test_only_the_chief_leaves_anything_in_the_output_directory(tmp_path: Path) 
     for strategy in ("multi_worker_mirrored", "horovod"):
         with hold_ports(2) as ports:
             arguments = [*directories(tmp_path), f"--strategy={strategy}"]
-            ended = run_new_by_hand(
+            ended = run_by_hand(
                 tmp_path / "logs", by_flags(cluster_of(ports, workers=2), arguments), deadline=90
             )
         assert [task.code for task in ended.values()] == [0, 0]

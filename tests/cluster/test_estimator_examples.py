@@ -20,8 +20,8 @@ pytestmark = pytest.mark.timeout(240)
 CIFAR10 = str(ROOT / "examples" / "cifar10_estimator_main.py")
 # What makes a small network of the tutorial's, for a few hundred steps on digits.
 SMALL = ["--num_layers=8", "--batch_norm_decay=0.9", "--nouse_flip_for_training"]
-SYNCHRONOUS = [*SMALL, "--train-steps=300", "--decay_epochs=11,13"]
-ASYNCHRONOUS = [*SMALL, "--train-steps=800", "--decay_epochs=15,18", "--learning-rate=0.05"]
+SYNCHRONOUS = [*SMALL, "--train-steps=200", "--decay_epochs=7,9"]
+ASYNCHRONOUS = [*SMALL, "--train-steps=500", "--decay_epochs=9,11", "--learning-rate=0.05"]
 
 
 @pytest.fixture(scope="module")
