@@ -32,6 +32,7 @@ TESTS = Path(__file__).parent
 OF_EVERY_TENSORFLOW = {
     "test_callbacks.py",
     "test_checkpoint_files.py",
+    "test_compat.py",
     "test_data_augmentation.py",
     "test_data_cifar10.py",
     "test_data_records.py",

@@ -1,0 +1,60 @@
+"""The trained model of Keras 3: for serving, and for `keras.models.load_model`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist import export
+from tfdist.output_directory import OutputDirectory
+
+FEATURES = np.linspace(0.0, 1.0, 12, dtype="float32").reshape(3, 4)
+
+
+def sequential() -> tf.keras.Model:
+    return tf.keras.Sequential([tf.keras.layers.Input([4]), tf.keras.layers.Dense(2)])
+
+
+def functional() -> tf.keras.Model:
+    inputs = {name: tf.keras.Input([4], name=name) for name in ("left", "right")}
+    outputs = tf.keras.layers.Dense(2)(tf.keras.layers.Add()(list(inputs.values())))
+    return tf.keras.Model(inputs, outputs)
+
+
+class OfTheUser(tf.keras.Model):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.dense = tf.keras.layers.Dense(2)
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return self.dense(inputs)
+
+
+@pytest.mark.parametrize("make", [sequential, functional, OfTheUser])
+def test_a_model_is_served_and_loaded(tmp_path: Path, make: Any) -> None:
+    model, output = make(), OutputDirectory(tmp_path)
+    model.compile("adam", "mse")
+    inputs: Any = FEATURES
+    if make is functional:
+        inputs = {"left": FEATURES, "right": FEATURES}
+    expected = model.predict(inputs, verbose=0)
+
+    export.export(model, output, writes=True)
+
+    archive = tf.saved_model.load(output.saved_model)
+    served = archive.serve(tf.nest.map_structure(tf.constant, inputs))
+    np.testing.assert_allclose(served, expected, rtol=1e-6)
+    loaded = tf.keras.models.load_model(
+        output.saved_model / export.KERAS_FILE, custom_objects={"OfTheUser": OfTheUser}
+    )
+    np.testing.assert_allclose(loaded.predict(inputs, verbose=0), expected, rtol=1e-6)
+
+
+def test_what_does_not_write_leaves_nothing(tmp_path: Path) -> None:
+    export.export(sequential(), OutputDirectory(tmp_path), writes=False)
+
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,67 @@
+"""Whichever Keras is installed, its objects tell it, and its variables are TensorFlow's."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import pytest
+import tensorflow as tf
+
+from tests.conftest import TinyTraining, keras_is_3
+from tfdist import compat
+
+
+def test_a_model_and_an_optimizer_tell_the_keras_that_made_them(tiny: TinyTraining) -> None:
+    model = tiny.model()
+    package = compat.keras_of(model).__name__
+
+    assert package == ("keras" if tf.keras.Model.__module__.startswith("keras.") else "tf_keras")
+    for made_by_keras in (model, model.optimizer, type(model)):
+        assert compat.keras_version(made_by_keras)[:2] == tuple(
+            map(int, version(package).split(".")[:2])
+        )
+        assert compat.is_keras_3(made_by_keras) == keras_is_3()
+
+
+def test_what_no_keras_has_made() -> None:
+    assert not compat.is_keras_3(tf.Variable(1.0))
+    with pytest.raises(TypeError, match="not made by Keras"):
+        compat.keras_version(object())
+
+
+def test_variables_are_those_of_tensorflow(tiny: TinyTraining) -> None:
+    model = tiny.model()
+    kernel, bias = compat.as_tensorflow(model.trainable_variables)
+
+    assert isinstance(kernel, tf.Variable)
+    assert isinstance(bias, tf.Variable)
+    bias.assign([1.0, 2.0, 3.0])
+    assert model.get_weights()[1].tolist() == [1.0, 2.0, 3.0]
+    assert compat.as_tensorflow([kernel])[0] is kernel
+
+
+def test_the_learning_rate_is_a_variable_unless_it_is_a_schedule() -> None:
+    optimizer = tf.keras.optimizers.SGD(0.5)
+    rate = compat.learning_rate_variable(optimizer)
+    assert rate is not None
+    rate.assign(0.25)
+    assert float(tf.convert_to_tensor(optimizer.learning_rate)) == 0.25
+
+    schedule = tf.keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.9)
+    scheduled = compat.learning_rate_variable(tf.keras.optimizers.SGD(schedule))
+    assert scheduled is None or not keras_is_3()
+
+
+def test_fit_starts_where_it_is_told_to_once(tiny: TinyTraining) -> None:
+    model = tiny.model()
+
+    class Starts(tf.keras.callbacks.Callback):
+        def on_train_begin(self, logs: object = None) -> None:
+            compat.set_start(self.model, 2, 0)
+
+        def on_train_end(self, logs: object = None) -> None:
+            compat.forget_start(self.model)
+
+    dataset = tiny.train_input(tf.distribute.InputContext())
+    assert model.fit(dataset, epochs=3, callbacks=[Starts()], verbose=0).epoch == [2]
+    assert model.fit(dataset, epochs=2, verbose=0).epoch == [0, 1]
