@@ -37,7 +37,6 @@ OF_EVERY_TENSORFLOW = {
     "test_data_cifar10.py",
     "test_data_records.py",
     "test_evaluation.py",
-    "test_local_sgd.py",
     "test_redealt.py",
     "test_resume.py",
     "cluster/test_counts.py",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tests.conftest import TinyTraining, file_size_limit, tf_config
+from tests.conftest import TinyTraining, file_size_limit, keras_is_3, tf_config
 from tfdist import checkpoints, evaluation
 from tfdist.checkpoints import Checkpointer, Position
 from tfdist.errors import OutputError, UsageError
@@ -106,8 +106,9 @@ def test_every_checkpoint_is_evaluated_the_last_one_too_and_the_mark_ends_it(
     assert len({line["loss"] for line in training.lines()}) == 4
     assert logs == training.expected(4)
     printed = capsys.readouterr()
+    names = ["accuracy", "loss"] if keras_is_3() else ["loss", "accuracy"]
     assert printed.out.splitlines() == [
-        f"epoch {line['epoch']}: loss {line['loss']:.4f}, accuracy {line['accuracy']:.4f}"
+        f"epoch {line['epoch']}: " + ", ".join(f"{name} {line[name]:.4f}" for name in names)
         for line in training.lines()
     ]
     assert f"evaluating the checkpoints in {training.output.checkpoints}\n" in printed.err

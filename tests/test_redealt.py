@@ -20,6 +20,8 @@ from tfdist.strategies.base import DatasetFunction
 from tfdist.strategies.datasets import count_batches
 from tfdist.strategies.redealt import Hand, Rest, deal, rest_of_epoch
 
+pytestmark = pytest.mark.horovod
+
 EXAMPLES = 50
 EPOCHS = 3
 STEPS = 17

@@ -9,13 +9,16 @@ import inspect
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
+import tensorflow as tf
 from tensorflow.python.data.ops import multi_device_iterator_ops
 from tensorflow.python.training import session_manager
 from tensorflow_estimator.python.estimator import keras_lib
 
 import tfdist.strategies.datasets  # noqa: F401
+from tests.conftest import TinyTraining
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -129,3 +132,10 @@ def test_every_task_saves_a_keras_models_first_weights() -> None:
     source = inspect.getsource(inspect.unwrap(keras_lib._save_first_checkpoint))
     assert "saver.save" in source
     assert "is_chief" not in source
+
+
+def test_keras_waits_for_no_steps_logs(tiny: TinyTraining, tmp_path: Path) -> None:
+    callbacks = tf.keras.callbacks.CallbackList(tiny.job().callbacks(str(tmp_path)))
+
+    assert callbacks._should_call_train_batch_hooks
+    assert callbacks._batch_hooks_support_tf_logs

@@ -57,7 +57,7 @@ class MultiWorkerMirrored(Replicas):
 
     def _set_up(self, options: JobFlags) -> None:
         self._agreements = 0
-        if compat.is_keras_3(tf.keras.Model) and not self.is_chief:
+        if compat.is_keras_3(tf.keras.Model) and self.cluster and self.task != self.cluster.leader:
             leave_saving_to_the_chief()
         implementation = (options.all_reduce or "auto").upper()
         trainers = self.cluster.trainers

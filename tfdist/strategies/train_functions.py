@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist import compat
+
 
 def after_skipping(model: tf.keras.Model, steps: int) -> Callable[[Any], Any]:
     """Keras's train function, whose first call reads over what so many steps have read."""
@@ -33,7 +35,7 @@ def after_skipping(model: tf.keras.Model, steps: int) -> Callable[[Any], Any]:
 def after_passing_over(model: tf.keras.Model, executions: int) -> Callable[[Any], Any]:
     """The train function, which does nothing in its first calls: so many of Keras 3's."""
     train, left = model.train_function, executions
-    logs = {name: float(value) for name, value in model.get_metrics_result().items()}
+    logs = compat.results(model)
 
     def train_after_passing_over(iterator: Any) -> Any:
         nonlocal left
