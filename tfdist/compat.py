@@ -93,6 +93,15 @@ def iterators_per_epoch(model: Any, steps: int) -> int:
     return 2 if is_keras_3(model) and steps >= 0 else 1
 
 
+def iterators_before(model: Any, epoch: int, steps: int) -> int:
+    """How many iterators `fit` has made before that of the epoch, which is counted from 0.
+
+    Outside of the scope of a strategy; `model` and `steps` are those of `iterators_per_epoch`.
+    """
+    # Keras 2 makes one at first that it does not use.
+    return epoch * iterators_per_epoch(model, steps) + (not is_keras_3(model))
+
+
 def set_start(model: Any, epoch: int, step: int) -> None:
     """Lets the `fit` that has just begun start with this epoch.
 

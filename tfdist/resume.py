@@ -150,7 +150,7 @@ class Resume(tf.keras.callbacks.Callback):
         is_same = dealt == (self._job.num_replicas, self._job.num_input_pipelines)
         start = position if is_same else position.dealt_anew()
         if start is not None and start.earlier:
-            self._rest = self._job.rest_of_epoch(start, self.params["steps"])
+            self._rest = self._job.rest_of_epoch(self.model, start, self.params["steps"])
         if start is None or (start.earlier and self._rest is None):
             if self._job.is_chief:
                 logging.warning(

@@ -80,12 +80,15 @@ class CallbackContract:
         """
         return nullcontext()
 
-    def rest_of_epoch(self, position: Position, usual_steps: int | None) -> Rest | None:
+    def rest_of_epoch(
+        self, model: tf.keras.Model, position: Position, usual_steps: int | None
+    ) -> Rest | None:
         """This task's part in what is left of an epoch that was dealt out otherwise before.
 
         Called in every task that trains; collective over them.
 
         Args:
+          model: the model that is trained.
           position: where the training stands, with the earlier parts of the epoch.
           usual_steps: the steps that Keras takes an epoch to have; None if unknown.
 

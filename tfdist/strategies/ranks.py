@@ -96,7 +96,9 @@ class Ranks(Job):
             self.local.begin()
         return Position.from_json(self.collectives.say(position.to_json()))
 
-    def rest_of_epoch(self, position: Position, usual_steps: int | None) -> Rest | None:
+    def rest_of_epoch(
+        self, model: tf.keras.Model, position: Position, usual_steps: int | None
+    ) -> Rest | None:
         # Where Keras reads less than all of the data for an epoch, they do not end with it.
         whole = [int(dataset.cardinality()) for dataset in self._local_datasets[-1:]]
         if self._dataset_fn is None or self.is_infinite or whole != [usual_steps]:
@@ -123,6 +125,7 @@ class Ranks(Job):
             ranks=own_ranks,
             rank=own_rank,
             usual_steps=whole[0],
+            iterators=compat.iterators_before(model, position.epoch, whole[0]),
         )
 
     def _distribute(self, dataset_fn: DatasetFunction, training: bool) -> tf.data.Dataset:

@@ -68,6 +68,7 @@ def rest_of_epoch(
     ranks: int,
     rank: int,
     usual_steps: int,
+    iterators: int,
 ) -> Rest:
     """What is left of an epoch for one of the ranks that go on with it.
 
@@ -79,10 +80,11 @@ def rest_of_epoch(
       ranks: how many ranks go on now.
       rank: which of them this is.
       usual_steps: the steps of an epoch of theirs.
+      iterators: how many over each of these shards Keras had made before it read this epoch.
     """
 
     def shard_in_epoch(index: int) -> tf.data.Dataset:
-        return _in_epoch(shard(index), position.epoch)
+        return _after_iterators(shard(index), iterators)
 
     hands = deal(counts, [*position.earlier, (ranks, 0)])
     longest = max(map(_size, hands))
@@ -129,12 +131,11 @@ def _part(hand: Hand, start: int, stop: int = sys.maxsize) -> Hand:
     return part
 
 
-def _in_epoch(dataset: tf.data.Dataset, epoch: int) -> tf.data.Dataset:
-    """`dataset`, shuffled as the job that it was dealt out to first has read it in that epoch."""
-    # Which had begun to read it once in each epoch before, once to count batches that are not known
-    # and once, in Keras, for nothing.
+def _after_iterators(dataset: tf.data.Dataset, iterators: int) -> tf.data.Dataset:
+    """`dataset`, shuffled as the job that it was dealt out to first has read it in its epoch."""
+    # That job had begun to read it once more to count batches that are not known.
     counted = int(dataset.cardinality()) == datasets.UNKNOWN
-    for _ in range(epoch + counted + 1):
+    for _ in range(iterators + counted):
         iter(dataset)
     return dataset
 
