@@ -223,7 +223,7 @@ def test_a_task_ends_with_its_launcher(tmp_path: Path) -> None:
         left = [psutil.Process(int(pid)) for pid in pids]
         assert all(map(is_alive, left))
         process.stdin.write("\n")
-    _, alive = psutil.wait_procs(left, timeout=5)
+    _, alive = psutil.wait_procs(left, timeout=30)
     assert not alive
 
 

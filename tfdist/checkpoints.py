@@ -20,7 +20,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import checkpoint_files
+from tfdist import checkpoint_files, compat
 from tfdist.errors import OutputError
 from tfdist.output_directory import (
     OutputDirectory,
@@ -224,7 +224,9 @@ def build(model: tf.keras.Model, element_spec: Any) -> None:
             return tf.zeros([size or 1 for size in spec.shape], spec.dtype)
 
         model(tf.nest.map_structure(example, inputs))
-    if model.built and hasattr(model.optimizer, "build"):
+    # Keras 3 has built it under a strategy, and would build one that scales the loss once more.
+    is_built = compat.is_keras_3(model) and getattr(model.optimizer, "built", True)
+    if model.built and not is_built and hasattr(model.optimizer, "build"):
         model.optimizer.build(model.trainable_variables)
 
 

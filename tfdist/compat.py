@@ -67,17 +67,9 @@ def metric_variables(model: Any) -> list[Any]:
     return [variable for metric in model.metrics for variable in metric.variables]
 
 
-def results(model: Any) -> dict[str, float]:
-    """The results of a compiled model's metrics; the loss alone where the others are not built."""
-    try:
-        return {name: float(value) for name, value in model.get_metrics_result().items()}
-    except ValueError:
-        return {"loss": 0.0}
-
-
 def learning_rate_variable(optimizer: Any) -> tf.Variable | None:
     """The variable that holds the learning rate; None where that is a schedule or a number."""
-    (rate,) = as_tensorflow([optimizer.learning_rate])
+    (rate,) = as_tensorflow([getattr(optimizer, "learning_rate", None)])
     return rate if hasattr(rate, "assign") else None
 
 

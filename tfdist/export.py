@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from tfdist import compat
 from tfdist.checkpoints import quiet_tensorflow
@@ -50,7 +51,11 @@ def _save_with_keras_3(model: Any, directory: Path, options: tf.saved_model.Save
         archive.write_out(str(directory), options=options, verbose=False)
     else:
         model.export(str(directory), verbose=False)
-    model.save(directory / KERAS_FILE, include_optimizer=False)
+    try:
+        model.save(directory / KERAS_FILE, include_optimizer=False)
+    except NotImplementedError as error:  # A layer that does not tell its configuration.
+        (directory / KERAS_FILE).unlink(missing_ok=True)
+        logging.warning("There is no %s for keras.models.load_model: %s", KERAS_FILE, error)
 
 
 def _save_with_keras_2(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from absl import logging
 
-from tfdist import checkpoints, compat, export, output_directory
+from tfdist import checkpoints, compat, export, output_directory, versions
 from tfdist.checkpoints import Position
 from tfdist.console import say
 from tfdist.output_directory import OutputDirectory
@@ -64,6 +64,10 @@ class Resume(tf.keras.callbacks.Callback):
         # The steps of the first epoch that only seem to be made, because Keras 3 begins with 0.
         self._passed_over = 0
         self._leaving = ExitStack()
+
+    def set_model(self, model: tf.keras.Model) -> None:
+        versions.check_is_of_tf_keras(model, tf.keras.Model)
+        super().set_model(model)
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         self._job.check(self.model)

@@ -257,6 +257,27 @@ def check_same_keras(model: Any, optimizer: Any) -> None:
         )
 
 
+def check_is_of_tf_keras(model: Any, model_class: type) -> None:
+    """Checks that a model is one of `tf.keras`, as the callbacks of tfdist are.
+
+    Args:
+      model: the model.
+      model_class: `tf.keras.Model`.
+
+    Raises:
+      UsageError: it comes from another Keras.
+    """
+    own, expected = compat.keras_of(model).__name__, compat.keras_of(model_class).__name__
+    if own != expected:
+        raise UsageError(
+            "model",
+            received=f"one of {own}",
+            accepted=f"one of tf.keras, which is {expected}",
+            remedy=f"Import it from tensorflow.keras; {LEGACY_VARIABLE}=1 in every task makes that "
+            "tf_keras.",
+        )
+
+
 def table(found: Installed) -> list[str]:
     """The table in lines of at most 100 columns, with the rows of `found` marked."""
     # The names are too long for one line, and have a place to break: multi_worker_, mirrored.

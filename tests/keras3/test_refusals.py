@@ -38,7 +38,6 @@ def test_options_of_compile(field: str, received: Any) -> None:
         {"clipnorm": 1.0},
         {"clipvalue": 1.0},
         {"global_clipnorm": 1.0},
-        {"gradient_accumulation_steps": 2},
     ],
     ids=str,
 )
@@ -48,6 +47,27 @@ def test_an_optimizer_that_must_be_given_to_the_job(options: dict[str, Any]) -> 
         keras3.check(compiled(optimizer=optimizer), "mirrored")
 
     keras3.check(compiled(optimizer=keras3.sums_first(optimizer)), "mirrored")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"gradient_accumulation_steps": 2}, {"use_ema": True, "ema_overwrite_frequency": 2}],
+    ids=str,
+)
+def test_an_optimizer_that_updates_in_some_steps_alone(options: dict[str, Any]) -> None:
+    optimizer = keras3.sums_first(tf.keras.optimizers.SGD(0.1, **options))
+    with pytest.raises(UsageError, match="accepted: None under mirrored"):
+        keras3.check(compiled(optimizer=optimizer), "mirrored")
+
+
+def test_a_model_of_another_keras(tmp_path: Path, tiny: TinyTraining) -> None:
+    import tf_keras
+
+    model = tf_keras.Sequential([tf_keras.layers.Input([4]), tf_keras.layers.Dense(3)])
+    model.compile("sgd", "mse")
+    job = tiny.job()
+    with pytest.raises(UsageError, match="TF_USE_LEGACY_KERAS=1"):
+        model.fit(job.dataset(tiny.train_input), callbacks=job.callbacks(str(tmp_path)), verbose=0)
 
 
 def test_loss_scaling_around_what_the_job_was_given() -> None:

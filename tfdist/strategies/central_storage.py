@@ -82,8 +82,15 @@ class _AddingMetrics(tf.keras.callbacks.Callback):
     """Lets the metrics of Keras 3 count the sum over the replicas once."""
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        if compat.is_keras_3(self.model):
-            add_in_one_operation(compat.metric_variables(self.model))
+        if self._changes_metrics():
+            self.model.make_train_function(force=True)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self.on_train_begin()
+        if self._changes_metrics():
+            self.model.make_test_function(force=True)
+
+    def _changes_metrics(self) -> bool:
+        """Whether functions that were traced before are of no use any more."""
+        if not compat.is_keras_3(self.model):
+            return False
+        return add_in_one_operation(compat.metric_variables(self.model))

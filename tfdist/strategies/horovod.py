@@ -65,7 +65,14 @@ class Horovod(Ranks):
     def check(self, model: tf.keras.Model) -> None:
         super().check(model)
         optimizer = model.optimizer
-        if self.local or not compat.is_keras_3(model) or keras3.is_wrapped(optimizer):
+        if self.local or not compat.is_keras_3(model):
+            return
+        keras3.check_optimizer(optimizer, self.name)
+        if model.jit_compile:
+            # What Keras chooses by itself where there is a GPU; Horovod is no part of XLA.
+            model.jit_compile = False
+            model.make_train_function(force=True)
+        if keras3.is_wrapped(optimizer):
             return
         is_horovods = type(optimizer).__module__.startswith("horovod.")
         raise UsageError(
@@ -138,7 +145,8 @@ def _averages(gradients: list[Any], variables: list[Any], *, compression: Any) -
     """The averages over the ranks; None where there is no gradient."""
     averages = list(gradients)
     dense = [place for place, grad in enumerate(gradients) if isinstance(grad, tf.Tensor)]
-    found = hvd.grouped_allreduce([gradients[place] for place in dense], compression=compression)
+    reduce = partial(hvd.grouped_allreduce, compression=compression)
+    found = by_dtype(reduce, [gradients[place] for place in dense])
     for place, average in zip(dense, found, strict=True):
         averages[place] = average
     for place, gradient in enumerate(gradients):

@@ -18,7 +18,9 @@ from tfdist import compat
 from tfdist.errors import UsageError
 
 # What an optimizer does with gradients before it sums them.
-_NEED_SUMS = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_accumulation_steps")
+_NEED_SUMS = ("clipnorm", "clipvalue", "global_clipnorm")
+# What it does in some steps alone, for which TensorFlow's strategies cannot leave a replica.
+_CONDITIONAL = ("gradient_accumulation_steps", "ema_overwrite_frequency")
 
 
 class ReducesForKeras3:
@@ -30,7 +32,8 @@ class ReducesForKeras3:
     """
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None) -> Any:
-        if isinstance(value, dict | list | tuple):
+        # Keras 3 says it so; of anything else, such as a sum, TensorFlow is to judge.
+        if isinstance(value, dict | list | tuple) and isinstance(reduce_op, str):
             return tf.nest.map_structure(
                 lambda part: self.experimental_local_results(part)[0],  # type: ignore[attr-defined]
                 value,
@@ -112,8 +115,9 @@ def check(model: Any, strategy: str) -> None:
                 remedy="Leave it out of model.compile, or train with tf_keras.",
             )
     optimizer = model.optimizer
+    check_optimizer(optimizer, strategy)
     needs_sums = hasattr(optimizer, "inner_optimizer") or any(
-        getattr(optimizer, name) is not None for name in _NEED_SUMS
+        getattr(optimizer, name, None) is not None for name in _NEED_SUMS
     )
     if needs_sums and not is_wrapped(optimizer):
         raise UsageError(
@@ -124,6 +128,31 @@ def check(model: Any, strategy: str) -> None:
             "over the replicas before they are clipped, accumulated or checked for overflow; for "
             "float16 that of a LossScaleOptimizer.",
         )
+
+
+def check_optimizer(optimizer: Any, strategy: str) -> None:
+    """Checks that an optimizer of Keras 3 is one that a strategy of several replicas can have.
+
+    Raises:
+      UsageError: Keras would fail in the first step, or apply the gradients several times.
+    """
+    if hasattr(optimizer, "optimizers"):
+        raise UsageError(
+            "optimizer",
+            received=type(optimizer).__name__,
+            accepted=f"one for all variables, under {strategy} with Keras 3",
+            remedy="Choose one optimizer.",
+        )
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    for name in _CONDITIONAL:
+        received = getattr(inner, name, None)
+        if received is not None:
+            raise UsageError(
+                name,
+                received=received,
+                accepted=f"None under {strategy} with Keras 3",
+                remedy="Leave it out of the optimizer, or train with tf_keras.",
+            )
 
 
 def leave_saving_to_the_chief() -> None:
@@ -167,11 +196,19 @@ class Statistics(tf.keras.callbacks.Callback):
         self._average = None if compat.is_keras_3(model) else lambda: None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        if compat.is_keras_3(self.model):
-            normalization = compat.keras_of(self.model).layers.BatchNormalization
-            for layer in self.model._flatten_layers():
-                if isinstance(layer, normalization) and "_moments" not in vars(layer):
-                    layer._moments = _moments_of_examples(layer)
+        if not compat.is_keras_3(self.model):
+            return
+        normalization = compat.keras_of(self.model).layers.BatchNormalization
+        layers = [
+            layer
+            for layer in self.model._flatten_layers()
+            if isinstance(layer, normalization) and "_moments" not in vars(layer)
+        ]
+        for layer in layers:
+            layer._moments = _moments_of_examples(layer)
+        if layers:
+            # A training before may have traced it.
+            self.model.make_train_function(force=True)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         self.average()

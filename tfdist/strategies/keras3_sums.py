@@ -16,16 +16,21 @@ from typing import Any
 import tensorflow as tf
 
 
-def add_in_one_operation(variables: Iterable[Any]) -> None:
+def add_in_one_operation(variables: Iterable[Any]) -> bool:
     """Lets the assignment of a sum with the variable's own value be TensorFlow's `assign_add`.
 
     It holds for functions that are traced from now on.
 
     Args:
       variables: Keras 3's.
+
+    Returns:
+      Whether it was otherwise for some of them.
     """
-    for variable in variables:
+    others = [variable for variable in variables if "_direct_assign" not in vars(variable)]
+    for variable in others:
         variable._direct_assign = partial(_assign, variable._value)
+    return bool(others)
 
 
 def _assign(variable: tf.Variable, value: Any) -> None:

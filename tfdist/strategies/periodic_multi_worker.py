@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
+from tfdist.strategies.base import Job
 from tfdist.strategies.collectives import TensorFlowCollectives
 from tfdist.strategies.local_sgd import outer_steps
 from tfdist.strategies.multi_worker_mirrored import MultiWorkerMirrored
@@ -14,6 +17,13 @@ from tfdist.strategies.ranks import Ranks
 
 class PeriodicMultiWorker(Ranks, MultiWorkerMirrored):
     """Every trainer with a model of its own; TensorFlow's collectives average the weights."""
+
+    def check(self, model: tf.keras.Model) -> None:
+        # Each task's model is one of its own, which no strategy of TensorFlow knows.
+        Job.check(self, model)
+
+    def optimizer(self, optimizer: Any) -> Any:
+        return optimizer
 
     def _set_up(self, options: JobFlags) -> None:
         super()._set_up(options)
