@@ -35,7 +35,6 @@ OF_EVERY_TENSORFLOW = {
     "test_compat.py",
     "test_data_augmentation.py",
     "test_data_cifar10.py",
-    "test_data_records.py",
     "test_evaluation.py",
     "test_redealt.py",
     "test_resume.py",

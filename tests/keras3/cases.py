@@ -23,7 +23,6 @@ class Case:
       repeats: whether the dataset has no end.
       arrays: whether `fit` is given numpy arrays in place of a dataset.
       class_weight: `class_weight` of `fit`.
-      compile: options of `compile`.
     """
 
     optimizer: str = "SGD"
@@ -36,7 +35,6 @@ class Case:
     repeats: bool = False
     arrays: bool = False
     class_weight: tuple[float, ...] = ()
-    compile: tuple[tuple[str, Any], ...] = ()
 
 
 _MOMENTUM = (("momentum", 0.9),)
@@ -50,7 +48,6 @@ CASES = {
     "named_inputs": Case(named_inputs=True),
     "sample_weights": Case(sample_weights=True),
     "repeats": Case(repeats=True),
-    "run_eagerly": Case(compile=(("run_eagerly", True),)),
     "arrays": Case(arrays=True),
     "class_weight": Case(arrays=True, class_weight=(0.5, 1.0, 2.0)),
     "batch_norm": Case(options=_MOMENTUM, batch_norm=True),

@@ -54,7 +54,6 @@ def build(job: tfdist.Job, case: Case) -> tf.keras.Model:
         optimizer=job.optimizer(optimizer),
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
-        **dict(case.compile),
     )
     return model
 
@@ -72,7 +71,7 @@ def train(job: tfdist.Job, name: str) -> dict[str, Any]:
 
     def eval_input(context: tf.distribute.InputContext) -> tf.data.Dataset:
         dataset = tf.data.Dataset.from_tensor_slices((features, classes))
-        return dataset.shard(context.num_input_pipelines, context.input_pipeline_id).batch(5)
+        return dataset.shard(context.num_input_pipelines, context.input_pipeline_id).batch(20)
 
     with job.scope():
         model = build(job, case)

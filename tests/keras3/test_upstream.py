@@ -27,6 +27,7 @@ import tensorflow as tf
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 strategy.extended._in_multi_worker_mode = lambda: True
+strategy.extended._num_workers = 2
 """
 
 

@@ -57,7 +57,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
         environment = {"TF_USE_LEGACY_KERAS": "1"} if keras_2 else {}
         # A copy of this process would have the Keras that it has.
         ended = run_by_hand(
-            path, {"tfdist": (command, environment)}, deadline=150, copies=not keras_2
+            path, {"tfdist": (command, environment)}, deadline=240, copies=not keras_2
         )["tfdist"]
         assert ended.code == 0, ended.output
         return [dict(np.load(file)) for file in sorted(path.glob("*.npz"))]

@@ -10,12 +10,15 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.strategies import datasets
 from tfdist.strategies.in_graph import InGraph
+from tfdist.strategies.keras3 import ReducesForKeras3
 from tfdist.strategies.keras3_sums import add_in_one_operation
 
 _UNSAID = tf.VariableAggregation.NONE
 
 
-class _Strategy(datasets.TakesShards, tf.distribute.experimental.CentralStorageStrategy):
+class _Strategy(
+    ReducesForKeras3, datasets.TakesShards, tf.distribute.experimental.CentralStorageStrategy
+):
     def scope(self) -> AbstractContextManager[Any]:
         stack = ExitStack()
         stack.enter_context(super().scope())

@@ -26,9 +26,10 @@ _CONDITIONAL = ("gradient_accumulation_steps", "ema_overwrite_frequency")
 class ReducesForKeras3:
     """For a `tf.distribute.Strategy`: `reduce` takes two things that Keras 3 gives it.
 
-    A batch is nested, of which Keras wants to know the shapes and dtypes alone: each part becomes
-    what it is in this task's first replica. And the metrics of a step are scalars, of which it asks
-    the mean over the first dimension: it gets that over the replicas.
+    A batch is nested, and may be of another size in each replica. Keras wants to know its shapes
+    and dtypes alone: each part becomes what it is in this task's first replica. And the metrics of
+    a step are scalars, of which it asks the mean over the first dimension: it gets that over the
+    replicas.
     """
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None) -> Any:

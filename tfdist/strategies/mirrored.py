@@ -6,9 +6,10 @@ import tensorflow as tf
 
 from tfdist.strategies.datasets import TakesShards
 from tfdist.strategies.in_graph import InGraph
+from tfdist.strategies.keras3 import ReducesForKeras3
 
 
-class _Strategy(TakesShards, tf.distribute.MirroredStrategy):
+class _Strategy(ReducesForKeras3, TakesShards, tf.distribute.MirroredStrategy):
     pass
 
 
