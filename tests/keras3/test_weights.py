@@ -13,7 +13,7 @@ import pytest
 from tests.cluster.processes import run_by_hand
 from tests.keras3.cases import CASES, EXAMPLES
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(500)
 
 PROGRAM = str(Path(__file__).with_name("program.py"))
 
