@@ -23,6 +23,8 @@ class Case:
       repeats: whether the dataset has no end.
       arrays: whether `fit` is given numpy arrays in place of a dataset.
       class_weight: `class_weight` of `fit`.
+      loss_scale: with which a LossScaleOptimizer begins; it doubles it every other step.
+      overflows: whether float32 cannot hold the scaled gradients of one example.
     """
 
     optimizer: str = "SGD"
@@ -35,6 +37,8 @@ class Case:
     repeats: bool = False
     arrays: bool = False
     class_weight: tuple[float, ...] = ()
+    loss_scale: float | None = None
+    overflows: bool = False
 
 
 _MOMENTUM = (("momentum", 0.9),)
@@ -50,6 +54,10 @@ CASES = {
     "repeats": Case(repeats=True),
     "arrays": Case(arrays=True),
     "class_weight": Case(arrays=True, class_weight=(0.5, 1.0, 2.0)),
+    "loss_scale": Case(options=_MOMENTUM, loss_scale=2.0**15),
+    "loss_scale_overflows": Case(
+        options=_MOMENTUM, loss_scale=2.0**40, sample_weights=True, overflows=True
+    ),
     "batch_norm": Case(options=_MOMENTUM, batch_norm=True),
     "batch_norm_adam_clipvalue": Case("Adam", (("clipvalue", 0.01),), batch_norm=True),
     "uneven": Case(options=_MOMENTUM, examples=EXAMPLES - 3),

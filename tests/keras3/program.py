@@ -14,12 +14,14 @@ import tfdist  # isort: skip
 import numpy as np
 import tensorflow as tf
 from absl import app, flags
+from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
 
 from tests.keras3.cases import CASES, CLASSES, EPOCHS, EXAMPLES, GLOBAL_BATCH, Case
 
 tfdist.define_flags()
 flags.DEFINE_list("cases", None, "The cases; by default all.")
 flags.DEFINE_string("result_dir", None, "Where each task writes what it found.", required=True)
+flags.DEFINE_integer("replicas", 1, "How many a worker of multi_worker_mirrored has.")
 FLAGS = flags.FLAGS
 
 
@@ -29,6 +31,8 @@ def arrays(case: Case) -> tuple[Any, np.ndarray, np.ndarray]:
     features = random.normal(size=(EXAMPLES, 4)).astype("float32")[: case.examples]
     classes = (features @ random.normal(size=(4, CLASSES))).argmax(axis=1).astype("int64")
     weights = np.linspace(0.5, 1.5, EXAMPLES).astype("float32")[: case.examples]
+    if case.overflows:
+        weights[0] = 1e30
     return ({"features": features} if case.named_inputs else features), classes, weights
 
 
@@ -50,12 +54,37 @@ def build(job: tfdist.Job, case: Case) -> tf.keras.Model:
             0.01, decay_steps=3, warmup_target=rate, warmup_steps=3
         )
     optimizer = getattr(tf.keras.optimizers, case.optimizer)(rate, **dict(case.options))
+    if case.loss_scale is not None:
+        optimizer = tf.keras.optimizers.LossScaleOptimizer(
+            optimizer, initial_scale=case.loss_scale, dynamic_growth_steps=2
+        )
     model.compile(
         optimizer=job.optimizer(optimizer),
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
     return model
+
+
+class Losses(tf.keras.callbacks.Callback):
+    """The losses that the steps' logs have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_steps: list[float] = []
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        self.of_steps.append((logs or {})["loss"])
+
+
+def have_replicas(count: int) -> None:
+    """Gives a worker of multi_worker_mirrored so many CPU devices, as it would have GPUs."""
+    logical = [tf.config.LogicalDeviceConfiguration()] * count
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], logical)
+    CollectiveAllReduceExtended._initialize_local_devices = lambda _, resolver, worker_device: (
+        tuple(f"{worker_device}/device:CPU:{index}" for index in range(count)),
+        "CPU",
+    )
 
 
 def train(job: tfdist.Job, name: str) -> dict[str, Any]:
@@ -80,13 +109,14 @@ def train(job: tfdist.Job, name: str) -> dict[str, Any]:
         options = {"x": job.dataset(train_input)}
     if case.class_weight:
         options["class_weight"] = dict(enumerate(case.class_weight))
+    losses = Losses()
     history = model.fit(
         **options,
         shuffle=False,
         epochs=EPOCHS,
         steps_per_epoch=2 if case.repeats else None,
         validation_data=job.eval_dataset(eval_input),
-        callbacks=job.callbacks(str(Path(FLAGS.result_dir) / "output" / name)),
+        callbacks=[*job.callbacks(str(Path(FLAGS.result_dir) / "output" / name)), losses],
         verbose=0,
     )
     evaluated = job.evaluate(model, eval_input)
@@ -94,15 +124,19 @@ def train(job: tfdist.Job, name: str) -> dict[str, Any]:
         "weights": np.concatenate([weight.ravel() for weight in model.get_weights()]),
         "trained": np.concatenate([v.numpy().ravel() for v in model.trainable_variables]),
         "steps": int(model.optimizer.iterations.numpy()),
+        "losses": losses.of_steps,
         "loss": history.history["loss"],
         "accuracy": history.history["accuracy"],
         "val_loss": history.history["val_loss"],
         "evaluated": [evaluated["loss"], evaluated["accuracy"]],
-        "predicted": model.predict(features, batch_size=GLOBAL_BATCH, verbose=0),
+        # The last batch is a smaller one, and not of as many examples for each replica.
+        "predicted": model.predict(features, batch_size=10, verbose=0),
     }
 
 
 def main(_: list[str]) -> None:
+    if FLAGS.replicas > 1:
+        have_replicas(FLAGS.replicas)
     job = tfdist.init()
     if job.serves:
         return job.serve()

@@ -27,7 +27,8 @@ from tests.cluster.processes import (
 from tfdist.output_directory import OutputDirectory
 from tfdist.preemption import EXIT_PREEMPTED
 
-pytestmark = pytest.mark.timeout(240)
+# In one process, because most share a job.
+pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("keras3/parameter_server")]
 
 CASES = str(Path(__file__).with_name("parameter_server_program.py"))
 EXAMPLES = 90  # as in the program

@@ -9,8 +9,10 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import TinyTraining
+from tfdist import job as jobs
 from tfdist import versions
 from tfdist.errors import UsageError
+from tfdist.flags import JobFlags
 from tfdist.strategies import keras3
 
 
@@ -80,6 +82,15 @@ def test_loss_scaling_around_what_the_job_was_given() -> None:
     keras3.check(compiled(optimizer=keras3.sums_first(scaled)), "mirrored")
 
 
+def test_loss_scaling_where_replicas_cannot_meet_in_a_condition() -> None:
+    job = jobs.create(JobFlags(strategy="central_storage"), {})
+    job.check(compiled(optimizer=job.optimizer(tf.keras.optimizers.SGD(0.1))))
+
+    scaled = tf.keras.optimizers.LossScaleOptimizer(tf.keras.optimizers.SGD(0.1))
+    with pytest.raises(UsageError, match="--strategy=mirrored"):
+        job.check(compiled(optimizer=job.optimizer(scaled)))
+
+
 def test_a_keras_that_is_silently_wrong(
     tmp_path: Path, tiny: TinyTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,9 +117,6 @@ def test_horovod_with_an_optimizer_whose_gradients_are_not_reduced(
     tmp_path: Path, tiny: TinyTraining, wraps: bool, received: str
 ) -> None:
     import horovod.tensorflow as hvd
-
-    from tfdist import job as jobs
-    from tfdist.flags import JobFlags
 
     job = jobs.create(JobFlags(strategy="horovod"), {})
     optimizer = tf.keras.optimizers.SGD(0.1)

@@ -13,24 +13,33 @@ import pytest
 from tests.cluster.processes import run_by_hand
 from tests.keras3.cases import CASES, EXAMPLES
 
-pytestmark = pytest.mark.timeout(500)
+# In one process, because the tests share the jobs that they compare.
+pytestmark = [pytest.mark.timeout(500), pytest.mark.xdist_group("keras3/weights")]
 
 PROGRAM = str(Path(__file__).with_name("program.py"))
 
 #: Where the replicas' batches are equal parts of one process's, and there are no statistics.
 AS_ONE_PROCESS = [
-    name for name, case in CASES.items() if not case.batch_norm and case.examples == EXAMPLES
+    name
+    for name, case in CASES.items()
+    if not (case.batch_norm or case.overflows) and case.examples == EXAMPLES
 ]
 #: Where only Keras 2 under the same strategy does the same: statistics, and unlike batches.
 AS_KERAS_2 = ["batch_norm", "batch_norm_adam_clipvalue", "uneven"]
 #: What strategies differ in; the rest is Keras's own, and is seen under one of them.
-FEW = ["momentum", "adam", "adam_global_clipnorm"]
+SCALED = ["loss_scale"]
+FEW = ["momentum", "adam", "adam_global_clipnorm", *SCALED]
 
 JOBS = {
     "multi_worker_mirrored": (["--workers=2"], AS_ONE_PROCESS),
     "multi_worker_mirrored of 3": (["--workers=3"], FEW),
+    "multi_worker_mirrored of 2 with 2 replicas each": (["--workers=2", "--replicas=2"], FEW),
     "mirrored": (["--num_cpu_devices=2"], FEW),
-    "central_storage": (["--num_cpu_devices=2"], FEW),
+    "central_storage": (
+        ["--num_cpu_devices=2"],
+        # It refuses to scale the loss.
+        [name for name in FEW if name not in SCALED],
+    ),
     "horovod": (["--workers=2"], [name for name in AS_ONE_PROCESS if not CASES[name].arrays]),
 }
 TOLERANCE = 1e-6
@@ -82,12 +91,14 @@ def test_weights_are_those_of_one_process(train: Train, job: str) -> None:
     for case in cases:
         assert alone[f"{case}/steps"] == tasks[0][f"{case}/steps"] == 6
         assert alone[f"{case}/loss"][-1] < alone[f"{case}/loss"][0]
-        for key in ("weights", "loss", "accuracy", "val_loss", "evaluated", "predicted"):
+        for key in ("weights", "losses", "loss", "accuracy", "val_loss", "evaluated", "predicted"):
+            if key == "losses" and job == "horovod":
+                continue  # Those of a step are of the rank's own examples.
             name = f"{case}/{key}"
             np.testing.assert_allclose(tasks[0][name], alone[name], atol=TOLERANCE, err_msg=name)
 
 
-@pytest.mark.parametrize("job", ["multi_worker_mirrored", "mirrored", "central_storage"])
+@pytest.mark.parametrize("job", [job for job in JOBS if job != "multi_worker_mirrored of 3"])
 def test_weights_are_those_of_keras_2(train: Train, job: str) -> None:
     cases = tuple(AS_KERAS_2)
     tasks = train(job, cases)
@@ -118,12 +129,17 @@ def test_a_replica_without_examples_leaves_the_statistics_alone(train: Train, jo
     )
 
 
-def test_horovod_averages_the_statistics(train: Train) -> None:
-    cases = ("batch_norm", "batch_norm_adam_clipvalue")
-    tasks = train("horovod", cases)
-    mirrored = train("multi_worker_mirrored", cases)
+@pytest.mark.parametrize("job", [job for job in JOBS if job != "central_storage"])
+def test_no_replica_applies_gradients_that_overflow_in_one(train: Train, job: str) -> None:
+    """Those of the first example do, once in each epoch."""
+    cases = ("loss_scale_overflows",)
+    (alone,) = train("one_device", cases)
+    tasks = train(job, cases)
 
-    check_alike(tasks, [f"{case}/weights" for case in cases])
-    for case in cases:
-        name = f"{case}/weights"
-        np.testing.assert_allclose(tasks[0][name], mirrored[0][name], atol=TOLERANCE, err_msg=name)
+    check_alike(tasks, ["loss_scale_overflows/weights"])
+    assert alone["loss_scale_overflows/steps"] == tasks[0]["loss_scale_overflows/steps"] == 3
+    np.testing.assert_allclose(
+        tasks[0]["loss_scale_overflows/weights"],
+        alone["loss_scale_overflows/weights"],
+        atol=TOLERANCE,
+    )

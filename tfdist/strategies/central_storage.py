@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import compat
+from tfdist.errors import UsageError
 from tfdist.strategies import datasets
 from tfdist.strategies.in_graph import InGraph
 from tfdist.strategies.keras3 import ReducesForKeras3
@@ -66,6 +67,17 @@ class CentralStorage(InGraph):
                 rate, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
             )
         return optimizer
+
+    def check(self, model: tf.keras.Model) -> None:
+        super().check(model)
+        if compat.is_keras_3(model) and hasattr(model.optimizer, "inner_optimizer"):
+            # It assigns in a condition, where this strategy's replicas cannot meet.
+            raise UsageError(
+                "optimizer",
+                received=type(model.optimizer).__name__,
+                accepted="one that does not scale the loss, under central_storage with Keras 3",
+                remedy="Train with --strategy=mirrored.",
+            )
 
     def engine_callbacks(self) -> list[tf.keras.callbacks.Callback]:
         return [*super().engine_callbacks(), _AddingMetrics()]
