@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.processes import ROOT, Ended, run_by_hand
 from tfdist.data import cifar10
 
 pytestmark = pytest.mark.timeout(60)
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -22,14 +21,9 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *command],
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=50,
-    )
+def run(path: Path, script: str, *flags: str) -> Ended:
+    command = [sys.executable, str(ROOT / "examples" / script), *flags]
+    return run_by_hand(path, {"example": (command, {})}, deadline=50)["example"]
 
 
 @pytest.mark.parametrize("script", ["cifar10_main.py", "cifar10_estimator_main.py"])
@@ -50,15 +44,16 @@ def test_a_mistake_is_answered_with_code_2(
     tmp_path: Path, digits: Path, script: str, flags: list[str], named: str
 ) -> None:
     done = run(
-        str(ROOT / "examples" / script),
+        tmp_path,
+        script,
         f"--data_dir={digits}",
         f"--output_dir={tmp_path / 'output'}",
         *flags,
     )
-    (line,) = (line for line in done.stderr.splitlines() if line.startswith("tfdist: error: "))
+    (line,) = (line for line in done.output.splitlines() if line.startswith("tfdist: error: "))
     assert named in line
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+    assert done.code == 2
+    assert "Traceback" not in done.output
     assert not (tmp_path / "output").exists(), "nothing should be written"
 
 
@@ -78,10 +73,10 @@ def test_a_mistake_is_answered_with_code_2(
 )
 def test_no_word_is_ignored(tmp_path: Path, script: str, typed: list[str], named: str) -> None:
     output = tmp_path / "output"
-    done = run(str(ROOT / "examples" / script), *typed, f"--output_dir={output}")
+    done = run(tmp_path, script, *typed, f"--output_dir={output}")
 
-    assert f"tfdist: error: {named}; accepted: " in done.stderr
-    assert done.returncode == 2
+    assert f"tfdist: error: {named}; accepted: " in done.output
+    assert done.code == 2
 
 
 @pytest.mark.parametrize("typed", ["--num_gpus=1", "--num-gpu=1"])
@@ -90,16 +85,17 @@ def test_the_platforms_gpu_is_one_where_there_is_one(
 ) -> None:
     """The platform asks for one everywhere."""
     done = run(
-        str(ROOT / "examples" / "cifar10_estimator_main.py"),
+        tmp_path,
+        "cifar10_estimator_main.py",
         f"--data_dir={digits}",
         f"--job-dir={tmp_path / 'output'}",
         "--num_layers=9",  # Its end, soon.
         typed,
     )
 
-    assert "--num_gpus=1: TensorFlow sees no GPU here; the CPU is used\n" in done.stderr
-    assert "--num_layers: received 9" in done.stderr
-    assert done.returncode == 2
+    assert "--num_gpus=1: TensorFlow sees no GPU here; the CPU is used\n" in done.output
+    assert "--num_layers: received 9" in done.output
+    assert done.code == 2
 
 
 def test_the_classic_script_knows_sync_by_its_other_name() -> None:
@@ -115,5 +111,11 @@ for typed in (sys.argv[1:], ["--nosync_replicas"], ["--sync_replicas=True"], [])
     parse_flags(["script", "--output_dir=x", *typed])
     print(read_flags().sync)
 """
-    done = run("-c", code, "--sync-replicas")
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--sync-replicas"],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
     assert done.stdout.split() == ["True", "False", "True", "False"], done.stderr

@@ -32,7 +32,8 @@ Told = Callable[..., processes.Tasks]
 Start = Callable[..., dict[str, processes.Ended]]
 EVALUATOR = Task("evaluator", 0)
 
-# As a person starts them; one job of each kind, because to import TensorFlow takes longest.
+# As a person starts them; a job told by flags and one by TF_CONFIG, because to import TensorFlow
+# takes longest.
 run_new_by_hand = partial(run_by_hand, copies=False)
 
 
@@ -61,26 +62,22 @@ def test_parameter_servers_with_a_chief(tmp_path: Path, told: Told, started: Sta
     check_parameter_server_job(tmp_path, ended, "chief:0")
 
 
-@pytest.mark.parametrize(
-    ("told", "started"), [(by_flags, run_by_hand), (by_tf_config, run_new_by_hand)]
-)
-def test_parameter_servers_led_by_worker_0(tmp_path: Path, told: Told, started: Start) -> None:
+@pytest.mark.parametrize("told", [by_flags, by_tf_config])
+def test_parameter_servers_led_by_worker_0(tmp_path: Path, told: Told) -> None:
     with hold_ports(4) as ports:
         cluster = cluster_of(ports, workers=2, ps=2)
         arguments = [*directories(tmp_path), "--variable_partitions=2", "--units=40000"]
-        ended = started(tmp_path / "logs", told(cluster, arguments, EVALUATOR), deadline=90)
+        ended = run_by_hand(tmp_path / "logs", told(cluster, arguments, EVALUATOR), deadline=90)
     check_parameter_server_job(tmp_path, ended, "worker:0")
     assert results(tmp_path)["worker-0"]["partitioned"]
 
 
-@pytest.mark.parametrize(
-    ("told", "started"), [(by_flags, run_new_by_hand), (by_tf_config, run_by_hand)]
-)
-def test_all_reduce_with_a_chief(tmp_path: Path, told: Told, started: Start) -> None:
+@pytest.mark.parametrize("told", [by_flags, by_tf_config])
+def test_all_reduce_with_a_chief(tmp_path: Path, told: Told) -> None:
     with hold_ports(2) as ports:
         cluster = cluster_of(ports, chief=1, workers=1)
         arguments = [*directories(tmp_path), "--all_reduce=ring"]
-        ended = started(tmp_path / "logs", told(cluster, arguments, EVALUATOR), deadline=90)
+        ended = run_by_hand(tmp_path / "logs", told(cluster, arguments, EVALUATOR), deadline=90)
     for name, task in ended.items():
         assert task.code == 0, f"{name}: {task.output}"
     chief, worker = results(tmp_path).values()

@@ -24,7 +24,7 @@ from tfdist.preemption import EXIT_PREEMPTED
 
 pytestmark = pytest.mark.timeout(300)
 
-EXAMPLES = 1201
+EXAMPLES = 601
 FLAGS = [
     "--shuffle",
     "--noknown_size",

@@ -35,7 +35,7 @@ from tfdist.preemption import EXIT_PREEMPTED
 
 pytestmark = pytest.mark.timeout(240)
 
-FLAGS = ["--shuffle", "--epochs=2", "--examples=401", "--batch_size=1", "--save_steps=30"]
+FLAGS = ["--shuffle", "--epochs=2", "--examples=201", "--batch_size=1", "--save_steps=20"]
 
 JOBS = {
     "one_device": Cluster(),

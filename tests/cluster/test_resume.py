@@ -26,7 +26,7 @@ from tfdist.launch.local import hold_ports
 
 pytestmark = pytest.mark.timeout(240)
 
-EPOCHS = 40
+EPOCHS = 25
 FLAGS = ["--shuffle", f"--epochs={EPOCHS}", "--examples=41"]
 
 
