@@ -393,3 +393,22 @@ def test_what_cannot_be_written_ends_the_training(
 
     assert not (tmp_path / "done.json").exists()
     assert train(tiny, tmp_path, 5).epoch == [2, 3, 4]
+
+
+def test_what_the_other_callbacks_leave_is_exported(tiny: TinyTraining, tmp_path: Path) -> None:
+    """Such as the best weights, which here are the first, because it takes the worst for them."""
+    job, model = tiny.job(), tiny.model()
+    stops = tf.keras.callbacks.EarlyStopping(
+        "loss", mode="max", patience=1, restore_best_weights=True
+    )
+    model.fit(
+        job.dataset(tiny.train_input),
+        epochs=5,
+        callbacks=[*job.callbacks(str(tmp_path)), stops],
+        verbose=0,
+    )
+    assert stops.stopped_epoch == 1
+    points = tiny.points[:5]
+    serve = tf.saved_model.load(str(tmp_path / "saved_model")).signatures["serving_default"]
+    (served,) = serve(tf.constant(points)).values()
+    np.testing.assert_allclose(served.numpy(), model.predict(points, verbose=0), rtol=1e-5)

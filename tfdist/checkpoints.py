@@ -112,8 +112,14 @@ class Checkpointer:
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self._progress = _Progress()
+        # Keras 3 lets checkpoints find neither the layers in a list of a model's own class nor the
+        # state of seeds. What they find is not saved twice.
+        own = compat.as_tensorflow(model.variables) if compat.is_keras_3(model) else []
         self._checkpoint = tf.train.Checkpoint(
-            model=model, progress=self._progress, **(state or {})
+            model=model,
+            progress=self._progress,
+            **({"variables": own} if own else {}),
+            **(state or {}),
         )
         self._directory = directory
         self._writes = writes

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tensorflow as tf
 
-from tfdist import checkpoint_files, checkpoints, output_directory
+from tfdist import checkpoint_files, checkpoints, compat, output_directory
 from tfdist.checkpoint_files import Fingerprint
 from tfdist.checkpoints import Checkpointer
 from tfdist.console import say
@@ -63,6 +63,9 @@ def follow(
     output_directory.check_writable(output.path, output.logs)
     output_directory.remove_leftovers(output.path, of_evaluation=True)
     dataset = job.eval_dataset(dataset_fn)
+    if compat.is_keras_3(model):
+        # A checkpoint of Keras 3 has some of the variables by their number alone.
+        checkpoints.build(model, dataset.element_spec)
     checkpointer = Checkpointer(model, output.checkpoints)
     writer = tf.summary.create_file_writer(str(output.logs / "eval"))
     first_mark, started = checkpoints.read_mark(output), clock()

@@ -111,6 +111,8 @@ class Resume(tf.keras.callbacks.Callback):
             self._job.preemption.watched(*self._job.trainers, self._job.board)
         )
         self._job.before_steps(self._before_step)
+        # Keras's last callback. What the others leave is exported, such as the best weights.
+        self.model.history.on_train_end = self._end
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         self._finished = epoch
@@ -120,7 +122,7 @@ class Resume(tf.keras.callbacks.Callback):
         self._has_trained = True
         self._save()
 
-    def on_train_end(self, logs: Logs | None = None) -> None:
+    def _end(self, logs: Logs | None = None) -> None:
         epochs = self.params["epochs"]
         self._leaving.close()
         self._checkpointer.close()

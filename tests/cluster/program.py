@@ -168,6 +168,7 @@ def main(_: list[str]) -> None:
         result,
         counts=np.array(accounts.epochs),
         losses=np.array([logs["loss"] for logs in accounts.logs]),
+        val_losses=np.array([logs.get("val_loss", 0.0) for logs in accounts.logs]),
         val_seen=np.array([logs.get("val_seen", 0.0) for logs in accounts.logs]),
         steps=model.optimizer.iterations.numpy(),
         partitioned=any("part_1" in variable.name for variable in model.variables),

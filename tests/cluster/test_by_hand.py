@@ -154,13 +154,15 @@ def test_ranks_start_equal_with_a_model_that_is_built_by_its_data(tmp_path: Path
 
 def test_statistics_that_are_not_trained_are_averaged_over_the_ranks(tmp_path: Path) -> None:
     with hold_ports(2) as ports:
-        arguments = [*directories(tmp_path), "--strategy=horovod", "--batch_norm"]
+        arguments = [*directories(tmp_path), "--strategy=horovod", "--batch_norm", "--validate"]
         ended = run_by_hand(
             tmp_path / "logs", by_flags(cluster_of(ports, workers=2), arguments), deadline=90
         )
     assert [task.code for task in ended.values()] == [0, 0]
     first, second = results(tmp_path).values()
     np.testing.assert_array_equal(first["weights"], second["weights"])
+    # The last validation is with the same statistics.
+    assert first["val_losses"][-1] == pytest.approx(float(first["evaluated_loss"]), rel=1e-6)
 
 
 def test_horovodrun(tmp_path: Path) -> None:

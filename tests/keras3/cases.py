@@ -24,6 +24,7 @@ class Case:
       arrays: whether `fit` is given numpy arrays in place of a dataset.
       class_weight: `class_weight` of `fit`.
       loss_scale: with which a LossScaleOptimizer begins; it doubles it every other step.
+      scalar_loss: whether the loss function takes the mean over the batch itself.
       overflows: whether float32 cannot hold the scaled gradients of one example.
     """
 
@@ -39,6 +40,7 @@ class Case:
     class_weight: tuple[float, ...] = ()
     loss_scale: float | None = None
     overflows: bool = False
+    scalar_loss: bool = False
 
 
 _MOMENTUM = (("momentum", 0.9),)
@@ -54,6 +56,7 @@ CASES = {
     "repeats": Case(repeats=True),
     "arrays": Case(arrays=True),
     "class_weight": Case(arrays=True, class_weight=(0.5, 1.0, 2.0)),
+    "scalar_loss": Case(scalar_loss=True),
     "loss_scale": Case(options=_MOMENTUM, loss_scale=2.0**15),
     "loss_scale_overflows": Case(
         options=_MOMENTUM, loss_scale=2.0**40, sample_weights=True, overflows=True

@@ -184,6 +184,7 @@ def refusals(job: tfdist.Job) -> dict[str, str]:
         "run_eagerly": lambda: fit(compiled(run_eagerly=True)),
         "gradient_accumulation_steps": lambda: fit(compiled(accumulate=2)),
         "data": lambda: compiled().fit(np.ones([4, 1]), np.ones([4, 1]), verbose=0),
+        "predict": lambda: compiled().predict(job.eval_dataset(data())),
     }
     refused = {}
     for name, case in cases.items():

@@ -36,6 +36,12 @@ def arrays(case: Case) -> tuple[Any, np.ndarray, np.ndarray]:
     return ({"features": features} if case.named_inputs else features), classes, weights
 
 
+def mean_loss(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(
+        tf.keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+    )
+
+
 def build(job: tfdist.Job, case: Case) -> tf.keras.Model:
     inputs = tf.keras.Input([4], name="features")
     hidden = tf.keras.layers.Dense(8, activation="tanh")(inputs)
@@ -58,9 +64,10 @@ def build(job: tfdist.Job, case: Case) -> tf.keras.Model:
         optimizer = tf.keras.optimizers.LossScaleOptimizer(
             optimizer, initial_scale=case.loss_scale, dynamic_growth_steps=2
         )
+    loss: Any = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(
         optimizer=job.optimizer(optimizer),
-        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        loss=mean_loss if case.scalar_loss else loss,
         metrics=["accuracy"],
     )
     return model

@@ -108,6 +108,10 @@ def test_what_the_workers_cannot_do_is_refused(
     assert "\n" not in error
 
 
+def test_predict_of_one_shard_is_refused(found: dict[str, Any]) -> None:
+    assert found["refusals"]["predict"].startswith("UsageError: data of predict: received ")
+
+
 def test_partitions_are_refused(tmp_path: Path) -> None:
     ended = launch(
         tmp_path, *JOB, PROGRAM, *directories(tmp_path), "--variable_partitions=2", deadline=60

@@ -84,11 +84,24 @@ def test_loss_scaling_around_what_the_job_was_given() -> None:
 
 def test_loss_scaling_where_replicas_cannot_meet_in_a_condition() -> None:
     job = jobs.create(JobFlags(strategy="central_storage"), {})
-    job.check(compiled(optimizer=job.optimizer(tf.keras.optimizers.SGD(0.1))))
+    with job.scope():
+        job.check(compiled(optimizer=job.optimizer(tf.keras.optimizers.SGD(0.1))))
 
-    scaled = tf.keras.optimizers.LossScaleOptimizer(tf.keras.optimizers.SGD(0.1))
-    with pytest.raises(UsageError, match="--strategy=mirrored"):
-        job.check(compiled(optimizer=job.optimizer(scaled)))
+        scaled = tf.keras.optimizers.LossScaleOptimizer(tf.keras.optimizers.SGD(0.1))
+        with pytest.raises(UsageError, match="--strategy=mirrored"):
+            job.check(compiled(optimizer=job.optimizer(scaled)))
+
+
+def test_what_was_made_outside_of_the_scope() -> None:
+    job = jobs.create(JobFlags(strategy="mirrored"), {})
+    outside = tf.keras.optimizers.SGD(0.1)
+    with pytest.raises(UsageError, match=r"^model: received .one that was made outside"):
+        job.check(compiled(optimizer=outside))
+    with (
+        job.scope(),
+        pytest.raises(UsageError, match=r"^optimizer: received .one that was made outside"),
+    ):
+        job.check(compiled(optimizer=outside))
 
 
 def test_a_keras_that_is_silently_wrong(

@@ -74,6 +74,30 @@ def test_the_metrics_of_a_step_are_reduced_over_a_dimension_that_they_have_not()
     assert lines == ["True"]
 
 
+def test_a_loss_that_is_a_scalar_is_not_divided_by_the_replicas() -> None:
+    """The cure is `_scale_scalar_losses`."""
+    lines = run(
+        _TWO_DEVICES,
+        """
+        import keras
+
+        class Each(keras.losses.Loss):
+            def call(self, y_true, y_pred):
+                return y_pred
+
+        class Mean(keras.losses.Loss):
+            def call(self, y_true, y_pred):
+                return tf.reduce_mean(y_pred)
+
+        strategy = tf.distribute.MirroredStrategy(devices)
+        for loss in (Each(), Mean()):
+            losses = strategy.run(lambda: loss(tf.ones([1]), tf.ones([1])))
+            print(sum(float(value) for value in losses.values))
+        """,
+    )
+    assert lines == ["1.0", "2.0"]
+
+
 def test_gradients_are_clipped_before_they_are_summed() -> None:
     """The cure is `sums_first`."""
     lines = run(

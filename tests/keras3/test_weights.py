@@ -14,7 +14,7 @@ from tests.cluster.processes import run_by_hand
 from tests.keras3.cases import CASES, EXAMPLES
 
 # In one process, because the tests share the jobs that they compare.
-pytestmark = [pytest.mark.timeout(500), pytest.mark.xdist_group("keras3/weights")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("keras3/weights")]
 
 PROGRAM = str(Path(__file__).with_name("program.py"))
 
@@ -27,21 +27,40 @@ AS_ONE_PROCESS = [
 #: Where only Keras 2 under the same strategy does the same: statistics, and unlike batches.
 AS_KERAS_2 = ["batch_norm", "batch_norm_adam_clipvalue", "uneven"]
 #: What strategies differ in; the rest is Keras's own, and is seen under one of them.
-SCALED = ["loss_scale"]
-FEW = ["momentum", "adam", "adam_global_clipnorm", *SCALED]
+FEW = ["momentum", "adam", "adam_global_clipnorm", "scalar_loss"]
+SCALED = ["loss_scale", "loss_scale_overflows"]
+EMPTY = "uneven_batch_norm"
 
+# Flags, and the cases that are trained one after the other.
 JOBS = {
-    "multi_worker_mirrored": (["--workers=2"], AS_ONE_PROCESS),
-    "multi_worker_mirrored of 3": (["--workers=3"], FEW),
-    "multi_worker_mirrored of 2 with 2 replicas each": (["--workers=2", "--replicas=2"], FEW),
-    "mirrored": (["--num_cpu_devices=2"], FEW),
-    "central_storage": (
-        ["--num_cpu_devices=2"],
-        # It refuses to scale the loss.
-        [name for name in FEW if name not in SCALED],
+    "one_device": ([], [*AS_ONE_PROCESS, "loss_scale_overflows"]),
+    "multi_worker_mirrored": (
+        ["--workers=2"],
+        [*AS_ONE_PROCESS, "loss_scale_overflows", *AS_KERAS_2, EMPTY],
     ),
-    "horovod": (["--workers=2"], [name for name in AS_ONE_PROCESS if not CASES[name].arrays]),
+    "multi_worker_mirrored of 3": (["--workers=3"], [*FEW, *SCALED, "batch_norm"]),
+    "multi_worker_mirrored of 2 with 2 replicas each": (
+        ["--workers=2", "--replicas=2"],
+        [*FEW, *SCALED, *AS_KERAS_2, EMPTY],
+    ),
+    "mirrored": (["--num_cpu_devices=2"], [*FEW, *SCALED, *AS_KERAS_2, EMPTY]),
+    # It refuses to scale the loss.
+    "central_storage": (["--num_cpu_devices=2"], [*FEW, *AS_KERAS_2]),
+    "horovod": (
+        ["--workers=2"],
+        [
+            *(name for name in AS_ONE_PROCESS if not CASES[name].arrays),
+            *("loss_scale_overflows", *AS_KERAS_2),
+        ],
+    ),
 }
+
+
+def jobs_with(*cases: str) -> list[str]:
+    """The jobs of several replicas that train all of these."""
+    return [job for job in JOBS if job != "one_device" and {*cases} <= {*JOBS[job][1]}]
+
+
 TOLERANCE = 1e-6
 
 Found = list[dict[str, np.ndarray]]
@@ -53,20 +72,21 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
     """Runs a job, once; gives what each of its tasks found."""
 
     @functools.cache
-    def run(job: str, cases: tuple[str, ...], keras_2: bool = False) -> Found:
+    def run(job: str, keras_2: bool = False) -> Found:
         path = tmp_path_factory.mktemp("job")
-        strategy = job.split()[0]
-        flags = JOBS[job][0] if job in JOBS else []
+        flags, cases = JOBS[job]
+        if keras_2:
+            cases = [case for case in cases if case in (*AS_KERAS_2, EMPTY)]
         launcher_flags = [flag for flag in flags if flag.startswith("--workers")]
         command = [
-            *(sys.executable, "-m", "tfdist.cli", "run", f"--strategy={strategy}"),
+            *(sys.executable, "-m", "tfdist.cli", "run", f"--strategy={job.split()[0]}"),
             *(*launcher_flags, PROGRAM, f"--cases={','.join(cases)}", f"--result_dir={path}"),
             *(flag for flag in flags if flag not in launcher_flags),
         ]
         environment = {"TF_USE_LEGACY_KERAS": "1"} if keras_2 else {}
         # A copy of this process would have the Keras that it has.
         ended = run_by_hand(
-            path, {"tfdist": (command, environment)}, deadline=240, copies=not keras_2
+            path, {"tfdist": (command, environment)}, deadline=400, copies=not keras_2
         )["tfdist"]
         assert ended.code == 0, ended.output
         return [dict(np.load(file)) for file in sorted(path.glob("*.npz"))]
@@ -80,11 +100,11 @@ def check_alike(tasks: Found, keys: list[str]) -> None:
             np.testing.assert_array_equal(task[key], tasks[0][key], err_msg=key)
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("job", jobs_with(*FEW))
 def test_weights_are_those_of_one_process(train: Train, job: str) -> None:
-    cases = JOBS[job][1]
-    (alone,) = train("one_device", tuple(AS_ONE_PROCESS))
-    tasks = train(job, tuple(cases))
+    (alone,) = train("one_device")
+    tasks = train(job)
+    cases = [case for case in JOBS[job][1] if case in AS_ONE_PROCESS]
 
     # Moving statistics would be among the weights; predictions of Horovod's ranks are their own.
     check_alike(tasks, [f"{case}/weights" for case in cases])
@@ -98,14 +118,18 @@ def test_weights_are_those_of_one_process(train: Train, job: str) -> None:
             np.testing.assert_allclose(tasks[0][name], alone[name], atol=TOLERANCE, err_msg=name)
 
 
-@pytest.mark.parametrize("job", [job for job in JOBS if job != "multi_worker_mirrored of 3"])
-def test_weights_are_those_of_keras_2(train: Train, job: str) -> None:
-    cases = tuple(AS_KERAS_2)
-    tasks = train(job, cases)
-    keras_2 = train(job, cases, keras_2=True)
+@pytest.mark.parametrize("job", jobs_with("batch_norm"))
+def test_statistics_are_alike_everywhere(train: Train, job: str) -> None:
+    check_alike(train(job), ["batch_norm/weights"])
 
-    check_alike(tasks, [f"{case}/weights" for case in cases])
-    for case in cases:
+
+@pytest.mark.parametrize("job", jobs_with(*AS_KERAS_2))
+def test_weights_are_those_of_keras_2(train: Train, job: str) -> None:
+    tasks = train(job)
+    keras_2 = train(job, keras_2=True)
+
+    check_alike(tasks, [f"{case}/weights" for case in AS_KERAS_2])
+    for case in AS_KERAS_2:
         for key in ("weights", "loss", "accuracy"):
             name = f"{case}/{key}"
             np.testing.assert_allclose(
@@ -113,28 +137,24 @@ def test_weights_are_those_of_keras_2(train: Train, job: str) -> None:
             )
 
 
-@pytest.mark.parametrize("job", ["multi_worker_mirrored", "mirrored"])
+@pytest.mark.parametrize("job", jobs_with(EMPTY))
 def test_a_replica_without_examples_leaves_the_statistics_alone(train: Train, job: str) -> None:
     """The last step of an epoch has one example."""
-    cases = ("uneven_batch_norm",)
-    tasks = train(job, cases)
-    keras_2 = train(job, cases, keras_2=True)
+    tasks = train(job)
+    keras_2 = train(job, keras_2=True)
 
-    check_alike(tasks, ["uneven_batch_norm/weights"])
-    assert np.isfinite(tasks[0]["uneven_batch_norm/weights"]).all()
+    check_alike(tasks, [f"{EMPTY}/weights"])
+    assert np.isfinite(tasks[0][f"{EMPTY}/weights"]).all()
     np.testing.assert_allclose(
-        tasks[0]["uneven_batch_norm/trained"],
-        keras_2[0]["uneven_batch_norm/trained"],
-        atol=TOLERANCE,
+        tasks[0][f"{EMPTY}/trained"], keras_2[0][f"{EMPTY}/trained"], atol=TOLERANCE
     )
 
 
-@pytest.mark.parametrize("job", [job for job in JOBS if job != "central_storage"])
+@pytest.mark.parametrize("job", jobs_with("loss_scale_overflows"))
 def test_no_replica_applies_gradients_that_overflow_in_one(train: Train, job: str) -> None:
     """Those of the first example do, once in each epoch."""
-    cases = ("loss_scale_overflows",)
-    (alone,) = train("one_device", cases)
-    tasks = train(job, cases)
+    (alone,) = train("one_device")
+    tasks = train(job)
 
     check_alike(tasks, ["loss_scale_overflows/weights"])
     assert alone["loss_scale_overflows/steps"] == tasks[0]["loss_scale_overflows/steps"] == 3

@@ -28,14 +28,17 @@ class _Strategy(
 
 
 def _with_aggregation(next_creator: Any, **options: Any) -> tf.Variable:
-    """Says of what is not trained how the replicas' values become one.
+    """Says how the values that replicas assign become one.
 
-    Keras 3 does not say it, and assigns in every replica; moving statistics are averages.
+    Keras 3 does not say it, and assigns in every replica: moving statistics, which are averages,
+    and what is the same in all, such as a weight that a constraint has changed.
     """
-    if not options.get("trainable") and options.get("aggregation") == _UNSAID:
+    if options.get("aggregation") == _UNSAID:
         is_float = tf.as_dtype(options["dtype"]).is_floating if options.get("dtype") else False
         options["aggregation"] = (
-            tf.VariableAggregation.MEAN if is_float else tf.VariableAggregation.ONLY_FIRST_REPLICA
+            tf.VariableAggregation.MEAN
+            if is_float and not options.get("trainable")
+            else tf.VariableAggregation.ONLY_FIRST_REPLICA
         )
     variable: tf.Variable = next_creator(**options)
     return variable
@@ -97,15 +100,15 @@ class _AddingMetrics(tf.keras.callbacks.Callback):
     """Lets the metrics of Keras 3 count the sum over the replicas once."""
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        if self._changes_metrics():
-            self.model.make_train_function(force=True)
+        self._change_metrics()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        if self._changes_metrics():
-            self.model.make_test_function(force=True)
+        self._change_metrics()
 
-    def _changes_metrics(self) -> bool:
-        """Whether functions that were traced before are of no use any more."""
+    def _change_metrics(self) -> None:
         if not compat.is_keras_3(self.model):
-            return False
-        return add_in_one_operation(compat.metric_variables(self.model))
+            return
+        if add_in_one_operation(compat.metric_variables(self.model)):
+            # What was traced before counts wrong.
+            self.model.make_train_function(force=True)
+            self.model.make_test_function(force=True)

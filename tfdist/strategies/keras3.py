@@ -9,6 +9,8 @@ Keras 2 does these things itself. `tests/keras3/test_upstream.py` will tell when
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -21,16 +23,25 @@ from tfdist.errors import UsageError
 _NEED_SUMS = ("clipnorm", "clipvalue", "global_clipnorm")
 # What it does in some steps alone, for which TensorFlow's strategies cannot leave a replica.
 _CONDITIONAL = ("gradient_accumulation_steps", "ema_overwrite_frequency")
+# Reductions of a loss over examples, of which each replica's is to be its part.
+_MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
 
 class ReducesForKeras3:
-    """For a `tf.distribute.Strategy`: `reduce` takes two things that Keras 3 gives it.
+    """For a `tf.distribute.Strategy`: it does for Keras 3 what that leaves out.
+
+    `reduce` takes two things that Keras 3 gives it.
 
     A batch is nested, and may be of another size in each replica. Keras wants to know its shapes
     and dtypes alone: each part becomes what it is in this task's first replica. And the metrics of
     a step are scalars, of which it asks the mean over the first dimension: it gets that over the
     replicas.
     """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        if compat.is_keras_3(tf.keras.Model):
+            _scale_scalar_losses()
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None) -> Any:
         # Keras 3 says it so; of anything else, such as a sum, TensorFlow is to judge.
@@ -46,6 +57,26 @@ class ReducesForKeras3:
     def _is_scalar(self, value: Any) -> bool:
         first = self.experimental_local_results(value)[0]  # type: ignore[attr-defined]
         return tf.convert_to_tensor(first).shape.rank == 0
+
+
+def _scale_scalar_losses() -> None:
+    """Lets a loss function that returns a scalar count for a replica's part, as others do.
+
+    Keras 3 divides by the number of replicas where it takes the mean itself, and then sums.
+    """
+    losses: Any = importlib.import_module("keras.src.losses.loss")
+    reduce_values = losses.reduce_values
+    if hasattr(reduce_values, "__wrapped__"):
+        return
+
+    @functools.wraps(reduce_values)
+    def call(values: Any, sample_weight: Any = None, reduction: str | None = _MEANS[0]) -> Any:
+        reduced = reduce_values(values, sample_weight, reduction)
+        if tuple(values.shape) == () and reduction in _MEANS:
+            reduced = losses.scale_loss_for_distribution(reduced)
+        return reduced
+
+    losses.reduce_values = call
 
 
 def sums_first(optimizer: Any, dtype: str | None = None) -> Any:
@@ -129,6 +160,24 @@ def check(model: Any, strategy: str) -> None:
             "over the replicas before they are clipped, accumulated or checked for overflow; for "
             "float16 that of a LossScaleOptimizer.",
         )
+
+
+def check_scope(model: Any, strategy: tf.distribute.Strategy, name: str) -> None:
+    """Checks that a compiled model and its optimizer were made in the scope of the strategy.
+
+    Raises:
+      UsageError: they were not: each task would train by itself, or count each step several times.
+    """
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    made_in = getattr(optimizer, "_distribution_strategy", strategy)
+    for field, found in (("model", model.distribute_strategy), ("optimizer", made_in)):
+        if found is not strategy:
+            raise UsageError(
+                field,
+                received="one that was made outside of job.scope()",
+                accepted=f"one of that scope, under {name} with Keras 3",
+                remedy="Make both, and compile the model, within `with job.scope():`.",
+            )
 
 
 def check_optimizer(optimizer: Any, strategy: str) -> None:

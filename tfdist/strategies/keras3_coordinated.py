@@ -22,6 +22,7 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
 
 from tfdist.errors import UsageError
+from tfdist.strategies.datasets import shards_of
 from tfdist.strategies.epoch_coordinator import (
     DistributedShards,
     Epoch,
@@ -81,6 +82,13 @@ def _predicts_here(predict: Callable[..., Any]) -> Callable[..., Any]:
         strategy = model.distribute_strategy
         if not isinstance(strategy, PassesShards):
             return predict(model, *args, **kwargs)
+        if shards_of(args[0] if args else kwargs.get("x")) is not None:
+            raise UsageError(
+                "data of predict",
+                received="what job.dataset or job.eval_dataset returns",
+                accepted="data of the chief's own, under parameter_server with Keras 3",
+                remedy="Give it the tf.data.Dataset or the arrays: it would see one shard alone.",
+            )
         model._distribute_strategy = None
         try:
             return predict(model, *args, **kwargs)

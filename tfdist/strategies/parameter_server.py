@@ -16,7 +16,7 @@ from tfdist import compat, heartbeat
 from tfdist.cluster import host_and_port
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
-from tfdist.strategies import datasets
+from tfdist.strategies import datasets, keras3
 from tfdist.strategies.base import DatasetFunction, Job
 from tfdist.strategies.devices import use_devices
 from tfdist.strategies.epoch_coordinator import EpochCoordinator, PassesShards
@@ -62,6 +62,11 @@ class ParameterServer(Job):
         workers, batch = self.num_input_pipelines, per_replica * self.num_local_replicas
         shards = [(examples + index) // workers for index in range(workers)]
         return sum(-(-shard // batch) for shard in shards)
+
+    def check(self, model: tf.keras.Model) -> None:
+        super().check(model)
+        if compat.is_keras_3(model):
+            keras3.check_scope(model, self.strategy, self.name)
 
     @property
     def sees_steps(self) -> bool:

@@ -7,6 +7,7 @@ say, how many steps an epoch has and what all start with is seen to here, by col
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
@@ -59,7 +60,7 @@ class Ranks(Job):
         return nullcontext()
 
     def engine_callbacks(self) -> list[tf.keras.callbacks.Callback]:
-        callbacks = [_ClusterMetrics(self.collectives), _AveragedStatistics(self.collectives)]
+        callbacks = [_ClusterMetrics(self.collectives), self._statistics]
         return [Synchronization(self.local), *callbacks] if self.local else callbacks
 
     def scaled_lr(self, learning_rate: float) -> float:
@@ -72,6 +73,11 @@ class Ranks(Job):
     def make_equal(self) -> None:
         if self.local:
             self.local.synchronize()
+        self._statistics.average()
+
+    @cached_property
+    def _statistics(self) -> _AveragedStatistics:
+        return _AveragedStatistics(self.collectives)
 
     def start_equal(self, model: tf.keras.Model, position: Position) -> Position:
         """Gives every rank the epoch, the weights and the optimizer's state of rank 0.
@@ -191,16 +197,33 @@ class _ClusterMetrics(tf.keras.callbacks.Callback):
 
 
 class _AveragedStatistics(tf.keras.callbacks.Callback):
-    """Averages what is not trained, such as BatchNormalization's statistics, after each epoch.
+    """Averages what is not trained, such as BatchNormalization's statistics.
 
-    `tf.distribute` saves the mean over its replicas in the same way.
+    After each epoch, before a validation and before a checkpoint: `tf.distribute` validates with
+    and saves the mean over its replicas in the same way.
     """
 
     def __init__(self, collectives: Collectives) -> None:
         super().__init__()
         self._collectives = collectives
+        self._in_training = False
+
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+        self._in_training = True
+
+    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
+        self._in_training = False
+
+    def on_test_begin(self, logs: dict[str, float] | None = None) -> None:
+        # Another evaluation may be one of a rank by itself.
+        if self._in_training:
+            self.average()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        self.average()
+
+    def average(self) -> None:
+        """Makes the statistics of all ranks their mean; collective."""
         variables = [
             variable
             for variable in compat.as_tensorflow(self.model.non_trainable_variables)

@@ -24,6 +24,7 @@ class Replicas(Job):
         super().check(model)
         if compat.is_keras_3(model):
             keras3.check(model, self.name)
+            keras3.check_scope(model, self.strategy, self.name)
 
     def engine_callbacks(self) -> list[tf.keras.callbacks.Callback]:
         return [self._statistics]
