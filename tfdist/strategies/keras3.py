@@ -62,7 +62,8 @@ class ReducesForKeras3:
 def _scale_scalar_losses() -> None:
     """Lets a loss function that returns a scalar count for a replica's part, as others do.
 
-    Keras 3 divides by the number of replicas where it takes the mean itself, and then sums.
+    Keras 3 divides by the number of replicas where it takes the mean itself, and then sums. And the
+    mean over a batch without examples is not a number.
     """
     losses: Any = importlib.import_module("keras.src.losses.loss")
     reduce_values = losses.reduce_values
@@ -77,6 +78,17 @@ def _scale_scalar_losses() -> None:
         return reduced
 
     losses.reduce_values = call
+    lose = losses.Loss.__call__
+
+    @functools.wraps(lose)
+    def of_examples(loss: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        lost = lose(loss, y_true, y_pred, sample_weight)
+        if tuple(lost.shape) == ():
+            has_examples = tf.size(tf.nest.flatten(y_pred)[0]) > 0
+            lost = tf.where(has_examples, lost, tf.zeros_like(lost))
+        return lost
+
+    losses.Loss.__call__ = of_examples
 
 
 def sums_first(optimizer: Any, dtype: str | None = None) -> Any:
