@@ -64,7 +64,7 @@ def build(job: tfdist.Job, case: Case) -> tf.keras.Model:
         optimizer = tf.keras.optimizers.LossScaleOptimizer(
             optimizer, initial_scale=case.loss_scale, dynamic_growth_steps=2
         )
-    loss: Any = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(
         optimizer=job.optimizer(optimizer),
         loss=mean_loss if case.scalar_loss else loss,

@@ -41,7 +41,7 @@ class ReducesForKeras3:
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         if compat.is_keras_3(tf.keras.Model):
-            _scale_scalar_losses()
+            _weigh_scalar_losses()
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None) -> Any:
         # Keras 3 says it so; of anything else, such as a sum, TensorFlow is to judge.
@@ -59,7 +59,7 @@ class ReducesForKeras3:
         return tf.convert_to_tensor(first).shape.rank == 0
 
 
-def _scale_scalar_losses() -> None:
+def _weigh_scalar_losses() -> None:
     """Lets a loss function that returns a scalar count for a replica's part, as others do.
 
     Keras 3 divides by the number of replicas where it takes the mean itself, and then sums. And the
