@@ -39,6 +39,12 @@ from tfdist.uncaught import lost_peer
             "another rank",
         ),
         (
+            tf.errors.UnknownError,
+            "Graph execution error:\n\n[/home/me/gloo/transport/tcp/unbound_buffer.cc:81] "
+            "Timed out waiting 5000ms for recv operation to complete",
+            "another rank",
+        ),
+        (
             tf.errors.UnavailableError,
             "Graph execution error at /job:worker/replica:0/task:0/device:CPU:0",
             None,

@@ -37,7 +37,8 @@ _CONNECTION_ERRORS = (
     "UnavailableError",
     "UnknownError",
 )
-_LOST_RANK = "Horovod has been shut down"
+# Horovod's own word, and Gloo's, where a rank is lost in the middle of a collective operation.
+_LOST_RANK = re.compile(r"Horovod has been shut down|/gloo/transport/\S+\] ")
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def lost_peer(error: BaseException) -> str | None:
         match = _REMOTE.search(message)
     if match:
         return f"{match[1]}:{match[2]}"
-    return "another rank" if _LOST_RANK in message else None
+    return "another rank" if _LOST_RANK.search(message) else None
 
 
 def read_uncaught(error_file: Path) -> Uncaught | None:
