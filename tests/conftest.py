@@ -49,6 +49,7 @@ OF_EVERY_TENSORFLOW = {
     "test_callbacks.py",
     "test_checkpoint_files.py",
     "test_compat.py",
+    "test_empty_batches.py",
     "test_data_augmentation.py",
     "test_data_cifar10.py",
     "test_evaluation.py",
