@@ -26,6 +26,7 @@ class Case:
       loss_scale: with which a LossScaleOptimizer begins; it doubles it every other step.
       scalar_loss: whether the loss function takes the mean over the batch itself.
       overflows: whether float32 cannot hold the scaled gradients of one example.
+      evaluates: whether it validates, evaluates and predicts, too.
     """
 
     optimizer: str = "SGD"
@@ -41,20 +42,21 @@ class Case:
     loss_scale: float | None = None
     overflows: bool = False
     scalar_loss: bool = False
+    evaluates: bool = False
 
 
 _MOMENTUM = (("momentum", 0.9),)
 CASES = {
     "sgd": Case(),
-    "momentum": Case(options=_MOMENTUM),
+    "momentum": Case(options=_MOMENTUM, evaluates=True),
     "adam": Case("Adam"),
     "momentum_clipnorm": Case(options=(*_MOMENTUM, ("clipnorm", 0.1))),
     "adam_global_clipnorm": Case("Adam", (("global_clipnorm", 0.1),)),
     "warms_up": Case(options=_MOMENTUM, warms_up=True),
-    "named_inputs": Case(named_inputs=True),
+    "named_inputs": Case(named_inputs=True, evaluates=True),
     "sample_weights": Case(sample_weights=True),
     "repeats": Case(repeats=True),
-    "arrays": Case(arrays=True),
+    "arrays": Case(arrays=True, evaluates=True),
     "class_weight": Case(arrays=True, class_weight=(0.5, 1.0, 2.0)),
     "scalar_loss": Case(scalar_loss=True),
     "loss_scale": Case(options=_MOMENTUM, loss_scale=2.0**15),

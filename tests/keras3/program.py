@@ -114,6 +114,8 @@ def train(job: tfdist.Job, name: str) -> dict[str, Any]:
     options: dict[str, Any] = {"x": features, "y": classes, "batch_size": GLOBAL_BATCH}
     if not case.arrays:
         options = {"x": job.dataset(train_input)}
+    if case.evaluates:
+        options["validation_data"] = job.eval_dataset(eval_input)
     if case.class_weight:
         options["class_weight"] = dict(enumerate(case.class_weight))
     losses = Losses()
@@ -122,23 +124,26 @@ def train(job: tfdist.Job, name: str) -> dict[str, Any]:
         shuffle=False,
         epochs=EPOCHS,
         steps_per_epoch=2 if case.repeats else None,
-        validation_data=job.eval_dataset(eval_input),
         callbacks=[*job.callbacks(str(Path(FLAGS.result_dir) / "output" / name)), losses],
         verbose=0,
     )
-    evaluated = job.evaluate(model, eval_input)
-    return {
+    found = {
         "weights": np.concatenate([weight.ravel() for weight in model.get_weights()]),
         "trained": np.concatenate([v.numpy().ravel() for v in model.trainable_variables]),
         "steps": int(model.optimizer.iterations.numpy()),
         "losses": losses.of_steps,
         "loss": history.history["loss"],
         "accuracy": history.history["accuracy"],
-        "val_loss": history.history["val_loss"],
-        "evaluated": [evaluated["loss"], evaluated["accuracy"]],
-        # The last batch is a smaller one, and not of as many examples for each replica.
-        "predicted": model.predict(features, batch_size=10, verbose=0),
     }
+    if case.evaluates:
+        evaluated = job.evaluate(model, eval_input)
+        found |= {
+            "val_loss": history.history["val_loss"],
+            "evaluated": [evaluated["loss"], evaluated["accuracy"]],
+            # The last batch is a smaller one, and not of as many examples for each replica.
+            "predicted": model.predict(features, batch_size=10, verbose=0),
+        }
+    return found
 
 
 def main(_: list[str]) -> None:

@@ -28,7 +28,7 @@ from tfdist.output_directory import OutputDirectory
 from tfdist.preemption import EXIT_PREEMPTED
 
 # In one process, because most share a job.
-pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("keras3/parameter_server")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("keras3 with parameter servers")]
 
 CASES = str(Path(__file__).with_name("parameter_server_program.py"))
 EXAMPLES = 90  # as in the program
