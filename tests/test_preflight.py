@@ -272,7 +272,7 @@ def test_a_port_that_is_taken_is_refused(host: str) -> None:
 # Messages.
 
 
-HELLO = hello(Cluster(worker=("a:1", "b:1"), ps=("c:1",)), W1)
+HELLO = hello(Cluster(worker=("a:1", "b:1"), ps=("c:1",)), W1, clock=1e9)
 ROW = Row({PS: Reach(messages.UNREACHABLE, "no route to host")}, (W0,), complete=True)
 
 
