@@ -65,3 +65,21 @@ def test_fit_starts_where_it_is_told_to_once(tiny: TinyTraining) -> None:
     dataset = tiny.train_input(tf.distribute.InputContext())
     assert model.fit(dataset, epochs=3, callbacks=[Starts()], verbose=0).epoch == [2]
     assert model.fit(dataset, epochs=2, verbose=0).epoch == [0, 1]
+
+
+class LastSteps(tf.keras.callbacks.Callback):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[int] = []
+
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        self.steps.append(compat.last_step(self.model, batch, self.params["steps"]))
+
+
+def test_the_last_step_of_an_execution(tiny: TinyTraining) -> None:
+    model, last = tiny.model(), LastSteps()
+    model.compile("sgd", model.loss, steps_per_execution=2)
+    examples = tf.data.Dataset.from_tensor_slices((tiny.points, tiny.classes)).batch(5)
+
+    model.fit(examples, callbacks=[last], verbose=0)
+    assert last.steps == [1, 3, 4]

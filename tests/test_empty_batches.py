@@ -32,7 +32,7 @@ def shapes(layer, shape):
             loss = tf.reduce_sum(result * result)
         return result, tape.gradient(loss, [batch, *layer.trainable_weights])
 
-    result, gradients = call(tf.zeros([0, *shape]))
+    result, gradients = call(tf.zeros([0, *(size or 3 for size in shape)]))
     assert not any(tf.reduce_any(gradient != 0) for gradient in gradients)
     print(type(layer).__name__, *result.shape, *gradients[0].shape[1:])
 
@@ -65,6 +65,27 @@ def test_onednn_dies_of_the_gradient_of_pooling_nothing() -> None:
     assert "Check failed: dtype() == expected_dtype" in found.stderr
 
 
+def test_what_is_exported_is_left_as_it_is() -> None:
+    found = run(
+        """
+        from tfdist.strategies.empty_batches import as_tensorflow_does, compute_on_empty_batches
+
+        compute_on_empty_batches()
+        kernel = tf.ones([1, 1, 1, 1])
+
+        def operations():
+            convolution = tf.function(lambda batch: tf.nn.conv2d(batch, kernel, 1, "SAME"))
+            traced = convolution.get_concrete_function(tf.TensorSpec([None, 2, 2, 1]))
+            return {operation.type for operation in traced.graph.get_operations()}
+
+        print("Reshape" in operations())
+        with as_tensorflow_does():
+            print("Reshape" in operations())
+        """
+    )
+    assert found.stdout.split() == ["True", "False"], found.stderr
+
+
 def test_layers_compute_on_empty_batches() -> None:
     found = run(
         """
@@ -84,6 +105,7 @@ def test_layers_compute_on_empty_batches() -> None:
         shapes(layers.AveragePooling2D(2), [8, 8, 5])
         shapes(layers.GlobalMaxPooling2D(), [8, 8, 5])
         shapes(layers.BatchNormalization(), [8, 8, 5])
+        shapes(layers.Conv2D(7, 3, strides=2), [None, 8, 5])
         """
     )
     assert found.returncode == 0, found.stderr
@@ -100,4 +122,5 @@ def test_layers_compute_on_empty_batches() -> None:
         "AveragePooling2D 0 4 4 5 8 8 5",
         "GlobalMaxPooling2D 0 5 8 8 5",
         "BatchNormalization 0 8 8 5 8 8 5",
+        "Conv2D 0 1 3 7 3 8 5",
     ]

@@ -73,6 +73,22 @@ def learning_rate_variable(optimizer: Any) -> tf.Variable | None:
     return rate if hasattr(rate, "assign") else None
 
 
+def last_step(model: Any, step: int, steps: int | None) -> int:
+    """The last step of the execution after which Keras called a callback with `step`.
+
+    Keras 3 counts all steps of an execution that the data did not fill, and up to 3.10 it calls
+    with the first.
+
+    Args:
+      model: a Keras model.
+      step: from 0.
+      steps: those of the epoch; None where they are not known.
+    """
+    if (3,) <= keras_version(model) < (3, 11):
+        step += model.steps_per_execution - 1
+    return step if steps is None else min(step, steps - 1)
+
+
 def iterators_per_epoch(model: Any, steps: int) -> int:
     """How many iterators over the training data `fit` makes for an epoch, and so how often they
     are shuffled.

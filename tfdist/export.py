@@ -5,6 +5,7 @@ export(model, OutputDirectory("/shared/run1"), writes=job.is_chief)
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from absl import logging
 from tfdist import compat
 from tfdist.checkpoints import quiet_tensorflow
 from tfdist.output_directory import OutputDirectory, replacing_directory
+from tfdist.strategies.empty_batches import as_tensorflow_does
 
 #: The file that Keras 3 loads, within the SavedModel.
 KERAS_FILE = "model.keras"
@@ -31,7 +33,11 @@ def export(
     Raises:
       OutputError: it could not be written; a model that was there is as it was.
     """
-    with replacing_directory(output.saved_model, writes=writes) as beside, quiet_tensorflow():
+    with (
+        replacing_directory(output.saved_model, writes=writes) as beside,
+        quiet_tensorflow(),
+        as_tensorflow_does(),
+    ):
         save = _save_with_keras_3 if compat.is_keras_3(model) else _save_with_keras_2
         save(
             model,
@@ -42,15 +48,18 @@ def export(
 
 def _save_with_keras_3(model: Any, directory: Path, options: tf.saved_model.SaveOptions) -> None:
     if getattr(model, "inputs", None):
-        archive = compat.keras_of(model).export.ExportArchive()
         # A Sequential tells its one input only once it was called.
         is_sequential = isinstance(model, compat.keras_of(model).Sequential)
         inputs = model.inputs[0] if is_sequential else model.input
-        specs = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype, x.name), inputs)
-        archive.track_and_add_endpoint("serve", model, [specs])
-        archive.write_out(str(directory), options=options, verbose=False)
+        signature = [
+            tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype, x.name), inputs)
+        ]
     else:
-        model.export(str(directory), verbose=False)
+        utilities = importlib.import_module("keras.src.export.export_utils")
+        signature = utilities.get_input_signature(model)
+    archive = compat.keras_of(model).export.ExportArchive()
+    archive.track_and_add_endpoint("serve", model, signature)
+    archive.write_out(str(directory), options=options, verbose=False)
     try:
         model.save(directory / KERAS_FILE, include_optimizer=False)
     except NotImplementedError as error:  # A layer that does not tell its configuration.

@@ -239,7 +239,7 @@ class ResumeByStep(Resume):
             self._leave(self._everywhere(max(batch, self._passed_over)))
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        done = batch + 1
+        done = compat.last_step(self.model, batch, self.params["steps"]) + 1
         if done <= self._passed_over or done == self.params["steps"]:
             return  # The end of the epoch saves.
         # Where this may be the epoch's last step, tasks could leave on either side of its end.

@@ -49,7 +49,8 @@ def build(job: tfdist.Job, case: Case) -> tf.keras.Model:
         hidden = tf.keras.layers.BatchNormalization(momentum=0.9)(hidden)
     outputs = tf.keras.layers.Dense(CLASSES)(hidden)
     model = tf.keras.Model({"features": inputs} if case.named_inputs else inputs, outputs)
-    random = np.random.default_rng(5)
+    # Ranks of Horovod are given the weights of the first.
+    random = np.random.default_rng(5 + (job.task.index if job.name == "horovod" else 0))
     for layer in model.layers:
         if isinstance(layer, tf.keras.layers.Dense):
             shapes = [weight.shape for weight in layer.get_weights()]

@@ -95,13 +95,26 @@ def test_loss_scaling_where_replicas_cannot_meet_in_a_condition() -> None:
 def test_what_was_made_outside_of_the_scope() -> None:
     job = jobs.create(JobFlags(strategy="mirrored"), {})
     outside = tf.keras.optimizers.SGD(0.1)
-    with pytest.raises(UsageError, match=r"^model: received .one that was made outside"):
+    with pytest.raises(UsageError, match=r"^model: received .made or compiled outside of job"):
         job.check(compiled(optimizer=outside))
-    with (
-        job.scope(),
-        pytest.raises(UsageError, match=r"^optimizer: received .one that was made outside"),
-    ):
-        job.check(compiled(optimizer=outside))
+    with job.scope():
+        model = compiled(optimizer=outside)
+        with pytest.raises(UsageError, match=r"^optimizer: received .made or compiled outside"):
+            job.check(model)
+        optimizer = job.optimizer(tf.keras.optimizers.SGD(0.1))
+        model.compile(optimizer, "mse", metrics=["mae"])
+        job.check(model)
+    model.compile(optimizer, "mse")
+    with pytest.raises(UsageError, match=r"^metrics: received .made or compiled outside"):
+        job.check(model)
+
+
+def test_class_weights_of_the_jobs_data(tiny: TinyTraining) -> None:
+    job = jobs.create(JobFlags(strategy="mirrored"), {})
+    with job.scope():
+        model = tiny.model()
+    with pytest.raises(ValueError, match="return sample weights as a third element"):
+        model.fit(job.dataset(tiny.train_input), class_weight={0: 1.0, 1: 2.0, 2: 3.0}, verbose=0)
 
 
 def test_a_keras_that_is_silently_wrong(

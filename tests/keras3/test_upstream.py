@@ -75,7 +75,7 @@ def test_the_metrics_of_a_step_are_reduced_over_a_dimension_that_they_have_not()
 
 
 def test_a_loss_that_is_a_scalar_is_not_divided_by_the_replicas() -> None:
-    """The cure is `_weigh_scalar_losses`."""
+    """The cure is `weigh_scalar_losses`."""
     lines = run(
         _TWO_DEVICES,
         """

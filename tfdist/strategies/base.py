@@ -26,6 +26,7 @@ from tfdist.flags import HEARTBEAT_TIMEOUT, JobFlags
 from tfdist.preemption import Board, Preemption
 from tfdist.strategies import datasets
 from tfdist.strategies.callback_contract import CallbackContract
+from tfdist.strategies.empty_batches import compute_on_empty_batches
 from tfdist.strategies.session_contract import SessionContract
 from tfdist.strategies.train_functions import after_skipping
 
@@ -83,6 +84,8 @@ class Job(CallbackContract, SessionContract):
         self._options = options
         self.preemption = Preemption()
         self._set_up(options)
+        if self.num_replicas > 1:
+            compute_on_empty_batches()
 
     # What a subclass says of itself.
 

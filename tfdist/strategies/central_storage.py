@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
@@ -55,6 +57,8 @@ class CentralStorage(InGraph):
     name = "central_storage"
 
     def _build(self, devices: list[str]) -> tf.distribute.Strategy:
+        if compat.is_keras_3(tf.keras.Model):
+            _count_once(tf.keras.Model)
         return _Strategy(devices, "CPU:0")
 
     def optimizer(self, optimizer: Any) -> Any:
@@ -82,9 +86,6 @@ class CentralStorage(InGraph):
                 remedy="Train with --strategy=mirrored.",
             )
 
-    def engine_callbacks(self) -> list[tf.keras.callbacks.Callback]:
-        return [*super().engine_callbacks(), _AddingMetrics()]
-
     def _fill_last_step(
         self, local: tf.data.Dataset, source: tf.data.Dataset, training: bool
     ) -> tf.data.Dataset:
@@ -96,19 +97,21 @@ class CentralStorage(InGraph):
         return local.concatenate(datasets.empty_batches(source, missing))
 
 
-class _AddingMetrics(tf.keras.callbacks.Callback):
-    """Lets the metrics of Keras 3 count the sum over the replicas once."""
+def _counts_once(make: Callable[..., None]) -> Callable[..., None]:
+    """`make_train_function`, or that for tests, of whose metrics a replica adds its part alone."""
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._change_metrics()
-
-    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._change_metrics()
-
-    def _change_metrics(self) -> None:
-        if not compat.is_keras_3(self.model):
-            return
-        if add_in_one_operation(compat.metric_variables(self.model)):
+    @functools.wraps(make)
+    def call(model: Any, force: bool = False) -> None:
+        if isinstance(model.distribute_strategy, _Strategy):
             # What was traced before counts wrong.
-            self.model.make_train_function(force=True)
-            self.model.make_test_function(force=True)
+            force = add_in_one_operation(compat.metric_variables(model)) or force
+        make(model, force)
+
+    return call
+
+
+@functools.cache
+def _count_once(model_class: Any) -> None:
+    """Lets the metrics of models of Keras 3 count the sum over the replicas once."""
+    for name in ("make_train_function", "make_test_function"):
+        setattr(model_class, name, _counts_once(getattr(model_class, name)))

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from tfdist import compat, versions
 from tfdist import horovod_rendezvous as rendezvous
@@ -69,7 +70,8 @@ class Horovod(Ranks):
             return
         keras3.check_optimizer(optimizer, self.name)
         if model.jit_compile:
-            # What Keras chooses by itself where there is a GPU; Horovod is no part of XLA.
+            # Keras chooses it by itself where there is a GPU; Horovod is no part of XLA.
+            logging.warning("jit_compile is off: XLA cannot compile the steps of Horovod.")
             model.jit_compile = False
             model.make_train_function(force=True)
         if keras3.is_wrapped(optimizer):
@@ -108,6 +110,8 @@ class Horovod(Ranks):
 
     def _set_up(self, options: JobFlags) -> None:
         check_one_gpu(options.num_gpus, self.name, "Start a rank for each GPU.")
+        if compat.is_keras_3(tf.keras.Model):
+            keras3.weigh_scalar_losses()
         self._averages = False
         if self.cluster:
             self._find_the_others()

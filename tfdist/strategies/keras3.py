@@ -41,11 +41,11 @@ class ReducesForKeras3:
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         if compat.is_keras_3(tf.keras.Model):
-            _weigh_scalar_losses()
+            weigh_scalar_losses()
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None) -> Any:
         # Keras 3 says it so; of anything else, such as a sum, TensorFlow is to judge.
-        if isinstance(value, dict | list | tuple) and isinstance(reduce_op, str):
+        if isinstance(value, dict | list | tuple) and reduce_op == "MEAN":
             return tf.nest.map_structure(
                 lambda part: self.experimental_local_results(part)[0],  # type: ignore[attr-defined]
                 value,
@@ -59,8 +59,8 @@ class ReducesForKeras3:
         return tf.convert_to_tensor(first).shape.rank == 0
 
 
-def _weigh_scalar_losses() -> None:
-    """Lets a loss function that returns a scalar count for a replica's part, as others do.
+def weigh_scalar_losses() -> None:
+    """Lets a loss function of Keras 3 that returns a scalar count for a replica's part.
 
     Keras 3 divides by the number of replicas where it takes the mean itself, and then sums. And the
     mean over a batch without examples is not a number.
@@ -175,20 +175,26 @@ def check(model: Any, strategy: str) -> None:
 
 
 def check_scope(model: Any, strategy: tf.distribute.Strategy, name: str) -> None:
-    """Checks that a compiled model and its optimizer were made in the scope of the strategy.
+    """Checks that a compiled model is of the scope of the strategy, with all that it was given.
 
     Raises:
-      UsageError: they were not: each task would train by itself, or count each step several times.
+      UsageError: each task would train or judge by itself, or count each step several times.
     """
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     made_in = getattr(optimizer, "_distribution_strategy", strategy)
-    for field, found in (("model", model.distribute_strategy), ("optimizer", made_in)):
-        if found is not strategy:
+    metrics = compat.as_tensorflow(model.metrics_variables)
+    for field, is_of_scope in (
+        ("model", model.distribute_strategy is strategy),
+        ("optimizer", made_in is strategy),
+        ("metrics", all(map(strategy.extended.variable_created_in_scope, metrics))),
+    ):
+        if not is_of_scope:
             raise UsageError(
                 field,
-                received="one that was made outside of job.scope()",
-                accepted=f"one of that scope, under {name} with Keras 3",
-                remedy="Make both, and compile the model, within `with job.scope():`.",
+                received="made or compiled outside of job.scope()",
+                accepted=f"what is of that scope, under {name} with Keras 3",
+                remedy="Make the model, its optimizer and its metrics, and compile the model, "
+                "within `with job.scope():`.",
             )
 
 

@@ -138,7 +138,8 @@ class Synchronization(tf.keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._local.step()
         # More than one step after its beginning where Keras executes several at a time.
-        if (batch + 1) // self._local.options.period > self._periods:
+        done = compat.last_step(self.model, batch, self.params["steps"]) + 1
+        if done // self._local.options.period > self._periods:
             self._local.synchronize()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:

@@ -10,16 +10,10 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.strategies import keras3
 from tfdist.strategies.base import Job
-from tfdist.strategies.empty_batches import compute_on_empty_batches
 
 
 class Replicas(Job):
-    """The part of a `Job` that its subclasses share: what Keras 3 and oneDNN leave to others."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        if self.num_replicas > 1:
-            compute_on_empty_batches()
+    """The part of a `Job` that its subclasses share: what Keras 3 leaves to others."""
 
     def optimizer(self, optimizer: Any) -> Any:
         if compat.is_keras_3(optimizer):
