@@ -121,7 +121,7 @@ def test_the_platforms_command_in_both_spellings(tmp_path: Path, digits: Path) -
         (
             ["--strategy=horovod", "--workers=2"],
             "mnist_horovod_estimator.py",
-            ["--train_steps=200", "--learning_rate=0.01"],
+            ["--train_steps=120", "--learning_rate=0.01"],
         ),
         (["--ps=1", "--workers=2"], "mnist_replica.py", ["--issync=1"]),
         (["--ps=1", "--workers=2"], "mnist_replica.py", ["--issync=0", "--train-steps=400"]),
