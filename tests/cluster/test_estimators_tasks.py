@@ -125,7 +125,7 @@ def test_a_backup_worker_keeps_the_fast_ones_from_waiting(tmp_path: Path) -> Non
     assert len(alone) > 1, "two should be enough to begin"
     speed_alone, speed_together = (len(steps) / np.ptp(steps) for steps in (alone, together))
     assert speed_together >= 0.4 * speed_alone, "the slow one should hold up nobody"
-    assert runs["worker-2"] < len(together) / 5, runs
+    assert runs["worker-2"] < len(together) / 2, runs
     check_speed(ended, times["worker-0"], batch=2 * 4)
     # What was contributed and is behind no update came too late.
     dropped, contributed = map(
