@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -201,7 +202,8 @@ def checkpoints(path: Path) -> list[str]:
     """The index files of the checkpoints below the output directory of `path`, by name."""
     found: list[str] = []
     for _, _, names in os.walk(path / "output"):
-        found += [name for name in names if name.endswith(".index")]
+        # Not the parts of one that is being written.
+        found += [name for name in names if re.search(r"ckpt-\d+\.index$", name)]
     return found
 
 

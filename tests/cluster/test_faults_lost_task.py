@@ -202,5 +202,6 @@ def test_the_others_end_when_one_has_an_exception(tmp_path: Path, strategy: str)
         tasks["worker:1"] = ([*command, "--fail_in_epoch=3"], environment)
         ended = run_by_hand(tmp_path / "logs", tasks, deadline=90)
     assert [task.code for task in ended.values()] == [1, 1]
-    assert ended["worker:0"].time - ended["worker:1"].time < 10
+    # Six times the heartbeat's timeout: a busy machine takes three.
+    assert ended["worker:0"].time - ended["worker:1"].time < 30
     assert "was lost" in ended["worker:0"].output
