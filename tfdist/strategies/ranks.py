@@ -240,7 +240,11 @@ def _summed_results(model: tf.keras.Model, collectives: Collectives) -> dict[str
     before = [variable.value() for variable in variables]
     for variable, total in zip(variables, collectives.sum(before), strict=True):
         variable.assign(total)
-    results = {name: value.numpy() for name, value in model.get_metrics_result().items()}
+    # Keras 3.10 has made numbers of them already.
+    results = {
+        name: tf.convert_to_tensor(value).numpy()
+        for name, value in model.get_metrics_result().items()
+    }
     for variable, value in zip(variables, before, strict=True):
         variable.assign(value)
     return results
