@@ -178,6 +178,55 @@ def test_central_storage_takes_no_moving_statistics() -> None:
     assert lines == ["True"]
 
 
+def test_checkpoints_lack_the_layers_in_a_list() -> None:
+    """The cure is in `tfdist.checkpoints`."""
+    lines = run(
+        "import tempfile\n\nimport tensorflow as tf",
+        """
+        class Blocks(tf.keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.blocks = [tf.keras.layers.BatchNormalization()]
+
+            def call(self, inputs):
+                return self.blocks[0](inputs)
+
+        model = Blocks()
+        model(tf.ones([1, 1]))
+        with tempfile.TemporaryDirectory() as directory:
+            saved = tf.train.Checkpoint(model=model).save(f"{directory}/checkpoint")
+            shapes = [shape for name, shape in tf.train.list_variables(saved) if shape]
+        print(len(shapes), len(model.weights))
+        """,
+    )
+    assert lines == ["0", "4"]
+
+
+def test_every_task_writes_model_checkpoints() -> None:
+    """The cure is `leave_saving_to_the_chief`."""
+    lines = run(
+        "import tensorflow as tf",
+        """
+        import pathlib
+        import tempfile
+
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        # As in a task that is not the chief: what the callbacks of Keras 2 ask.
+        type(strategy.extended).should_checkpoint = False
+        with strategy.scope():
+            model = tf.keras.Sequential([tf.keras.Input([1]), tf.keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory) / "model.weights.h5"
+            callback = tf.keras.callbacks.ModelCheckpoint(path, save_weights_only=True)
+            callback.set_model(model)
+            callback.on_epoch_end(0, {})
+            print(path.exists())
+        """,
+    )
+    assert lines == ["True"]
+
+
 def test_adding_to_a_variable_is_not_one_operation() -> None:
     """The cure is `keras3_sums.add_in_one_operation`."""
     lines = run(
