@@ -56,7 +56,6 @@ OF_EVERY_TENSORFLOW = {
     "test_redealt.py",
     "test_resume.py",
     "cluster/test_counts.py",
-    "cluster/test_digits.py",
     "cluster/test_lost_worker.py",
     "cluster/test_resume.py",
     "cluster/test_sync_period.py",
@@ -89,6 +88,9 @@ def pytest_pycollect_makemodule(
     path = module_path.relative_to(TESTS)
     if path.parts[0] == "keras3":
         is_here = keras_is_3()
+    elif path.name == "test_digits.py":
+        # They take minutes, and tell nothing more of tf_keras.
+        is_here = tensorflow_version() < (2, 16) or keras_is_3()
     else:
         is_here = tensorflow_version() < (2, 16) or path.as_posix() in OF_EVERY_TENSORFLOW
     return None if is_here else Elsewhere.from_parent(parent, path=module_path)
