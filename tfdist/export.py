@@ -5,7 +5,9 @@ export(model, OutputDirectory("/shared/run1"), writes=job.is_chief)
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +63,27 @@ def _save_with_keras_3(model: Any, directory: Path, options: tf.saved_model.Save
     archive.track_and_add_endpoint("serve", model, signature)
     archive.write_out(str(directory), options=options, verbose=False)
     try:
-        model.save(directory / KERAS_FILE, include_optimizer=False)
-    except NotImplementedError as error:  # A layer that does not tell its configuration.
+        with _uncompiled(model):
+            model.save(directory / KERAS_FILE)
+    # A layer that does not tell its configuration, or has in it what Keras cannot write.
+    except (NotImplementedError, TypeError, ValueError) as error:
         (directory / KERAS_FILE).unlink(missing_ok=True)
         logging.warning("There is no %s for keras.models.load_model: %s", KERAS_FILE, error)
+
+
+@contextlib.contextmanager
+def _uncompiled(model: Any) -> Iterator[None]:
+    """Within it Keras 3 saves the model alone; its `include_optimizer` is of no effect.
+
+    What it was compiled with may be the user's own, which `load_model` would not find.
+    """
+    state = vars(model)
+    compiled_with = {name: state[name] for name in ("compiled", "optimizer") if name in state}
+    state.update(dict.fromkeys(compiled_with))
+    try:
+        yield
+    finally:
+        state.update(compiled_with)
 
 
 def _save_with_keras_2(

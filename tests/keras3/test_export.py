@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,12 @@ class OfTheUser(tf.keras.Model):
 @pytest.mark.parametrize("make", [sequential, functional, OfTheUser])
 def test_a_model_is_served_and_loaded(tmp_path: Path, make: Any) -> None:
     model, output = make(), OutputDirectory(tmp_path)
-    model.compile("adam", "mse")
+
+    def own_loss(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean(tf.square(y_true - y_pred), axis=-1)
+
+    optimizer = tf.keras.optimizers.Adam()
+    model.compile(optimizer, own_loss)
     inputs: Any = FEATURES
     if make is functional:
         inputs = {"left": FEATURES, "right": FEATURES}
@@ -52,6 +58,27 @@ def test_a_model_is_served_and_loaded(tmp_path: Path, make: Any) -> None:
         output.saved_model / export.KERAS_FILE, custom_objects={"OfTheUser": OfTheUser}
     )
     np.testing.assert_allclose(loaded.predict(inputs, verbose=0), expected, rtol=1e-6)
+    # It is without the optimizer, which goes on.
+    assert not loaded.compiled
+    assert model.compiled
+    assert model.optimizer is optimizer
+
+
+def test_a_model_that_keras_cannot_write_is_served_all_the_same(tmp_path: Path) -> None:
+    class Scale(tf.keras.layers.Layer):
+        def call(self, inputs: tf.Tensor) -> tf.Tensor:
+            return 2.0 * inputs
+
+        def get_config(self) -> dict[str, Any]:
+            return {"factor": functools.partial(float, 2.0)}
+
+    model = tf.keras.Sequential([tf.keras.layers.Input([4]), Scale()])
+    export.export(model, OutputDirectory(tmp_path), writes=True)
+
+    saved = OutputDirectory(tmp_path).saved_model
+    served = tf.saved_model.load(saved).serve(tf.constant(FEATURES))
+    np.testing.assert_array_equal(served, 2.0 * FEATURES)
+    assert not (saved / export.KERAS_FILE).exists()
 
 
 def test_what_does_not_write_leaves_nothing(tmp_path: Path) -> None:
