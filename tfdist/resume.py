@@ -22,7 +22,7 @@ from tfdist.checkpoints import Position
 from tfdist.console import say
 from tfdist.output_directory import OutputDirectory
 from tfdist.preemption import EXIT_PREEMPTED
-from tfdist.strategies.train_functions import after_passing_over
+from tfdist.strategies.train_functions import AfterPassingOver
 
 if TYPE_CHECKING:
     from tfdist.strategies.base import Job
@@ -183,7 +183,7 @@ class Resume(tf.keras.callbacks.Callback):
         if step and self._job.sees_steps and compat.is_keras_3(self.model):
             self._passed_over = step
             executions = step // self.model.steps_per_execution
-            self.model.train_function = after_passing_over(self.model, executions)
+            self.model.train_function = AfterPassingOver(self.model, executions)
 
     def _step(self, steps: Sequence[int]) -> int:
         """Keras's number of the step before which the shards' readers have made so many."""

@@ -20,6 +20,7 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.flags import JobFlags
 from tfdist.strategies.collectives import Collectives
+from tfdist.strategies.train_functions import has_passed_over
 
 #: DiLoCo's, where a momentum is asked for; without one the weights are averaged.
 OUTER_LEARNING_RATE = 0.7
@@ -136,6 +137,8 @@ class Synchronization(tf.keras.callbacks.Callback):
         self._periods = batch // self._local.options.period
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if has_passed_over(self.model):
+            return
         self._local.step()
         # More than one step after its beginning where Keras executes several at a time.
         done = compat.last_step(self.model, batch, self.params["steps"]) + 1

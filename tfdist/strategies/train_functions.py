@@ -30,19 +30,25 @@ def after_skipping(model: tf.keras.Model, steps: int) -> Callable[[Any], Any]:
     return train_after_skipping
 
 
-def after_passing_over(model: tf.keras.Model, executions: int) -> Callable[[Any], Any]:
+class AfterPassingOver:
     """The train function, which does nothing in its first calls: so many of Keras 3's."""
-    train, left = model.train_function, executions
 
-    def train_after_passing_over(iterator: Any) -> Any:
-        nonlocal left
-        if left:
-            left -= 1
+    def __init__(self, model: tf.keras.Model, executions: int) -> None:
+        self._model = model
+        self._train = model.train_function
+        self._left = executions
+
+    def __call__(self, iterator: Any) -> Any:
+        if self._left:
+            self._left -= 1
             return {}
-        model.train_function = train
-        return train(iterator)
+        self._model.train_function = self._train
+        return self._train(iterator)
 
-    return train_after_passing_over
+
+def has_passed_over(model: tf.keras.Model) -> bool:
+    """Whether the step that has just ended was made before, and only seemed to be made."""
+    return isinstance(model.train_function, AfterPassingOver)
 
 
 def reading(
