@@ -101,6 +101,9 @@ def test_what_was_made_outside_of_the_scope() -> None:
         model = compiled(optimizer=outside)
         with pytest.raises(UsageError, match=r"^optimizer: received .made or compiled outside"):
             job.check(model)
+        # Before Keras makes its variables, which would end in a RuntimeError.
+        with pytest.raises(UsageError, match=r"^optimizer: received .made or compiled outside"):
+            job.optimizer(outside)
         optimizer = job.optimizer(tf.keras.optimizers.SGD(0.1))
         model.compile(optimizer, "mse", metrics=["mae"])
         job.check(model)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -30,12 +31,12 @@ _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 class ReducesForKeras3:
     """For a `tf.distribute.Strategy`: it does for Keras 3 what that leaves out.
 
-    `reduce` takes two things that Keras 3 gives it.
+    `reduce` takes two things that Keras 3 gives it; of all others TensorFlow is to judge.
 
     A batch is nested, and may be of another size in each replica. Keras wants to know its shapes
-    and dtypes alone: each part becomes what it is in this task's first replica. And the metrics of
-    a step are scalars, of which it asks the mean over the first dimension: it gets that over the
-    replicas.
+    and dtypes alone: each part becomes what it is in this task's first replica. And of the metrics
+    of a step, which may be scalars, it asks the mean over the first dimension: it gets that over
+    the replicas.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -44,19 +45,15 @@ class ReducesForKeras3:
             weigh_scalar_losses()
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None) -> Any:
-        # Keras 3 says it so; of anything else, such as a sum, TensorFlow is to judge.
-        if isinstance(value, dict | list | tuple) and reduce_op == "MEAN":
-            return tf.nest.map_structure(
-                lambda part: self.experimental_local_results(part)[0],  # type: ignore[attr-defined]
-                value,
-            )
-        if axis is not None and self._is_scalar(value):
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if reduce_op == "MEAN" and caller.startswith("keras."):
+            if isinstance(value, dict | list | tuple):
+                return tf.nest.map_structure(
+                    lambda part: self.experimental_local_results(part)[0],  # type: ignore[attr-defined]
+                    value,
+                )
             axis = None
         return super().reduce(reduce_op, value, axis)  # type: ignore[misc]
-
-    def _is_scalar(self, value: Any) -> bool:
-        first = self.experimental_local_results(value)[0]  # type: ignore[attr-defined]
-        return tf.convert_to_tensor(first).shape.rank == 0
 
 
 def weigh_scalar_losses() -> None:
@@ -180,22 +177,33 @@ def check_scope(model: Any, strategy: tf.distribute.Strategy, name: str) -> None
     Raises:
       UsageError: each task would train or judge by itself, or count each step several times.
     """
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    made_in = getattr(optimizer, "_distribution_strategy", strategy)
+    if model.distribute_strategy is not strategy:
+        raise _outside_of_scope("model", name)
+    check_made_in_scope(model.optimizer, strategy, name)
     metrics = compat.as_tensorflow(model.metrics_variables)
-    for field, is_of_scope in (
-        ("model", model.distribute_strategy is strategy),
-        ("optimizer", made_in is strategy),
-        ("metrics", all(map(strategy.extended.variable_created_in_scope, metrics))),
-    ):
-        if not is_of_scope:
-            raise UsageError(
-                field,
-                received="made or compiled outside of job.scope()",
-                accepted=f"what is of that scope, under {name} with Keras 3",
-                remedy="Make the model, its optimizer and its metrics, and compile the model, "
-                "within `with job.scope():`.",
-            )
+    if not all(map(strategy.extended.variable_created_in_scope, metrics)):
+        raise _outside_of_scope("metrics", name)
+
+
+def check_made_in_scope(optimizer: Any, strategy: tf.distribute.Strategy, name: str) -> None:
+    """Checks that an optimizer of Keras 3 is of the scope of the strategy.
+
+    Raises:
+      UsageError: it is not, and Keras would fail where it makes the optimizer's variables.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if getattr(inner, "_distribution_strategy", strategy) is not strategy:
+        raise _outside_of_scope("optimizer", name)
+
+
+def _outside_of_scope(field: str, strategy: str) -> UsageError:
+    return UsageError(
+        field,
+        received="made or compiled outside of job.scope()",
+        accepted=f"what is of that scope, under {strategy} with Keras 3",
+        remedy="Make the model, its optimizer and its metrics, and compile the model, within "
+        "`with job.scope():`.",
+    )
 
 
 def check_optimizer(optimizer: Any, strategy: str) -> None:

@@ -199,8 +199,8 @@ class _ClusterMetrics(tf.keras.callbacks.Callback):
 class _AveragedStatistics(tf.keras.callbacks.Callback):
     """Averages what is not trained, such as BatchNormalization's statistics.
 
-    After each epoch, before a validation and before a checkpoint: `tf.distribute` validates with
-    and saves the mean over its replicas in the same way.
+    After each epoch, before a validation and before a checkpoint: what is validated is what is
+    saved, as `tf.distribute` saves it.
     """
 
     def __init__(self, collectives: Collectives) -> None:

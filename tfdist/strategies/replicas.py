@@ -17,6 +17,7 @@ class Replicas(Job):
 
     def optimizer(self, optimizer: Any) -> Any:
         if compat.is_keras_3(optimizer):
+            keras3.check_made_in_scope(optimizer, self.strategy, self.name)
             return keras3.sums_first(optimizer, self._options.gradient_dtype)
         return optimizer
 

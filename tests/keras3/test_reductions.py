@@ -1,0 +1,42 @@
+"""What Keras 3 asks of a strategy to reduce, and what a script asks of it."""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist import job as jobs
+from tfdist.flags import JobFlags
+from tfdist.strategies.base import Job
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Job:
+    """One task that believes in a second: with a strategy of one task Keras takes another way."""
+    job = jobs.create(JobFlags(strategy="multi_worker_mirrored"), {})
+    monkeypatch.setattr(job.strategy.extended, "_in_multi_worker_mode", lambda: True)
+    monkeypatch.setattr(job.strategy.extended, "_num_workers", 2)
+    return job
+
+
+def test_a_metric_of_several_numbers_stays_so_in_the_logs_of_a_step(job: Job) -> None:
+    trainer = importlib.import_module("keras.src.backend.tensorflow.trainer")
+    logs = {"each": tf.constant([1.0, 2.0, 3.0]), "loss": tf.constant(4.0)}
+    reduced = trainer.reduce_per_replica(logs, job.strategy, "auto")
+    np.testing.assert_array_equal(reduced["each"], [1.0, 2.0, 3.0])
+    assert reduced["loss"] == 4.0
+
+
+def test_what_a_script_reduces_is_left_to_tensorflow(job: Job) -> None:
+    with pytest.raises(ValueError, match="unsupported type"):
+        job.strategy.reduce("MEAN", {"loss": per_replica(4.0)}, axis=None)
+    mean = job.strategy.reduce("MEAN", per_replica([1.0, 2.0, 3.0]), axis=0)
+    assert mean == 2.0
+
+
+def per_replica(value: object) -> tf.distribute.DistributedValues:
+    values = importlib.import_module("tensorflow.python.distribute.values")
+    return values.PerReplica([tf.constant(value)])
