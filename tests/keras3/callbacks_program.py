@@ -64,6 +64,7 @@ def main(_: list[str]) -> None:
             *job.engine_callbacks(),
             tf.keras.callbacks.BackupAndRestore(str(shared / "backup")),
             tf.keras.callbacks.ModelCheckpoint(str(shared / "whole.keras")),
+            tf.keras.callbacks.ModelCheckpoint(str(shared / f"of-{job.task.index}.keras")),
             tf.keras.callbacks.ModelCheckpoint(
                 str(shared / "{epoch}.weights.h5"), save_weights_only=True
             ),

@@ -63,7 +63,7 @@ CASES = {
     "loss_scale_overflows": Case(
         options=_MOMENTUM, loss_scale=2.0**40, sample_weights=True, overflows=True
     ),
-    "batch_norm": Case(options=_MOMENTUM, batch_norm=True),
+    "batch_norm": Case(options=_MOMENTUM, batch_norm=True, evaluates=True),
     "batch_norm_adam_clipvalue": Case("Adam", (("clipvalue", 0.01),), batch_norm=True),
     "uneven": Case(options=_MOMENTUM, examples=EXAMPLES - 3),
     "uneven_batch_norm": Case(options=_MOMENTUM, batch_norm=True, examples=GLOBAL_BATCH + 1),

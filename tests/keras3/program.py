@@ -141,6 +141,7 @@ def train(job: tfdist.Job, name: str) -> dict[str, Any]:
         found |= {
             "val_loss": history.history["val_loss"],
             "evaluated": [evaluated["loss"], evaluated["accuracy"]],
+            "whole_loss": mean_loss(classes, model(features, training=False)).numpy(),
             # The last batch is a smaller one, and not of as many examples for each replica.
             "predicted": model.predict(features, batch_size=10, verbose=0),
         }

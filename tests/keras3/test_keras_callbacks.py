@@ -38,4 +38,6 @@ def test_the_chief_saves_and_all_restore(tmp_path: Path, strategy: str) -> None:
     assert {path.name for path in tmp_path.glob("*.h5")} == {
         f"{epoch}.weights.h5" for epoch in range(1, 5)
     }
+    assert (tmp_path / "of-0.keras").exists()
+    assert not (tmp_path / "of-1.keras").exists(), "the chief alone should save"
     assert not (tmp_path / "backup").exists(), "the training is complete"

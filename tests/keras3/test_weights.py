@@ -136,8 +136,14 @@ def test_weights_are_those_of_one_process(train: Train, job: str) -> None:
 
 
 @pytest.mark.parametrize("job", jobs_with("batch_norm"))
-def test_statistics_are_alike_everywhere(train: Train, job: str) -> None:
-    check_alike(train(job), ["batch_norm/weights"])
+def test_statistics_are_alike_everywhere_and_those_that_are_validated(
+    train: Train, job: str
+) -> None:
+    tasks = train(job)
+    check_alike(tasks, ["batch_norm/weights"])
+    np.testing.assert_allclose(
+        tasks[0]["batch_norm/val_loss"][-1], tasks[0]["batch_norm/whole_loss"], atol=TOLERANCE
+    )
 
 
 @pytest.mark.parametrize("job", jobs_with(*AS_KERAS_2))
