@@ -11,6 +11,8 @@ import textwrap
 
 import pytest
 
+from tfdist.launch.local import hold_ports
+
 pytestmark = pytest.mark.timeout(120)
 
 _TWO_DEVICES = """
@@ -225,6 +227,52 @@ def test_every_task_writes_model_checkpoints() -> None:
         """,
     )
     assert lines == ["True"]
+
+
+def test_fit_takes_no_data_with_parameter_servers() -> None:
+    """The cure is `tfdist.strategies.keras3_coordinated`."""
+    with hold_ports(2) as ports:
+        lines = run(
+            f"""
+            import tensorflow as tf
+
+            cluster = tf.train.ClusterSpec(
+                {{"worker": ["127.0.0.1:{ports[0]}"], "ps": ["127.0.0.1:{ports[1]}"]}}
+            )
+            """,
+            """
+            servers = [tf.distribute.Server(cluster, job, 0) for job in ("worker", "ps")]
+            strategy = tf.distribute.ParameterServerStrategy(
+                tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, rpc_layer="grpc")
+            )
+            with strategy.scope():
+                model = tf.keras.Sequential([tf.keras.Input([1]), tf.keras.layers.Dense(1)])
+                model.compile("sgd", "mse")
+            data = tf.data.Dataset.from_tensors((tf.ones([1, 1]), tf.ones([1, 1]))).repeat()
+            try:
+                model.fit(data, steps_per_epoch=1, verbose=0)
+            except ValueError as error:
+                print("create_per_worker_dataset" in str(error), flush=True)
+            """,
+        )
+    assert lines == ["True"]
+
+
+def test_the_mean_of_no_losses_is_not_a_number() -> None:
+    """The cure is `weigh_scalar_losses`."""
+    lines = run(
+        "import tensorflow as tf",
+        """
+        import keras
+
+        class Mean(keras.losses.Loss):
+            def call(self, y_true, y_pred):
+                return tf.reduce_mean(y_pred)
+
+        print(float(Mean()(tf.ones([0]), tf.ones([0]))))
+        """,
+    )
+    assert lines == ["nan"]
 
 
 def test_adding_to_a_variable_is_not_one_operation() -> None:
