@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 EXAMPLES, GLOBAL_BATCH, CLASSES, EPOCHS = 24, 12, 3, 3
+ROWS = 5
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class Case:
       options: of the optimizer.
       warms_up: whether the learning rate grows for three steps, and then falls.
       batch_norm: whether there is a BatchNormalization.
+      embeds: whether the inputs are numbers of rows of an Embedding, whose gradients are sparse.
       examples: of an epoch; where they do not divide, replicas get unlike batches.
       named_inputs: whether the inputs are a dictionary.
       sample_weights: whether the dataset has them.
@@ -33,6 +35,7 @@ class Case:
     options: tuple[tuple[str, Any], ...] = ()
     warms_up: bool = False
     batch_norm: bool = False
+    embeds: bool = False
     examples: int = EXAMPLES
     named_inputs: bool = False
     sample_weights: bool = False
@@ -51,6 +54,8 @@ CASES = {
     "momentum": Case(options=_MOMENTUM, evaluates=True),
     "adam": Case("Adam"),
     "momentum_clipnorm": Case(options=(*_MOMENTUM, ("clipnorm", 0.1))),
+    "embeds": Case(embeds=True),
+    "embeds_clipnorm": Case(options=(*_MOMENTUM, ("clipnorm", 0.1)), embeds=True),
     "adam_global_clipnorm": Case("Adam", (("global_clipnorm", 0.1),)),
     "warms_up": Case(options=_MOMENTUM, warms_up=True),
     "named_inputs": Case(named_inputs=True, evaluates=True),

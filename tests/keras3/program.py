@@ -16,7 +16,7 @@ import tensorflow as tf
 from absl import app, flags
 from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
 
-from tests.keras3.cases import CASES, CLASSES, EPOCHS, EXAMPLES, GLOBAL_BATCH, Case
+from tests.keras3.cases import CASES, CLASSES, EPOCHS, EXAMPLES, GLOBAL_BATCH, ROWS, Case
 
 tfdist.define_flags()
 flags.DEFINE_list("cases", None, "The cases; by default all.")
@@ -30,6 +30,8 @@ def arrays(case: Case) -> tuple[Any, np.ndarray, np.ndarray]:
     random = np.random.default_rng(3)
     features = random.normal(size=(EXAMPLES, 4)).astype("float32")[: case.examples]
     classes = (features @ random.normal(size=(4, CLASSES))).argmax(axis=1).astype("int64")
+    if case.embeds:
+        features = np.abs(3 * features).astype("int32") % ROWS
     weights = np.linspace(0.5, 1.5, EXAMPLES).astype("float32")[: case.examples]
     if case.overflows:
         weights[0] = 1e30
@@ -43,8 +45,12 @@ def mean_loss(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 
 
 def build(job: tfdist.Job, case: Case) -> tf.keras.Model:
-    inputs = tf.keras.Input([4], name="features")
-    hidden = tf.keras.layers.Dense(8, activation="tanh")(inputs)
+    inputs = tf.keras.Input([4], name="features", dtype="int32" if case.embeds else "float32")
+    if case.embeds:
+        rows = tf.keras.layers.Embedding(ROWS, 8)(inputs)
+        hidden = tf.keras.layers.GlobalAveragePooling1D()(rows)
+    else:
+        hidden = tf.keras.layers.Dense(8, activation="tanh")(inputs)
     if case.batch_norm:
         hidden = tf.keras.layers.BatchNormalization(momentum=0.9)(hidden)
     outputs = tf.keras.layers.Dense(CLASSES)(hidden)
@@ -52,7 +58,7 @@ def build(job: tfdist.Job, case: Case) -> tf.keras.Model:
     # Ranks of Horovod are given the weights of the first.
     random = np.random.default_rng(5 + (job.task.index if job.name == "horovod" else 0))
     for layer in model.layers:
-        if isinstance(layer, tf.keras.layers.Dense):
+        if isinstance(layer, tf.keras.layers.Dense | tf.keras.layers.Embedding):
             shapes = [weight.shape for weight in layer.get_weights()]
             layer.set_weights([random.normal(size=shape, scale=0.5) for shape in shapes])
     rate: Any = 0.05
