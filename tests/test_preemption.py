@@ -128,6 +128,34 @@ def test_a_peer_that_is_lost_is_an_error_and_not_a_wait() -> None:
                 pass
 
 
+def test_the_first_task_leaves_when_all_others_have_read_its_board() -> None:
+    """Horovod's board is a server in the process of rank 0."""
+    names = ["0", "1"]
+    first_has_left = threading.Event()
+    late: list[bool] = []
+
+    class SlowForTheSecond(Blackboard):
+        def read(self, key: str, seconds: float) -> str | None:
+            # The first task has all the time to leave before the second one has its answer.
+            if threading.current_thread() is second._watcher and key.endswith(".0"):
+                time.sleep(0.5)
+                late.append(first_has_left.is_set())
+            return super().read(key, seconds)
+
+    board, first, second = SlowForTheSecond(), Preemption(), Preemption()
+    with first.watched("0", names, board), second.watched("1", names, board):
+        first._requests.put(True)
+        deadline = time.monotonic() + 10
+        while not first.leaves() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert first.leaves()
+        first_has_left.set()
+        while not second.leaves() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert second.leaves()
+    assert late == [False]
+
+
 def test_a_board_that_cannot_be_read_for_a_while_ends_nothing() -> None:
     class Busy(Blackboard):
         failures = 2

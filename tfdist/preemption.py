@@ -225,13 +225,23 @@ class Preemption:
             board.post(self._key(task), str(begun))
             deadline = time.monotonic() + _AGREEMENT_SECONDS
             for other in tasks:
-                answer = None
-                # In slices, so that this thread ends with the training.
-                while answer is None and time.monotonic() < deadline and not self._ended.is_set():
-                    answer = board.read(self._key(other), _POLL_SECONDS)
+                answer = self._await_key(board, self._key(other), deadline)
                 if answer is None:
                     raise TimeoutError(f"{other} has not answered in {_AGREEMENT_SECONDS:g} s")
                 last_step = max(last_step, int(answer))
+            board.post(self._key(f"{task}.knows"), "1")
+            if task == tasks[0]:
+                # The board may end with this task, which is not to leave before all have read it.
+                for other in tasks:
+                    self._await_key(board, self._key(f"{other}.knows"), deadline)
         with self._changed:
             self._last_step = last_step
             self._changed.notify_all()
+
+    def _await_key(self, board: Board, key: str, deadline: float) -> str | None:
+        """What is posted; None where the deadline, or the end of the training, comes first."""
+        answer = None
+        # In slices, so that this thread ends with the training.
+        while answer is None and time.monotonic() < deadline and not self._ended.is_set():
+            answer = board.read(key, _POLL_SECONDS)
+        return answer
