@@ -189,7 +189,7 @@ def check_made_in_scope(optimizer: Any, strategy: tf.distribute.Strategy, name: 
     """Checks that an optimizer of Keras 3 is of the scope of the strategy.
 
     Raises:
-      UsageError: it is not, and Keras would fail where it makes the optimizer's variables.
+      UsageError: it is not; Keras fails where such an optimizer has variables for each weight.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if getattr(inner, "_distribution_strategy", strategy) is not strategy:
