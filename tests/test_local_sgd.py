@@ -115,13 +115,6 @@ def test_what_the_flags_mean() -> None:
     assert outer_steps(with_rate) == OuterSteps(50, 0.5, 0.0)
 
 
-def test_keras_may_not_choose_the_steps_between(tiny: TinyTraining) -> None:
-    model = tiny.model()
-    model.compile("sgd", model.loss, steps_per_execution="auto")
-    with pytest.raises(ValueError, match="steps_per_execution: received 'auto'"):
-        LocalSGD(WithAnother(), OuterSteps(3)).state(model)
-
-
 @pytest.mark.parametrize("name", ["horovod", "multi_worker_mirrored"])
 @pytest.mark.parametrize(
     "options", [JobFlags(outer_momentum=0.9), JobFlags(outer_learning_rate=0.5)]

@@ -102,6 +102,19 @@ def test_a_job_that_went_down_within_an_epoch_ends_as_if_it_had_not(
         assert_equal_weights(model, whole)
 
 
+def test_several_steps_at_a_time_are_saved_after_the_one_that_is_due(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    job, model = tiny.job(), tiny.model()
+    model.compile("sgd", model.loss, steps_per_execution=2)
+    callbacks = job.callbacks(str(tmp_path), save_steps=3)
+    model.fit(job.dataset(tiny.train_input), epochs=2, callbacks=callbacks, verbose=0)
+
+    # Executions end after 2, 4 and 5 steps.
+    saved = {path.stem for path in (tmp_path / "checkpoints").glob("*.index")}
+    assert saved == {"ckpt-4", "ckpt-5", "ckpt-9", "ckpt-10"}
+
+
 @pytest.mark.parametrize("step", [1, 5, 7])
 def test_a_signal_saves_and_leaves_after_the_step(
     tiny: TinyTraining, tmp_path: Path, step: int, capfd: pytest.CaptureFixture[str]

@@ -234,7 +234,11 @@ class Resume(tf.keras.callbacks.Callback):
 class ResumeByStep(Resume):
     """`Resume` where Keras sees each step."""
 
+    # The first step of what Keras executes at a time.
+    _begun = 0
+
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
+        self._begun = batch
         if not self._job.preemption.begin_step():
             self._leave(self._everywhere(max(batch, self._passed_over)))
 
@@ -245,7 +249,7 @@ class ResumeByStep(Resume):
         # Where this may be the epoch's last step, tasks could leave on either side of its end.
         if self.params["steps"] is not None and self._job.preemption.leaves():
             self._leave(self._everywhere(done))
-        if self._save_steps and done % self._save_steps == 0:
+        if self._save_steps and done // self._save_steps > self._begun // self._save_steps:
             self._save(self._everywhere(done))
 
     def _everywhere(self, step: int) -> list[int]:

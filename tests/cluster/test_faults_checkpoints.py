@@ -129,7 +129,8 @@ def test_keras_goes_on_from_the_newest_whole_checkpoint(tmp_path: Path) -> None:
 
 def test_all_tasks_go_on_from_the_same_checkpoint_or_from_none(tmp_path: Path) -> None:
     job = ["--strategy=multi_worker_mirrored", "--workers=2", PROGRAM, *directories(tmp_path)]
-    assert launch(tmp_path, *job, "--epochs=3", deadline=60).code == 0
+    ended = launch(tmp_path, *job, "--epochs=3", deadline=60)
+    assert ended.code == 0, ended.output
     checkpoints = tmp_path / "output" / "checkpoints"
     last = newest(checkpoints)
     DAMAGES["a_bit_of_the_data"][0](checkpoints / last)
@@ -185,7 +186,8 @@ def test_no_task_of_an_estimator_takes_a_damaged_checkpoint_for_the_end(tmp_path
     flags = ["--sync", "--save_steps=12", "--max_steps=24", *directories(tmp_path)]
     job = [*tasks, ESTIMATOR_PROGRAM, *flags]
     output = tmp_path / "output"
-    assert launch(tmp_path, *job, deadline=90).code == 0
+    ended = launch(tmp_path, *job, deadline=90)
+    assert ended.code == 0, ended.output
     DAMAGES["a_bit_of_the_data"][0](output / "model.ckpt-24")
 
     ended = launch(tmp_path, *job, deadline=90)

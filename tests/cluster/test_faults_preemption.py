@@ -142,7 +142,8 @@ def test_one_signalled_task_takes_the_others_along(
 def test_a_job_that_was_killed_goes_on_within_the_epoch(tmp_path: Path, strategy: str) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     job = [*options(strategy), PROGRAM, *FLAGS, "--noknown_size"]
-    assert launch(whole, *job, *directories(whole), deadline=90).code == 0
+    ended = launch(whole, *job, *directories(whole), deadline=90)
+    assert ended.code == 0, ended.output
 
     assert struck(cut, signal.SIGKILL, *job).code == -signal.SIGKILL
 

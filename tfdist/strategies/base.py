@@ -151,7 +151,6 @@ class Job(CallbackContract, SessionContract):
 
     @property
     def trainers(self) -> tuple[str, tuple[str, ...]]:
-        """This task's name, and those of all that train step by step with it."""
         own = str(self.task)
         return own, tuple(map(str, self.cluster.trainers)) if self.num_replicas > 1 else (own,)
 

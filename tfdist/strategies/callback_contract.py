@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdist import versions
 from tfdist.checkpoints import Position
+from tfdist.errors import UsageError
 from tfdist.strategies.redealt import Rest
 
 
@@ -26,6 +27,20 @@ class CallbackContract:
         """
         versions.check_fit(self.name, model, tf.__version__)
         versions.check_same_keras(model, model.optimizer)
+        _, trainers = self.trainers
+        if len(trainers) > 1 and getattr(model, "autotune_steps_per_execution", False):
+            raise UsageError(
+                "steps_per_execution",
+                received="auto",
+                accepted=f"a number, where {len(trainers)} tasks train together",
+                remedy="Give model.compile one: each task would choose its own, and they save and "
+                "leave after equally many steps.",
+            )
+
+    @property
+    def trainers(self) -> tuple[str, tuple[str, ...]]:
+        """This task's name, and those of all that train step by step with it."""
+        raise NotImplementedError
 
     def engine_callbacks(self) -> list[tf.keras.callbacks.Callback]:
         """The callbacks that the engine itself needs; they come before all others."""

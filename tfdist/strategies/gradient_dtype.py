@@ -48,6 +48,21 @@ def summed_in(optimizer: Any, dtype: str) -> Any:
     return optimizer
 
 
+def is_summed_in(optimizer: Any) -> bool:
+    """Whether `summed_in` was given this optimizer."""
+    return "aggregate_gradients" in vars(getattr(optimizer, "inner_optimizer", optimizer))
+
+
+def not_sent_in(dtype: str, optimizer: Any) -> UsageError:
+    """What is to be raised where `--gradient_dtype` would be of no effect."""
+    return UsageError(
+        "--gradient_dtype",
+        received=f"{dtype} with {type(optimizer).__name__} as it is",
+        accepted="it with what job.optimizer returns",
+        remedy="Give model.compile job.optimizer(optimizer), or leave the flag out.",
+    )
+
+
 def _cast(gradient: Any, dtype: Any) -> Any:
     # A variable without a part in the loss has none; Keras warns of it.
     return None if gradient is None else tf.cast(gradient, dtype)

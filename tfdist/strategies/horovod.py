@@ -25,6 +25,7 @@ from tfdist.flags import JobFlags
 from tfdist.strategies import keras3
 from tfdist.strategies.collectives import by_dtype
 from tfdist.strategies.devices import check_one_gpu, use_devices
+from tfdist.strategies.gradient_dtype import not_sent_in
 from tfdist.strategies.local_sgd import outer_steps
 from tfdist.strategies.ranks import Ranks
 from tfdist.strategies.session_contract import NOT_WRAPPED
@@ -65,16 +66,19 @@ class Horovod(Ranks):
 
     def check(self, model: tf.keras.Model) -> None:
         super().check(model)
-        optimizer = model.optimizer
-        if self.local or not compat.is_keras_3(model):
+        if self.local:
             return
-        keras3.check_optimizer(optimizer, self.name)
-        if model.jit_compile:
-            # Keras chooses it by itself where there is a GPU; Horovod is no part of XLA.
-            logging.warning("jit_compile is off: XLA cannot compile the steps of Horovod.")
-            model.jit_compile = False
-            model.make_train_function(force=True)
-        if keras3.is_wrapped(optimizer):
+        optimizer, is_keras_3 = model.optimizer, compat.is_keras_3(model)
+        if is_keras_3:
+            keras3.check_optimizer(optimizer, self.name)
+            if model.jit_compile:
+                # Keras chooses it by itself where there is a GPU; Horovod is no part of XLA.
+                logging.warning("jit_compile is off: XLA cannot compile the steps of Horovod.")
+                model.jit_compile = False
+                model.make_train_function(force=True)
+        if not self._averages and self._options.gradient_dtype:
+            raise not_sent_in(self._options.gradient_dtype, optimizer)
+        if keras3.is_wrapped(optimizer) if is_keras_3 else _averages_itself(model):
             return
         is_horovods = type(optimizer).__module__.startswith("horovod.")
         raise UsageError(
@@ -82,7 +86,7 @@ class Horovod(Ranks):
             received="that of hvd.DistributedOptimizer, which reduces no gradients of Keras 3"
             if is_horovods
             else f"{type(optimizer).__name__} as it is, whose gradients are not reduced",
-            accepted="what job.optimizer returns, under horovod with Keras 3",
+            accepted="what job.optimizer returns, under horovod",
             remedy="Give model.compile job.optimizer(optimizer); for float16 that of a "
             "LossScaleOptimizer.",
         )
@@ -143,6 +147,18 @@ class Horovod(Ranks):
         os.environ.update(variables)
         # Horovod gives the others 30 seconds to start, and then aborts.
         rendezvous.meet(host, port, rank, len(slots), timeout=self.startup_timeout)
+
+
+def _averages_itself(model: tf.keras.Model) -> bool:
+    """Whether Horovod averages a compiled model of Keras 2, as far as can be seen.
+
+    A train step of the user's own may do so with `hvd.DistributedGradientTape`.
+    """
+    if type(model).train_step is not compat.keras_of(model).Model.train_step:
+        return True
+    # Horovod makes a class of its own for each optimizer, which no other name tells.
+    inner = getattr(model.optimizer, "inner_optimizer", None)
+    return any(hasattr(optimizer, "_allreduce_grads") for optimizer in (model.optimizer, inner))
 
 
 def _averages(gradients: list[Any], variables: list[Any], *, compression: Any) -> list[Any]:

@@ -69,16 +69,7 @@ class LocalSGD:
         self._has_changed = False
 
     def state(self, model: tf.keras.Model) -> dict[str, Any]:
-        """What is to be saved with `model`, so that a job can go on.
-
-        Raises:
-          ValueError: Keras is to choose how many steps it executes at a time.
-        """
-        if getattr(model, "autotune_steps_per_execution", False):
-            raise ValueError(
-                "steps_per_execution: received 'auto'; accepted: a number with --sync_period, so "
-                "that all tasks meet after the same steps. Give model.compile a number."
-            )
+        """What is to be saved with `model`, so that a job can go on."""
         trained = model.trainable_variables if model.built else []
         self._variables = compat.as_tensorflow(trained)
         if self.options.momentum:

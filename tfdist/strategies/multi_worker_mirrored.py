@@ -12,12 +12,11 @@ from tensorflow.python.eager import context as tf_context
 from tfdist import compat
 from tfdist.checkpoints import Position
 from tfdist.flags import JobFlags
-from tfdist.strategies import datasets
+from tfdist.strategies import datasets, keras3
 from tfdist.strategies.base import DatasetFunction
 from tfdist.strategies.datasets import TakesShards
 from tfdist.strategies.devices import use_devices
-from tfdist.strategies.gradient_dtype import summed_in
-from tfdist.strategies.keras3 import ReducesForKeras3, leave_saving_to_the_chief
+from tfdist.strategies.gradient_dtype import is_summed_in, not_sent_in, summed_in
 from tfdist.strategies.replicas import Replicas
 from tfdist.strategies.sync_on_read import averaged_at_once
 
@@ -28,7 +27,7 @@ CommunicationImplementation = tf.distribute.experimental.CommunicationImplementa
 
 # `tf.estimator` and TensorFlow's sessions tell this strategy by the name of its class.
 class MultiWorkerMirroredStrategy(
-    ReducesForKeras3, TakesShards, tf.distribute.MultiWorkerMirroredStrategy
+    keras3.ReducesForKeras3, TakesShards, tf.distribute.MultiWorkerMirroredStrategy
 ):
     """TensorFlow's, for datasets that are sharded already, and for Keras 3."""
 
@@ -58,7 +57,7 @@ class MultiWorkerMirrored(Replicas):
     def _set_up(self, options: JobFlags) -> None:
         self._agreements = 0
         if compat.is_keras_3(tf.keras.Model) and self.cluster and self.task != self.cluster.leader:
-            leave_saving_to_the_chief()
+            keras3.leave_saving_to_the_chief()
         implementation = (options.all_reduce or "auto").upper()
         trainers = self.cluster.trainers
         place = self.cluster.place_on_host(self.task, trainers) if trainers else (0, 1)
@@ -83,6 +82,12 @@ class MultiWorkerMirrored(Replicas):
         if self._options.gradient_dtype and not compat.is_keras_3(optimizer):
             return summed_in(optimizer, self._options.gradient_dtype)
         return super().optimizer(optimizer)
+
+    def check(self, model: tf.keras.Model) -> None:
+        super().check(model)
+        is_sent = keras3.is_wrapped if compat.is_keras_3(model) else is_summed_in
+        if self._options.gradient_dtype and not is_sent(model.optimizer):
+            raise not_sent_in(self._options.gradient_dtype, model.optimizer)
 
     def _distribute(self, dataset_fn: DatasetFunction, training: bool) -> tf.data.Dataset:
         local = dataset_fn(self.input_context)
