@@ -36,7 +36,7 @@ def main(_: list[str]) -> None:
         data = tf.data.Dataset.from_tensor_slices((images[:TRAINING], labels[:TRAINING]))
         data = data.shard(context.num_input_pipelines, context.input_pipeline_id)
         data = data.shuffle(TRAINING, seed=1).batch(BATCH_SIZE)
-        return data.take(FLAGS.steps) if FLAGS.steps else data
+        return data.repeat().take(FLAGS.steps) if FLAGS.steps else data
 
     def eval_input(context: tf.distribute.InputContext) -> tf.data.Dataset:
         data = tf.data.Dataset.from_tensor_slices((images[TRAINING:], labels[TRAINING:]))

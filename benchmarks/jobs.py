@@ -26,6 +26,8 @@ from tfdist.launch.local import hold_ports
 
 ROOT = Path(__file__).parents[1]
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
+# What would make another job of each way.
+_NOT_INHERITED = (ONEDNN, "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 #: PyTorch's order of an image's dimensions, and the one in which its CPU kernels are fastest.
 TORCH_WAYS = ("torch", "torch_channels_last")
@@ -91,6 +93,7 @@ class Job:
       cores: those that the job may use, the first of this machine's; 0 for all.
       flags: more of them for `tfdist run`.
       environ: variables by name, beside those that its way wants.
+      steps_per_execution: that of Keras, under tfdist.
     """
 
     way: str
@@ -99,6 +102,7 @@ class Job:
     cores: int = 0
     flags: tuple[str, ...] = ()
     environ: tuple[tuple[str, str], ...] = ()
+    steps_per_execution: int = 1
 
     def __str__(self) -> str:
         cores = f" on {self.cores} core" if self.cores else ""
@@ -169,8 +173,9 @@ class Job:
             run += [f"--workers={self.processes}", *self.flags]
             if self.strategy == "parameter_server":
                 run += ["--ps=1", "--chief"]
-            output = f"--output_dir={directory / 'output'}"
-            return [([*run, _program("with_tfdist"), *size.flags(), output], {})]
+            own = [f"--output_dir={directory / 'output'}"]
+            own += [f"--steps_per_execution={self.steps_per_execution}"]
+            return [([*run, _program("with_tfdist"), *size.flags(), *own], {})]
         forced = {"plain_without_onednn": {ONEDNN: "0"}, "plain_with_onednn": {ONEDNN: "1"}}
         return self._plain(ports, size, forced.get(self.way, {}))
 
@@ -200,7 +205,7 @@ def _program(name: str) -> str:
 def _start(
     command: Sequence[str], environ: Mapping[str, str], output: Path
 ) -> subprocess.Popen[bytes]:
-    inherited = {name: value for name, value in os.environ.items() if name != ONEDNN}
+    inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     with output.open("w") as file:
         return subprocess.Popen(
             command,

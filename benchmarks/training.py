@@ -15,6 +15,7 @@ from estimators.resnet import cifar_resnet
 flags.DEFINE_integer("batch_size", 64, "Images a process trains on at a time.")
 flags.DEFINE_integer("steps", 20, "Steps of a process in an epoch.")
 flags.DEFINE_integer("epochs", 4, "Epochs; the first warms up.")
+flags.DEFINE_integer("steps_per_execution", 1, "Steps that Keras makes at a time.")
 FLAGS = flags.FLAGS
 
 
@@ -24,6 +25,7 @@ def compiled(optimizer: tf.keras.optimizers.Optimizer) -> tf.keras.Model:
     model.compile(
         optimizer=optimizer,
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        steps_per_execution=FLAGS.steps_per_execution,
     )
     return model
 
@@ -37,21 +39,30 @@ def images(count: int) -> tf.data.Dataset:
 
 
 class MarksCallback(tf.keras.callbacks.Callback):
-    """Notes when steps and epochs end; with a parameter server, when steps are scheduled."""
+    """Notes when the first and the last step end, and the epochs."""
 
     def __init__(self) -> None:
         super().__init__()
         # Else Keras refuses a callback of steps with a parameter server, and waits for logs.
         self._supports_tf_logs = True
         self._marks = Marks()
+        self._is_scheduled = False
 
     def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
         self._marks.epoch_begins()
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        if self._is_scheduled:
+            return
+        if isinstance(logs, tf.distribute.experimental.coordinator.RemoteValue):
+            # With a parameter server the others are waited for at the end of the epoch.
+            logs.get()
+            self._is_scheduled = True
         self._marks.step_ends()
 
     def on_epoch_end(self, epoch: int, logs: object = None) -> None:
+        if self._is_scheduled:
+            self._marks.step_ends()
         self._marks.epoch_ends()
 
     def on_train_end(self, logs: object = None) -> None:

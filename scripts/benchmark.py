@@ -17,12 +17,14 @@ import argparse
 import importlib.util
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -63,7 +65,7 @@ def main() -> None:
             {**asdict(job), "rounds": [asdict(result) for result in found]}
             for job, found in results.items()
         ]
-        content = {"peak_flops_of_a_core": peak, "size": asdict(size), "jobs": lines}
+        content = {"machine": machine(peak), "size": asdict(size), "jobs": lines}
         Path(arguments.json).write_text(json.dumps(content, indent=2) + "\n")
     if arguments.plot:
         plot(results, Path(arguments.plot))
@@ -183,6 +185,18 @@ def measured_peak() -> float:
         stderr=subprocess.DEVNULL,
     )
     return float(printed.stdout)
+
+
+def machine(peak: float) -> dict[str, object]:
+    """What the figures are of."""
+    models = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    packages = ("tensorflow", "keras", "horovod", "torch")
+    return {
+        "cpu": models[0] if models else "unknown",
+        "cores": len(os.sched_getaffinity(0)),
+        "peak_flops_of_a_core": peak,
+        "versions": {name: version(name) for name in packages if importlib.util.find_spec(name)},
+    }
 
 
 def plot(results: Results, path: Path) -> None:

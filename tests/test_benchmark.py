@@ -40,7 +40,9 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
     command += [f"--json={found}", f"--plot={picture}"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=170)
     assert ended.returncode == 0, ended.stderr
-    jobs = json.loads(found.read_text())["jobs"]
+    written = json.loads(found.read_text())
+    assert written["machine"]["versions"]["tensorflow"] == tf.__version__
+    jobs = written["jobs"]
     named = [(job["way"], job["strategy"], job["processes"], job["cores"]) for job in jobs]
     assert named == [
         ("tfdist", "one_device", 1, 1),

@@ -317,6 +317,32 @@ def test_a_task_that_does_not_write_exports_nothing(
     assert temporary() == []
 
 
+@pytest.mark.parametrize(
+    ("aggregation", "is_needed"),
+    [(tf.VariableAggregation.MEAN, False), (tf.VariableAggregation.SUM, True)],
+)
+def test_a_task_that_does_not_write_takes_part_where_it_is_needed(
+    tiny: TinyTraining, tmp_path: Path, aggregation: tf.VariableAggregation, is_needed: bool
+) -> None:
+    saved: list[bool] = []
+
+    class Counts(WatchedLayer):
+        def build(self, input_shape: Any) -> None:
+            on_read = tf.VariableSynchronization.ON_READ
+            self.add_weight(
+                "count", [], trainable=False, synchronization=on_read, aggregation=aggregation
+            )
+            self.hook = lambda: saved.append(True)
+
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        model = tiny.model(layers=(Counts(),))
+    saved.clear()
+    export.export(model, OutputDirectory(tmp_path), writes=False)
+
+    assert bool(saved) == is_needed
+    assert os.listdir(tmp_path) == []
+
+
 def test_an_export_to_a_full_disk_leaves_the_old_model_and_nothing_else(
     tiny: TinyTraining, tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ def test_horovod_wants_an_optimizer_that_averages(tiny: TinyTraining) -> None:
     import horovod.tensorflow as hvd
 
     job = job_of("horovod")
-    with pytest.raises(UsageError, match="^optimizer: received .SGD as it is, whose gradients"):
+    with pytest.raises(UsageError, match=r"^optimizer: received .SGD as it is, whose gradients"):
         job.check(compiled(tiny.model(), "sgd"))
 
     scales_loss = tf.keras.mixed_precision.LossScaleOptimizer
@@ -54,7 +54,7 @@ def test_horovod_takes_a_train_step_of_the_users_own(tiny: TinyTraining) -> None
 def test_gradients_that_would_be_sent_as_they_are(tiny: TinyTraining, strategy: str) -> None:
     job = job_of(strategy, gradient_dtype="float16")
     with job.scope():
-        with pytest.raises(UsageError, match="^--gradient_dtype: received .float16 with SGD as"):
+        with pytest.raises(UsageError, match=r"^--gradient_dtype: received .float16 with SGD as"):
             job.check(compiled(tiny.model(), "sgd"))
         job.check(compiled(tiny.model(), job.optimizer(tf.keras.optimizers.SGD(0.1))))
 
@@ -68,5 +68,5 @@ def test_each_task_may_not_choose_its_own_steps(
 
     together = ("worker:0", ("worker:0", "worker:1"))
     monkeypatch.setattr(type(job), "trainers", together)
-    with pytest.raises(UsageError, match="^steps_per_execution: received 'auto'"):
+    with pytest.raises(UsageError, match=r"^steps_per_execution: received 'auto'"):
         job.check(model)

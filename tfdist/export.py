@@ -6,6 +6,7 @@ export(model, OutputDirectory("/shared/run1"), writes=job.is_chief)
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from tfdist import compat
 from tfdist.checkpoints import quiet_tensorflow
 from tfdist.output_directory import OutputDirectory, replacing_directory
 from tfdist.strategies.empty_batches import as_tensorflow_does
+from tfdist.strategies.sync_on_read import are_at_hand
 
 #: The file that Keras 3 loads, within the SavedModel.
 KERAS_FILE = "model.keras"
@@ -30,15 +32,19 @@ def export(
 
     Keras 2 loads the SavedModel itself, Keras 3 the file `model.keras` that is then in it.
 
-    `writes` and `io_device` are those of `checkpoints.Checkpointer`.
+    `writes` and `io_device` are those of `checkpoints.Checkpointer`. A task that does not write
+    takes part where the one that does needs it; all are within the job's `saving`.
 
     Raises:
       OutputError: it could not be written; a model that was there is as it was.
     """
+    if not writes and _is_written_alone(model):
+        return
     with (
         replacing_directory(output.saved_model, writes=writes) as beside,
         quiet_tensorflow(),
         as_tensorflow_does(),
+        _without_garbage_collection(),
     ):
         save = _save_with_keras_3 if compat.is_keras_3(model) else _save_with_keras_2
         save(
@@ -46,6 +52,23 @@ def export(
             beside / output.saved_model.name,
             tf.saved_model.SaveOptions(experimental_io_device=io_device),
         )
+
+
+def _is_written_alone(model: Any) -> bool:
+    """Whether one task reads all that is written of a model without the others."""
+    return _is_functional_of_keras_2(model) and are_at_hand(model.variables)
+
+
+@contextlib.contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Saving makes very many objects, among which there is hardly any garbage to find."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _save_with_keras_3(model: Any, directory: Path, options: tf.saved_model.SaveOptions) -> None:
@@ -93,7 +116,7 @@ def _save_with_keras_2(
 
     They take most of the time, and Keras makes them anew from the layers' configurations.
     """
-    if getattr(model, "inputs", None) and getattr(model, "outputs", None):
+    if _is_functional_of_keras_2(model):
         # Saving a compiled model that has not yet been run builds its metrics for targets of
         # the outputs' shape, and `accuracy` then counts something else.
         model = compat.keras_of(model).Model(model.inputs, model.outputs, name=model.name)
@@ -106,6 +129,11 @@ def _save_with_keras_2(
         signatures=_serving_default(model) if is_simple else None,
         options=options,
     )
+
+
+def _is_functional_of_keras_2(model: Any) -> bool:
+    has_both = getattr(model, "inputs", None) and getattr(model, "outputs", None)
+    return bool(has_both) and not compat.is_keras_3(model)
 
 
 def _is_kerass_own(config: Any) -> bool:

@@ -45,8 +45,17 @@ def averaged_at_once(
         _averages.clear()
 
 
+def are_at_hand(variables: Iterable[tf.Variable]) -> bool:
+    """Whether one task reads all of them without the others while `averaged_at_once` runs."""
+    return all(map(_is_average, filter(_is_on_read, variables)))
+
+
+def _is_on_read(variable: Any) -> bool:
+    return isinstance(variable, SyncOnReadVariable)
+
+
 def _is_average(variable: Any) -> bool:
-    return isinstance(variable, SyncOnReadVariable) and variable.aggregation == _MEAN
+    return _is_on_read(variable) and variable.aggregation == _MEAN
 
 
 def _average(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> None:
