@@ -43,15 +43,17 @@ if TYPE_CHECKING:
 
 TESTS = Path(__file__).parent
 
-# What may be different with another TensorFlow and another Keras, beside keras3/. All other tests
+# What may be different with another TensorFlow, and with another Keras, beside keras3/. All others
 # are for TensorFlow 2.15 alone: of Estimators, of Keras 2, and of what neither has to do with.
 OF_EVERY_TENSORFLOW = {
-    "test_callbacks.py",
     "test_checkpoint_files.py",
-    "test_compat.py",
     "test_empty_batches.py",
     "test_data_augmentation.py",
     "test_data_cifar10.py",
+}
+OF_EVERY_KERAS = {
+    "test_callbacks.py",
+    "test_compat.py",
     "test_evaluation.py",
     "test_redealt.py",
     "test_resume.py",
@@ -92,7 +94,13 @@ def pytest_pycollect_makemodule(
         # They take minutes, and tell nothing more of tf_keras.
         is_here = tensorflow_version() < (2, 16) or keras_is_3()
     else:
-        is_here = tensorflow_version() < (2, 16) or path.as_posix() in OF_EVERY_TENSORFLOW
+        name = path.as_posix()
+        is_here = (
+            tensorflow_version() < (2, 16)
+            or name in OF_EVERY_KERAS
+            # With tf_keras they would say what they have said with Keras 3.
+            or (keras_is_3() and name in OF_EVERY_TENSORFLOW)
+        )
     return None if is_here else Elsewhere.from_parent(parent, path=module_path)
 
 

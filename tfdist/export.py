@@ -38,8 +38,13 @@ def export(
     Raises:
       OutputError: it could not be written; a model that was there is as it was.
     """
-    if not writes and _is_written_alone(model):
-        return
+    if _is_functional_of_keras_2(model):
+        # Saving a compiled model that has not yet been run builds its metrics for targets of
+        # the outputs' shape, and `accuracy` then counts something else.
+        model = compat.keras_of(model).Model(model.inputs, model.outputs, name=model.name)
+        # To make a model takes all tasks; to read it only where averages are not at hand.
+        if not writes and are_at_hand(model.variables):
+            return
     with (
         replacing_directory(output.saved_model, writes=writes) as beside,
         quiet_tensorflow(),
@@ -52,11 +57,6 @@ def export(
             beside / output.saved_model.name,
             tf.saved_model.SaveOptions(experimental_io_device=io_device),
         )
-
-
-def _is_written_alone(model: Any) -> bool:
-    """Whether one task reads all that is written of a model without the others."""
-    return _is_functional_of_keras_2(model) and are_at_hand(model.variables)
 
 
 @contextlib.contextmanager
@@ -116,10 +116,6 @@ def _save_with_keras_2(
 
     They take most of the time, and Keras makes them anew from the layers' configurations.
     """
-    if _is_functional_of_keras_2(model):
-        # Saving a compiled model that has not yet been run builds its metrics for targets of
-        # the outputs' shape, and `accuracy` then counts something else.
-        model = compat.keras_of(model).Model(model.inputs, model.outputs, name=model.name)
     is_simple = _is_made_by_keras_alone(model)
     model.save(
         str(directory),

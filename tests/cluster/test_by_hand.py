@@ -62,22 +62,22 @@ def test_parameter_servers_with_a_chief(tmp_path: Path, told: Told, started: Sta
     check_parameter_server_job(tmp_path, ended, "chief:0")
 
 
-@pytest.mark.parametrize("told", [by_flags, by_tf_config])
-def test_parameter_servers_led_by_worker_0(tmp_path: Path, told: Told) -> None:
+def test_parameter_servers_led_by_worker_0(tmp_path: Path) -> None:
     with hold_ports(4) as ports:
         cluster = cluster_of(ports, workers=2, ps=2)
         arguments = [*directories(tmp_path), "--variable_partitions=2", "--units=40000"]
-        ended = run_by_hand(tmp_path / "logs", told(cluster, arguments, EVALUATOR), deadline=90)
+        ended = run_by_hand(tmp_path / "logs", by_flags(cluster, arguments, EVALUATOR), deadline=90)
     check_parameter_server_job(tmp_path, ended, "worker:0")
     assert results(tmp_path)["worker-0"]["partitioned"]
 
 
-@pytest.mark.parametrize("told", [by_flags, by_tf_config])
-def test_all_reduce_with_a_chief(tmp_path: Path, told: Told) -> None:
+def test_all_reduce_with_a_chief(tmp_path: Path) -> None:
     with hold_ports(2) as ports:
         cluster = cluster_of(ports, chief=1, workers=1)
         arguments = [*directories(tmp_path), "--all_reduce=ring"]
-        ended = run_by_hand(tmp_path / "logs", told(cluster, arguments, EVALUATOR), deadline=90)
+        ended = run_by_hand(
+            tmp_path / "logs", by_tf_config(cluster, arguments, EVALUATOR), deadline=90
+        )
     for name, task in ended.items():
         assert task.code == 0, f"{name}: {task.output}"
     chief, worker = results(tmp_path).values()
@@ -141,20 +141,11 @@ def test_the_ranks_of_horovod_may_start_in_any_order(tmp_path: Path) -> None:
         assert task.code == 0, f"{name}: {task.output}"
 
 
-def test_ranks_start_equal_with_a_model_that_is_built_by_its_data(tmp_path: Path) -> None:
+def test_ranks_start_equal_and_average_what_is_not_trained(tmp_path: Path) -> None:
+    """With a model that is built by its data."""
+    flags = ["--strategy=horovod", "--noinput_layer", "--batch_norm", "--validate"]
     with hold_ports(2) as ports:
-        arguments = [*directories(tmp_path), "--strategy=horovod", "--noinput_layer"]
-        ended = run_by_hand(
-            tmp_path / "logs", by_flags(cluster_of(ports, workers=2), arguments), deadline=90
-        )
-    assert [task.code for task in ended.values()] == [0, 0]
-    first, second = results(tmp_path).values()
-    np.testing.assert_array_equal(first["weights"], second["weights"])
-
-
-def test_statistics_that_are_not_trained_are_averaged_over_the_ranks(tmp_path: Path) -> None:
-    with hold_ports(2) as ports:
-        arguments = [*directories(tmp_path), "--strategy=horovod", "--batch_norm", "--validate"]
+        arguments = [*directories(tmp_path), *flags]
         ended = run_by_hand(
             tmp_path / "logs", by_flags(cluster_of(ports, workers=2), arguments), deadline=90
         )

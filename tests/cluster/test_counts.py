@@ -32,16 +32,19 @@ def count(path: Path, strategy: str, *flags: str) -> dict[str, dict[str, np.ndar
 
 
 @pytest.mark.parametrize("strategy", EXACT)
-@pytest.mark.parametrize("known_size", ["--known_size", "--noknown_size"])
-def test_each_example_is_seen_once_an_epoch(tmp_path: Path, strategy: str, known_size: str) -> None:
+@pytest.mark.parametrize(("known_size", "evaluated"), [("--known_size", 2), ("--noknown_size", 11)])
+def test_each_example_is_seen_once_an_epoch(
+    tmp_path: Path, strategy: str, known_size: str, evaluated: int
+) -> None:
     # 41 examples: 3 workers have 14, 14 and 13, and so 4 steps, the last with 2, 2 and 1.
-    found = count(tmp_path, strategy, *EXACT[strategy], "--examples=41", "--batch_norm", known_size)
+    flags = [*EXACT[strategy], "--examples=41", f"--eval_examples={evaluated}", "--batch_norm"]
+    found = count(tmp_path, strategy, *flags, known_size)
     for task in found.values():
         assert task["counts"].shape == (2, 41)
         np.testing.assert_array_equal(task["counts"], 1)
         assert np.isfinite(task["weights"]).all()
-        np.testing.assert_array_equal(task["val_seen"], 11)
-        assert task["evaluated_seen"] == 11
+        np.testing.assert_array_equal(task["val_seen"], evaluated)
+        assert task["evaluated_seen"] == evaluated
 
 
 def test_central_storage_repeats_no_more_than_fills_the_last_step(tmp_path: Path) -> None:
@@ -56,23 +59,13 @@ def test_central_storage_repeats_no_more_than_fills_the_last_step(tmp_path: Path
 
 
 def test_horovod_repeats_one_example_for_each_step_that_a_rank_lacks(tmp_path: Path) -> None:
-    # 13 examples: the ranks have 5, 4 and 4, and so 2 steps, 1 and 1.
-    found = count(tmp_path, "horovod", "--examples=13", "--batch_norm")
+    # 13 examples: the ranks have 5, 4 and 4, and so 2 steps, 1 and 1; one has none to evaluate.
+    found = count(tmp_path, "horovod", "--examples=13", "--eval_examples=2", "--batch_norm")
     total = sum(task["counts"] for task in found.values())
     expected = np.ones([2, 13])
     expected[:, [1, 2]] = 2
     np.testing.assert_array_equal(total, expected)
     assert {int(task["steps"]) for task in found.values()} == {4}
     for task in found.values():
-        np.testing.assert_array_equal(task["val_seen"], 11)
-        assert task["evaluated_seen"] == 11
-
-
-@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "parameter_server", "horovod"])
-def test_evaluation_is_exact_where_there_are_fewer_examples_than_workers(
-    tmp_path: Path, strategy: str
-) -> None:
-    found = count(tmp_path, strategy, "--eval_examples=2", "--epochs=1")
-    for task in found.values():
+        np.testing.assert_array_equal(task["val_seen"], 2)
         assert task["evaluated_seen"] == 2
-        assert task["val_seen"] == 2

@@ -29,6 +29,7 @@ from tfdist.launch.local import hold_ports
 pytestmark = pytest.mark.timeout(180)
 
 TRAINING = ["--shuffle", "--epochs=8", "--examples=41", "--startup_timeout=60"]
+TRAINING += ["--heartbeat_timeout=15"]
 
 
 def machines(cluster: Cluster, strategy: str, path: Path, restart_delay: float) -> Tasks:
