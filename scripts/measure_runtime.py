@@ -46,7 +46,7 @@ def choices() -> dict[str, Job]:
             job = Job("tfdist", strategy, 2, flags=(f"--cores={cores}",))
             found[f"{strategy} x 2, --cores={cores}"] = job
     for strategy, tasks in _EXECUTE_SEVERAL:
-        for steps in (1, 5, 20):
+        for steps in (1, 5, 15):
             job = Job("tfdist", strategy, tasks, steps_per_execution=steps)
             found[f"{strategy} x {tasks}, steps_per_execution={steps}"] = job
     return found

@@ -318,11 +318,19 @@ def test_a_task_that_does_not_write_exports_nothing(
 
 
 @pytest.mark.parametrize(
-    ("aggregation", "is_needed"),
-    [(tf.VariableAggregation.MEAN, False), (tf.VariableAggregation.SUM, True)],
+    ("aggregation", "has_metric", "is_needed"),
+    [
+        (tf.VariableAggregation.MEAN, False, False),
+        (tf.VariableAggregation.SUM, False, True),
+        (tf.VariableAggregation.MEAN, True, True),
+    ],
 )
 def test_a_task_that_does_not_write_takes_part_where_it_is_needed(
-    tiny: TinyTraining, tmp_path: Path, aggregation: tf.VariableAggregation, is_needed: bool
+    tiny: TinyTraining,
+    tmp_path: Path,
+    aggregation: tf.VariableAggregation,
+    has_metric: bool,
+    is_needed: bool,
 ) -> None:
     saved: list[bool] = []
 
@@ -332,6 +340,8 @@ def test_a_task_that_does_not_write_takes_part_where_it_is_needed(
             self.add_weight(
                 "count", [], trainable=False, synchronization=on_read, aggregation=aggregation
             )
+            if has_metric:
+                self.mean = tf.keras.metrics.Mean()
             self.hook = lambda: saved.append(True)
 
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():

@@ -69,7 +69,7 @@ def test_dry_run_prints_what_a_shell_can_run(
     ("flags", "onednn", "shares"),
     [
         ([], "users", ["0/2", "1/2"]),
-        (["--onednn=off", "--cores=share"], "0", []),
+        (["--onednn=off", "--cores=share"], "0", ["0/1", "0/1"]),
         (["--onednn=on", "--cores=divide"], "1", ["0/2", "1/2"]),
     ],
 )

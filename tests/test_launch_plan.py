@@ -112,7 +112,8 @@ def test_cores_are_shared_where_that_is_asked_for_or_one_task_trains() -> None:
     shared = planned(spec(ps=1, workers=2, divides_cores=False))
     alone = planned(spec(ps=1, workers=1, chief=True))
 
-    assert not any("TFDIST_CORES" in task.environment for task in (shared | alone).values())
+    assert [shared[f"worker:{n}"].environment["TFDIST_CORES"] for n in (0, 1)] == ["0/1", "0/1"]
+    assert not any("TFDIST_CORES" in task.environment for task in alone.values())
 
 
 def test_what_the_user_has_set_is_kept() -> None:

@@ -101,7 +101,7 @@ def test_a_task_keeps_to_its_cores_and_says_what_was_chosen(share: str | None) -
     environ = {"TFDIST_CORES": share} if share else {}
     code = (
         "import os, threading; from tfdist import runtime;"
-        "runtime.take_cores(); assert runtime.CORES_VARIABLE not in os.environ;"
+        "runtime.take_cores(); assert os.environ.get(runtime.CORES_VARIABLE) in (None, '0/1');"
         "thread = threading.Thread(target=lambda: print(*os.sched_getaffinity(0)));"
         "thread.start(); thread.join(); print(runtime.description(os.environ))"
     )
@@ -120,6 +120,40 @@ def test_a_task_keeps_to_its_cores_and_says_what_was_chosen(share: str | None) -
     assert sorted(map(int, cores.split())) == mine
     assert said.startswith("oneDNN off, core")
     assert said.endswith(f" of {os.cpu_count()}")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "machine", "own", "told", "kept"),
+    [
+        (2, 4, {0, 1, 2, 3}, None, {2, 3}),
+        (2, 2, {0, 1}, None, {1}),
+        (1, 4, {0, 1, 2, 3}, None, None),
+        # Slurm or a container has kept it to these.
+        (2, 4, {2, 3}, None, None),
+        # `tfdist run --cores=share`, and what a task starts.
+        (2, 4, {0, 1, 2, 3}, runtime.ALL_CORES, None),
+    ],
+)
+def test_tasks_that_were_started_by_hand_divide_their_machine(
+    monkeypatch: pytest.MonkeyPatch,
+    tasks: int,
+    machine: int,
+    own: set[int],
+    told: str | None,
+    kept: set[int] | None,
+) -> None:
+    affinity = [own]
+    monkeypatch.setattr(os, "cpu_count", lambda: machine)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: affinity[-1])
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: affinity.append(set(cores)))
+    environ = {} if told is None else {runtime.CORES_VARIABLE: told}
+
+    for _ in range(2):  # The second time as a process that the first one has started.
+        runtime.divide_cores(tasks - 1, tasks, environ)
+
+    assert affinity == ([own] if kept is None else [own, kept])
+    assert environ.get(runtime.CORES_VARIABLE) == (told if kept is None else runtime.ALL_CORES)
+    assert environ.get("TF_NUM_INTEROP_THREADS") == ("2" if kept == {1} else None)
 
 
 def test_importing_the_package_sets_the_environment() -> None:

@@ -42,8 +42,7 @@ def export(
         # Saving a compiled model that has not yet been run builds its metrics for targets of
         # the outputs' shape, and `accuracy` then counts something else.
         model = compat.keras_of(model).Model(model.inputs, model.outputs, name=model.name)
-        # To make a model takes all tasks; to read it only where averages are not at hand.
-        if not writes and are_at_hand(model.variables):
+        if not writes and _is_read_alone(model):
             return
     with (
         replacing_directory(output.saved_model, writes=writes) as beside,
@@ -57,6 +56,15 @@ def export(
             beside / output.saved_model.name,
             tf.saved_model.SaveOptions(experimental_io_device=io_device),
         )
+
+
+def _is_read_alone(model: tf.keras.Model) -> bool:
+    """Whether one task reads a model's variables without the others; making it took all of them.
+
+    Metrics are written, too, and their variables are sums over the replicas.
+    """
+    parts = (model, *model.submodules)
+    return are_at_hand(model.variables) and not any(getattr(part, "metrics", ()) for part in parts)
 
 
 @contextlib.contextmanager

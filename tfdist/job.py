@@ -78,7 +78,7 @@ def create(
       options: the flags.
       environ: the environment.
       estimator: whether the job is for Estimators and sessions.
-      meets: whether the tasks of the cluster meet first.
+      meets: whether the tasks of the cluster divide their machine's cores, and meet first.
 
     Raises:
       UsageError: a flag or a variable cannot be used as it is; the error names it.
@@ -123,6 +123,8 @@ def create(
     elif found.cluster:
         preflight.check_port(found.cluster, found.task)
         preflight.check_addresses(found.cluster)
+    if meets:
+        _divide_cores(found, name, environ)
     _set_up_tensorflow(options)
     say(f"{found.task} of {found.cluster} ({found.source}), {name}; {runtime.description(environ)}")
     if meets and found.task in found.cluster.tasks():
@@ -136,6 +138,17 @@ def create(
         is_supervised=SUPERVISED_VARIABLE in environ,
         model_dir=found.model_dir,
     )
+
+
+def _divide_cores(found: Discovery, name: str, environ: Mapping[str, str]) -> None:
+    place, tasks = 0, 1
+    if found.source == "horovodrun":
+        place = int(environ.get("HOROVOD_LOCAL_RANK", place))
+        tasks = int(environ.get("HOROVOD_LOCAL_SIZE", tasks))
+    computing = strategies.computing(name, found.cluster)
+    if found.task in computing:
+        place, tasks = found.cluster.place_on_host(found.task, computing)
+    runtime.divide_cores(place, tasks)
 
 
 def _set_up_tensorflow(options: JobFlags) -> None:

@@ -3,6 +3,7 @@
     runtime.set_environment()               # at `import tfdist`
     runtime.environment(intra_threads=1)    # what a launcher gives a task
     runtime.take_cores()                    # in the task, before TensorFlow makes its threads
+    runtime.divide_cores(0, 2)              # in one that no launcher has told of its share
     runtime.description()                   # 'oneDNN on, core 0 of 2'
 
 TensorFlow reads the environment once, at its own import, so `import tfdist` comes before it.
@@ -18,12 +19,16 @@ from pathlib import Path
 
 ONEDNN_VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
 OPENMP_VARIABLE = "OMP_NUM_THREADS"
-#: `0/2` tells a task that two share its machine's cores, and that it is the first of them.
+#: `0/2` tells a task that two share its machine's cores, and that it is the first of them; `0/1`
+#: that all are its own.
 CORES_VARIABLE = "TFDIST_CORES"
+ALL_CORES = "0/1"
 _DEFAULTS = {
     # Information is left out; warnings and errors, such as a port in use, are kept.
     "TF_CPP_MIN_LOG_LEVEL": "1",
 }
+# TensorFlow makes one on one core, with which a worker of a ps waits for itself for ever.
+_ON_ONE_CORE = {"TF_NUM_INTEROP_THREADS": "2"}
 
 
 def environment(intra_threads: int | None = None) -> dict[str, str]:
@@ -34,8 +39,7 @@ def environment(intra_threads: int | None = None) -> dict[str, str]:
     """
     result = dict(_DEFAULTS)
     if (intra_threads or len(os.sched_getaffinity(0))) == 1:
-        # TensorFlow makes one on one core, with which a worker of a ps waits for itself for ever.
-        result["TF_NUM_INTEROP_THREADS"] = "2"
+        result |= _ON_ONE_CORE
     if onednn_is_faster(_cpu_flags()):
         result[ONEDNN_VARIABLE] = "1"
     if intra_threads is not None:
@@ -77,13 +81,34 @@ def cores_of(place: int, tasks: int, cores: frozenset[int]) -> frozenset[int]:
 def take_cores(environ: MutableMapping[str, str] = os.environ) -> None:
     """Keeps the threads that this process makes from now on to its share of the cores.
 
-    A thread that wanders takes the place and the cache of another task's. The variable is taken
-    away: what this process starts shares its cores and must not divide them again.
+    A thread that wanders takes the place and the cache of another task's. What this process starts
+    shares its cores and must not divide them again, which the variable says from then on.
     """
-    share = environ.pop(CORES_VARIABLE, None)
-    if share:
-        place, tasks = map(int, share.split("/"))
-        os.sched_setaffinity(0, cores_of(place, tasks, frozenset(os.sched_getaffinity(0))))
+    share = environ.get(CORES_VARIABLE)
+    if not share:
+        return
+    environ[CORES_VARIABLE] = ALL_CORES
+    place, tasks = map(int, share.split("/"))
+    os.sched_setaffinity(0, cores_of(place, tasks, frozenset(os.sched_getaffinity(0))))
+    if len(os.sched_getaffinity(0)) == 1:
+        for name, value in _ON_ONE_CORE.items():
+            environ.setdefault(name, value)
+
+
+def divide_cores(place: int, tasks: int, environ: MutableMapping[str, str] = os.environ) -> None:
+    """As `take_cores`, for a task that was started by hand.
+
+    It is left as it is where a launcher has said something, or where Slurm, `taskset` or a
+    container keeps it to some of the machine's cores already.
+
+    Args:
+      place: which of this machine's tasks it is, from 0.
+      tasks: how many compute there.
+    """
+    is_kept = len(os.sched_getaffinity(0)) != os.cpu_count()
+    if tasks > 1 and not is_kept and CORES_VARIABLE not in environ:
+        environ[CORES_VARIABLE] = f"{place}/{tasks}"
+        take_cores(environ)
 
 
 def description(environ: Mapping[str, str] = os.environ) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -158,7 +159,9 @@ def test_ranks_start_equal_and_average_what_is_not_trained(tmp_path: Path) -> No
 
 def test_horovodrun(tmp_path: Path) -> None:
     horovodrun = Path(sys.executable).with_name("horovodrun")
-    command = [str(horovodrun), "-np", "2", "--gloo", "-H", "localhost:2", sys.executable, PROGRAM]
+    every_core = f"0-{(os.cpu_count() or 1) - 1}"
+    command = ["taskset", "-c", every_core, str(horovodrun), "-np", "2", "--gloo"]
+    command += ["-H", "localhost:2", sys.executable, PROGRAM]
     path = os.pathsep.join([str(horovodrun.parent), os.environ["PATH"]])
     ended = run_new_by_hand(
         tmp_path / "logs",
@@ -169,6 +172,9 @@ def test_horovodrun(tmp_path: Path) -> None:
     first, second = results(tmp_path).values()
     np.testing.assert_array_equal(first["weights"], second["weights"])
     np.testing.assert_array_equal(first["counts"] + second["counts"], 1)
+    # The ranks divide the machine's cores.
+    cores = re.findall(r"tfdist: worker:\d of .*; oneDNN [\w ]+, (cores? \S+) of", ended.output)
+    assert len(set(cores)) == min(2, os.cpu_count() or 1), ended.output
 
 
 def test_servers_end_with_a_chief_that_fails(tmp_path: Path) -> None:

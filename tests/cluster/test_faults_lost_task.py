@@ -75,20 +75,18 @@ def strike(
     return run_by_hand(path, job, deadline=120, watch=watch)["tfdist"]
 
 
-@pytest.mark.parametrize(
-    ("strategy", "lost"), [("multi_worker_mirrored", "worker:1"), ("horovod", "worker:0")]
-)
-def test_an_all_reduce_job_that_loses_a_task_ends_as_if_it_had_not(
-    tmp_path: Path, strategy: str, lost: str
+@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "horovod"])
+def test_an_all_reduce_job_that_loses_its_leader_ends_as_if_it_had_not(
+    tmp_path: Path, strategy: str
 ) -> None:
     whole = tmp_path / "whole"
     options = [f"--strategy={strategy}", *JOBS[strategy][0]]
     ended = launch(whole, *options, PROGRAM, *FLAGS, *directories(whole), deadline=90)
     assert ended.code == 0, ended.output
     struck = tmp_path / "struck"
-    ended = strike(struck, strategy, lost, "--max_restarts=1")
+    ended = strike(struck, strategy, "worker:0", "--max_restarts=1")
     assert ended.code == 0, ended.output
-    assert f"{lost} was killed by signal 9 (Killed), restart 1 of 1 of all" in ended.output
+    assert "worker:0 was killed by signal 9 (Killed), restart 1 of 1 of all" in ended.output
     assert "going on after epoch" in ended.output
     for name, task in results(whole).items():
         np.testing.assert_array_equal(results(struck)[name]["weights"], task["weights"])

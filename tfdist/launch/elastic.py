@@ -183,8 +183,11 @@ class ElasticMembers:
             **{name: self._environ.get(name, value) for name, value in defaults.items()},
             "PYTHONUNBUFFERED": "1",
         }
-        if self._job.divides_cores and len(mine) > 1:
-            environment[runtime.CORES_VARIABLE] = f"{place}/{len(mine)}"
+        if len(mine) > 1:
+            part = f"{place}/{len(mine)}"
+            environment[runtime.CORES_VARIABLE] = (
+                part if self._job.divides_cores else runtime.ALL_CORES
+            )
         job = self._job
         command = command_of(job.python, job.script, job.args, module=job.module)
         return TaskSpec(str(task), command, environment)

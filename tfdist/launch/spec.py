@@ -204,8 +204,7 @@ def plan(
     """
     cluster = job.cluster(ports)
     uses_ps = strategies.TABLE[job.strategy].uses_ps
-    # The chief of a ps job may compute too (an Estimator's) or plan the others' steps (Keras's).
-    computing = [task for task in cluster.trainers if not (uses_ps and task.type == "chief")]
+    computing = strategies.computing(job.strategy, cluster)
     evaluators = (Task("evaluator", 0),) if job.evaluator else ()
     result = []
     for task in (*cluster.tasks(), *evaluators):
@@ -215,8 +214,9 @@ def plan(
         elif task.type == "chief" and uses_ps:
             threads = None
         share = {}
-        if job.divides_cores and task in computing and len(computing) > 1:
-            share = {runtime.CORES_VARIABLE: f"{computing.index(task)}/{len(computing)}"}
+        if task in computing and len(computing) > 1:
+            part = f"{computing.index(task)}/{len(computing)}"
+            share = {runtime.CORES_VARIABLE: part if job.divides_cores else runtime.ALL_CORES}
         defaults = runtime.environment(intra_threads=threads)
         environment = {
             **_place(job, cluster, task, ports),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tfdist.cluster import Cluster
+from tfdist.cluster import Cluster, Task
 from tfdist.errors import UsageError
 
 if TYPE_CHECKING:
@@ -104,6 +104,15 @@ def named(
     if name == "auto":
         name = environ.get(STRATEGY_VARIABLE) or "auto"
     return choose(cluster, source, num_gpus) if name == "auto" else name
+
+
+def computing(name: str, cluster: Cluster) -> list[Task]:
+    """The tasks of a cluster that compute in every step, and divide a machine's cores.
+
+    The chief of a ps job may compute too (an Estimator's) or plan the others' steps (Keras's).
+    """
+    uses_ps = TABLE[name].uses_ps
+    return [task for task in cluster.trainers if not (uses_ps and task.type == "chief")]
 
 
 def check_name(name: str) -> None:

@@ -48,11 +48,6 @@ def summed_in(optimizer: Any, dtype: str) -> Any:
     return optimizer
 
 
-def is_summed_in(optimizer: Any) -> bool:
-    """Whether `summed_in` was given this optimizer."""
-    return "aggregate_gradients" in vars(getattr(optimizer, "inner_optimizer", optimizer))
-
-
 def not_sent_in(dtype: str, optimizer: Any) -> UsageError:
     """What is to be raised where `--gradient_dtype` would be of no effect."""
     return UsageError(

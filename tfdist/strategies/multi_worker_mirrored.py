@@ -16,7 +16,7 @@ from tfdist.strategies import datasets, keras3
 from tfdist.strategies.base import DatasetFunction
 from tfdist.strategies.datasets import TakesShards
 from tfdist.strategies.devices import use_devices
-from tfdist.strategies.gradient_dtype import is_summed_in, not_sent_in, summed_in
+from tfdist.strategies.gradient_dtype import not_sent_in, summed_in
 from tfdist.strategies.replicas import Replicas
 from tfdist.strategies.sync_on_read import averaged_at_once
 
@@ -56,6 +56,7 @@ class MultiWorkerMirrored(Replicas):
 
     def _set_up(self, options: JobFlags) -> None:
         self._agreements = 0
+        self._has_optimizer = False
         if compat.is_keras_3(tf.keras.Model) and self.cluster and self.task != self.cluster.leader:
             keras3.leave_saving_to_the_chief()
         implementation = (options.all_reduce or "auto").upper()
@@ -79,14 +80,14 @@ class MultiWorkerMirrored(Replicas):
         )
 
     def optimizer(self, optimizer: Any) -> Any:
+        self._has_optimizer = True
         if self._options.gradient_dtype and not compat.is_keras_3(optimizer):
             return summed_in(optimizer, self._options.gradient_dtype)
         return super().optimizer(optimizer)
 
     def check(self, model: tf.keras.Model) -> None:
         super().check(model)
-        is_sent = keras3.is_wrapped if compat.is_keras_3(model) else is_summed_in
-        if self._options.gradient_dtype and not is_sent(model.optimizer):
+        if self._options.gradient_dtype and not self._has_optimizer:
             raise not_sent_in(self._options.gradient_dtype, model.optimizer)
 
     def _distribute(self, dataset_fn: DatasetFunction, training: bool) -> tf.data.Dataset:
