@@ -30,6 +30,7 @@ flags.DEFINE_float("rest", 0.0, "Seconds between two steps, where Keras sees the
 flags.DEFINE_integer("fail_in_epoch", None, "Raise an error at the end of this epoch, from 1.")
 flags.DEFINE_string("fail_task", None, "The task that fails then; by default all.")
 flags.DEFINE_bool("input_layer", True, "Whether the model is built before it is trained.")
+flags.DEFINE_bool("own_train_step", False, "Whether the model applies its gradients itself.")
 flags.DEFINE_integer("units", 8, "Width of the hidden layer.")
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 flags.DEFINE_string("result_dir", None, "Where each task writes what it found.", required=True)
@@ -52,6 +53,19 @@ class Seen(tf.keras.metrics.Metric):
 
     def reset_state(self) -> None:
         self.counts.assign(tf.zeros(self.counts.shape))
+
+
+class AppliesItself(tf.keras.Sequential):
+    """With a train step of its own, as Keras's guides have it."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        features, labels = data
+        with tf.GradientTape() as tape:
+            predictions = self(features, training=True)
+            lost = self.compute_loss(features, labels, predictions, None)
+        gradients = tape.gradient(lost, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": lost, **self.compute_metrics(features, labels, predictions, None)}
 
 
 class Accounts(tf.keras.callbacks.Callback):
@@ -110,7 +124,8 @@ def build(job: tfdist.Job) -> tuple[tf.keras.Model, Seen]:
         layers.insert(0, tf.keras.layers.Input([4]))
     if FLAGS.batch_norm:
         layers.append(tf.keras.layers.BatchNormalization())
-    model = tf.keras.Sequential([*layers, tf.keras.layers.Dense(1)])
+    kind = AppliesItself if FLAGS.own_train_step else tf.keras.Sequential
+    model = kind([*layers, tf.keras.layers.Dense(1)])
     optimizer = job.optimizer(tf.keras.optimizers.SGD(0.02, momentum=0.9))
     seen = Seen(max(FLAGS.examples, FLAGS.eval_examples))
     model.compile(optimizer=optimizer, loss=loss, metrics=[seen])

@@ -143,8 +143,9 @@ def test_the_ranks_of_horovod_may_start_in_any_order(tmp_path: Path) -> None:
 
 
 def test_ranks_start_equal_and_average_what_is_not_trained(tmp_path: Path) -> None:
-    """With a model that is built by its data."""
+    """With a model that is built by its data, and applies its gradients itself."""
     flags = ["--strategy=horovod", "--noinput_layer", "--batch_norm", "--validate"]
+    flags.append("--own_train_step")
     with hold_ports(2) as ports:
         arguments = [*directories(tmp_path), *flags]
         ended = run_by_hand(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -62,7 +62,23 @@ class Horovod(Ranks):
             # Horovod's own wrapper of such an optimizer reduces nothing, and does not say so.
             return keras3.applies(optimizer, partial(_averages, compression=compression))
         wrap = partial(hvd.DistributedOptimizer, compression=compression)
-        return distributed(optimizer, wrap) if self.for_estimators else wrap(optimizer)
+        if self.for_estimators:
+            return distributed(optimizer, wrap)
+        own = getattr(optimizer, "inner_optimizer", optimizer)
+        if not isinstance(own, tf.keras.optimizers.Optimizer):
+            return wrap(optimizer)
+
+        # Horovod's own wrapper averages in `minimize` alone, and a train step of the user's own
+        # calls `apply_gradients`.
+        def aggregate_gradients(pairs: Iterable[tuple[Any, tf.Variable]]) -> list[Any]:
+            # One by one, so that each is sent as soon as it is computed.
+            return [
+                (None if g is None else hvd.allreduce(g, compression=compression), v)
+                for g, v in pairs
+            ]
+
+        own.aggregate_gradients = aggregate_gradients
+        return optimizer
 
     def check(self, model: tf.keras.Model) -> None:
         super().check(model)
@@ -156,9 +172,11 @@ def _averages_itself(model: tf.keras.Model) -> bool:
     """
     if type(model).train_step is not compat.keras_of(model).Model.train_step:
         return True
+    own = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    if "aggregate_gradients" in vars(own):
+        return True
     # Horovod makes a class of its own for each optimizer, which no other name tells.
-    inner = getattr(model.optimizer, "inner_optimizer", None)
-    return any(hasattr(optimizer, "_allreduce_grads") for optimizer in (model.optimizer, inner))
+    return any(hasattr(optimizer, "_allreduce_grads") for optimizer in (model.optimizer, own))
 
 
 def _averages(gradients: list[Any], variables: list[Any], *, compression: Any) -> list[Any]:
