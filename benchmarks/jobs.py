@@ -23,12 +23,16 @@ import psutil
 from benchmarks.marks import VARIABLE
 from tfdist.cluster import Cluster
 from tfdist.launch.local import hold_ports
+from tfdist.runtime import CORES_VARIABLE
 
 ROOT = Path(__file__).parents[1]
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 # What would make another job of each way.
 _NOT_INHERITED = (ONEDNN, "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
+#: Trainings of one process and one core each, at the same time: the most that a machine lets
+#: several processes do, which here have nothing to wait for.
+APART = "apart"
 #: PyTorch's order of an image's dimensions, and the one in which its CPU kernels are fastest.
 TORCH_WAYS = ("torch", "torch_channels_last")
 #: Who distributes: a script by hand with TensorFlow's defaults, or with oneDNN forced off or on;
@@ -88,7 +92,7 @@ class Job:
 
     Attributes:
       way: one of `WAYS`.
-      strategy: a name of tfdist's table; `ddp` for PyTorch.
+      strategy: a name of tfdist's table; `ddp` for PyTorch; `APART`.
       processes: those that train.
       cores: those that the job may use, the first of this machine's; 0 for all.
       flags: more of them for `tfdist run`.
@@ -125,7 +129,7 @@ class Job:
             commands = self._commands(ports, directory, size)
             begin = time.time()
             started = [
-                _start(["taskset", "-c", cores, *command], {**environ, **own}, path)
+                _start(["taskset", "-c", cores, *command], {**own, **environ}, path)
                 for number, (command, environ) in enumerate(commands)
                 for path in [directory / f"{number}.log"]
             ]
@@ -168,6 +172,8 @@ class Job:
             command = [*torchrun, _program("torch_ddp"), *size.flags()]
             channels_last = ["--channels_last"] if self.way == "torch_channels_last" else []
             return [([*command, *channels_last], environ)]
+        if self.strategy == APART:
+            return self._apart(directory, size)
         if self.way == "tfdist":
             run = [sys.executable, "-m", "tfdist.cli", "run", f"--strategy={self.strategy}"]
             run += [f"--workers={self.processes}", *self.flags]
@@ -178,6 +184,17 @@ class Job:
             return [([*run, _program("with_tfdist"), *size.flags(), *own], {})]
         forced = {"plain_without_onednn": {ONEDNN: "0"}, "plain_with_onednn": {ONEDNN: "1"}}
         return self._plain(ports, size, forced.get(self.way, {}))
+
+    def _apart(self, directory: Path, size: Size) -> Commands:
+        commands: list[tuple[Sequence[str], Mapping[str, str]]] = []
+        for place in range(self.processes):
+            environ = {CORES_VARIABLE: f"{place}/{self.processes}"}
+            if place:  # The marks are those of the first.
+                environ[VARIABLE] = str(directory / f"marks-{place}.json")
+            output = f"--output_dir={directory / f'output-{place}'}"
+            command = [sys.executable, _program("with_tfdist"), *size.flags(), output]
+            commands.append((command, environ))
+        return commands
 
     def _plain(self, ports: Sequence[int], size: Size, environ: Mapping[str, str]) -> Commands:
         command = [sys.executable, _program(f"plain_{self.strategy}"), *size.flags()]

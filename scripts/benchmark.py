@@ -7,6 +7,7 @@
 The same ResNet-20 at the same batch a process, on images of noise held in memory. Each round runs
 every job once; figures are medians over the epochs of all rounds, the first epoch of a job left
 out, with the least and the greatest. On an otherwise idle machine: bytes are those of the loopback.
+`apart` are as many trainings as processes, a core each, that do not wait for each other.
 PyTorch is measured where it is installed (`pip install torch`). A job that fails is shown and left
 out; the exit code is then 1.
 """
@@ -31,9 +32,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import arithmetic  # noqa: E402
-from benchmarks.jobs import ONEDNN, TORCH_WAYS, WAYS, Job, Result, Size  # noqa: E402
+from benchmarks.jobs import APART, ONEDNN, TORCH_WAYS, WAYS, Job, Result, Size  # noqa: E402
 
-STRATEGIES = ("multi_worker_mirrored", "horovod", "parameter_server")
+STRATEGIES = (APART, "multi_worker_mirrored", "horovod", "parameter_server")
 ONE_CORE = Job("tfdist", "one_device", 1, cores=1)
 
 Results = dict[Job, list[Result]]
@@ -96,6 +97,8 @@ def jobs(arguments: argparse.Namespace) -> list[Job]:
         strategies = arguments.strategies if processes > 1 else ["one_device"]
         for strategy in strategies:
             ways = [way for way in arguments.ways if way not in TORCH_WAYS]
+            if strategy == APART:
+                ways = [way for way in ways if way == "tfdist"]
             found += [Job(way, strategy, processes) for way in ways]
         found += [Job(way, "ddp", processes) for way in arguments.ways if way in TORCH_WAYS]
     return found
@@ -150,6 +153,7 @@ def against_tfdist(job: Job, rate: float, results: Results) -> str:
         median(found) / rate
         for other, found in results.items()
         if other.way == "tfdist"
+        and other.strategy != APART
         and other.cores == job.cores
         and other.processes == job.processes
         and job.strategy in (other.strategy, "ddp")
@@ -166,7 +170,7 @@ def efficiency(job: Job, rate: float, results: Results) -> str:
 
 
 def bytes_over_least(job: Job, found: Sequence[Result]) -> str:
-    if job.processes == 1:
+    if job.processes == 1 or job.strategy == APART:
         return ""
     kind = "parameter_server" if job.strategy == "parameter_server" else "ring"
     sent = statistics.median(result.bytes_per_step for result in found)
