@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -139,3 +140,26 @@ def test_keras_waits_for_no_steps_logs(tiny: TinyTraining, tmp_path: Path) -> No
 
     assert callbacks._should_call_train_batch_hooks
     assert callbacks._batch_hooks_support_tf_logs
+
+
+def test_horovods_wrapper_averages_in_minimize_alone() -> None:
+    """The cure is in `tfdist.strategies.horovod.Horovod.optimizer`."""
+    import horovod.tensorflow as hvd
+
+    hvd.init()
+    optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1))
+    reduced: list[Any] = []
+    reduce = optimizer._allreduce_grads
+
+    def record(gradients: Any, variables: Any) -> Any:
+        reduced.append(gradients)
+        return reduce(gradients, variables)
+
+    optimizer._allreduce_grads = record
+    variable = tf.Variable(1.0)
+
+    optimizer.apply_gradients([(tf.constant(1.0), variable)])
+    assert reduced == []
+
+    optimizer.minimize(lambda: 2.0 * variable, [variable])
+    assert len(reduced) == 1
