@@ -13,11 +13,16 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
-from tensorflow.python.distribute.coordinator.values import PerWorkerDistributedIterator
+from tensorflow.python.distribute import input_lib
+from tensorflow.python.distribute.coordinator.values import (
+    PerWorkerDistributedIterator,
+    PerWorkerValues,
+)
 
 from tfdist.strategies import datasets, worker_functions
 
@@ -89,14 +94,14 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         if shards is None:
             return super().create_per_worker_dataset(dataset_fn)
 
-        shard = worker_functions.shard(shards.makers, shards.local.element_spec)
-        return _PerWorkerShards(
-            self,
-            shards,
-            super().create_per_worker_dataset(
-                lambda: self.strategy.distribute_datasets_from_function(shard)
-            ),
-        )
+        create = super().create_per_worker_dataset
+        distribute = self.strategy.distribute_datasets_from_function
+        spec = shards.local.element_spec
+        made = [
+            create(partial(distribute, worker_functions.shard(make, spec)))
+            for make in shards.makers
+        ]
+        return _PerWorkerShards(self, shards, [dataset._dataset_fn for dataset in made])
 
     def schedule(self, fn: Any, args: Any = None, kwargs: Any = None) -> Any:
         """As TensorFlow's; a step of an epoch may turn out to find no data.
@@ -152,7 +157,7 @@ class _PerWorkerShards:
     """The datasets on the workers; each `iter` is an epoch."""
 
     def __init__(
-        self, coordinator: EpochCoordinator, shards: datasets.Shards, per_worker: Any
+        self, coordinator: EpochCoordinator, shards: datasets.Shards, functions: Sequence[Any]
     ) -> None:
         self.coordinator = coordinator
         self.trains = shards.trains
@@ -169,7 +174,8 @@ class _PerWorkerShards:
         self.skipped: tuple[int, ...] = ()
         # By worker, the steps of the last epoch; empty until one has ended.
         self.steps_of_epoch: tuple[int, ...] = ()
-        self._per_worker = per_worker
+        # By worker, the concrete function that makes its dataset.
+        self._functions = functions
         self._datasets: Any = None
         self._iterator_spec: Any = None
 
@@ -189,9 +195,7 @@ class _PerWorkerShards:
         a seed shuffle every epoch into the same order.
         """
         if self._datasets is None:
-            iterators = iter(self._per_worker)
-            self._iterator_spec = iterators._values[0]._type_spec
-            self._datasets = self._per_worker.build()
+            self._datasets = self._new_datasets()
         epochs, self.skipped = self.coordinator.take_start() if self.trains else (0, ())
         for _ in range(epochs):
             # Brings shuffling to where it stood.
@@ -204,6 +208,22 @@ class _PerWorkerShards:
             )._values:
                 skipped.fetch()
         return iterators
+
+    def _new_datasets(self) -> Any:
+        """As TensorFlow's, with a function for each worker: what a function has of arrays, each
+        worker that calls it keeps in memory, and one function would have those of all."""
+        made = self._functions[0].structured_outputs
+        strategy = self.coordinator.strategy
+        self._iterator_spec = input_lib.get_iterator_spec_from_dataset(strategy, made)
+        workers = self.coordinator._cluster.workers
+        # Functions of Python, as TensorFlow's: it is to run them again on a worker that comes back.
+        values = [
+            worker.create_resource(lambda make=make: make())
+            for worker, make in zip(workers, self._functions, strict=True)
+        ]
+        for value in values:
+            value._type_spec = made._type_spec
+        return PerWorkerValues(tuple(values))
 
     def _new_iterators(self) -> Any:
         values = self.coordinator._create_per_worker_resources(iter, (self._datasets,))._values
@@ -221,6 +241,7 @@ class Epoch:
 
     def __init__(self, shards: _PerWorkerShards) -> None:
         self._shards = shards
+        self.element_spec = shards.element_spec
         # Made at the first step: Keras asks for an iterator once more than it uses one.
         self._iterators: Any = None
         self._in_flight: deque[_Step] = deque()
@@ -236,7 +257,7 @@ class Epoch:
 
     def __next__(self) -> Any:
         """What a batch looks like, for which Keras 3 asks; the batches are on the workers."""
-        return self._shards.element_spec
+        return self.element_spec
 
     def step(self, fn: Any) -> _Step:
         self._fn = fn

@@ -1,28 +1,31 @@
 """What runs on the workers of an `EpochCoordinator`: the making of a shard, and steps on it.
 
-dataset = strategy.distribute_datasets_from_function(shard(makers, element_spec))
-coordinator.schedule(guard(train_function), (iterator,))    # RemoteValue of guard's results
+dataset = strategy.distribute_datasets_from_function(shard(make, element_spec))
+coordinator.schedule(guard(train_function), (iterator,))    # RemoteValue of its results
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.autograph.core import ag_ctx as autograph_status
 
 
 def shard(
-    makers: Sequence[Callable[[], tf.data.Dataset]], element_spec: Any
+    make: Callable[[], tf.data.Dataset], element_spec: Any
 ) -> Callable[[tf.distribute.InputContext], tf.data.Dataset]:
-    """The dataset function that gives each worker what the maker of its index makes."""
+    """The dataset function that gives a worker what `make` makes, with the specs of all."""
 
     @tf.autograph.experimental.do_not_convert
-    def shard_of_this_worker(_: tf.distribute.InputContext) -> tf.data.Dataset:
-        variant = tf.switch_case(_this_worker(), [_maker_of_variant(make) for make in makers])
+    def shard_of_a_worker(_: tf.distribute.InputContext) -> tf.data.Dataset:
+        # What is not converted is this function alone: the user's may have `if` of tensors in maps.
+        with autograph_status.ControlStatusCtx(autograph_status.Status.UNSPECIFIED):
+            variant = tf.data.experimental.to_variant(make())
         return tf.data.experimental.from_variant(variant, element_spec)
 
-    return shard_of_this_worker
+    return shard_of_a_worker
 
 
 class _OneBatch:
@@ -36,7 +39,17 @@ class _OneBatch:
 
 
 def guard(fn: Any) -> Any:
-    """`fn` of an iterator, made to do nothing where the iterator has run out."""
+    """`fn` of an iterator, made to do nothing where the iterator has run out.
+
+    Data that are repeated may run out, too: a shard can be empty.
+
+    Args:
+      fn: the `tf.function` of a step; its result is a nest of tensors, the logs.
+
+    Returns:
+      A `tf.function` of an iterator: the worker's index, int32 []; whether there was data, bool [];
+      and the logs.
+    """
     step = fn.python_function
 
     @tf.function
@@ -76,7 +89,3 @@ def _this_worker() -> tf.Tensor:
     """The index of the worker that runs the function being traced; int32, shape []."""
     index = tf.distribute.coordinator.experimental_get_current_worker_index()
     return tf.cast(index, tf.int32)
-
-
-def _maker_of_variant(make: Callable[[], tf.data.Dataset]) -> Callable[[], tf.Tensor]:
-    return lambda: tf.data.experimental.to_variant(make())
