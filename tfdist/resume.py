@@ -22,7 +22,7 @@ from tfdist.checkpoints import Position
 from tfdist.console import say
 from tfdist.output_directory import OutputDirectory
 from tfdist.preemption import EXIT_PREEMPTED
-from tfdist.strategies.train_functions import AfterPassingOver
+from tfdist.strategies.train_functions import AfterPassingOver, after_building_metrics
 
 if TYPE_CHECKING:
     from tfdist.strategies.base import Job
@@ -101,6 +101,8 @@ class Resume(tf.keras.callbacks.Callback):
             self._say(f"going on after step {step} of epoch {start.epoch + 1} of {epochs}{dealt}")
         elif start.epoch:
             self._say(f"going on after epoch {start.epoch} of {epochs}")
+        if not compat.is_keras_3(self.model):
+            self.model.train_function = after_building_metrics(self.model)
         if start.epoch < epochs:
             if self._job.is_chief:
                 self._output.done.unlink(missing_ok=True)

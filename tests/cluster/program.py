@@ -96,7 +96,16 @@ class Accounts(tf.keras.callbacks.Callback):
             self._read = True
 
 
+# The shapes of what each trace of a step predicts.
+traces: list[tf.TensorShape] = []
+
+
 def loss(labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
+    traces.append(predictions.shape)
+    return error(labels, predictions)
+
+
+def error(labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
     return tf.square(labels[:, 0] - predictions[:, 0])
 
 
@@ -128,7 +137,7 @@ def build(job: tfdist.Job) -> tuple[tf.keras.Model, Seen]:
     model = kind([*layers, tf.keras.layers.Dense(1)])
     optimizer = job.optimizer(tf.keras.optimizers.SGD(0.02, momentum=0.9))
     seen = Seen(max(FLAGS.examples, FLAGS.eval_examples))
-    model.compile(optimizer=optimizer, loss=loss, metrics=[seen])
+    model.compile(optimizer=optimizer, loss=loss, metrics=[seen, error])
     return model, seen
 
 
@@ -176,6 +185,7 @@ def main(_: list[str]) -> None:
         accounts.read_counts()
         np.savez(result, counts=np.array(accounts.epochs))
         raise
+    traces_of_fit = len(traces)
     evaluated = job.evaluate(model, eval_input)
     if not job.is_chief and job.name == "parameter_server":
         raise AssertionError("only the chief of a parameter-server job comes here")
@@ -186,6 +196,7 @@ def main(_: list[str]) -> None:
         val_losses=np.array([logs.get("val_loss", 0.0) for logs in accounts.logs]),
         val_seen=np.array([logs.get("val_seen", 0.0) for logs in accounts.logs]),
         steps=model.optimizer.iterations.numpy(),
+        traces=traces_of_fit,
         partitioned=any("part_1" in variable.name for variable in model.variables),
         evaluated_seen=evaluated["seen"],
         evaluated_loss=evaluated["loss"],

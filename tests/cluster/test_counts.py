@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.cluster.processes import PROGRAM, directories, launch, results
+from tests.conftest import keras_is_3
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -45,6 +46,8 @@ def test_each_example_is_seen_once_an_epoch(
         assert np.isfinite(task["weights"]).all()
         np.testing.assert_array_equal(task["val_seen"], evaluated)
         assert task["evaluated_seen"] == evaluated
+        # A step of training and one of validation, for each replica of the task.
+        assert keras_is_3() or task["traces"] == (4 if strategy == "mirrored" else 2)
 
 
 def test_central_storage_repeats_no_more_than_fills_the_last_step(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.cluster.processes import PROGRAM, directories, launch, results
+from tests.conftest import keras_is_3
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -47,6 +48,7 @@ def one_process(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarra
     (found,) = train(tmp_path_factory.mktemp("one"), "one_device", GLOBAL_BATCH).values()
     assert found["steps"] == 100
     assert found["losses"][-1] < found["losses"][0] / 5, "the model should have learned"
+    assert keras_is_3() or found["traces"] == 1
     return found
 
 
@@ -64,6 +66,8 @@ def test_weights_are_those_of_one_process(
         np.testing.assert_allclose(task["weights"], one_process["weights"], rtol=0, atol=tolerance)
         np.testing.assert_allclose(task["losses"], one_process["losses"], rtol=1e-4)
         np.testing.assert_array_equal(task["weights"], tasks[0]["weights"])
+        # Once for each replica of the task.
+        assert keras_is_3() or task["traces"] == 2 // len(tasks)
     assert len(tasks) == (2 if strategy in ("multi_worker_mirrored", "horovod") else 1)
 
 

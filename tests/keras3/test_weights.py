@@ -45,7 +45,7 @@ JOBS = {
     ),
     "mirrored": (
         ["--num_cpu_devices=2"],
-        [*AS_ONE_PROCESS, "loss_scale_overflows", *AS_KERAS_2, EMPTY],
+        [*FEW, "arrays", "class_weight", *SCALED, *AS_KERAS_2, EMPTY],
     ),
     # It refuses to scale the loss.
     "central_storage": (

@@ -1,8 +1,9 @@
-"""Keras's train function, for an epoch that is not read from its beginning.
+"""Keras's train function, with something to do before or in place of the first steps.
 
-    model.train_function = after_skipping(model, 30)    # when `fit` has begun
+    model.train_function = after_building_metrics(model)    # when `fit` has begun
+    model.train_function = after_skipping(model, 30)
 
-Each puts Keras's own back when it has done its part.
+Each puts back what was there when it has done its part.
 """
 
 from __future__ import annotations
@@ -11,6 +12,51 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+
+from tfdist import compat
+
+
+def after_building_metrics(model: tf.keras.Model) -> Callable[[Any], Any]:
+    """Keras 2's train function, before whose first call its metrics have variables.
+
+    It makes them in the first step, and a step that makes variables is traced twice.
+    """
+    train = model.train_function
+
+    def build_and_train(iterator: Any) -> Any:
+        _build_metrics(model, getattr(iterator, "element_spec", None))
+        if model.train_function is build_and_train:  # And not called by another one of these.
+            model.train_function = train
+        return train(iterator)
+
+    return build_and_train
+
+
+def _build_metrics(model: tf.keras.Model, element_spec: Any) -> None:
+    """As the first step would; does nothing where that may be another than Keras's own."""
+    is_own = type(model).__module__.startswith(tuple(f"{name}." for name in compat.PACKAGES))
+    if not is_own or {"train_step", "compute_metrics"} & {*vars(model)}:
+        return
+    metrics = model.compiled_metrics
+    if metrics is None or metrics.built or len(model.outputs or ()) != 1:
+        return
+    of_a_replica = tf.nest.map_structure(
+        # As the `PerReplicaSpec` of a distributed iterator has it.
+        lambda spec: getattr(spec, "_value_specs", (spec,))[0],
+        element_spec,
+    )
+    inputs, targets, _ = tf.keras.utils.unpack_x_y_sample_weight(of_a_replica)
+    outputs = model.output
+    # Which function `accuracy` stands for depends on the shapes that the step will see.
+    if all(map(_is_known, (*tf.nest.flatten(inputs), targets, outputs))) and outputs.shape.rank > 1:
+        with model.distribute_strategy.scope():
+            metrics.build(outputs, targets)
+
+
+def _is_known(spec: Any) -> bool:
+    """Whether it is of one tensor whose shape is known but for the batch."""
+    shape = getattr(spec, "shape", None)
+    return shape is not None and shape.rank is not None and shape[1:].is_fully_defined()
 
 
 def after_skipping(model: tf.keras.Model, steps: int) -> Callable[[Any], Any]:
