@@ -22,9 +22,9 @@ from tfdist.preemption import EXIT_PREEMPTED
 if TYPE_CHECKING:
     from tfdist.strategies.base import Job
 
-# Seconds between two looks at whether the leader has ended; the short one where the looks have seen
-# it train, and its machine answers.
-_INTERVAL, _SHORT_INTERVAL = 1.0, 0.25
+# Seconds between two looks at whether the leader has ended; the shorter ones where the looks have
+# seen it train, and its machine answers: that it is there, or that nobody is any more.
+_INTERVAL, _SHORT_INTERVAL, _SHORTEST_INTERVAL = 1.0, 0.25, 0.05
 
 
 def serve_until_end(
@@ -42,11 +42,14 @@ def serve_until_end(
     say(f"{job.task} serves until {leader} at {address}{and_others} ended")
     watched = {} if job.for_estimators else {str(leader): address}
     has_trained = has_ended_well = False
-    found = Listener.NOBODY
+    seen: dict[str, Listener] = {}  # In the last look, by address.
 
     def is_up(where: str) -> bool:
-        nonlocal found, has_trained, has_ended_well
+        nonlocal has_trained, has_ended_well
         found = farewell.listener(where)
+        if where == address:
+            seen.clear()
+        seen[where] = found
         if where == address:
             # Remembered, because the others may outlast the one who says it.
             has_ended_well = has_ended_well or found is Listener.FAREWELL
@@ -57,8 +60,10 @@ def serve_until_end(
 
     def interval() -> float:
         # Who watches over a leader needs a moment to answer in its place.
-        is_certain = found in (Listener.SERVER, Listener.NOBODY) and not job.is_supervised
-        return _SHORT_INTERVAL if has_trained and is_certain else _INTERVAL
+        is_certain = {*seen.values()} <= {Listener.SERVER, Listener.NOBODY}
+        if not has_trained or not is_certain or job.is_supervised:
+            return _INTERVAL
+        return _SHORT_INTERVAL if Listener.SERVER in seen.values() else _SHORTEST_INTERVAL
 
     with job.preemption.serving(), heartbeat.watched(watched, job.heartbeat_timeout):
         has_come = wait_for_end(
@@ -102,14 +107,15 @@ def wait_for_end(
       Whether anything has listened at `address`.
     """
     missed: int | None = None
-    while missed is None or missed < patience:
+    while True:
         if is_up(address) or (missed is not None and any(map(is_up, others))):
             missed = 0
         elif missed is not None:
             missed += 1
+            if missed == patience:
+                return True
         elif startup_timeout <= 0:
             return False
         seconds = interval()
         startup_timeout -= seconds
         sleep(seconds)
-    return True
