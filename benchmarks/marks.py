@@ -1,32 +1,76 @@
 """What a training that is measured notes while it runs, whatever it is written with.
 
-    marks = Marks()
+    marks = Marks()        # in every task; `Marks(writes=False)` in all but one
     marks.epoch_begins(); marks.step_ends(); …; marks.epoch_ends()
-    marks.write()          # where BENCHMARK_MARKS says, for scripts/benchmark.py
+    marks.write()          # where BENCHMARK_MARKS says, for benchmarks/runs.py
 
 Without TensorFlow, so that every script can use it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 #: The environment variable with the path of the notes.
 VARIABLE = "BENCHMARK_MARKS"
+#: That with the directory where it is said which epochs may begin; without it all may.
+TURNS_VARIABLE = "BENCHMARK_TURNS"
+
+_LOOK_SECONDS = 0.01
+_LOCK = "turns.lock"
+
+
+def waits(marks: Path, epoch: int) -> Path:
+    """What is there as soon as the task that writes these marks waits for its turn."""
+    return marks.with_suffix(f".waits-{epoch}")
+
+
+def turn(directory: Path, epoch: int) -> Path:
+    """What tells all tasks that they may begin with that epoch."""
+    return directory / f"turn-{epoch}"
+
+
+@contextmanager
+def giving_turns(directory: Path) -> Iterator[None]:
+    """Within it tasks wait for their turns; those that wait end when it has ended."""
+    with (directory / _LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _turns_are_given(directory: Path) -> bool:
+    try:
+        with (directory / _LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False
 
 
 class Marks:
-    """Times in seconds since 1970, and bytes that this machine has sent to itself until then."""
+    """Times in seconds since 1970, and bytes that this machine has sent to itself until then.
 
-    def __init__(self) -> None:
+    Args:
+      writes: whether this is the task whose marks are written; all of them wait for their turn.
+    """
+
+    def __init__(self, writes: bool = True) -> None:
+        self._path = Path(os.environ[VARIABLE]) if writes else None
         self._first_step: float | None = None
         self._last_step: float | None = None
         self._epochs: list[dict[str, float]] = []
 
     def epoch_begins(self) -> None:
+        self._wait_for_turn(len(self._epochs))
         self._epochs.append({"begin": time.time(), "bytes": float(loopback_bytes())})
 
     def step_ends(self) -> None:
@@ -44,7 +88,20 @@ class Marks:
             "last_step": self._last_step,
             "epochs": self._epochs,
         }
-        Path(os.environ[VARIABLE]).write_text(json.dumps(marks))
+        if self._path is not None:
+            self._path.write_text(json.dumps(marks))
+
+    def _wait_for_turn(self, epoch: int) -> None:
+        # The first warms up, as soon as the job has started.
+        if TURNS_VARIABLE not in os.environ or not epoch:
+            return
+        directory = Path(os.environ[TURNS_VARIABLE])
+        if self._path is not None:
+            waits(self._path, epoch).touch()
+        while not turn(directory, epoch).exists():
+            if not _turns_are_given(directory):
+                sys.exit("the benchmark has ended")
+            time.sleep(_LOOK_SECONDS)
 
 
 def loopback_bytes() -> int:

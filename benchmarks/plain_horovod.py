@@ -19,7 +19,7 @@ def main(_: list[str]) -> None:
         epochs=FLAGS.epochs,
         callbacks=[
             hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-            *([MarksCallback()] if hvd.rank() == 0 else []),
+            MarksCallback(writes=hvd.rank() == 0),
         ],
         verbose=2 if hvd.rank() == 0 else 0,
     )

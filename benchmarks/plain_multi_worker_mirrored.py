@@ -25,7 +25,7 @@ def main(_: list[str]) -> None:
     model.fit(
         dataset,
         epochs=FLAGS.epochs,
-        callbacks=[MarksCallback()] if index == 0 else [],
+        callbacks=[MarksCallback(writes=index == 0)],
         verbose=2 if index == 0 else 0,
     )
 

@@ -39,13 +39,13 @@ def images(count: int) -> tf.data.Dataset:
 
 
 class MarksCallback(tf.keras.callbacks.Callback):
-    """Notes when the first and the last step end, and the epochs."""
+    """Notes when the first and the last step end, and the epochs; `writes` is that of `Marks`."""
 
-    def __init__(self) -> None:
+    def __init__(self, writes: bool = True) -> None:
         super().__init__()
         # Else Keras refuses a callback of steps with a parameter server, and waits for logs.
         self._supports_tf_logs = True
-        self._marks = Marks()
+        self._marks = Marks(writes)
         self._is_scheduled = False
 
     def on_epoch_begin(self, epoch: int, logs: object = None) -> None:

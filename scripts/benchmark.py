@@ -2,12 +2,15 @@
 """Measures tfdist against hand-written TensorFlow and PyTorch DDP, in one sitting and in turn.
 
     scripts/benchmark.py --json=results.json --plot=speed.png
-    scripts/benchmark.py --strategies horovod --processes 2 --rounds=1 --steps=4 --epochs=2
+    scripts/benchmark.py --strategies horovod --processes 2 --rounds=2 --steps=4
 
-The same ResNet-20 at the same batch a process, on images of noise held in memory. Each round runs
-every job once; figures are medians over the epochs of all rounds, the first epoch of a job left
-out, with the least and the greatest. On an otherwise idle machine: bytes are those of the loopback.
-`apart` are as many trainings as processes, a core each, that do not wait for each other.
+The same ResNet-20 at the same batch a process, on images of noise held in memory. All jobs of a
+strategy and a number of processes are there at the same time, and train an epoch each in turn, as
+often as there are rounds; a first epoch of each warms up. Figures are medians over the rounds, with
+the least and the greatest; a ratio is that of the epochs of one round, because the speed of a
+machine that others use, too, changes from minute to minute. `apart` are as many trainings as
+processes, a core each, that do not wait for each other. Memory is without that of files, as of
+libraries. On an otherwise idle machine: bytes are those of the loopback.
 PyTorch is measured where it is installed (`pip install torch`). A job that fails is shown and left
 out; the exit code is then 1.
 """
@@ -32,44 +35,41 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import arithmetic  # noqa: E402
-from benchmarks.jobs import APART, ONEDNN, TORCH_WAYS, WAYS, Job, Result, Size  # noqa: E402
+from benchmarks.jobs import APART, ONEDNN, TORCH_WAYS, WAYS, Job, Size  # noqa: E402
+from benchmarks.runs import Result, run_in_turn  # noqa: E402
 
-STRATEGIES = (APART, "multi_worker_mirrored", "horovod", "parameter_server")
+STRATEGIES = ("multi_worker_mirrored", "horovod", "parameter_server")
+#: How the plot draws what each way has measured.
+LINES = dict(zip(WAYS, ("-.", ":", "--", "-", ":", "--"), strict=True))
 ONE_CORE = Job("tfdist", "one_device", 1, cores=1)
 
-Results = dict[Job, list[Result]]
+#: Of the jobs that have trained in turn.
+Results = dict[Job, Result]
 
 
 def main() -> None:
     arguments = parse()
-    size = Size(arguments.batch_size, arguments.steps, arguments.epochs)
-    results: Results = {job: [] for job in jobs(arguments)}
+    size = Size(arguments.batch_size, arguments.steps, arguments.rounds + 1)
     peak, has_failed = measured_peak(), False
-    print(f"{os.cpu_count()} cores; one multiplies matrices at {peak / 1e9:.0f} GFLOP/s")
-    with tempfile.TemporaryDirectory(prefix="tfdist-benchmark-") as directory:
-        for number in range(arguments.rounds):
-            for place, job in enumerate(results):
-                path = Path(directory) / f"{number}-{place}"
-                path.mkdir()
-                try:
-                    result = job.run(path, size)
-                except RuntimeError as error:
-                    has_failed = True
-                    print(error, file=sys.stderr)
-                    continue
-                results[job].append(result)
-                print(f"round {number + 1}: {job}: {result.median:.1f} images/s", flush=True)
-    results = {job: found for job, found in results.items() if found}
-    print("\n".join(table(results, peak, arguments.batch_size)))
+    print(
+        f"{os.cpu_count()} cores; one multiplies matrices at {peak / 1e9:.0f} GFLOP/s", flush=True
+    )
+    found = []
+    for group in groups(arguments):
+        with tempfile.TemporaryDirectory(prefix="tfdist-benchmark-") as directory:
+            results = run_in_turn({job: job for job in group}, Path(directory), size)
+        has_failed |= len(results) < len(group)
+        print("\n".join(table(results, peak)), end="\n\n", flush=True)
+        found.append(results)
     if arguments.json:
         lines = [
-            {**asdict(job), "rounds": [asdict(result) for result in found]}
-            for job, found in results.items()
+            [{**asdict(job), **asdict(result)} for job, result in results.items()]
+            for results in found
         ]
-        content = {"machine": machine(peak), "size": asdict(size), "jobs": lines}
+        content = {"machine": machine(peak), "size": asdict(size), "in_turn": lines}
         Path(arguments.json).write_text(json.dumps(content, indent=2) + "\n")
     if arguments.plot:
-        plot(results, Path(arguments.plot))
+        plot(found, Path(arguments.plot))
     sys.exit(1 if has_failed else 0)
 
 
@@ -78,7 +78,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
     parser.add_argument("--processes", nargs="+", type=int, default=[1, 2, 4], metavar="N")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=default_ways())
-    for name, default in (("rounds", 3), ("batch_size", 64), ("steps", 20), ("epochs", 4)):
+    for name, default in (("rounds", 8), ("batch_size", 64), ("steps", 15)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--json", help="where to write every figure")
     parser.add_argument("--plot", help="where to draw images/s by the number of processes")
@@ -90,21 +90,21 @@ def default_ways() -> list[str]:
     return [way for way in WAYS if way not in TORCH_WAYS or has_torch]
 
 
-def jobs(arguments: argparse.Namespace) -> list[Job]:
-    """Those to run in a round, in such an order that those to compare come after each other."""
-    found = [ONE_CORE] if "tfdist" in arguments.ways else []
+def groups(arguments: argparse.Namespace) -> list[list[Job]]:
+    """The jobs that train in turn, those to compare in the same group."""
+    found = []
     for processes in arguments.processes:
-        strategies = arguments.strategies if processes > 1 else ["one_device"]
-        for strategy in strategies:
-            ways = [way for way in arguments.ways if way not in TORCH_WAYS]
-            if strategy == APART:
-                ways = [way for way in ways if way == "tfdist"]
-            found += [Job(way, strategy, processes) for way in ways]
-        found += [Job(way, "ddp", processes) for way in arguments.ways if way in TORCH_WAYS]
+        for strategy in arguments.strategies if processes > 1 else ["one_device"]:
+            jobs = [ONE_CORE] if "tfdist" in arguments.ways else []
+            if jobs and processes > 1:
+                jobs.append(Job("tfdist", APART, processes))
+            for way in arguments.ways:
+                jobs.append(Job(way, "ddp" if way in TORCH_WAYS else strategy, processes))
+            found.append(jobs)
     return found
 
 
-def table(results: Results, peak: float, batch_size: int) -> list[str]:
+def table(results: Results, peak: float) -> list[str]:
     """Markdown, a row for each job."""
     header = (
         "job",
@@ -118,26 +118,25 @@ def table(results: Results, peak: float, batch_size: int) -> list[str]:
         "to exit, s",
     )
     lines = [" | ".join(header), " | ".join(["---"] * len(header))]
-    for job, found in results.items():
-        rates = [rate for result in found for rate in result.images_per_second]
-        rate = statistics.median(rates)
+    for job, result in results.items():
+        achieved = result.median * arithmetic.flops_per_image()
         cells = [
             str(job),
-            f"{rate:.1f} ({min(rates):.1f} to {max(rates):.1f})",
-            against_tfdist(job, rate, results),
-            efficiency(job, rate, results),
-            f"{rate * arithmetic.flops_per_image() / (peak * cores_of(job)):.2f}",
-            bytes_over_least(job, found),
-            f"{statistics.median(result.peak_memory for result in found) / 1e6:.0f}",
-            f"{statistics.median(result.seconds_to_first_step for result in found):.1f}",
-            f"{statistics.median(result.seconds_to_exit for result in found):.1f}",
+            spread(result.images_per_second, ".1f"),
+            against_tfdist(job, results),
+            efficiency(job, results),
+            f"{achieved / (peak * cores_of(job)):.2f}",
+            bytes_over_least(job, result),
+            f"{result.peak_memory / 1e6:.0f}",
+            f"{result.seconds_to_first_step:.1f}",
+            f"{result.seconds_to_exit:.1f}",
         ]
         lines.append(" | ".join(cells))
     return [f"| {line} |" for line in lines]
 
 
-def median(found: Sequence[Result]) -> float:
-    return statistics.median(rate for result in found for rate in result.images_per_second)
+def spread(values: Sequence[float], form: str) -> str:
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
 def cores_of(job: Job) -> int:
@@ -145,36 +144,32 @@ def cores_of(job: Job) -> int:
     return job.cores or len(os.sched_getaffinity(0))
 
 
-def against_tfdist(job: Job, rate: float, results: Results) -> str:
-    """The rate of tfdist over that of another way, for each of its strategies where it has many."""
-    if job.way == "tfdist":
-        return ""
-    ratios = [
-        median(found) / rate
-        for other, found in results.items()
-        if other.way == "tfdist"
-        and other.strategy != APART
-        and other.cores == job.cores
-        and other.processes == job.processes
-        and job.strategy in (other.strategy, "ddp")
+def against_tfdist(job: Job, results: Results) -> str:
+    """The rates of tfdist over those of another way."""
+    by_tfdist = [
+        result
+        for other, result in results.items()
+        if other.way == "tfdist" and other.strategy != APART and not other.cores
     ]
-    return ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    if job.way == "tfdist" or not by_tfdist:
+        return ""
+    return spread(by_tfdist[0].ratios(results[job]), ".2f")
 
 
-def efficiency(job: Job, rate: float, results: Results) -> str:
-    """The rate over that of one process with one core, for each core that the job can use."""
+def efficiency(job: Job, results: Results) -> str:
+    """The rates over those of one process with one core, for each core that the job can use."""
     if job.way != "tfdist" or ONE_CORE not in results:
         return ""
     cores = min(job.processes, cores_of(job)) if job.strategy != "one_device" else cores_of(job)
-    return f"{rate / (cores * median(results[ONE_CORE])):.2f}"
+    return spread([ratio / cores for ratio in results[job].ratios(results[ONE_CORE])], ".2f")
 
 
-def bytes_over_least(job: Job, found: Sequence[Result]) -> str:
+def bytes_over_least(job: Job, result: Result) -> str:
     if job.processes == 1 or job.strategy == APART:
         return ""
     kind = "parameter_server" if job.strategy == "parameter_server" else "ring"
-    sent = statistics.median(result.bytes_per_step for result in found)
-    return f"{sent / arithmetic.least_bytes_per_step(kind, job.processes):.2f}"
+    least = arithmetic.least_bytes_per_step(kind, job.processes)
+    return f"{result.bytes_per_step / least:.2f}"
 
 
 def measured_peak() -> float:
@@ -203,25 +198,36 @@ def machine(peak: float) -> dict[str, object]:
     }
 
 
-def plot(results: Results, path: Path) -> None:
+def plot(found: Sequence[Results], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8, 5))
-    lines: dict[str, list[tuple[int, float]]] = {}
-    for job, found in results.items():
-        if not job.cores and job.strategy != "one_device":
-            label = f"{job.strategy}, {job.way}"
-            lines.setdefault(label, []).append((job.processes, median(found)))
-    for label, points in sorted(lines.items()):
-        style = "-" if label.endswith("tfdist") else ":" if "torch" in label else "--"
-        axes.plot(*zip(*sorted(points), strict=True), style, marker="o", label=label)
+    figure, axes = plt.subplots(figsize=(10, 5))
+    lines: dict[tuple[str, str], dict[int, list[float]]] = {}
+    for results in found:
+        for job, result in results.items():
+            if not job.cores:
+                points = lines.setdefault((job.strategy, job.way), {})
+                points.setdefault(job.processes, []).extend(result.images_per_second)
+    # A colour for each strategy, a line for each way.
+    strategies = sorted({strategy for strategy, _ in lines})
+    for (strategy, way), points in sorted(lines.items()):
+        processes = sorted(points)
+        axes.plot(
+            processes,
+            [statistics.median(points[number]) for number in processes],
+            color=f"C{strategies.index(strategy)}",
+            linestyle=LINES[way],
+            marker="o",
+            label=f"{strategy}, {way}",
+        )
+    axes.set_xticks(sorted({job.processes for results in found for job in results}))
     axes.set_xlabel("processes")
     axes.set_ylabel("images/s")
     axes.set_ylim(bottom=0)
-    axes.legend()
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 

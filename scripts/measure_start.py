@@ -23,7 +23,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.jobs import Job, Result, Size  # noqa: E402
+from benchmarks import runs  # noqa: E402
+from benchmarks.jobs import Job, Size  # noqa: E402
 
 STRATEGY = "multi_worker_mirrored"
 # Two steps an epoch and two epochs: what is measured comes before and after them.
@@ -43,7 +44,7 @@ def main() -> None:
         run("plain_with_onednn", 1).seconds_to_first_step for _ in range(arguments.rounds)
     )
     for tasks in arguments.tasks:
-        found: dict[str, list[Result]] = {way: [] for way in WAYS}
+        found: dict[str, list[runs.Result]] = {way: [] for way in WAYS}
         for _ in range(arguments.rounds):
             for way in WAYS:
                 found[way].append(run(way, tasks))
@@ -56,10 +57,10 @@ def main() -> None:
     print(f"tfdist --help: {statistics.median(help_seconds() for _ in range(9)):.2f} s")
 
 
-def run(way: str, tasks: int) -> Result:
+def run(way: str, tasks: int) -> runs.Result:
     strategy = STRATEGY if tasks > 1 else "one_device"
     with tempfile.TemporaryDirectory(prefix="tfdist-start-") as directory:
-        return Job(way, strategy, tasks).run(Path(directory), SIZE)
+        return runs.run(Job(way, strategy, tasks), Path(directory), SIZE)
 
 
 def help_seconds() -> float:
