@@ -96,6 +96,21 @@ class Accounts(tf.keras.callbacks.Callback):
             self._read = True
 
 
+class Steps(tf.keras.callbacks.Callback):
+    """Rests after each step, and remembers what the last step of each epoch has said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last_seen: list[float] = []
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.last_seen.append(0.0)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.last_seen[-1] = logs["seen"]
+        time.sleep(FLAGS.rest)
+
+
 # The shapes of what each trace of a step predicts.
 traces: list[tf.TensorShape] = []
 
@@ -157,14 +172,7 @@ def main(_: list[str]) -> None:
     if job.evaluates:
         return job.evaluate(model, eval_input, FLAGS.output_dir, epochs=FLAGS.epochs)
     accounts = Accounts(str(job.task), seen)
-    # Only where it is asked for: under parameter servers Keras 2 takes no callbacks of steps.
-    rest: list[tf.keras.callbacks.Callback] = []
-    if FLAGS.rest:
-        rest.append(
-            tf.keras.callbacks.LambdaCallback(
-                on_train_batch_end=lambda *_: time.sleep(FLAGS.rest),
-            )
-        )
+    steps = Steps()
     result = Path(FLAGS.result_dir) / f"{job.task.type}-{job.task.index}.npz"
     result.parent.mkdir(parents=True, exist_ok=True)
     callbacks = job.callbacks(
@@ -177,7 +185,8 @@ def main(_: list[str]) -> None:
             job.dataset(train_input),
             epochs=FLAGS.epochs,
             validation_data=job.eval_dataset(eval_input) if FLAGS.validate else None,
-            callbacks=[*callbacks, accounts, *rest],
+            # With parameter servers Keras 2 takes no callbacks of steps.
+            callbacks=[*callbacks, accounts, *([steps] if job.sees_steps else [])],
             verbose=job.verbose,
         )
     except SystemExit:
@@ -195,6 +204,7 @@ def main(_: list[str]) -> None:
         losses=np.array([logs["loss"] for logs in accounts.logs]),
         val_losses=np.array([logs.get("val_loss", 0.0) for logs in accounts.logs]),
         val_seen=np.array([logs.get("val_seen", 0.0) for logs in accounts.logs]),
+        last_seen=np.array(steps.last_seen),
         steps=model.optimizer.iterations.numpy(),
         traces=traces_of_fit,
         partitioned=any("part_1" in variable.name for variable in model.variables),

@@ -24,6 +24,8 @@ TASKS = {
     "horovod": ["--workers=3"],
 }
 
+REPLICAS = {"mirrored": 2, "multi_worker_mirrored": 3}
+
 
 def count(path: Path, strategy: str, *flags: str) -> dict[str, dict[str, np.ndarray]]:
     launcher = [f"--strategy={strategy}", *TASKS.get(strategy, [])]
@@ -43,6 +45,9 @@ def test_each_example_is_seen_once_an_epoch(
     for task in found.values():
         assert task["counts"].shape == (2, 41)
         np.testing.assert_array_equal(task["counts"], 1)
+        # As the steps say it, too, where Keras sees them; those of Keras 3 say it of a replica.
+        replicas = REPLICAS.get(strategy, 1) if keras_is_3() else 1
+        np.testing.assert_allclose(task["last_seen"], 41 / replicas, rtol=1e-6)
         assert np.isfinite(task["weights"]).all()
         np.testing.assert_array_equal(task["val_seen"], evaluated)
         assert task["evaluated_seen"] == evaluated

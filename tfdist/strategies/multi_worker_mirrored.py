@@ -18,6 +18,7 @@ from tfdist.strategies.datasets import TakesShards
 from tfdist.strategies.devices import use_devices
 from tfdist.strategies.gradient_dtype import not_sent_in, summed_in
 from tfdist.strategies.replicas import Replicas
+from tfdist.strategies.step_logs import KeepsMetricResults
 from tfdist.strategies.sync_on_read import averaged_at_once
 
 # The module of its protocol buffers moves with each TensorFlow.
@@ -27,7 +28,10 @@ CommunicationImplementation = tf.distribute.experimental.CommunicationImplementa
 
 # `tf.estimator` and TensorFlow's sessions tell this strategy by the name of its class.
 class MultiWorkerMirroredStrategy(
-    keras3.ReducesForKeras3, TakesShards, tf.distribute.MultiWorkerMirroredStrategy
+    keras3.ReducesForKeras3,
+    KeepsMetricResults,
+    TakesShards,
+    tf.distribute.MultiWorkerMirroredStrategy,
 ):
     """TensorFlow's, for datasets that are sharded already, and for Keras 3."""
 
@@ -125,6 +129,7 @@ class MultiWorkerMirrored(Replicas):
         return averaged_at_once(self.strategy, model.variables)
 
     def start_equal(self, model: tf.keras.Model, position: Position) -> Position:
+        self.strategy.model = model
         epochs = self._gather(position.epoch)
         steps = self._gather(self.step_of_epoch(position.steps))
         pairs = zip(epochs, steps, strict=True)
