@@ -1,0 +1,31 @@
+"""A process that trains by itself, from its beginning to its end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+import gc, sys
+import tfdist
+
+job = tfdist.init()
+assert "tensorflow" in sys.modules
+print("objects:", gc.get_freeze_count(), len(gc.get_objects()))
+holder = [open(sys.argv[1], "w")]
+holder.append(holder)
+holder[0].write("the last line")
+"""
+
+
+def test_python_ends_without_a_search_through_tensorflow(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    command = [sys.executable, "-c", SCRIPT, str(path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 0, ended.stderr
+    (line,) = (line for line in ended.stdout.splitlines() if line.startswith("objects:"))
+    kept, searched = map(int, line.split()[1:])
+    assert kept > 10 * searched
+    # What the script has made is searched, or what this file holds would be lost.
+    assert path.read_text() == "the last line"
