@@ -39,8 +39,6 @@ from benchmarks.jobs import APART, ONEDNN, TORCH_WAYS, WAYS, Job, Size  # noqa: 
 from benchmarks.runs import Result, run_in_turn  # noqa: E402
 
 STRATEGIES = ("multi_worker_mirrored", "horovod", "parameter_server")
-#: How the plot draws what each way has measured.
-LINES = dict(zip(WAYS, ("-.", ":", "--", "-", ":", "--"), strict=True))
 ONE_CORE = Job("tfdist", "one_device", 1, cores=1)
 
 #: Of the jobs that have trained in turn.
@@ -81,7 +79,7 @@ def parse() -> argparse.Namespace:
     for name, default in (("rounds", 8), ("batch_size", 64), ("steps", 15)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--json", help="where to write every figure")
-    parser.add_argument("--plot", help="where to draw images/s by the number of processes")
+    parser.add_argument("--plot", help="where to draw images/s")
     return parser.parse_args()
 
 
@@ -199,37 +197,48 @@ def machine(peak: float) -> dict[str, object]:
 
 
 def plot(found: Sequence[Results], path: Path) -> None:
+    """Draws a group of bars for the jobs that have trained in turn, a colour for each way."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(10, 5))
-    lines: dict[tuple[str, str], dict[int, list[float]]] = {}
-    for results in found:
-        for job, result in results.items():
-            if not job.cores:
-                points = lines.setdefault((job.strategy, job.way), {})
-                points.setdefault(job.processes, []).extend(result.images_per_second)
-    # A colour for each strategy, a line for each way.
-    strategies = sorted({strategy for strategy, _ in lines})
-    for (strategy, way), points in sorted(lines.items()):
-        processes = sorted(points)
-        axes.plot(
-            processes,
-            [statistics.median(points[number]) for number in processes],
-            color=f"C{strategies.index(strategy)}",
-            linestyle=LINES[way],
-            marker="o",
-            label=f"{strategy}, {way}",
-        )
-    axes.set_xticks(sorted({job.processes for results in found for job in results}))
-    axes.set_xlabel("processes")
-    axes.set_ylabel("images/s")
-    axes.set_ylim(bottom=0)
+    bars = list(dict.fromkeys(bar_of(job) for results in found for job in results))
+    width = 0.9 / len(bars)
+    figure, axes = plt.subplots(figsize=(4 + 2 * len(found), 5))
+    for place, bar in enumerate(bars):
+        drawn = [
+            (group + place * width, result)
+            for group, results in enumerate(found)
+            for job, result in results.items()
+            if bar_of(job) == bar
+        ]
+        medians = [result.median for _, result in drawn]
+        below = [result.median - min(result.images_per_second) for _, result in drawn]
+        above = [max(result.images_per_second) - result.median for _, result in drawn]
+        axes.bar([x for x, _ in drawn], medians, width, yerr=[below, above], capsize=2, label=bar)
+    axes.set_xticks(
+        [group + (len(bars) - 1) * width / 2 for group in range(len(found))],
+        [f"{strategy} x {processes}" for strategy, processes in map(compared, found)],
+    )
+    axes.set_ylabel("images/s, median and range")
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     figure.tight_layout()
     figure.savefig(path, dpi=120)
+
+
+def bar_of(job: Job) -> str:
+    """What the legend calls it."""
+    if job.cores:
+        return "tfdist, one core"
+    return f"{job.way}, {APART}" if job.strategy == APART else job.way
+
+
+def compared(results: Results) -> tuple[str, int]:
+    """The strategy that a group is about, or what it has in its place, and its processes."""
+    *_, last = results
+    strategies = [job.strategy for job in results if not job.cores and job.strategy != APART]
+    return next((name for name in strategies if name != "ddp"), last.strategy), last.processes
 
 
 if __name__ == "__main__":
