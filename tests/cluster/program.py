@@ -107,7 +107,8 @@ class Steps(tf.keras.callbacks.Callback):
         self.last_seen.append(0.0)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.last_seen[-1] = logs["seen"]
+        # Nothing is said of a step that a resumed job of Keras 3 only seems to make.
+        self.last_seen[-1] = logs.get("seen", 0.0)
         time.sleep(FLAGS.rest)
 
 
