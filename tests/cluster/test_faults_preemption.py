@@ -53,6 +53,11 @@ def options(strategy: str) -> list[str]:
     return [f"--strategy={strategy}", *tasks]
 
 
+def resting(strategy: str) -> list[str]:
+    """Else the epoch may have ended when the signal comes."""
+    return [] if strategy == "parameter_server" else ["--rest=0.01"]
+
+
 def signalled(path: Path, number: int, *names: str) -> OnceSaved:
     """Sends a signal to these processes when the second checkpoint is there."""
 
@@ -89,8 +94,7 @@ def test_a_launcher_that_is_told_to_end_lets_its_tasks_save(tmp_path: Path, stra
     job = [*options(strategy), PROGRAM, *FLAGS]
     if strategy in ("multi_worker_mirrored", "horovod"):
         job.append("--noknown_size")  # For a known one see below.
-    if strategy != "parameter_server":
-        job.append("--rest=0.01")  # Else the epoch may have ended when the signal comes.
+    job += resting(strategy)
     ended = launch(whole, *job, *directories(whole), deadline=90)
     assert ended.code == 0, ended.output
 
@@ -109,7 +113,7 @@ def test_a_launcher_that_is_told_to_end_lets_its_tasks_save(tmp_path: Path, stra
 def by_hand(strategy: str, path: Path, ports: tuple[int, ...]) -> Tasks:
     old = JOBS[strategy]
     cluster = cluster_of(ports, chief=len(old.chief), workers=len(old.worker), ps=len(old.ps))
-    arguments = [f"--strategy={strategy}", *FLAGS, *directories(path)]
+    arguments = [f"--strategy={strategy}", *FLAGS, *resting(strategy), *directories(path)]
     return (by_tf_config if strategy == "horovod" else by_flags)(cluster, arguments)
 
 
@@ -132,6 +136,7 @@ def test_one_signalled_task_takes_the_others_along(
         assert task.code == EXIT_PREEMPTED, f"{name}: {task.output}"
     saved = "".join(task.output for task in ended.values())
     step, epoch = step_saved(saved)
+    assert step, "it should have been cut off within an epoch"
     assert saved.count("saved after step") == 1
     with hold_ports(3) as ports:
         tasks = by_hand(strategy, tmp_path, ports)
