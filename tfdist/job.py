@@ -63,7 +63,7 @@ def _init(estimator: bool) -> Job:
         # Estimators know of no other way to learn what their cluster is.
         os.environ.pop("TF_CONFIG", None)
         os.environ.update(job.session_environment)
-    # TensorFlow's modules, above all, stay to the end: to search them when Python ends takes a second.
+    # TensorFlow's modules stay to the end, and to search them when Python ends takes a second.
     gc.freeze()
     return job
 

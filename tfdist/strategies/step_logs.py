@@ -34,7 +34,7 @@ class KeepsMetricResults:
     def _results(self) -> list[Any]:
         """What the model's metrics have returned in the step that is traced."""
         metrics = self.model.metrics if self.model is not None else []
-        # Keras 3 has no such attribute: its steps return a replica's own, of which it takes the mean.
+        # Keras 3 has none: its steps return a replica's own results, and it takes the mean.
         results: list[Any] = tf.nest.flatten(
             [getattr(metric, "_call_result", None) for metric in metrics]
         )
