@@ -27,6 +27,7 @@ from tfdist.strategies.collectives import by_dtype
 from tfdist.strategies.devices import check_one_gpu, use_devices
 from tfdist.strategies.gradient_dtype import not_sent_in
 from tfdist.strategies.local_sgd import outer_steps
+from tfdist.strategies.packing import over_packs
 from tfdist.strategies.ranks import Ranks
 from tfdist.strategies.session_contract import NOT_WRAPPED
 from tfdist.strategies.v1_optimizers import distributed
@@ -71,11 +72,9 @@ class Horovod(Ranks):
         # Horovod's own wrapper averages in `minimize` alone, and a train step of the user's own
         # calls `apply_gradients`.
         def aggregate_gradients(pairs: Iterable[tuple[Any, tf.Variable]]) -> list[Any]:
-            # One by one, so that each is sent as soon as it is computed.
-            return [
-                (None if g is None else hvd.allreduce(g, compression=compression), v)
-                for g, v in pairs
-            ]
+            gradients, variables = zip(*pairs, strict=True)
+            averages = _averages(gradients, variables, compression=compression)
+            return list(zip(averages, variables, strict=True))
 
         own.aggregate_gradients = aggregate_gradients
         return optimizer
@@ -179,18 +178,17 @@ def _averages_itself(model: tf.keras.Model) -> bool:
     return any(hasattr(optimizer, "_allreduce_grads") for optimizer in (model.optimizer, own))
 
 
-def _averages(gradients: list[Any], variables: list[Any], *, compression: Any) -> list[Any]:
+def _averages(gradients: Sequence[Any], variables: Any, *, compression: Any) -> list[Any]:
     """The averages over the ranks; None where there is no gradient."""
-    averages = list(gradients)
+    average = partial(hvd.allreduce, compression=compression)
     dense = [place for place, grad in enumerate(gradients) if isinstance(grad, tf.Tensor)]
-    reduce = partial(hvd.grouped_allreduce, compression=compression)
-    found = by_dtype(reduce, [gradients[place] for place in dense])
-    for place, average in zip(dense, found, strict=True):
-        averages[place] = average
+    averages: dict[int, Any] = dict(
+        zip(dense, over_packs(average, [gradients[place] for place in dense]), strict=True)
+    )
     for place, gradient in enumerate(gradients):
         if isinstance(gradient, tf.IndexedSlices):
-            averages[place] = hvd.allreduce(gradient, compression=compression)
-    return averages
+            averages[place] = average(gradient)
+    return [averages.get(place) for place in range(len(gradients))]
 
 
 def _broadcast_hook(job: Horovod) -> tf.compat.v1.train.SessionRunHook:

@@ -12,6 +12,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx as autograph_status
 
+from tfdist.strategies.packed_transfers import packed_transfers
+
 
 def shard(
     make: Callable[[], tf.data.Dataset], element_spec: Any
@@ -58,7 +60,8 @@ def guard(fn: Any) -> Any:
         specs: list[Any] = []
 
         def with_data() -> Any:
-            logs = step(_OneBatch(batch.get_value()))
+            with packed_transfers():
+                logs = step(_OneBatch(batch.get_value()))
             specs.append(tf.nest.map_structure(tf.TensorSpec.from_tensor, logs))
             return logs
 
