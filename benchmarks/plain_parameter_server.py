@@ -22,8 +22,8 @@ def main(_: list[str]) -> None:
     strategy = tf.distribute.ParameterServerStrategy(resolver)
 
     def dataset_fn(_: tf.distribute.InputContext) -> tf.data.Dataset:
-        dataset = images(FLAGS.steps * FLAGS.batch_size).cache().shuffle(1000).repeat()
-        return dataset.batch(FLAGS.batch_size).prefetch(tf.data.AUTOTUNE)
+        dataset = images(FLAGS.steps * FLAGS.batch_size * workers).cache().shuffle(1000)
+        return dataset.repeat().batch(FLAGS.batch_size).prefetch(tf.data.AUTOTUNE)
 
     with strategy.scope():
         model = compiled(tf.keras.optimizers.SGD(0.1, momentum=0.9))
