@@ -22,4 +22,5 @@ def test_random_steps_do_the_same_with_fewer_transfers(tmp_path: Path) -> None:
     found = re.findall(r"transfers (\d+) (\d+)", ended.output)
     by_itself, packed = zip(*((int(before), int(after)) for before, after in found), strict=True)
     assert len(found) == 10
+    assert "under a lock" in ended.output
     assert sum(packed) < 0.7 * sum(by_itself)

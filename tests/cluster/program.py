@@ -56,7 +56,15 @@ class Seen(tf.keras.metrics.Metric):
 
 
 class AppliesItself(tf.keras.Sequential):
-    """With a train step of its own, as Keras's guides have it."""
+    """With a train step of its own, as Keras's guides have it, and gradients in variables."""
+
+    def build(self, input_shape: Any = None) -> None:
+        super().build(input_shape)
+        if not hasattr(self, "gradients"):
+            self.gradients = [
+                tf.Variable(tf.zeros_like(variable), trainable=False)
+                for variable in self.trainable_variables
+            ]
 
     def train_step(self, data: Any) -> dict[str, Any]:
         features, labels = data
@@ -64,7 +72,10 @@ class AppliesItself(tf.keras.Sequential):
             predictions = self(features, training=True)
             lost = self.compute_loss(features, labels, predictions, None)
         gradients = tape.gradient(lost, self.trainable_variables)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        self.optimizer.apply_gradients([])
+        for variable, gradient in zip(self.gradients, gradients, strict=True):
+            variable.assign(gradient)
+        self.optimizer.apply_gradients(zip(self.gradients, self.trainable_variables, strict=True))
         return {"loss": lost, **self.compute_metrics(features, labels, predictions, None)}
 
 

@@ -48,10 +48,27 @@ def random_step(seed: int, variables: list[tf.Variable]) -> list[tf.Tensor]:
         return tf.gather(chance.choice(variables), rows)
 
     def in_function() -> tf.Tensor:
-        variable = chance.choice(variables)
-        return tf.function(lambda value: value + variable.assign_add(value * 0.125))(
+        first, second = chance.sample(variables, 2)
+        return tf.function(lambda value: value * second + first.assign_add(value * 0.125))(
             chance.choice(known)
         )
+
+    def in_branch() -> tf.Tensor:
+        first, second = chance.sample(variables, 2)
+        value = chance.choice(known)
+        return tf.cond(
+            tf.reduce_sum(value) > 1.0,
+            lambda: first.assign_sub(value * 0.125) + second,
+            lambda: first * 0.5 + second,
+        )
+
+    def in_loop() -> tf.Tensor:
+        variable = chance.choice(variables)
+        return tf.while_loop(
+            lambda step, _: step < 2,
+            lambda step, value: (step + 1, value * 0.5 + variable),
+            (0, chance.choice(known)),
+        )[1]
 
     def large() -> tf.Tensor:
         return tf.reduce_mean(tf.tile(chance.choice(known), [50_000, 1])[1:]) + tf.zeros(SHAPE)
@@ -65,7 +82,8 @@ def random_step(seed: int, variables: list[tf.Variable]) -> list[tf.Tensor]:
     def check() -> None:
         tf.debugging.assert_less(chance.choice(known), 1e30)
 
-    makers = [here, on_ps, read, read, read_after, gather, in_function, large]
+    makers = [here, on_ps, read, read, read_after, gather, large]
+    makers += [in_function, in_branch, in_loop]
     for _ in range(50):
         made = chance.choice([*makers, write, write, overwrite, check])()
         if made is not None:
@@ -79,7 +97,9 @@ def transfers(graph: Any, variables: list[tf.Variable]) -> int:
     captured = {inner.ref(): devices.get(outer.ref()) for outer, inner in graph.captures}
 
     def device(operation: Any) -> str:
-        found = [captured.get(tensor.ref()) for tensor in operation.inputs]
+        calls = any(attribute.type == "func" for attribute in operation.op_def.attr)
+        inputs = () if calls else operation.inputs
+        found = [captured.get(tensor.ref()) for tensor in inputs]
         on_ps = [found for found in (*found, operation.device) if found and "job:ps" in found]
         return on_ps[0] if on_ps else "worker"
 
@@ -100,16 +120,28 @@ def main(_: list[str]) -> None:
         return job.serve()
     with job.scope():
         variables = [tf.Variable(tf.fill(SHAPE, float(number))) for number in range(6)]
+    section = tf.CriticalSection()
     coordinator = EpochCoordinator(job.strategy)
 
-    def ended(seed: int, context: Callable[[], Any]) -> tuple[Any, int]:
+    def least(seed: int, variables: list[tf.Variable]) -> list[tf.Tensor]:
+        """Twice under a lock: what the first does there, the second waits for."""
+
+        def under_lock(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
+            return section.execute(lambda: variable.assign(tf.minimum(variable, value)))
+
+        first = under_lock(variables[0], variables[2] - float(seed))
+        return [first, under_lock(variables[4], first * variables[2])]
+
+    def ended(
+        context: Callable[[], Any], seed: int, steps: Callable[..., list[tf.Tensor]] = random_step
+    ) -> tuple[Any, int]:
         for number, variable in enumerate(variables):
             variable.assign(tf.fill(SHAPE, float(number)))
 
         @tf.function(autograph=False)
         def step() -> list[tf.Tensor]:
             with context():
-                return random_step(seed, variables)
+                return steps(seed, variables)
 
         function = step.get_concrete_function()
         values = coordinator.schedule(step).fetch()
@@ -117,11 +149,16 @@ def main(_: list[str]) -> None:
         return values, transfers(function.graph, variables)
 
     for seed in range(STEPS):
-        expected, by_itself = ended(seed, contextlib.nullcontext)
-        found, packed = ended(seed, packed_transfers)
+        expected, by_itself = ended(contextlib.nullcontext, seed)
+        found, packed = ended(packed_transfers, seed)
         for value, right in zip(found, expected, strict=True):
             tf.debugging.assert_equal(value, right, f"step {seed}")
         print("transfers", by_itself, packed, flush=True)
+    expected = ended(contextlib.nullcontext, STEPS, least)[0]
+    found = ended(packed_transfers, STEPS, least)[0]
+    for value, right in zip(found, expected, strict=True):
+        tf.debugging.assert_equal(value, right, "under a lock")
+    print("under a lock", flush=True)
 
 
 if __name__ == "__main__":

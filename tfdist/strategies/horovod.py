@@ -72,7 +72,8 @@ class Horovod(Ranks):
         # Horovod's own wrapper averages in `minimize` alone, and a train step of the user's own
         # calls `apply_gradients`.
         def aggregate_gradients(pairs: Iterable[tuple[Any, tf.Variable]]) -> list[Any]:
-            gradients, variables = zip(*pairs, strict=True)
+            pairs = list(pairs)
+            gradients, variables = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
             averages = _averages(gradients, variables, compression=compression)
             return list(zip(averages, variables, strict=True))
 
@@ -178,17 +179,22 @@ def _averages_itself(model: tf.keras.Model) -> bool:
     return any(hasattr(optimizer, "_allreduce_grads") for optimizer in (model.optimizer, own))
 
 
-def _averages(gradients: Sequence[Any], variables: Any, *, compression: Any) -> list[Any]:
+def _averages(gradients: Sequence[Any], _: Any, *, compression: Any) -> list[Any]:
     """The averages over the ranks; None where there is no gradient."""
     average = partial(hvd.allreduce, compression=compression)
-    dense = [place for place, grad in enumerate(gradients) if isinstance(grad, tf.Tensor)]
-    averages: dict[int, Any] = dict(
-        zip(dense, over_packs(average, [gradients[place] for place in dense]), strict=True)
-    )
-    for place, gradient in enumerate(gradients):
-        if isinstance(gradient, tf.IndexedSlices):
-            averages[place] = average(gradient)
-    return [averages.get(place) for place in range(len(gradients))]
+    averages: list[Any] = [
+        average(gradient) if isinstance(gradient, tf.IndexedSlices) else None
+        for gradient in gradients
+    ]
+    # What was accumulated may be in variables.
+    dense = {
+        place: tf.convert_to_tensor(gradient)
+        for place, gradient in enumerate(gradients)
+        if gradient is not None and not isinstance(gradient, tf.IndexedSlices)
+    }
+    for place, found in zip(dense, over_packs(average, list(dense.values())), strict=True):
+        averages[place] = found
+    return averages
 
 
 def _broadcast_hook(job: Horovod) -> tf.compat.v1.train.SessionRunHook:

@@ -3,35 +3,49 @@
 with packed_transfers():
     logs = train_step(batch)
 
-TensorFlow sends by itself each variable that a step reads, as often as it reads it, and each
-gradient. With small ones that costs more than the bytes: here all that can leave one device for
-another at the same time is concatenated there, sent once, and split.
+TensorFlow sends separately each variable that a step reads, each time that it reads it, and each
+gradient. With small ones that costs more than the bytes: here what can leave one device for another
+at the same time is concatenated there, sent once, and split.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+from tensorflow.python.framework import auto_control_deps
 
-from tfdist.strategies.packing import is_small, pack, unpack
+from tfdist.strategies.packing import in_packs, pack, unpack
+
+# Operations that may wait for another one of the step, which the graph does not tell.
+_WAITS = re.compile("Mutex|Queue|Barrier|Stage")
 
 
 @contextmanager
 def packed_transfers() -> Iterator[None]:
     """In a function that is being traced: packs the transfers of the operations made within.
 
-    Only tensors of static shape are packed; those of functions that are called within are not.
+    What functions and branches that are called within move by themselves is not packed, and nothing
+    is where there are locks or queues.
     """
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
     yield
-    for route, uses in _transfers(graph, graph.get_operations()[before:]).items():
-        if len({use.value for use in uses}) > 1:
-            _send_packed(graph, route, uses)
+    operations, devices = graph.get_operations()[before:], _Devices(graph)
+    if any(_WAITS.search(operation.type) for operation in operations):
+        return
+    for route, uses in _routes(operations, devices, _transfers(operations, devices)).items():
+        values = {use.value: use.tensor for use in uses}
+        received = dict(
+            zip(values, in_packs(partial(_send, route), list(values.values())), strict=True)
+        )
+        for use in uses:
+            use.operation._update_input(use.position, received[use.value])
 
 
 class _Route(NamedTuple):
@@ -46,7 +60,6 @@ class _Route(NamedTuple):
     source: str
     target: str
     transfers: int
-    dtype: tf.DType
 
 
 class _Use(NamedTuple):
@@ -62,56 +75,84 @@ class _Use(NamedTuple):
     value: Any
 
 
-def _transfers(graph: Any, operations: list[Any]) -> dict[_Route, list[_Use]]:
-    """The inputs that operations have from other devices, by what may be sent together."""
-    devices = _Devices(graph)
-    routes: defaultdict[_Route, list[_Use]] = defaultdict(list)
-    # For each operation the greatest number of transfers on any way to it. An operation on a
-    # resource, or a stateful one without any (None), TensorFlow lets wait for those before it.
+def _transfers(operations: Sequence[Any], devices: _Devices) -> dict[Any, int]:
+    """For each operation the greatest number of transfers on any way to it."""
     transfers: defaultdict[Any, int] = defaultdict(int)
-    of_resource: defaultdict[Any, int] = defaultdict(int)
+    has_changed = True
+    # Nearly always operations wait for earlier ones alone, and the second round changes nothing.
+    while has_changed:
+        has_changed = False
+        # TensorFlow lets an operation on a resource wait for those that were made before, and so a
+        # stateful one without any (None). Here reads wait for reads, too.
+        of_resource: defaultdict[Any, int] = defaultdict(int)
+        for operation in operations:
+            device = devices.of(operation)
+            resources = [tensor.ref() for tensor, _ in _resources(operation)]
+            if not resources and operation._is_stateful:
+                resources = [None]
+            number = max(
+                transfers[operation],
+                *(transfers[other] for other in operation.control_inputs),
+                *(of_resource[resource] for resource in resources),
+                *(
+                    transfers[tensor.op] + _is_sent(tensor, devices.of(tensor.op), device)
+                    for tensor in operation.inputs
+                ),
+                0,
+            )
+            has_changed = has_changed or number != transfers[operation]
+            transfers[operation] = number
+            of_resource.update(dict.fromkeys(resources, number))
+    return transfers
+
+
+def _routes(
+    operations: Sequence[Any], devices: _Devices, transfers: dict[Any, int]
+) -> dict[_Route, list[_Use]]:
+    """The inputs that operations have from other devices, by what may be sent together."""
+    routes: defaultdict[_Route, list[_Use]] = defaultdict(list)
     writes: defaultdict[Any, int] = defaultdict(int)
     read: dict[Any, Any] = {}
     for operation in operations:
-        target = devices.of(operation)
-        resources = [tensor.ref() for tensor in operation.inputs if tensor.dtype == tf.resource]
-        if not resources and operation.op_def.is_stateful:
-            resources = [None]
-        before = [transfers[other] for other in operation.control_inputs]
-        before += [of_resource[resource] for resource in resources]
-        for position, tensor in enumerate(operation.inputs):
-            source, number = devices.of(tensor.op), transfers[tensor.op]
-            if tensor.dtype == tf.resource or not devices.are_apart(source, target):
-                before.append(number)
-                continue
-            before.append(number + 1)
-            # A constant is placed where it is used, and an argument is not made here.
-            if tensor.op.type not in ("Const", "Placeholder") and is_small(tensor):
-                use = _Use(operation, position, tensor, read.get(tensor.op, tensor.ref()))
-                routes[_Route(source, target, number, tensor.dtype)].append(use)
-        transfers[operation] = max(before, default=0)
-        for resource in resources:
-            of_resource[resource] = transfers[operation]
+        for tensor, kind in _resources(operation):
             if operation.type == "ReadVariableOp":
-                read[operation] = resource, writes[resource]
-            else:
-                writes[resource] += 1
+                waits_for = frozenset(operation.control_inputs)
+                read[operation] = tensor.ref(), writes[tensor.ref()], waits_for
+            elif kind != auto_control_deps.ResourceType.READ_ONLY:
+                writes[tensor.ref()] += 1
+        target = devices.of(operation)
+        for position, tensor in enumerate(operation.inputs):
+            source = devices.of(tensor.op)
+            # A constant is placed where it is used, and an argument is not made here.
+            is_made = tensor.op.type not in ("Const", "Placeholder")
+            if is_made and _is_sent(tensor, source, target):
+                use = _Use(operation, position, tensor, read.get(tensor.op, tensor.ref()))
+                routes[_Route(source, target, transfers[tensor.op])].append(use)
     return routes
 
 
-def _send_packed(graph: Any, route: _Route, uses: list[_Use]) -> None:
-    tensors = {use.value: use.tensor for use in uses}
-    with graph.as_default(), tf.control_dependencies(None):
+def _resources(operation: Any) -> list[tuple[Any, Any]]:
+    """The resources of an operation as TensorFlow orders them, and whether it only reads them."""
+    return list(auto_control_deps._get_resource_inputs(operation))
+
+
+def _is_sent(tensor: Any, source: str, target: str) -> bool:
+    """Whether a tensor goes from one device to another, of which one is a ps."""
+    return tensor.dtype != tf.resource and source != target and (_is_ps(source) or _is_ps(target))
+
+
+def _send(route: _Route, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    if len(tensors) == 1:
+        return tensors
+    with tf.control_dependencies(None):
         with tf.device(route.source or None):
-            packed = pack(tensors.values())
+            packed = pack(tensors)
         with tf.device(route.target or None):
-            received = dict(zip(tensors, unpack(packed, list(tensors.values())), strict=True))
-    for use in uses:
-        use.operation._update_input(use.position, received[use.value])
+            return unpack(packed, tensors)
 
 
 class _Devices:
-    """Where operations of a function run: TensorFlow puts those on a variable where that is."""
+    """Where the operations of a function run: TensorFlow puts those on a variable where that is."""
 
     def __init__(self, graph: Any) -> None:
         self._captures = _eager_captures(graph)
@@ -123,12 +164,9 @@ class _Devices:
             self._found[operation] = self._find(operation)
         return self._found[operation]
 
-    def are_apart(self, source: str, target: str) -> bool:
-        """Whether they are different ones, of which at least one is a ps."""
-        return source != target and (_is_ps(source) or _is_ps(target))
-
     def _find(self, operation: Any) -> str:
-        for tensor in operation.inputs:
+        # A function, a branch or a loop runs where it is called, whatever it captures.
+        for tensor in () if _calls_function(operation) else operation.inputs:
             captured = self._captures.get(tensor.ref()) if tensor.dtype == tf.resource else None
             if captured is not None and _is_ps(captured.device):
                 return str(captured.device)
@@ -141,6 +179,10 @@ class _Devices:
 
 def _is_ps(device: str) -> bool:
     return "/job:ps/" in device
+
+
+def _calls_function(operation: Any) -> bool:
+    return any(attribute.type in ("func", "list(func)") for attribute in operation.op_def.attr)
 
 
 def _eager_captures(graph: Any) -> dict[Any, Any]:

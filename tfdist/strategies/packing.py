@@ -6,26 +6,22 @@ averages = over_packs(hvd.allreduce, gradients)
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 import tensorflow as tf
 
-#: A larger tensor travels by itself: copying it twice would cost more than another message.
+#: A larger tensor travels separately: copying it twice would cost more than another message.
 _SMALL_BYTES = 256 << 10
-#: A pack waits for the last of its tensors; those of one this large for a part of a large model.
+#: A pack is closed when it has so many: it waits for the last of its tensors.
 _PACK_BYTES = 4 << 20
 
-
-def is_small(tensor: tf.Tensor) -> bool:
-    """Whether a tensor is of numbers, of static shape, and better packed than by itself."""
-    is_number = tensor.dtype.is_floating or tensor.dtype.is_integer
-    return bool(is_number and tensor.shape.is_fully_defined() and _bytes(tensor) <= _SMALL_BYTES)
+_DTYPES = frozenset({tf.float16, tf.bfloat16, tf.float32, tf.float64})
 
 
 def pack(tensors: Iterable[tf.Tensor]) -> tf.Tensor:
     """Tensors of one dtype and of static shapes, one after the other; shape [elements]."""
-    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+    # Horovod's ranks know a tensor by its name, which no other concatenation is to change.
+    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0, name="pack")
 
 
 def unpack(packed: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -34,37 +30,53 @@ def unpack(packed: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     return [tf.reshape(part, tensor.shape) for part, tensor in zip(parts, like, strict=True)]
 
 
+def in_packs(
+    send: Callable[[list[tf.Tensor]], list[tf.Tensor]], tensors: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """What `send` makes of the tensors, called once for those that travel together.
+
+    These are small ones of the same dtype, in their order. What is not small, or not of floating
+    point, or of a shape that is not static, is alone.
+    """
+    together: list[list[int]] = []
+    last: dict[tf.DType, list[int]] = {}
+    left: dict[tf.DType, int] = {}
+    for place, tensor in enumerate(tensors):
+        if not _is_small(tensor):
+            together.append([place])
+            continue
+        if left.get(tensor.dtype, 0) <= 0:
+            last[tensor.dtype], left[tensor.dtype] = [], _PACK_BYTES
+            together.append(last[tensor.dtype])
+        last[tensor.dtype].append(place)
+        left[tensor.dtype] -= _bytes(tensor)
+    results: dict[int, tf.Tensor] = {}
+    for places in together:
+        results.update(zip(places, send([tensors[place] for place in places]), strict=True))
+    return [results[place] for place in range(len(tensors))]
+
+
 def over_packs(
     operation: Callable[[tf.Tensor], tf.Tensor], tensors: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """What `operation` makes of each tensor, called once for many small ones.
+    """What `operation` makes of each tensor, called once for those that travel together.
 
     Args:
       operation: of a tensor of any shape, element by element; its result has the same shape.
       tensors: gradients, say, in the order of their layers: the last are the first to be there,
         and are packed with one another.
     """
-    results: dict[int, tf.Tensor] = {}
-    packs: defaultdict[tf.DType, list[int]] = defaultdict(list)
 
-    def send(places: list[int]) -> None:
-        sent = [tensors[place] for place in places]
-        results.update(zip(places, unpack(operation(pack(sent)), sent), strict=True))
-        places.clear()
+    def send(sent: list[tf.Tensor]) -> list[tf.Tensor]:
+        return [operation(sent[0])] if len(sent) == 1 else unpack(operation(pack(sent)), sent)
 
-    for place in reversed(range(len(tensors))):
-        tensor = tensors[place]
-        if not is_small(tensor):
-            results[place] = operation(tensor)
-            continue
-        together = packs[tensor.dtype]
-        together.append(place)
-        if sum(_bytes(tensors[other]) for other in together) >= _PACK_BYTES:
-            send(together)
-    for together in packs.values():
-        if together:
-            send(together)
-    return [results[place] for place in range(len(tensors))]
+    return in_packs(send, tensors[::-1])[::-1]
+
+
+def _is_small(tensor: tf.Tensor) -> bool:
+    if tensor.dtype not in _DTYPES or not tensor.shape.is_fully_defined():
+        return False
+    return _bytes(tensor) <= _SMALL_BYTES
 
 
 def _bytes(tensor: tf.Tensor) -> int:
