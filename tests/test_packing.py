@@ -60,7 +60,7 @@ def test_nothing_is_packed_of_which_the_size_is_not_known() -> None:
         [-1.0, -2.0],
         [-1.0, -2.0],
     ]
-    assert sent == [None, 4]
+    assert sent == [4, None]
 
 
 def test_nothing_is_sent_of_nothing() -> None:
