@@ -22,6 +22,7 @@ import importlib.util
 import json
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -47,6 +48,8 @@ Results = dict[Job, Result]
 
 def main() -> None:
     arguments = parse()
+    # A job that waits for its turn, and has been stopped, would stay.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     size = Size(arguments.batch_size, arguments.steps, arguments.rounds + 1)
     peak, has_failed = measured_peak(), False
     print(

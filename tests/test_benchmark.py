@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 import tensorflow as tf
 
@@ -62,6 +64,29 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
             least = arithmetic.least_bytes_per_step("ring", 2)
             assert job["bytes_per_step"] > least
     assert picture.stat().st_size > 0
+
+
+def _is_stopped(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_STOPPED)
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.timeout(120)
+def test_a_benchmark_that_is_told_to_end_leaves_no_process_behind() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "benchmark.py"), "--strategies", "horovod"]
+    command += ["--processes", "2", "--ways", "plain_without_onednn", "plain_with_onednn"]
+    with subprocess.Popen([*command, "--steps=2", "--batch_size=8"]) as running:
+        started: list[psutil.Process] = []
+        while not any(map(_is_stopped, started)):
+            assert running.poll() is None
+            time.sleep(0.1)
+            started = psutil.Process(running.pid).children(recursive=True)
+        running.terminate()
+        assert running.wait(60) == 128 + signal.SIGTERM
+    _, left = psutil.wait_procs(started, timeout=30)
+    assert left == []
 
 
 @pytest.mark.timeout(180)
