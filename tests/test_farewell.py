@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -80,3 +81,24 @@ def test_who_says_something_else_or_nothing_is_up(
         asking.join()
     assert heard == [expected]
     assert expected in farewell.UP
+
+
+def test_whoever_hangs_up_is_seen_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        waiting = threading.Thread(target=farewell.wait_for_hang_up, args=(address, 60.0))
+        waiting.start()
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(SETTINGS)
+            waiting.join(0.2)
+            assert waiting.is_alive()
+    waiting.join(30.0)
+    assert not waiting.is_alive()
+
+
+def test_whoever_stays_is_waited_for_so_many_seconds() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        begin = time.monotonic()
+        farewell.wait_for_hang_up(f"127.0.0.1:{server.getsockname()[1]}", 0.2)
+        assert time.monotonic() - begin >= 0.2

@@ -109,6 +109,8 @@ def test_a_server_tells_a_leader_that_was_lost_from_one_that_has_ended(
         return Listener[next(coming).upper()]
 
     monkeypatch.setattr(farewell, "listener", listener)
+    waited: list[str] = []
+    monkeypatch.setattr(farewell, "wait_for_hang_up", lambda address, _: waited.append(address))
     job = Job(is_supervised=is_supervised, is_requested=is_requested)
     ended = None
     slept: set[float] = set()
@@ -118,7 +120,18 @@ def test_a_server_tells_a_leader_that_was_lost_from_one_that_has_ended(
         ended = error.code
     assert ended == code
     # Whoever watches over a leader is given time to answer in its place.
-    assert slept == ({1.0} if is_supervised else {0.25, 0.05})
+    assert slept == ({1.0} if is_supervised else {0.02})
+    assert waited == ([] if is_supervised else ["a:1"])
+
+
+def test_a_leader_that_hangs_up_is_looked_for_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may close what the leader listens at after the leader's connections."""
+    coming = iter(["server", "silent", "nobody", "nobody", "nobody"])
+    monkeypatch.setattr(farewell, "listener", lambda _: Listener[next(coming).upper()])
+    monkeypatch.setattr(farewell, "wait_for_hang_up", lambda *_: None)
+    slept: list[float] = []
+    serve_until_end(Job(is_supervised=False), sleep=slept.append)  # type: ignore[arg-type]
+    assert slept == [0.02] * 3
 
 
 def test_a_leader_that_cannot_be_reached_is_looked_for_longer(
@@ -128,8 +141,9 @@ def test_a_leader_that_cannot_be_reached_is_looked_for_longer(
     coming = iter(heard)
     monkeypatch.setattr(farewell, "listener", lambda _: Listener[next(coming).upper()])
     slept: list[float] = []
+    monkeypatch.setattr(farewell, "wait_for_hang_up", lambda _, seconds: slept.append(-seconds))
     serve_until_end(Job(is_supervised=False), sleep=slept.append)  # type: ignore[arg-type]
-    assert slept == [1.0, 1.0, 0.25, 1.0, 0.25, 1.0, 1.0]
+    assert slept == [1.0, 1.0, -1.0, 1.0, -1.0, 1.0, 1.0]
 
 
 def test_a_task_that_cannot_be_reached_is_looked_for_longer_where_another_has_ended(
@@ -138,6 +152,19 @@ def test_a_task_that_cannot_be_reached_is_looked_for_longer_where_another_has_en
     coming = iter(["server", *["unreachable", "nobody"] * 3])
     monkeypatch.setattr(farewell, "listener", lambda _: Listener[next(coming).upper()])
     slept: list[float] = []
+    monkeypatch.setattr(farewell, "wait_for_hang_up", lambda _, seconds: slept.append(-seconds))
     others = [Task("worker", 0)]
     serve_until_end(Job(is_supervised=False), others, sleep=slept.append)  # type: ignore[arg-type]
-    assert slept == [0.25, 1.0, 1.0]
+    assert slept == [-1.0, 1.0, 1.0]
+
+
+def test_a_worker_that_outlasts_the_leader_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = {"a:1": iter(["server", *["nobody"] * 4]), "b:1": iter(["server", *["nobody"] * 3])}
+    monkeypatch.setattr(farewell, "listener", lambda where: Listener[next(heard[where]).upper()])
+    waited: list[str] = []
+    monkeypatch.setattr(farewell, "wait_for_hang_up", lambda address, _: waited.append(address))
+    slept: list[float] = []
+    others = [Task("worker", 0)]
+    serve_until_end(Job(is_supervised=False), others, sleep=slept.append)  # type: ignore[arg-type]
+    assert waited == ["a:1", "b:1"]
+    assert slept == [0.02, 0.02]

@@ -10,6 +10,7 @@ that is back before they have missed it waits for them to leave, and to come aga
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import socket
 import time
@@ -23,6 +24,7 @@ _GREETING = b"tfdist: the training is complete\n"
 # TensorFlow's own servers speak first, too, and at once.
 _GREETING_SECONDS = 0.5
 _SECONDS = 2.0
+_SHORTEST_WAIT = 0.02
 
 
 def say(address: str, seconds: float) -> None:
@@ -74,6 +76,21 @@ def listener(address: str) -> Listener:
         return Listener.NOBODY
     except OSError:
         return Listener.UNREACHABLE
+
+
+def wait_for_hang_up(address: str, seconds: float) -> None:
+    """Waits so many seconds, or until whoever listens at `address` is seen to end."""
+    until = time.monotonic() + seconds
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection(host_and_port(address), timeout=seconds) as connection,
+    ):
+        while (left := until - time.monotonic()) > 0:
+            connection.settimeout(left)
+            if not connection.recv(1 << 12):
+                break
+    # It may be there, and say no more.
+    time.sleep(_SHORTEST_WAIT)
 
 
 def _listener(connection: socket.socket) -> Listener:

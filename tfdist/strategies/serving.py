@@ -22,9 +22,9 @@ from tfdist.preemption import EXIT_PREEMPTED
 if TYPE_CHECKING:
     from tfdist.strategies.base import Job
 
-# Seconds between two looks at whether the leader has ended; the shorter ones where the looks have
-# seen it train, and its machine answers: that it is there, or that nobody is any more.
-_INTERVAL, _SHORT_INTERVAL, _SHORTEST_INTERVAL = 1.0, 0.25, 0.05
+# Seconds between two looks at whether the leader has ended; the shorter one where it was seen to
+# train, and hangs up, or its machine says that nobody is there any more.
+_INTERVAL, _SHORT_INTERVAL = 1.0, 0.02
 
 
 def serve_until_end(
@@ -60,17 +60,22 @@ def serve_until_end(
 
     def interval() -> float:
         # Who watches over a leader needs a moment to answer in its place.
-        is_certain = {*seen.values()} <= {Listener.SERVER, Listener.NOBODY}
-        if not has_trained or not is_certain or job.is_supervised:
-            return _INTERVAL
-        return _SHORT_INTERVAL if Listener.SERVER in seen.values() else _SHORTEST_INTERVAL
+        is_going = has_trained and {*seen.values()} <= {Listener.SILENT, Listener.NOBODY}
+        return _SHORT_INTERVAL if is_going and not job.is_supervised else _INTERVAL
+
+    def wait(seconds: float) -> None:
+        serving = [where for where, found in seen.items() if found is Listener.SERVER]
+        if serving and not job.is_supervised:
+            farewell.wait_for_hang_up(serving[0], seconds)
+        else:
+            sleep(seconds)
 
     with job.preemption.serving(), heartbeat.watched(watched, job.heartbeat_timeout):
         has_come = wait_for_end(
             address,
             [job.cluster.address(task) for task in others],
             is_up=is_up,
-            sleep=sleep,
+            sleep=wait,
             startup_timeout=job.startup_timeout,
             interval=interval,
         )
