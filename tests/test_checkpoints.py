@@ -259,6 +259,26 @@ def test_only_models_with_code_are_exported_with_their_layers_functions(
     np.testing.assert_allclose(loaded(points), model(points))
 
 
+def test_a_function_of_a_layer_is_exported_and_no_property_of_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = tf.keras.Input([4])
+    layer = tf.keras.layers.Dense(3)
+    layer.halved = tf.function(lambda x: x / 2, input_signature=[tf.TensorSpec([])])
+    model = tf.keras.Model(inputs, layer(inputs))
+    asked: list[bool] = []
+    monkeypatch.setattr(tf.keras.layers.Dense, "asked", property(asked.append), raising=False)
+
+    export.export(model, OutputDirectory(tmp_path), writes=True)
+
+    loaded = tf.saved_model.load(str(tmp_path / "saved_model"))
+    assert float(getattr(loaded, "layer_with_weights-0").halved(3.0)) == 1.5
+    assert not asked
+    # When TensorFlow asks for none, there is no need to keep it from it.
+    model.save(tmp_path / "by_tensorflow", save_format="tf")
+    assert asked
+
+
 def test_a_model_of_ragged_rows_is_served_ragged_rows(tmp_path: Path) -> None:
     inputs = tf.keras.Input([None], ragged=True, dtype=tf.int64)
     model = tf.keras.Model(inputs, tf.keras.layers.Embedding(3, 2)(inputs.to_tensor()))

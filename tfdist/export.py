@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 from absl import logging
+from tensorflow.python.trackable import autotrackable
 
 from tfdist import compat
 from tfdist.checkpoints import quiet_tensorflow
@@ -125,14 +126,29 @@ def _save_with_keras_2(
     They take most of the time, and Keras makes them anew from the layers' configurations.
     """
     is_simple = _is_made_by_keras_alone(model)
-    model.save(
-        str(directory),
-        save_format="tf",
-        include_optimizer=False,
-        save_traces=not is_simple,
-        signatures=_serving_default(model) if is_simple else None,
-        options=options,
-    )
+    with _without_asking_properties() if is_simple else contextlib.nullcontext():
+        model.save(
+            str(directory),
+            save_format="tf",
+            include_optimizer=False,
+            save_traces=not is_simple,
+            signatures=_serving_default(model) if is_simple else None,
+            options=options,
+        )
+
+
+@contextlib.contextmanager
+def _without_asking_properties() -> Iterator[None]:
+    """Lets TensorFlow look for an object's functions among its own attributes alone.
+
+    It asks for each that the object or its class has; those of Keras's classes are properties, of
+    which some go through the whole model, and none is a function to save.
+    """
+    autotrackable.dir = lambda thing: list(vars(thing))
+    try:
+        yield
+    finally:
+        del autotrackable.dir
 
 
 def _is_functional_of_keras_2(model: Any) -> bool:
