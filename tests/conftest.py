@@ -50,6 +50,7 @@ OF_EVERY_TENSORFLOW = {
     "test_empty_batches.py",
     "test_data_augmentation.py",
     "test_data_cifar10.py",
+    "test_remote_variables.py",
 }
 OF_EVERY_KERAS = {
     "test_callbacks.py",

@@ -6,6 +6,7 @@ and coordinates in one process, as the classic scripts have it.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from tfdist.strategies import datasets, keras3
 from tfdist.strategies.base import DatasetFunction, Job
 from tfdist.strategies.devices import use_devices
 from tfdist.strategies.epoch_coordinator import EpochCoordinator, PassesShards
+from tfdist.strategies.remote_variables import RemoteVariables
 from tfdist.strategies.serving import serve_until_end
 
 #: A variable is split only into parts of at least this size, so that small ones stay whole.
@@ -78,6 +80,9 @@ class ParameterServer(Job):
     def before_steps(self, call: Callable[[Callable[[], Sequence[int]]], None]) -> None:
         self._coordinator.before_step = lambda epoch: call(epoch.steps)
 
+    def saving(self, model: tf.keras.Model) -> contextlib.AbstractContextManager[None]:
+        return self._remote_variables.read_together()
+
     def go_on(self, model: tf.keras.Model, epochs: int, steps: Sequence[int]) -> None:
         self._coordinator.start_at(epochs, steps)
 
@@ -111,6 +116,7 @@ class ParameterServer(Job):
             )
         if self.serves:
             return
+        self._remote_variables = RemoteVariables()
         jobs = self.cluster.jobs()
         if "chief" not in jobs:
             host, _ = host_and_port(self.cluster.address(self.task))

@@ -1,0 +1,31 @@
+"""What is on the ps is read together when it is saved."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.processes import ROOT, launch
+
+pytestmark = pytest.mark.timeout(120)
+
+PROGRAM = str(ROOT / "tests" / "cluster" / "saving_program.py")
+
+
+def test_checkpoints_have_the_values_and_no_function_is_traced_for_each(tmp_path: Path) -> None:
+    output = f"--output_dir={tmp_path / 'output'}"
+    ended = launch(
+        tmp_path,
+        *("--strategy=parameter_server", "--ps=2", "--workers=1", "--chief", PROGRAM, output),
+        deadline=100,
+    )
+    assert ended.code == 0, ended.output
+    traced = dict(re.findall(r"(by TensorFlow|together|with another one) ([\d ]+)", ended.output))
+    # When TensorFlow traces no more, there is no need to do better.
+    assert traced == {
+        "by TensorFlow": "1",
+        "together": "0 0 0",
+        "with another one": "0",
+    }
