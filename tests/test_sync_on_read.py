@@ -1,4 +1,4 @@
-"""Averages of variables that are synchronised when they are read, all of them at once."""
+"""Variables that are synchronised when they are read, all of them at once."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def test_a_checkpoint_takes_one_all_reduce_and_holds_the_averages() -> None:
     output = run(
         """
         import tempfile
-        from tfdist.strategies.sync_on_read import averaged_at_once
+        from tfdist.strategies.sync_on_read import on_read_variables, read_at_once
 
         path = tempfile.mkdtemp() + "/ckpt"
-        with averaged_at_once(strategy, model.variables):
+        with read_at_once(strategy, on_read_variables(model)):
             tf.train.Checkpoint(model=model).write(path)
             print(len(reductions))
             model.save(path + "-model", save_format="tf")
@@ -81,7 +81,7 @@ def test_a_checkpoint_takes_one_all_reduce_and_holds_the_averages() -> None:
 def test_each_dtype_has_an_all_reduce_and_the_function_is_traced_once() -> None:
     output = run(
         """
-        from tfdist.strategies.sync_on_read import averaged_at_once
+        from tfdist.strategies.sync_on_read import read_at_once
 
         with strategy.scope():
             halves = tf.Variable(
@@ -94,13 +94,53 @@ def test_each_dtype_has_an_all_reduce_and_the_function_is_traced_once() -> None:
         for number in range(6):
             halves.values[0].assign([number, 2.0])
             before = len(reductions)
-            with averaged_at_once(strategy, variables):
+            with read_at_once(strategy, variables):
                 assert halves.numpy().tolist() == [number / 2, 1.0]
                 assert model.non_trainable_variables[1].numpy().tolist() == [1.5, 2.0, 2.5]
                 assert len(reductions) == before + 2
         """
     )
     assert output == []
+
+
+def test_what_metrics_and_layers_sum_is_summed_at_once_and_restored() -> None:
+    output = run(
+        """
+        import tempfile
+        from tfdist.strategies.sync_on_read import on_read_variables, read_at_once
+
+        def counter(aggregation):
+            on_read = tf.VariableSynchronization.ON_READ
+            return tf.Variable(
+                [0, 0], trainable=False, synchronization=on_read, aggregation=aggregation
+            )
+
+        with strategy.scope():
+            model.mean = tf.keras.metrics.Mean()
+            model.layers[1].counts = counter(tf.VariableAggregation.SUM)
+            # Not one of the model's variables, and saved with it.
+            model.counts = {"all": [counter(tf.VariableAggregation.SUM)]}
+            model.first = counter(tf.VariableAggregation.ONLY_FIRST_REPLICA)
+        counters = [model.layers[1].counts, model.counts["all"][0], model.first]
+        variables = [*model.mean.variables, *counters]
+        for number, variable in enumerate(variables):
+            for replica, local in enumerate(variable.values):
+                local.assign(tf.fill(local.shape, tf.cast(10 * number + 2 * replica, local.dtype)))
+        checkpoint = tf.train.Checkpoint(model=model)
+        checkpoint.save_counter
+        reductions.clear()
+        with read_at_once(strategy, on_read_variables(model)):
+            path = checkpoint.write(tempfile.mkdtemp() + "/ckpt")
+        print(len(reductions))
+        for variable in variables:
+            for local in variable.values:
+                local.assign(tf.zeros_like(local))
+        checkpoint.read(path).assert_consumed()
+        print(*(tf.reduce_sum(variable.read_value()).numpy() for variable in variables))
+        """
+    )
+    # Of floats means and sums, of integers sums.
+    assert output == ["3", "2.0", "22.0", "84", "124", "80"]
 
 
 def test_upstream_averages_each_variable_several_times() -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -94,8 +93,7 @@ class Checkpointer:
     Args:
       model: a `tf.keras.Model`, with its optimizer where it is compiled.
       directory: where the checkpoints are.
-      writes: whether this task writes there. Where saving is collective every task saves, the
-        others into a temporary directory that `close` removes.
+      writes: whether this task writes there; another one only restores.
       keep: how many checkpoints are kept; None for all.
       io_device: the device whose machine reads and writes; None for each variable's own.
       state: what else is saved, by name.
@@ -121,12 +119,13 @@ class Checkpointer:
             **({"variables": own} if own else {}),
             **(state or {}),
         )
+        # A strategy lets its tasks agree on the first value of each variable that they make.
+        assert self._checkpoint.save_counter is not None
         self._directory = directory
         self._writes = writes
         self._keep = keep
         self._options = tf.train.CheckpointOptions(experimental_io_device=io_device)
         self._manager: tf.train.CheckpointManager | None = None
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
     def restore(self, path: str | None = None) -> int:
         """Restores `path`, by default the newest checkpoint that is whole; returns its epochs.
@@ -158,9 +157,14 @@ class Checkpointer:
           OutputError: it could not be written; the checkpoints before it are as they were.
         """
         if self._manager is None:
-            self._manager = self._make_manager()
+            self._manager = tf.train.CheckpointManager(
+                self._checkpoint,
+                str(self._directory),
+                max_to_keep=self._keep,
+                checkpoint_name=_PREFIX,
+            )
         self._progress.position = position
-        path = Path(self._manager.directory) / f"{_PREFIX}-{number}"
+        path = self._directory / f"{_PREFIX}-{number}"
         try:
             with writing(path), quiet_tensorflow():
                 self._manager.save(checkpoint_number=number, options=self._options)
@@ -168,21 +172,6 @@ class Checkpointer:
             checkpoint_files.discard(str(path))
             remove_leftovers(path.parent)
             raise
-
-    def close(self) -> None:
-        """Removes what this task has written and nobody will read."""
-        if self._temporary is not None:
-            self._temporary.cleanup()
-
-    def _make_manager(self) -> tf.train.CheckpointManager:
-        directory, keep = str(self._directory), self._keep
-        if not self._writes:
-            keep = 1
-            self._temporary = tempfile.TemporaryDirectory(prefix="tfdist-checkpoints-")
-            directory = self._temporary.name
-        return tf.train.CheckpointManager(
-            self._checkpoint, directory, max_to_keep=keep, checkpoint_name=_PREFIX
-        )
 
 
 def mark_done(output: OutputDirectory, finished: int, epochs: int) -> None:

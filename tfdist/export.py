@@ -20,7 +20,7 @@ from tfdist import compat
 from tfdist.checkpoints import quiet_tensorflow
 from tfdist.output_directory import OutputDirectory, replacing_directory
 from tfdist.strategies.empty_batches import as_tensorflow_does
-from tfdist.strategies.sync_on_read import are_at_hand
+from tfdist.strategies.sync_on_read import are_averages
 
 #: The file that Keras 3 loads, within the SavedModel.
 KERAS_FILE = "model.keras"
@@ -65,7 +65,7 @@ def _is_read_alone(model: tf.keras.Model) -> bool:
     Metrics are written, too, and their variables are sums over the replicas.
     """
     parts = (model, *model.submodules)
-    return are_at_hand(model.variables) and not any(getattr(part, "metrics", ()) for part in parts)
+    return are_averages(model.variables) and not any(getattr(part, "metrics", ()) for part in parts)
 
 
 @contextlib.contextmanager

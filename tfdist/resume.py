@@ -127,7 +127,6 @@ class Resume(tf.keras.callbacks.Callback):
     def _end(self, logs: Logs | None = None) -> None:
         epochs = self.params["epochs"]
         self._leaving.close()
-        self._checkpointer.close()
         compat.forget_start(self.model)
         if self._job.saves and (self._has_trained or not self._output.saved_model.exists()):
             with self._job.saving(self.model):
@@ -212,12 +211,12 @@ class Resume(tf.keras.callbacks.Callback):
         if self._job.saves and (updates != self._saved or not steps):
             position = Position(self._finished, tuple(steps), self._job.num_replicas, self._earlier)
             with self._job.saving(self.model):
-                self._checkpointer.save(position, number=updates)
+                if self._job.is_chief:
+                    self._checkpointer.save(position, number=updates)
             self._saved = updates
 
     def _leave(self, steps: Sequence[int]) -> None:
         self._save(steps)
-        self._checkpointer.close()
         if self._job.is_chief:
             say(
                 f"saved after step {self._step(steps)} of epoch "

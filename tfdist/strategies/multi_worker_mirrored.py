@@ -19,7 +19,7 @@ from tfdist.strategies.devices import use_devices
 from tfdist.strategies.gradient_dtype import not_sent_in, summed_in
 from tfdist.strategies.replicas import Replicas
 from tfdist.strategies.step_logs import KeepsMetricResults
-from tfdist.strategies.sync_on_read import averaged_at_once
+from tfdist.strategies.sync_on_read import on_read_variables, read_at_once
 
 # The module of its protocol buffers moves with each TensorFlow.
 CoordinatedJob = tf_context.coordination_config_pb2.CoordinatedJob
@@ -122,11 +122,11 @@ class MultiWorkerMirrored(Replicas):
 
     @property
     def saves(self) -> bool:
-        """True: variables that are summed when they are read take every task to save."""
+        """True: variables that are synchronised when they are read take every task to save."""
         return True
 
     def saving(self, model: tf.keras.Model) -> contextlib.AbstractContextManager[None]:
-        return averaged_at_once(self.strategy, model.variables)
+        return read_at_once(self.strategy, on_read_variables(model))
 
     def start_equal(self, model: tf.keras.Model, position: Position) -> Position:
         self.strategy.model = model

@@ -1,10 +1,12 @@
-"""Averages of variables that are synchronised when they are read: all of them in one all-reduce.
+"""Variables that are synchronised when they are read: all of them in an all-reduce for each dtype.
 
-    with averaged_at_once(strategy, model.variables):    # in every task
-        checkpoint.save(path)
+    with read_at_once(strategy, on_read_variables(model)):    # in every task
+        if writes:
+            checkpoint.save(path)
 
-The moving statistics of batch normalization are such variables. TensorFlow averages each by itself,
-and three times while a checkpoint is saved: hundreds of small all-reduces.
+The moving statistics of batch normalization are such variables, and those of metrics. TensorFlow
+reduces each by itself, and three times while a checkpoint is saved: hundreds of small all-reduces,
+in which every task has to take part, and so all of them save.
 """
 
 from __future__ import annotations
@@ -16,77 +18,92 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.distribute.values import SyncOnReadVariable
 
-_MEAN = tf.VariableAggregation.MEAN
+from tfdist import compat
 
-# By the variable's id, while the block of `averaged_at_once` runs.
-_averages: dict[int, tf.Tensor] = {}
+_OPERATIONS = {tf.VariableAggregation.MEAN: "MEAN", tf.VariableAggregation.SUM: "SUM"}
+
+# By the variable's id, while the block of `read_at_once` runs.
+_values: dict[int, tf.Tensor] = {}
 # The variables of the last block, and the function that packs them: traced once for a training.
 _packed: tuple[list[tf.Variable], Any] = ([], None)
 
 
+def on_read_variables(model: tf.keras.Model) -> list[tf.Variable]:
+    """Those of a model and of what is saved with it, such as metrics."""
+    tracked = tf.train.TrackableView(model).descendants()
+    found = filter(_is_on_read, [*compat.as_tensorflow(model.variables), *tracked])
+    return list({id(variable): variable for variable in found}.values())
+
+
 @contextmanager
-def averaged_at_once(
+def read_at_once(
     strategy: tf.distribute.Strategy, variables: Iterable[tf.Variable]
 ) -> Iterator[None]:
-    """While the block runs, reading the variables outside of a replica takes no all-reduce.
+    """While the block runs, a task reads the variables outside of a replica without the others.
 
     Collective over the strategy's tasks. The variables must not change within the block.
 
     Args:
       strategy: the one that they were created under.
-      variables: of any kind; those that are not averages are left alone.
+      variables: of any kind; those that are not means or sums over the replicas are left alone.
     """
-    averaged = [variable for variable in variables if _is_average(variable)]
+    reduced = [variable for variable in variables if _is_reduced(variable)]
     try:
-        if averaged:
-            _average(strategy, averaged)
+        if reduced:
+            _reduce_at_once(strategy, reduced)
         yield
     finally:
-        _averages.clear()
+        _values.clear()
 
 
-def are_at_hand(variables: Iterable[tf.Variable]) -> bool:
-    """Whether one task reads all of them without the others while `averaged_at_once` runs."""
-    return all(map(_is_average, filter(_is_on_read, variables)))
+def are_averages(variables: Iterable[tf.Variable]) -> bool:
+    """Whether those that are synchronised when they are read are all means over the replicas."""
+    on_read = filter(_is_on_read, variables)
+    return all(variable.aggregation == tf.VariableAggregation.MEAN for variable in on_read)
 
 
 def _is_on_read(variable: Any) -> bool:
     return isinstance(variable, SyncOnReadVariable)
 
 
-def _is_average(variable: Any) -> bool:
-    return _is_on_read(variable) and variable.aggregation == _MEAN
+def _is_reduced(variable: Any) -> bool:
+    return _is_on_read(variable) and variable.aggregation in _OPERATIONS
 
 
-def _average(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> None:
+def _kind(variable: tf.Variable) -> tuple[str, str]:
+    """What those that are reduced together have in common."""
+    return _OPERATIONS[variable.aggregation], variable.dtype.name
+
+
+def _reduce_at_once(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> None:
     global _packed
     if list(map(id, variables)) != list(map(id, _packed[0])):
         _packed = variables, _packing(strategy, variables)
-    for dtype, packed in _packed[1]().items():
-        reduced = strategy.reduce("MEAN", packed, axis=None)
-        alike = [variable for variable in variables if variable.dtype.name == dtype]
+    for (operation, dtype), packed in _packed[1]().items():
+        reduced = strategy.reduce(operation, packed, axis=None)
+        alike = [variable for variable in variables if _kind(variable) == (operation, dtype)]
         parts = tf.split(reduced, [variable.shape.num_elements() for variable in alike])
         for variable, part in zip(alike, parts, strict=True):
-            _averages[id(variable)] = tf.reshape(part, variable.shape)
+            _values[id(variable)] = tf.reshape(part, variable.shape)
 
 
 def _packing(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> Any:
-    """A function that gives each replica's values, one vector for each dtype by its name."""
+    """A function that gives each replica's values, one vector for each kind."""
 
-    def pack() -> dict[str, tf.Tensor]:
-        values: dict[str, list[tf.Tensor]] = {}
+    def pack() -> dict[tuple[str, str], tf.Tensor]:
+        values: dict[tuple[str, str], list[tf.Tensor]] = {}
         for variable in variables:
             flat = tf.reshape(variable.read_value(), [-1])
-            values.setdefault(variable.dtype.name, []).append(flat)
-        return {dtype: tf.concat(found, 0) for dtype, found in sorted(values.items())}
+            values.setdefault(_kind(variable), []).append(flat)
+        return {kind: tf.concat(found, 0) for kind, found in sorted(values.items())}
 
     # MultiWorkerMirroredStrategy warns of running anything that is not a tf.function.
     return tf.function(lambda: strategy.run(pack))
 
 
 def _read(variable: SyncOnReadVariable) -> Any:
-    average = _averages.get(id(variable)) if tf.executing_eagerly() else None
-    return _reduce(variable) if average is None else average
+    value = _values.get(id(variable)) if tf.executing_eagerly() else None
+    return _reduce(variable) if value is None else value
 
 
 _reduce = SyncOnReadVariable._get_cross_replica
