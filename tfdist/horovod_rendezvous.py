@@ -33,6 +33,8 @@ INTERFACE_VARIABLE = "HOROVOD_GLOO_IFACE"
 # netdevice(7): the address of an interface.
 _SIOCGIFADDR = 0x8915
 _REQUEST_SECONDS = 5.0
+# Until the server sees that it is to end; the job waits for that.
+_POLL_SECONDS = 0.05
 # The store is one of the job's own tasks, for which no proxy is meant.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -142,7 +144,9 @@ def serve(all_slots: Sequence[Slot], host: str, port: int) -> Iterator[int]:
             for slot in all_slots
         ]
     )
-    thread = threading.Thread(target=server.serve_forever, name="rendezvous", daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, args=[_POLL_SECONDS], name="rendezvous", daemon=True
+    )
     thread.start()
     try:
         yield server.server_address[1]
