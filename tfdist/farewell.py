@@ -78,6 +78,13 @@ def listener(address: str) -> Listener:
         return Listener.UNREACHABLE
 
 
+def wait_for_server(address: str, seconds: float) -> None:
+    """Waits until TensorFlow's server listens at `address`, and no longer than so many seconds."""
+    until = time.monotonic() + seconds
+    while listener(address) is not Listener.SERVER and time.monotonic() < until:
+        time.sleep(_SHORTEST_WAIT)
+
+
 def wait_for_hang_up(address: str, seconds: float) -> None:
     """Waits so many seconds, or until whoever listens at `address` is seen to end."""
     until = time.monotonic() + seconds

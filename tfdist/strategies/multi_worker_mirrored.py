@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context as tf_context
 
-from tfdist import compat
+from tfdist import compat, farewell
 from tfdist.checkpoints import Position
 from tfdist.flags import JobFlags
 from tfdist.strategies import datasets, keras3
@@ -23,6 +23,7 @@ from tfdist.strategies.sync_on_read import on_read_variables, read_at_once
 
 # The module of its protocol buffers moves with each TensorFlow.
 CoordinatedJob = tf_context.coordination_config_pb2.CoordinatedJob
+_SERVER_SECONDS = 5.0
 CommunicationImplementation = tf.distribute.experimental.CommunicationImplementation
 
 
@@ -69,6 +70,9 @@ class MultiWorkerMirrored(Replicas):
         devices = use_devices(options.num_gpus, place=place)
         if len(self.cluster.trainers) > 1:
             self._set_heartbeat(self.heartbeat_timeout)
+            if self.task != self.cluster.leader:
+                # TensorFlow tries again after a second where it has come too early.
+                farewell.wait_for_server(self.cluster.address(self.cluster.leader), _SERVER_SECONDS)
         self.strategy = MultiWorkerMirroredStrategy(
             cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
                 tf.train.ClusterSpec(self.cluster.jobs()),
