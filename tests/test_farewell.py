@@ -83,6 +83,30 @@ def test_who_says_something_else_or_nothing_is_up(
     assert expected in farewell.UP
 
 
+def test_a_port_that_is_connected_with_itself_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as connection:
+        connection.bind(("127.0.0.1", 0))
+        connection.connect(connection.getsockname())
+        monkeypatch.setattr(socket, "create_connection", lambda *_, **__: connection)
+        assert farewell.listener("127.0.0.1:1") is Listener.NOBODY
+
+
+def test_a_server_is_waited_for() -> None:
+    with hold_ports(1) as (port,):
+        address = f"127.0.0.1:{port}"
+        begin = time.monotonic()
+        farewell.wait_for_server(address, 0.2)
+        assert time.monotonic() - begin >= 0.2
+        waiting = threading.Thread(target=farewell.wait_for_server, args=(address, 60.0))
+        waiting.start()
+        with socket.create_server(("127.0.0.1", port), reuse_port=True) as server:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(SETTINGS)
+                waiting.join(30.0)
+    assert not waiting.is_alive()
+
+
 def test_whoever_hangs_up_is_seen_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"

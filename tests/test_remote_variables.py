@@ -22,10 +22,11 @@ def test_checkpoints_have_the_values_and_no_function_is_traced_for_each(tmp_path
         deadline=100,
     )
     assert ended.code == 0, ended.output
-    traced = dict(re.findall(r"(by TensorFlow|together|with another one) ([\d ]+)", ended.output))
+    names = "by TensorFlow|together|with another one"
+    traced = dict(re.findall(rf"({names}) ([\d and]+)$", ended.output, re.MULTILINE))
     # When TensorFlow traces no more, there is no need to do better.
     assert traced == {
         "by TensorFlow": "1",
-        "together": "0 0 0",
-        "with another one": "0",
+        "together": "0 0 0 and 1",
+        "with another one": "0 and 2",
     }

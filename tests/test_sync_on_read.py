@@ -143,6 +143,40 @@ def test_what_metrics_and_layers_sum_is_summed_at_once_and_restored() -> None:
     assert output == ["3", "2.0", "22.0", "84", "124", "80"]
 
 
+def test_what_keras_wraps_for_mixed_precision_and_has_no_static_shape_is_read_at_once() -> None:
+    output = run(
+        """
+        import tempfile
+        from tfdist.strategies.sync_on_read import on_read_variables, read_at_once
+
+        tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+        with strategy.scope():
+            inputs = tf.keras.Input([3])
+            model = tf.keras.Model(inputs, tf.keras.layers.BatchNormalization()(inputs))
+            model.tracker = tf.keras.metrics.Mean()
+            model.row = tf.Variable(
+                [1.0, 2.0],
+                shape=[None],
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+            )
+        model.tracker.total.values[1].assign(6.0)
+        checkpoint = tf.train.Checkpoint(model=model)
+        checkpoint.save_counter
+        reductions.clear()
+        with read_at_once(strategy, on_read_variables(model)):
+            path = checkpoint.write(tempfile.mkdtemp() + "/ckpt")
+        # Means and sums.
+        print(len(reductions))
+        reader = tf.train.load_checkpoint(path)
+        print(reader.get_tensor("model/tracker/total/.ATTRIBUTES/VARIABLE_VALUE"))
+        print(*reader.get_tensor("model/row/.ATTRIBUTES/VARIABLE_VALUE"))
+        """
+    )
+    assert output == ["2", "6.0", "2.0", "4.0"]
+
+
 def test_a_model_is_made_without_reductions() -> None:
     output = run(
         """

@@ -134,6 +134,17 @@ def test_a_leader_that_hangs_up_is_looked_for_soon(monkeypatch: pytest.MonkeyPat
     assert slept == [0.02] * 3
 
 
+def test_one_that_hangs_up_again_and_again_is_looked_for_once_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    coming = iter(["server", *["silent"] * 30, *["nobody"] * 3])
+    monkeypatch.setattr(farewell, "listener", lambda _: Listener[next(coming).upper()])
+    monkeypatch.setattr(farewell, "wait_for_hang_up", lambda *_: None)
+    slept: list[float] = []
+    serve_until_end(Job(is_supervised=False), sleep=slept.append)  # type: ignore[arg-type]
+    assert slept == [*[0.02] * 25, *[1.0] * 5, *[0.02] * 2]
+
+
 def test_a_leader_that_cannot_be_reached_is_looked_for_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -119,8 +119,9 @@ class Checkpointer:
             **({"variables": own} if own else {}),
             **(state or {}),
         )
-        # A strategy lets its tasks agree on the first value of each variable that they make.
-        assert self._checkpoint.save_counter is not None
+        # Made now, by all tasks: a strategy lets them agree on the first value of each variable. So
+        # none looks for checkpoints before the chief is here, too, and has none left to write.
+        _ = self._checkpoint.save_counter
         self._directory = directory
         self._writes = writes
         self._keep = keep

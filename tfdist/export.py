@@ -141,8 +141,8 @@ def _save_with_keras_2(
 def _without_asking_properties() -> Iterator[None]:
     """Lets TensorFlow look for an object's functions among its own attributes alone.
 
-    It asks for each that the object or its class has; those of Keras's classes are properties, of
-    which some go through the whole model, and none is a function to save.
+    It asks for each that the object or its class has. In Keras's classes these are properties, some
+    of which go through the whole model, and no function that a model which is loaded needs.
     """
     autotrackable.dir = lambda thing: list(vars(thing))
     try:

@@ -71,7 +71,9 @@ def listener(address: str) -> Listener:
     """Who listens at `address`."""
     try:
         with socket.create_connection(host_and_port(address), timeout=_SECONDS) as connection:
-            return _listener(connection)
+            # Where nothing listens, the kernel may connect a local port with itself.
+            is_itself = connection.getsockname() == connection.getpeername()
+            return Listener.NOBODY if is_itself else _listener(connection)
     except ConnectionRefusedError:
         return Listener.NOBODY
     except OSError:

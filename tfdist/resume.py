@@ -217,6 +217,7 @@ class Resume(tf.keras.callbacks.Callback):
 
     def _leave(self, steps: Sequence[int]) -> None:
         self._save(steps)
+        self._job.await_chief()
         if self._job.is_chief:
             say(
                 f"saved after step {self._step(steps)} of epoch "

@@ -16,6 +16,8 @@ import tensorflow as tf
 from absl import app, flags
 from tensorflow.python.checkpoint import functional_saver
 
+from tfdist.strategies import remote_variables
+
 FLAGS = flags.FLAGS
 tfdist.define_flags()
 flags.DEFINE_string("output_dir", None, "Where the checkpoints are.", required=True)
@@ -74,10 +76,14 @@ def main(_: list[str]) -> None:
         return int(traced.call_count)
 
     print("by TensorFlow", saved(every_one, 0))
-    print("together", *(saved(every_one, number) for number in (1, 2)), saved(few, 3))
-    with job.scope():
-        every_one.variables.append(tf.Variable(7.0))
-    print("with another one", saved(every_one, 4))
+    with mock.patch.object(
+        remote_variables, "_reading", side_effect=remote_variables._reading
+    ) as reading:
+        traced = [saved(every_one, 1), saved(every_one, 2), saved(few, 3)]
+        print("together", *traced, "and", reading.call_count)
+        with job.scope():
+            every_one.variables.append(tf.Variable(7.0))
+        print("with another one", saved(every_one, 4), "and", reading.call_count)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +146,29 @@ def test_one_signalled_task_takes_the_others_along(
         assert task.code == 0, f"{name}: {task.output}"
     output = "".join(task.output for task in again.values())
     assert f"going on after step {step} of epoch {epoch} of 2" in output
+
+
+def test_nobody_leaves_before_the_chief_has_saved(tmp_path: Path) -> None:
+    program = str(ROOT / "tests" / "cluster" / "fits_program.py")
+    arguments = ["--strategy=multi_worker_mirrored", f"--output_dir={tmp_path / 'output'}"]
+    with hold_ports(2) as ports:
+        cluster = cluster_of(ports, workers=2)
+        tasks: Tasks = {
+            str(task): ([sys.executable, program, *cluster.flags(task), *arguments], {})
+            for task in cluster.tasks()
+        }
+
+        def strike(processes: Processes) -> None:
+            time.sleep(0.4)  # The second epoch takes four times as long.
+            os.kill(processes["worker:1"].pid, signal.SIGTERM)
+
+        watch = OnceSaved(tmp_path, 1, strike)
+        ended = run_by_hand(tmp_path / "logs", tasks, deadline=60, watch=watch)
+    chief, other = ended["worker:0"], ended["worker:1"]
+    assert (chief.code, other.code) == (EXIT_PREEMPTED, EXIT_PREEMPTED), chief.output
+    assert step_saved(chief.output)[0], "it should have been cut off within an epoch"
+    *_, saved = re.findall(r"saved at ([\d.]+)", chief.output)
+    assert other.time > float(saved)
 
 
 @pytest.mark.parametrize(

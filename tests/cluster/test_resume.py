@@ -14,6 +14,7 @@ import pytest
 
 from tests.cluster.processes import (
     PROGRAM,
+    ROOT,
     Processes,
     by_flags,
     cluster_of,
@@ -112,3 +113,13 @@ def test_epochs_and_steps_go_on_and_a_complete_training_says_so(
         assert task["losses"].size == 0, "nothing should be trained again"
         np.testing.assert_array_equal(task["weights"], before[name]["weights"])
         assert task["evaluated_loss"] == pytest.approx(float(before[name]["evaluated_loss"]))
+
+
+def test_tasks_that_train_again_wait_for_what_the_chief_still_saves(tmp_path: Path) -> None:
+    program = str(ROOT / "tests" / "cluster" / "fits_program.py")
+    output = tmp_path / "output"
+    command = ["--strategy=multi_worker_mirrored", "--workers=2", program, f"--output_dir={output}"]
+    ended = launch(tmp_path, *command, deadline=90)
+    assert ended.code == 0, ended.output
+    assert "going on after epoch 2 of 3 and 160 steps" in ended.output
+    assert epochs_logged(output) == [1, 2, 3]

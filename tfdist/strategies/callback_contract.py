@@ -95,6 +95,12 @@ class CallbackContract:
         """
         return nullcontext()
 
+    def await_chief(self) -> None:
+        """Returns when the chief has saved what it had to; collective where it saves for others.
+
+        Else those that have less to do would end, and their end would count against the chief.
+        """
+
     def rest_of_epoch(
         self, model: tf.keras.Model, position: Position, usual_steps: int | None
     ) -> Rest | None:

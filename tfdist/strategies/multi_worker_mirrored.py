@@ -132,6 +132,9 @@ class MultiWorkerMirrored(Replicas):
     def saving(self, model: tf.keras.Model) -> contextlib.AbstractContextManager[None]:
         return read_at_once(self.strategy, on_read_variables(model))
 
+    def await_chief(self) -> None:
+        self._gather(0)
+
     def start_equal(self, model: tf.keras.Model, position: Position) -> Position:
         self.strategy.model = model
         epochs = self._gather(position.epoch)

@@ -6,6 +6,7 @@
 
 TensorFlow traces a function that reads them one by one, anew for every checkpoint, because that is
 how it writes what is on several devices. Here the function is kept, and what it has read is on one.
+Variables that are divided among the ps are left to TensorFlow, and it traces then.
 """
 
 from __future__ import annotations

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from tfdist.strategies.base import Job
 
 # Seconds between two looks at whether the leader has ended; the shorter one where it was seen to
-# train, and hangs up, or its machine says that nobody is there any more.
+# train, and its machine says that nobody is there any more.
 _INTERVAL, _SHORT_INTERVAL = 1.0, 0.02
+# One that hangs up may be about to end; so many looks after the short interval tell.
+_LOOKS_AFTER_HANGING_UP = 25
 
 
 def serve_until_end(
@@ -42,13 +44,15 @@ def serve_until_end(
     say(f"{job.task} serves until {leader} at {address}{and_others} ended")
     watched = {} if job.for_estimators else {str(leader): address}
     has_trained = has_ended_well = False
+    looks = 0  # Since it was seen to train.
     seen: dict[str, Listener] = {}  # In the last look, by address.
 
     def is_up(where: str) -> bool:
-        nonlocal has_trained, has_ended_well
+        nonlocal has_trained, has_ended_well, looks
         found = farewell.listener(where)
         if where == address:
             seen.clear()
+            looks = 0 if found is Listener.SERVER else looks + 1
         seen[where] = found
         if where == address:
             # Remembered, because the others may outlast the one who says it.
@@ -60,7 +64,10 @@ def serve_until_end(
 
     def interval() -> float:
         # Who watches over a leader needs a moment to answer in its place.
-        is_going = has_trained and {*seen.values()} <= {Listener.SILENT, Listener.NOBODY}
+        expected = {Listener.NOBODY}
+        if looks <= _LOOKS_AFTER_HANGING_UP:
+            expected.add(Listener.SILENT)
+        is_going = has_trained and {*seen.values()} <= expected
         return _SHORT_INTERVAL if is_going and not job.is_supervised else _INTERVAL
 
     def wait(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Variables that are synchronised when they are read: all of them in an all-reduce for each dtype.
+"""Variables that are synchronised when they are read: those of a kind in one all-reduce.
 
     with read_at_once(strategy, on_read_variables(model)):    # in every task
         if writes:
@@ -35,7 +35,7 @@ def on_read_variables(model: tf.keras.Model) -> list[tf.Variable]:
     """Those of a model and of what is saved with it, such as metrics."""
     tracked = tf.train.TrackableView(model).descendants()
     found = filter(_is_on_read, [*compat.as_tensorflow(model.variables), *tracked])
-    return list({id(variable): variable for variable in found}.values())
+    return list({id(variable): variable for variable in map(_inner, found)}.values())
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def read_at_once(
       strategy: the one that they were created under.
       variables: of any kind; those that are not means or sums over the replicas are left alone.
     """
-    reduced = [variable for variable in variables if _is_reduced(variable)]
+    reduced = [_inner(variable) for variable in variables if _is_reduced(variable)]
     try:
         if reduced:
             _reduce_at_once(strategy, reduced)
@@ -73,6 +73,17 @@ def _is_reduced(variable: Any) -> bool:
     return _is_on_read(variable) and variable.aggregation in _OPERATIONS
 
 
+def _inner(variable: Any) -> Any:
+    """What is saved of a variable that Keras 2 wraps for mixed precision; else the variable."""
+    # Its other attributes are looked up in its value over the replicas.
+    return vars(variable).get("_variable", variable)
+
+
+def _shape(variable: SyncOnReadVariable) -> tf.TensorShape:
+    has_one = variable.shape.is_fully_defined()
+    return variable.shape if has_one else variable._primary.read_value().shape
+
+
 def _kind(variable: tf.Variable) -> tuple[str, str]:
     """What those that are reduced together have in common."""
     return _OPERATIONS[variable.aggregation], variable.dtype.name
@@ -85,9 +96,10 @@ def _reduce_at_once(strategy: tf.distribute.Strategy, variables: list[tf.Variabl
     for (operation, dtype), packed in _packed[1]().items():
         reduced = strategy.reduce(operation, packed, axis=None)
         alike = [variable for variable in variables if _kind(variable) == (operation, dtype)]
-        parts = tf.split(reduced, [variable.shape.num_elements() for variable in alike])
-        for variable, part in zip(alike, parts, strict=True):
-            _values[id(variable)] = tf.reshape(part, variable.shape)
+        shapes = [_shape(variable) for variable in alike]
+        parts = tf.split(reduced, [shape.num_elements() for shape in shapes])
+        for variable, shape, part in zip(alike, shapes, parts, strict=True):
+            _values[id(variable)] = tf.reshape(part, shape)
 
 
 def _packing(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> Any:
