@@ -389,11 +389,9 @@ class _Meeting:
 
 async def _set_within(event: asyncio.Event, seconds: float | None) -> None:
     """Returns when the event is set, or after that time."""
-    try:
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
-    except TimeoutError:
-        pass
 
 
 def _abort(writers: Iterable[asyncio.StreamWriter]) -> None:
