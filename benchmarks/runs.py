@@ -18,6 +18,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ _DEADLINE = 600.0
 _LOOK_SECONDS = 0.05
 _SETTLE_SECONDS = 0.3
 _SHOWN = 3000  # characters of a log, where a job has failed
+_told_to_end = threading.Event()
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,15 @@ def run(job: Job, directory: Path, size: Size) -> Result:
     """
     with contextlib.closing(Run(job, directory, size)) as running:
         return running.result()
+
+
+def end_on_sigterm() -> None:
+    """From now on SIGTERM ends the jobs that run, also those that are stopped, and the process.
+
+    It is noted and looked for, as an exception in a handler is lost where Python ignores all of
+    them: in what it calls when it forks, say.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: _told_to_end.set())
 
 
 def run_in_turn(jobs: Mapping[Name, Job], directory: Path, size: Size) -> dict[Name, Result]:
@@ -222,6 +233,8 @@ class Run:
         until = time.monotonic() + _DEADLINE
         looks = 0
         while not is_reached():
+            if _told_to_end.is_set():
+                sys.exit(128 + signal.SIGTERM)
             codes = [process.poll() for process in self._awaited]
             if None not in codes or any(codes):
                 return True

@@ -22,7 +22,6 @@ import importlib.util
 import json
 import os
 import re
-import signal
 import statistics
 import subprocess
 import sys
@@ -37,7 +36,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import arithmetic  # noqa: E402
 from benchmarks.jobs import APART, ONEDNN, TORCH_WAYS, WAYS, Job, Size  # noqa: E402
-from benchmarks.runs import Result, run_in_turn  # noqa: E402
+from benchmarks.runs import Result, end_on_sigterm, run_in_turn  # noqa: E402
 
 STRATEGIES = ("multi_worker_mirrored", "horovod", "parameter_server")
 ONE_CORE = Job("tfdist", "one_device", 1, cores=1)
@@ -49,7 +48,7 @@ Results = dict[Job, Result]
 def main() -> None:
     arguments = parse()
     # A job that waits for its turn, and has been stopped, would stay.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    end_on_sigterm()
     size = Size(arguments.batch_size, arguments.steps, arguments.rounds + 1)
     peak, has_failed = measured_peak(), False
     print(

@@ -89,6 +89,20 @@ def test_a_benchmark_that_is_told_to_end_leaves_no_process_behind() -> None:
     assert left == []
 
 
+@pytest.mark.timeout(120)
+def test_a_benchmark_that_is_told_to_end_while_it_forks_ends() -> None:
+    script = str(ROOT / "scripts" / "benchmark.py")
+    arguments = [script, "--processes", "1", "--ways", "tfdist", "--steps=2", "--batch_size=8"]
+    program = f"""
+import os, runpy, signal, sys
+os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGTERM))
+sys.argv = {arguments}
+runpy.run_path({script!r}, run_name="__main__")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=110)
+    assert ended.returncode == 128 + signal.SIGTERM, ended.stderr.decode()
+
+
 @pytest.mark.timeout(180)
 def test_the_time_of_a_step_is_told(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "scripts" / "measure_steps.py")]
