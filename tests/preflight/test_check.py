@@ -12,10 +12,9 @@ from tests.preflight.meetings import W0, W1, W2
 from tfdist import cli
 from tfdist.cluster import Cluster, Task
 
-pytestmark = pytest.mark.timeout(60)
-
-
 ROOT = Path(__file__).parent.parent.parent
+
+pytestmark = pytest.mark.timeout(60)
 
 
 def check(cluster: Cluster, task: Task, *more: str, **environment: str) -> subprocess.Popen[str]:
