@@ -5,6 +5,7 @@ Also, which of the tests there are with the TensorFlow that is installed.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import resource
@@ -34,36 +35,12 @@ def take_cores() -> None:
 take_cores()
 
 import tfdist  # noqa: E402, F401  (before TensorFlow, whichever test is collected first)
-from tests.launchers import start, tfdist_run  # noqa: E402, F401
+from tests.support.launchers import start, tfdist_run  # noqa: E402, F401
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
     from tfdist.strategies.base import Job
-
-TESTS = Path(__file__).parent
-
-# What may be different with another TensorFlow, and with another Keras, beside keras3/. All others
-# are for TensorFlow 2.15 alone: of Estimators, of Keras 2, and of what neither has to do with.
-OF_EVERY_TENSORFLOW = {
-    "test_checkpoint_files.py",
-    "test_empty_batches.py",
-    "test_data_augmentation.py",
-    "test_data_cifar10.py",
-    "test_remote_variables.py",
-}
-OF_EVERY_KERAS = {
-    "test_callbacks.py",
-    "test_compat.py",
-    "test_evaluation.py",
-    "test_redealt.py",
-    "test_resume.py",
-    "cluster/test_counts.py",
-    "cluster/test_lost_worker.py",
-    "cluster/test_resume.py",
-    "cluster/test_sync_period.py",
-    "cluster/test_weights.py",
-}
 
 
 def tensorflow_version() -> tuple[int, int]:
@@ -78,8 +55,29 @@ def keras_is_3() -> bool:
     return tensorflow_version() >= (2, 16) and not is_legacy
 
 
+def stack() -> str:
+    """The stack of this environment, as `scripts/test --stack` names it."""
+    release = tensorflow_version()
+    if release >= (2, 16) and not keras_is_3():
+        return "tf_keras"
+    return "2.15" if release < (2, 16) else "2.21"
+
+
+def stacks_of(path: Path) -> set[str]:
+    """The stacks that run a file of tests: those of its `pytest.mark.stacks`, else 2.15 alone.
+
+    Read from the source, because a file for another stack may fail to import here.
+    """
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+            for call in ast.walk(node.value):
+                if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.stacks":
+                    return {ast.literal_eval(argument) for argument in call.args}
+    return {"2.15"}
+
+
 class Elsewhere(pytest.Module):
-    """A file of tests that are not for this TensorFlow or Keras: it is not even imported."""
+    """A file of tests for other stacks, which is not imported."""
 
     def collect(self) -> list[pytest.Item]:
         return []
@@ -88,20 +86,7 @@ class Elsewhere(pytest.Module):
 def pytest_pycollect_makemodule(
     module_path: Path, parent: pytest.Collector
 ) -> pytest.Module | None:
-    path = module_path.relative_to(TESTS)
-    if path.parts[0] == "keras3":
-        is_here = keras_is_3()
-    elif path.name == "test_digits.py":
-        # They take minutes, and tell nothing more of tf_keras.
-        is_here = tensorflow_version() < (2, 16) or keras_is_3()
-    else:
-        name = path.as_posix()
-        is_here = (
-            tensorflow_version() < (2, 16)
-            or name in OF_EVERY_KERAS
-            # With tf_keras they would say what they have said with Keras 3.
-            or (keras_is_3() and name in OF_EVERY_TENSORFLOW)
-        )
+    is_here = stack() in stacks_of(module_path)
     return None if is_here else Elsewhere.from_parent(parent, path=module_path)
 
 

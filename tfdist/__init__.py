@@ -24,7 +24,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tfdist.runtime import set_environment as _set_environment
+from tfdist.runtime.environment import set_environment as _set_environment
 from tfdist.version import __version__
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Cluster": "tfdist.cluster",
+    "Cluster": "tfdist.cluster.spec",
     "Job": "tfdist.strategies.base",
-    "Task": "tfdist.cluster",
+    "Task": "tfdist.cluster.spec",
     "UsageError": "tfdist.errors",
     "define_flags": "tfdist.flags",
     "exit_on_usage_error": "tfdist.errors",

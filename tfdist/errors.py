@@ -1,4 +1,4 @@
-"""The one error that a person's mistake becomes, and how a program ends on it."""
+"""Errors that are printed to the user as one sentence, and the exit codes of a task."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tfdist.console import say
-
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+
+
+def log(text: str) -> None:
+    """Prints `tfdist: text` on stderr and flushes, so that the line is not lost or delayed."""
+    print(f"tfdist: {text}", file=sys.stderr, flush=True)
 
 
 class UsageError(ValueError):
@@ -70,5 +73,5 @@ def exit_on_usage_error() -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        say(f"error: {error}")
+        log(f"error: {error}")
         sys.exit(EXIT_USAGE)

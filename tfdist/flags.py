@@ -17,9 +17,8 @@ from typing import Any
 
 from absl import flags
 
-from tfdist.console import say
-from tfdist.discovery import ClusterFlags
-from tfdist.errors import EXIT_USAGE, UsageError, exit_on_usage_error
+from tfdist.cluster.discovery import ClusterFlags
+from tfdist.errors import EXIT_USAGE, UsageError, exit_on_usage_error, log
 
 AUTO = "auto"
 #: Seconds that the tasks of a job wait for each other, by default.
@@ -185,7 +184,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     try:
         return flags.FLAGS(list(argv))
     except flags.Error as error:
-        say(f"error: {error}")
+        log(f"error: {error}")
         print("Run with --help for the flags of this script.", file=sys.stderr, flush=True)
         sys.exit(EXIT_USAGE)
 

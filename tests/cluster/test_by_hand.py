@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cluster import processes
-from tests.cluster.processes import (
+from tests.support import processes
+from tests.support.processes import (
     PROGRAM,
     by_flags,
     by_tf_config,

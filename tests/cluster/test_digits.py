@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.cluster.processes import ROOT, launch
 from tests.conftest import keras_is_3
-from tfdist import strategies
+from tests.support.processes import ROOT, launch
 from tfdist.data import cifar10
+from tfdist.strategies import table
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.stacks("2.15", "2.21"), pytest.mark.timeout(300)]
 
 TASKS = {
     "parameter_server": ["--ps=1", "--workers=2", "--chief", "--evaluator"],
@@ -38,7 +38,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("strategy", strategies.NAMES)
+@pytest.mark.parametrize("strategy", table.NAMES)
 def test_digits_are_learned(tmp_path: Path, digits: Path, strategy: str) -> None:
     # Two replicas see twice the examples at a time, so that all make the same number of steps.
     replicas = 1 if strategy in ("one_device", "parameter_server") else 2

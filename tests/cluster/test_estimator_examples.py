@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.cluster.processes import ROOT, Ended, Tasks, cluster_of, launch, run_by_hand
+from tests.support.processes import ROOT, Ended, Tasks, cluster_of, launch, run_by_hand
 from tfdist.data import cifar10
 from tfdist.launch.local import hold_ports
 

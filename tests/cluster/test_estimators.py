@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cluster.estimator_jobs import (
+from tests.support.estimator_jobs import (
     EVALUATOR,
     EXAMPLES,
     by_hand,
@@ -19,7 +19,7 @@ from tests.cluster.estimator_jobs import (
     variables,
     weights,
 )
-from tests.cluster.processes import cluster_of, directories, results, run_by_hand
+from tests.support.processes import cluster_of, directories, results, run_by_hand
 from tfdist.launch.local import hold_ports
 
 pytestmark = pytest.mark.timeout(150)

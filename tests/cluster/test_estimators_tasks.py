@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cluster.estimator_jobs import (
+from tests.support.estimator_jobs import (
     EVALUATOR,
     EXAMPLES,
     by_hand,
@@ -22,7 +22,7 @@ from tests.cluster.estimator_jobs import (
     run,
     variables,
 )
-from tests.cluster.processes import Processes, cluster_of, directories, results, run_by_hand
+from tests.support.processes import Processes, cluster_of, directories, results, run_by_hand
 from tfdist.launch.local import hold_ports
 
 pytestmark = pytest.mark.timeout(150)

@@ -17,7 +17,7 @@ import psutil
 import pytest
 import tensorflow as tf
 
-from tests.cluster.processes import (
+from tests.support.processes import (
     PROGRAM,
     Processes,
     Tasks,
@@ -26,13 +26,13 @@ from tests.cluster.processes import (
     results,
     run_by_hand,
 )
-from tests.test_checkpoint_files import DAMAGES, STATES
-from tfdist import checkpoint_files
+from tests.unit.checkpoints.test_files import DAMAGES, STATES
+from tfdist.checkpoints import files as checkpoint_files
 
 pytestmark = pytest.mark.timeout(120)
 
-ESTIMATOR_PROGRAM = str(Path(__file__).with_name("estimator_program.py"))
-SAVER_PROGRAM = str(Path(__file__).with_name("saver_program.py"))
+ESTIMATOR_PROGRAM = str(Path(__file__).parents[1] / "support" / "estimator_program.py")
+SAVER_PROGRAM = str(Path(__file__).parents[1] / "support" / "saver_program.py")
 mounts = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system takes root")
 
 
@@ -275,7 +275,14 @@ def test_a_limit_on_the_size_of_files_ends_an_estimator(tmp_path: Path) -> None:
                 task.rlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
                 limited.append(task.pid)
 
-    command = [sys.executable, "-m", "tfdist.cli", "run", ESTIMATOR_PROGRAM, LARGE_ESTIMATOR]
+    command = [
+        sys.executable,
+        "-m",
+        "tfdist",
+        "run",
+        ESTIMATOR_PROGRAM,
+        LARGE_ESTIMATOR,
+    ]
     command += ["--step_seconds=0.05", "--max_steps=1000", *directories(tmp_path)]
     ended = run_by_hand(tmp_path, {"tfdist": (command, {})}, deadline=60, watch=limit)["tfdist"]
 

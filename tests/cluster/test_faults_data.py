@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.cluster.processes import launch
+from tests.support.processes import launch
 
 pytestmark = pytest.mark.timeout(180)
 
-PROGRAM = str(Path(__file__).with_name("records_program.py"))
+PROGRAM = str(Path(__file__).parents[1] / "support" / "records_program.py")
 _RECORDS = 100
 
 JOBS = {

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cluster.namespaces import machines
-from tests.cluster.processes import (
+from tests.support.namespaces import machines
+from tests.support.processes import (
     PROGRAM,
     Ended,
     Processes,
@@ -73,7 +73,7 @@ class Changes:
 
 
 def elastic(path: Path, hosts: Hosts, strategy: str, *flags: str) -> list[str]:
-    command = [sys.executable, "-m", "tfdist.cli", "run", f"--strategy={strategy}"]
+    command = [sys.executable, "-m", "tfdist", "run", f"--strategy={strategy}"]
     command += [hosts.flag, "--max_workers=3", *flags]
     return [*command, PROGRAM, *TRAINING, *directories(path)]
 

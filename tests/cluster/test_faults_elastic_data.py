@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cluster.processes import (
+from tests.support.processes import (
     PROGRAM,
     OnceSaved,
     Processes,
@@ -20,7 +20,7 @@ from tests.cluster.processes import (
     results,
     run_by_hand,
 )
-from tfdist.preemption import EXIT_PREEMPTED
+from tfdist.coordination.preemption import EXIT_PREEMPTED
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -47,7 +47,7 @@ def job(path: Path, ranks: int, run: str) -> list[str]:
 
 def cut(path: Path, ranks: int, run: str) -> tuple[str, int]:
     """The output of a job that is told to end in mid-epoch, and the step that it says."""
-    command = [sys.executable, "-m", "tfdist.cli", "run", *job(path, ranks, run)]
+    command = [sys.executable, "-m", "tfdist", "run", *job(path, ranks, run)]
     (path / run).mkdir()
     tasks: Tasks = {"tfdist": (command, {})}
 

@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.cluster.processes import (
+from tests.support.processes import (
     PROGRAM,
     Ended,
     OnceSaved,
@@ -68,7 +68,14 @@ def strike(
     training: Sequence[str] = (),
 ) -> Ended:
     options, tasks = JOBS[strategy]
-    command = [sys.executable, "-m", "tfdist.cli", "run", f"--strategy={strategy}", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "tfdist",
+        "run",
+        f"--strategy={strategy}",
+        *options,
+    ]
     command += [*flags, PROGRAM, *FLAGS, *training, *directories(path)]
     job: Tasks = {"tfdist": (command, {})}
     watch = OnceSaved(path, 3, signalling(tasks.index(task), number))
@@ -129,7 +136,14 @@ def test_a_task_that_is_stopped_for_a_moment_is_not_lost(tmp_path: Path, strateg
         time.sleep(2)
         signalling(worker, signal.SIGCONT)(processes)
 
-    command = [sys.executable, "-m", "tfdist.cli", "run", f"--strategy={strategy}", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "tfdist",
+        "run",
+        f"--strategy={strategy}",
+        *options,
+    ]
     job: Tasks = {"tfdist": ([*command, PROGRAM, *FLAGS, *directories(tmp_path)], {})}
     ended = run_by_hand(tmp_path, job, deadline=120, watch=OnceSaved(tmp_path, 3, stop))["tfdist"]
     assert ended.code == 0, ended.output
@@ -147,7 +161,7 @@ def test_nothing_outlives_the_launcher(tmp_path: Path, strategy: str) -> None:
         tasks.extend(tasks_of(processes["tfdist"].pid))
         processes["tfdist"].kill()
 
-    command = [sys.executable, "-m", "tfdist.cli", "run", f"--strategy={strategy}"]
+    command = [sys.executable, "-m", "tfdist", "run", f"--strategy={strategy}"]
     command += [*JOBS[strategy][0], PROGRAM, *FLAGS, *directories(tmp_path)]
     job: Tasks = {"tfdist": (command, {})}
     ended = run_by_hand(tmp_path, job, deadline=90, watch=OnceSaved(tmp_path, 3, kill))["tfdist"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cluster.processes import (
+from tests.support.processes import (
     PROGRAM,
     Ended,
     OnceSaved,
@@ -33,7 +33,7 @@ TRAINING += ["--heartbeat_timeout=15"]
 
 
 def machines(cluster: Cluster, strategy: str, path: Path, restart_delay: float) -> Tasks:
-    run = [sys.executable, "-m", "tfdist.cli", "run", f"--strategy={strategy}"]
+    run = [sys.executable, "-m", "tfdist", "run", f"--strategy={strategy}"]
     run += ["--max_restarts=2", f"--restart_delay={restart_delay:g}"]
     script = [PROGRAM, *TRAINING, *directories(path)]
     return {str(task): ([*run, *cluster.flags(task), *script], {}) for task in cluster.tasks()}

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cluster.processes import (
+from tests.support.processes import (
     PROGRAM,
     ROOT,
     Ended,
@@ -31,8 +31,8 @@ from tests.cluster.processes import (
     run_by_hand,
 )
 from tfdist.cluster import Cluster
+from tfdist.coordination.preemption import EXIT_PREEMPTED
 from tfdist.launch.local import hold_ports
-from tfdist.preemption import EXIT_PREEMPTED
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -71,7 +71,7 @@ def signalled(path: Path, number: int, *names: str) -> OnceSaved:
 
 def struck(path: Path, number: int, *job: str) -> Ended:
     """How `tfdist run` ends that is sent the signal in mid-training."""
-    command = [sys.executable, "-m", "tfdist.cli", "run", *job, *directories(path)]
+    command = [sys.executable, "-m", "tfdist", "run", *job, *directories(path)]
     tasks: Tasks = {"tfdist": (command, {})}
     watch = signalled(path, number, "tfdist")
     return run_by_hand(path, tasks, deadline=60, watch=watch)["tfdist"]

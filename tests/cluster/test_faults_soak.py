@@ -1,4 +1,4 @@
-"""Random faults for ten seconds; `scripts/soak.py` goes on for as long as one likes."""
+"""Random faults for ten seconds; `scripts/benchmarks/soak.py` goes on for as long as one likes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.processes import ROOT, Tasks, run_by_hand
+from tests.support.processes import ROOT, Tasks, run_by_hand
 
 pytestmark = pytest.mark.timeout(400)
 
 
 def test_jobs_of_horovod_with_random_faults_end_with_the_right_weights(tmp_path: Path) -> None:
-    soak = [sys.executable, str(ROOT / "scripts" / "soak.py"), "--strategy=horovod"]
+    soak = [sys.executable, str(ROOT / "scripts" / "benchmarks" / "soak.py"), "--strategy=horovod"]
     task: Tasks = {"soak": ([*soak, "--seconds=10", "--every=2", "--epochs=3"], {})}
     ended = run_by_hand(tmp_path, task, deadline=360)["soak"]
     assert ended.code == 0, ended.output

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.processes import (
+from tests.support.processes import (
     PROGRAM,
     Ended,
     Tasks,

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cluster.processes import (
+from tests.support.processes import (
     Processes,
     by_flags,
     checkpoints,
@@ -21,6 +21,8 @@ from tests.cluster.processes import (
     run_by_hand,
 )
 from tfdist.launch.local import hold_ports
+
+pytestmark = pytest.mark.stacks("2.15", "2.21", "tf_keras")
 
 
 @pytest.mark.timeout(200)

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cluster.processes import (
+from tests.conftest import keras_is_3
+from tests.support.processes import (
     PROGRAM,
     ROOT,
     Processes,
@@ -23,10 +24,9 @@ from tests.cluster.processes import (
     results,
     run_by_hand,
 )
-from tests.conftest import keras_is_3
 from tfdist.launch.local import hold_ports
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.stacks("2.15", "2.21", "tf_keras"), pytest.mark.timeout(240)]
 
 EPOCHS = 4
 # 101 steps an epoch.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.processes import launch
+from tests.support.processes import launch
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -14,7 +14,7 @@ PROGRAM = """
 import tfdist
 import tensorflow as tf
 from absl import app, flags
-from tfdist.strategies.epoch_coordinator import EpochCoordinator
+from tfdist.strategies.parameter_server.coordinator import EpochCoordinator
 
 tfdist.define_flags()
 flags.DEFINE_bool("repeat", False, "Data without an end.")

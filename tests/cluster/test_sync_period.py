@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cluster.processes import PROGRAM, directories, launch, results
+from tests.support.processes import PROGRAM, directories, launch, results
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = [pytest.mark.stacks("2.15", "2.21", "tf_keras"), pytest.mark.timeout(150)]
 
 TRAINING = ["--examples=81", "--shuffle", "--batch_norm", "--validate", "--save_steps=4"]
 

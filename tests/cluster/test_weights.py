@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cluster.processes import PROGRAM, directories, launch, results
 from tests.conftest import keras_is_3
+from tests.support.processes import PROGRAM, directories, launch, results
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = [pytest.mark.stacks("2.15", "2.21", "tf_keras"), pytest.mark.timeout(150)]
 
 # 100 steps of 8 examples, whichever way they are divided.
 EXAMPLES, GLOBAL_BATCH, EPOCHS = 80, 8, 10

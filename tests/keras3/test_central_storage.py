@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.stacks("2.21"), pytest.mark.timeout(120)]
 
 _SCRIPT = """
 import json

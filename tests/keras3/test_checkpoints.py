@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tests.conftest import TinyTraining
-from tfdist import checkpoints, evaluation
-from tfdist.checkpoints import Checkpointer
+from tfdist.checkpoints import checkpointer
+from tfdist.checkpoints.checkpointer import Checkpointer
+from tfdist.training import evaluator as evaluation
+
+pytestmark = pytest.mark.stacks("2.21")
 
 
 class Blocks(tf.keras.Model):
@@ -45,7 +49,7 @@ def test_layers_in_lists_and_seeds_are_restored(tiny: TinyTraining, tmp_path: Pa
     trained.fit(dataset, epochs=2, callbacks=job.callbacks(str(tmp_path)), verbose=0)
 
     restored = compiled()
-    checkpoints.build(restored, dataset.element_spec)
+    checkpointer.build(restored, dataset.element_spec)
     assert Checkpointer(restored, tmp_path / "checkpoints").restore() == 2
     assert len(trained.variables) == len(restored.variables) == 9
     for found, expected in zip(restored.variables, trained.variables, strict=True):

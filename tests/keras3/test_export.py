@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist import export
-from tfdist.output_directory import OutputDirectory
+from tfdist.checkpoints import export
+from tfdist.checkpoints.output_directory import OutputDirectory
+
+pytestmark = pytest.mark.stacks("2.21")
+
 
 FEATURES = np.linspace(0.0, 1.0, 12, dtype="float32").reshape(3, 4)
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.cluster.processes import launch
+from tests.support.processes import launch
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = [pytest.mark.stacks("2.21"), pytest.mark.timeout(200)]
 
-PROGRAM = str(Path(__file__).with_name("callbacks_program.py"))
+PROGRAM = str(Path(__file__).parents[1] / "support" / "keras3_callbacks_program.py")
 
 
 @pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "horovod"])

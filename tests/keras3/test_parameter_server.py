@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.cluster.processes import (
+from tests.support.processes import (
     PROGRAM,
     OnceSaved,
     Processes,
@@ -24,13 +24,17 @@ from tests.cluster.processes import (
     results,
     run_by_hand,
 )
-from tfdist.output_directory import OutputDirectory
-from tfdist.preemption import EXIT_PREEMPTED
+from tfdist.checkpoints.output_directory import OutputDirectory
+from tfdist.coordination.preemption import EXIT_PREEMPTED
 
 # In one process, because most share a job.
-pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("keras3 with parameter servers")]
+pytestmark = [
+    pytest.mark.stacks("2.21"),
+    pytest.mark.timeout(240),
+    pytest.mark.xdist_group("keras3 with parameter servers"),
+]
 
-CASES = str(Path(__file__).with_name("parameter_server_program.py"))
+CASES = str(Path(__file__).parents[1] / "support" / "keras3_parameter_server_program.py")
 EXAMPLES = 90  # as in the program
 JOB = ["--strategy=parameter_server", "--ps=2", "--workers=3"]
 
@@ -131,7 +135,7 @@ def test_a_job_that_left_in_mid_epoch_goes_on_with_the_rest(tmp_path: Path) -> N
     run = [
         sys.executable,
         "-m",
-        "tfdist.cli",
+        "tfdist",
         "run",
         *command,
         f"--result_dir={tmp_path / '1/result'}",
@@ -177,7 +181,7 @@ def test_upstream_an_addition_is_still_not_atomic() -> None:
 
 
 def test_sums_are_added_and_nothing_else_is() -> None:
-    from tfdist.strategies.keras3_sums import add_in_one_operation
+    from tfdist.upstream.keras3_assign_add import add_in_one_operation
 
     scalar, matrix = tf.keras.Variable(0.0), tf.keras.Variable(tf.zeros([3, 3]))
     other, count = tf.keras.Variable(1.0), tf.keras.Variable(0, dtype="int64")
@@ -196,7 +200,7 @@ def test_sums_are_added_and_nothing_else_is() -> None:
 
 
 def test_no_addition_is_lost_among_threads() -> None:
-    from tfdist.strategies.keras3_sums import add_in_one_operation
+    from tfdist.upstream.keras3_assign_add import add_in_one_operation
 
     total, matrix = tf.keras.Variable(0.0), tf.keras.Variable(tf.zeros([2, 2]))
     add_in_one_operation([total, matrix])

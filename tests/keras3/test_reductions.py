@@ -12,6 +12,8 @@ from tfdist import job as jobs
 from tfdist.flags import JobFlags
 from tfdist.strategies.base import Job
 
+pytestmark = pytest.mark.stacks("2.21")
+
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Job:

@@ -10,10 +10,12 @@ import tensorflow as tf
 
 from tests.conftest import TinyTraining
 from tfdist import job as jobs
-from tfdist import versions
+from tfdist.compat import stacks
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
-from tfdist.strategies import keras3
+from tfdist.upstream import keras3
+
+pytestmark = pytest.mark.stacks("2.21")
 
 
 def compiled(**options: Any) -> tf.keras.Model:
@@ -136,7 +138,7 @@ def test_an_optimizer_of_another_keras() -> None:
     import tf_keras
 
     with pytest.raises(UsageError, match="Import both from keras"):
-        versions.check_same_keras(compiled(), tf_keras.optimizers.SGD())
+        stacks.check_same_keras(compiled(), tf_keras.optimizers.SGD())
 
 
 @pytest.mark.parametrize(

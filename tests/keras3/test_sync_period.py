@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import tensorflow as tf
 
 from tests.conftest import TinyTraining
-from tests.test_local_sgd import WithAnother
+from tests.unit.strategies.test_local_sgd import WithAnother
+from tfdist.compat.train_functions import AfterPassingOver
 from tfdist.strategies.local_sgd import LocalSGD, OuterSteps, Synchronization
-from tfdist.strategies.train_functions import AfterPassingOver
+
+pytestmark = pytest.mark.stacks("2.21")
 
 
 class GoesOn(tf.keras.callbacks.Callback):
-    """As `tfdist.resume` does after a step of an epoch."""
+    """As `tfdist.training.resume` does after a step of an epoch."""
 
     def __init__(self, step: int) -> None:
         super().__init__()

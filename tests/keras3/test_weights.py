@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cluster.processes import run_by_hand
-from tests.keras3.cases import CASES, EXAMPLES
+from tests.support.keras3_cases import CASES, EXAMPLES
+from tests.support.processes import run_by_hand
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.stacks("2.21"), pytest.mark.timeout(600)]
 
-PROGRAM = str(Path(__file__).with_name("program.py"))
+PROGRAM = str(Path(__file__).parents[1] / "support" / "keras3_program.py")
 
 #: Where the replicas' batches are equal parts of one process's, and there are no statistics.
 AS_ONE_PROCESS = [
@@ -95,7 +95,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
             cases = [case for case in cases if case in (*AS_KERAS_2, EMPTY)]
         launcher_flags = [flag for flag in flags if flag.startswith("--workers")]
         command = [
-            *(sys.executable, "-m", "tfdist.cli", "run", f"--strategy={job.split()[0]}"),
+            *(sys.executable, "-m", "tfdist", "run", f"--strategy={job.split()[0]}"),
             *(*launcher_flags, PROGRAM, f"--cases={','.join(cases)}", f"--result_dir={path}"),
             *(flag for flag in flags if flag not in launcher_flags),
         ]

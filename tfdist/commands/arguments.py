@@ -7,7 +7,7 @@ import math
 from dataclasses import fields
 from typing import Any
 
-from tfdist.discovery import ClusterFlags
+from tfdist.cluster.discovery import ClusterFlags
 
 # What `add_subparsers` returns.
 Commands = Any

@@ -6,7 +6,7 @@ import argparse
 import os
 from dataclasses import fields
 
-from tfdist import strategies
+from tfdist.cluster.discovery import ClusterFlags, discover
 from tfdist.commands.arguments import (
     Commands,
     cluster_flags,
@@ -14,8 +14,9 @@ from tfdist.commands.arguments import (
     read_cluster_flags,
     some_seconds,
 )
-from tfdist.discovery import ClusterFlags, discover
+from tfdist.coordination import startup
 from tfdist.errors import EXIT_FAILED, EXIT_OK, UsageError
+from tfdist.strategies import table
 
 _STARTUP_TIMEOUT = 60.0
 
@@ -55,27 +56,26 @@ def _check(arguments: argparse.Namespace) -> int:
     if arguments.versions:
         return _versions(arguments)
     # Here, because it takes longer to load than all else.
-    from tfdist import preflight
 
     found = discover(read_cluster_flags(arguments), os.environ)
     cluster, task = found.cluster, found.task
-    name = strategies.named(arguments.strategy or "auto", os.environ, cluster, found.source)
-    strategies.check(name, cluster, found.source)
+    name = table.named(arguments.strategy or "auto", os.environ, cluster, found.source)
+    table.check(name, cluster, found.source)
     tasks = cluster.tasks()
     if task not in tasks:
         print(f"tfdist: {task} of {cluster} ({found.source}) has no other task to meet.")
         return EXIT_OK
-    preflight.check_port(cluster, task)
-    preflight.check_addresses(cluster)
-    party = preflight.Party(
+    startup.check_port(cluster, task)
+    startup.check_addresses(cluster)
+    party = startup.Party(
         cluster=cluster,
         task=task,
         strategy=name,
         timeout=arguments.startup_timeout or _STARTUP_TIMEOUT,
         purpose="check",
-        token=os.environ.get(preflight.TOKEN_VARIABLE, ""),
+        token=os.environ.get(startup.TOKEN_VARIABLE, ""),
     )
-    outcome = preflight.meet(party)
+    outcome = startup.meet(party)
     if outcome.verdict:
         print(f"tfdist: error: {outcome}")
         return EXIT_FAILED
@@ -84,7 +84,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _versions(arguments: argparse.Namespace) -> int:
-    from tfdist import versions
+    from tfdist.compat import stacks
 
     for name in (*(item.name for item in fields(ClusterFlags)), "strategy", "startup_timeout"):
         value = getattr(arguments, name)
@@ -95,6 +95,6 @@ def _versions(arguments: argparse.Namespace) -> int:
                 accepted="nothing with --versions",
                 remedy="Leave one of them out.",
             )
-    found = versions.installed()
-    print(found, "", *versions.table(found), "", *versions.remarks(found), sep="\n")
+    found = stacks.installed()
+    print(found, "", *stacks.table(found), "", *stacks.remarks(found), sep="\n")
     return EXIT_OK if found.stacks else EXIT_FAILED

@@ -6,8 +6,8 @@ import argparse
 import shlex
 
 from tfdist.cluster import Cluster, Task
+from tfdist.cluster.discovery import ClusterFlags, from_flags
 from tfdist.commands.arguments import Commands, flag, hosts_flags
-from tfdist.discovery import ClusterFlags, from_flags
 from tfdist.errors import EXIT_OK, UsageError
 
 

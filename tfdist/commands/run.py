@@ -7,7 +7,7 @@ import os
 import sys
 from dataclasses import fields
 
-from tfdist import runtime, strategies
+from tfdist.cluster.discovery import ClusterFlags, Discovery, from_flags, from_tf_config
 from tfdist.commands.arguments import (
     Commands,
     cluster_flags,
@@ -16,13 +16,14 @@ from tfdist.commands.arguments import (
     read_cluster_flags,
     seconds,
 )
-from tfdist.discovery import ClusterFlags, Discovery, from_flags, from_tf_config
 from tfdist.errors import EXIT_OK, UsageError
 from tfdist.launch import local
 from tfdist.launch.elastic import Elasticity
-from tfdist.launch.hosts import FLAG as HOST_DISCOVERY
+from tfdist.launch.host_discovery import FLAG as HOST_DISCOVERY
 from tfdist.launch.spec import JobSpec, command_of, plan, plan_one
 from tfdist.launch.supervisor import Supervision
+from tfdist.runtime import environment as runtime
+from tfdist.strategies import table
 
 _ELASTIC_STRATEGIES = ("horovod", "multi_worker_mirrored")
 
@@ -43,7 +44,7 @@ def add_to(commands: Commands) -> None:
         "strategy",
         default="auto",
         metavar="NAME",
-        help=f"auto (default), {', '.join(strategies.NAMES)}; auto is parameter_server with ps, "
+        help=f"auto (default), {', '.join(table.NAMES)}; auto is parameter_server with ps, "
         "multi_worker_mirrored with several tasks that train, else one_device",
     )
     flag(run, "ps", type=int, metavar="N", help="parameter servers (default 0)")
@@ -174,7 +175,7 @@ def _run(arguments: argparse.Namespace) -> int:
         grace_period=arguments.grace_period,
         max_restarts=arguments.max_restarts,
         restart_delay=arguments.restart_delay,
-        preload=strategies.modules(arguments.strategy) if arguments.start_method == "fork" else (),
+        preload=table.modules(arguments.strategy) if arguments.start_method == "fork" else (),
     )
     elasticity = _elasticity(arguments)
     found = None if elasticity else _one_task(arguments)
@@ -265,6 +266,6 @@ def _one_task(arguments: argparse.Namespace) -> Discovery | None:
     if found is None and not given:
         found = from_tf_config(os.environ)
     if found is not None:
-        name = strategies.named(arguments.strategy, os.environ, found.cluster, found.source)
-        strategies.check(name, found.cluster, found.source)
+        name = table.named(arguments.strategy, os.environ, found.cluster, found.source)
+        table.check(name, found.cluster, found.source)
     return found

@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist import checkpoint_files, output_directory
-from tfdist.checkpoint_files import Fingerprint
-from tfdist.console import say
+from tfdist.checkpoints import files as checkpoint_files
+from tfdist.checkpoints import output_directory
+from tfdist.checkpoints.files import Fingerprint
+from tfdist.checkpoints.output_directory import OutputDirectory
+from tfdist.coordination.preemption import Preemption
+from tfdist.errors import log
 from tfdist.estimator.inputs import whole
-from tfdist.output_directory import OutputDirectory
-from tfdist.preemption import Preemption
 
 
 def latest_checkpoint(estimator: tf.estimator.Estimator) -> str | None:
@@ -167,7 +168,7 @@ class Evaluation:
         """
         output_directory.check_writable(self._output.path)
         output_directory.remove_leftovers(self._output.path, of_evaluation=True)
-        say(f"evaluating the checkpoints in {self._output.path}")
+        log(f"evaluating the checkpoints in {self._output.path}")
         self._next = self._clock() + (self._spec.start_delay_secs or 0)
         progress = Progress(self._estimator, self._max_steps)
         while True:

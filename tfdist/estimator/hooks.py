@@ -13,8 +13,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.training import monitored_session
 
-from tfdist.output_directory import write_error
-from tfdist.preemption import Preemption
+from tfdist.checkpoints.output_directory import write_error
+from tfdist.coordination.preemption import Preemption
 
 
 class ExamplesPerSecondHook(tf.compat.v1.train.SessionRunHook):

@@ -13,8 +13,8 @@ import tensorflow as tf
 from tensorflow_estimator.python.estimator.util import fn_args
 
 from tfdist import broken_records
+from tfdist.data import sharding
 from tfdist.errors import UsageError
-from tfdist.strategies import datasets
 from tfdist.strategies.base import Job
 
 InputFunction = Callable[..., Any]
@@ -68,8 +68,8 @@ def check_is_infinite(
             return
         with tf.compat.v1.Session() as session:
             batches = int(session.run(dataset.cardinality()))
-    if batches != datasets.INFINITE:
-        is_unknown = batches == datasets.UNKNOWN
+    if batches != sharding.INFINITE:
+        is_unknown = batches == sharding.UNKNOWN
         raise UsageError(
             "input_fn",
             received=f"a dataset of {'unknown length' if is_unknown else f'{batches} batches'}",
@@ -96,6 +96,6 @@ def _with_context(input_fn: InputFunction, context: tf.distribute.InputContext) 
         }
         asked = {name: value for name, value in given.items() if name in asked_for}
         broken_records.remember(mode, [partial(input_fn, **asked)])
-        return datasets.without_autotune(input_fn)(**asked)
+        return sharding.without_autotune(input_fn)(**asked)
 
     return call

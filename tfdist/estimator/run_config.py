@@ -14,10 +14,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow_estimator.python.estimator import keras_lib
 
-from tfdist.console import say
-from tfdist.errors import UsageError
+from tfdist.errors import UsageError, log
+from tfdist.estimator.optimizers import undistributed
 from tfdist.strategies.base import Job
-from tfdist.strategies.v1_optimizers import undistributed
 
 _SAVE_STEPS = 1000
 
@@ -139,7 +138,7 @@ def _saved_by_the_leader(save_first_checkpoint: Any) -> Any:
         place = os.path.join(config.model_dir, "keras")
         if job is not None and not job.is_chief and job.name != "horovod":
             if not tf.train.latest_checkpoint(place):
-                say(f"{job.task} waits for the chief's {place}")
+                log(f"{job.task} waits for the chief's {place}")
             while not (latest := tf.train.latest_checkpoint(place)):
                 time.sleep(0.5)
             return latest

@@ -17,15 +17,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import checkpoint_files, output_directory
-from tfdist.console import say
-from tfdist.errors import UsageError
+from tfdist.checkpoints import files as checkpoint_files
+from tfdist.checkpoints import output_directory
+from tfdist.checkpoints.output_directory import OutputDirectory, writing
+from tfdist.coordination.preemption import EXIT_PREEMPTED
+from tfdist.errors import UsageError, log
 from tfdist.estimator import inputs
 from tfdist.estimator.evaluation import Evaluation, EvaluationListener, Progress, global_step
 from tfdist.estimator.hooks import LeavingHook
 from tfdist.estimator.run_config import RunConfig
-from tfdist.output_directory import OutputDirectory, writing
-from tfdist.preemption import EXIT_PREEMPTED
 from tfdist.strategies.base import Job
 
 # How TensorFlow names an Estimator's checkpoints.
@@ -123,12 +123,12 @@ def train(
     step = job.agreed(_newest_step(output))
     if max_steps is not None and step >= max_steps:
         if job.is_chief:
-            say(f"training is complete, at step {step} of {max_steps}")
+            log(f"training is complete, at step {step} of {max_steps}")
             if not output.done.exists():
                 _mark_done(output, step)
         return
     if job.is_chief and step:
-        say(f"going on from step {step}")
+        log(f"going on from step {step}")
     if job.is_chief:
         output.done.unlink(missing_ok=True)
     own = [hook for hook in hooks if job.is_chief or not getattr(hook, "only_on_the_leader", False)]
@@ -138,7 +138,7 @@ def train(
         _train(estimator, spec, saving_listeners)
     if job.preemption.is_leaving:
         if job.is_chief:
-            say(f"saved at step {global_step(estimator)}, leaving with exit code {EXIT_PREEMPTED}")
+            log(f"saved at step {global_step(estimator)}, leaving with exit code {EXIT_PREEMPTED}")
         sys.exit(EXIT_PREEMPTED)
     if job.is_chief:
         _mark_done(output, global_step(estimator))
@@ -192,7 +192,7 @@ def _repair(output: OutputDirectory, job: Job) -> None:
         next(reversed(checkpoint_files.saved(output.path)), None)
     ):
         if not is_waiting:
-            say(
+            log(
                 f"{job.task} waits for the chief to name the newest whole checkpoint in "
                 f"{output.path}"
             )

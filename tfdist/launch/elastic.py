@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tfdist import runtime, strategies
 from tfdist.cluster import Cluster, Task, host_and_port
-from tfdist.console import say
-from tfdist.errors import UsageError
-from tfdist.launch.hosts import FLAG, Host, HostDiscoveryScript
+from tfdist.coordination.startup import addresses
+from tfdist.errors import UsageError, log
+from tfdist.launch.host_discovery import FLAG, Host, HostDiscoveryScript
 from tfdist.launch.spec import JobSpec, TaskSpec, command_of
-from tfdist.preflight import lint
+from tfdist.runtime import environment as runtime
+from tfdist.strategies import table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Elasticity:
     """How a job follows its hosts.
 
     Attributes:
-      script: the program that lists them; see `tfdist.launch.hosts`.
+      script: the program that lists them; see `tfdist.launch.host_discovery`.
       max_workers: the most tasks that are started; slots beyond them stay free.
       min_workers: with fewer slots the job waits.
       timeout: seconds that it waits.
@@ -139,7 +139,7 @@ class ElasticMembers:
             )
         self._waits_since = None
         workers = "1 worker" if len(self._addresses) == 1 else f"{len(self._addresses)} workers"
-        say(f"{workers} on {_listed(self._hosts)}")
+        log(f"{workers} on {_listed(self._hosts)}")
         return tuple(self._task(cluster, place, mine) for place in range(len(mine)))
 
     def news(self) -> str | None:
@@ -172,14 +172,14 @@ class ElasticMembers:
         if self._options.host is not None:
             return address.rpartition(":")[0] == self._options.host
         host, _ = host_and_port(address)
-        return any(map(lint.is_of_this_machine, lint.resolve(host)))
+        return any(map(addresses.is_of_this_machine, addresses.resolve(host)))
 
     def _task(self, cluster: Cluster, place: int, mine: Sequence[Task]) -> TaskSpec:
         task = mine[place]
         defaults = runtime.environment(intra_threads=max(1, self._cores // len(mine)))
         environment = {
             "TF_CONFIG": cluster.tf_config(task),
-            strategies.STRATEGY_VARIABLE: self._job.strategy,
+            table.STRATEGY_VARIABLE: self._job.strategy,
             **{name: self._environ.get(name, value) for name, value in defaults.items()},
             "PYTHONUNBUFFERED": "1",
         }
@@ -200,7 +200,7 @@ class ElasticMembers:
         listed = f"{FLAG} gives {_listed(self._hosts)}"
         if self._waits_since is None:
             self._waits_since = time.monotonic()
-            say(f"waiting for {needed}: {listed}")
+            log(f"waiting for {needed}: {listed}")
         elif time.monotonic() - self._waits_since > self._options.timeout:
             raise TimeoutError(
                 f"waited {self._options.timeout:g} s (--elastic_timeout) for {needed}: {listed}"
@@ -209,7 +209,7 @@ class ElasticMembers:
     def _say_once(self, error: UsageError) -> None:
         if str(error) != self._last_problem:
             self._last_problem = str(error)
-            say(f"warning: going on with the hosts that there were. {error}")
+            log(f"warning: going on with the hosts that there were. {error}")
 
 
 def _listed(hosts: Sequence[Host]) -> str:

@@ -17,14 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 
-from tfdist import farewell, horovod_rendezvous
-from tfdist.discovery import Discovery
+from tfdist.cluster.discovery import Discovery
+from tfdist.coordination import horovod_rendezvous, shutdown
+from tfdist.coordination.startup import TOKEN_VARIABLE
 from tfdist.errors import UsageError
 from tfdist.launch.elastic import Elasticity, ElasticMembers
-from tfdist.launch.interruptions import signals
+from tfdist.launch.signals import signals
 from tfdist.launch.spec import HOST, Fixed, JobSpec, TaskSpec, plan, rendezvous_slots
 from tfdist.launch.supervisor import Service, Supervision, Supervisor
-from tfdist.preflight import TOKEN_VARIABLE
 
 # Longer than servers take to find that their leader is gone, and to ask.
 _FAREWELL_SECONDS = 10.0
@@ -92,7 +92,7 @@ def run_one(
     """
     code = run([task], environ=environ, supervision=supervision)
     if code == 0 and found.cluster.ps and found.task == found.cluster.leader:
-        farewell.say(found.cluster.address(found.task), _FAREWELL_SECONDS)
+        shutdown.announce_completion(found.cluster.address(found.task), _FAREWELL_SECONDS)
     return code
 
 

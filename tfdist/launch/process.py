@@ -18,11 +18,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tfdist.coordination.preemption import EXIT_PREEMPTED
 from tfdist.launch.output import LineReader
 from tfdist.launch.spec import TaskSpec
 from tfdist.launch.starting import Start, spawn
-from tfdist.preemption import EXIT_PREEMPTED
-from tfdist.uncaught import ERROR_FILE_VARIABLE, Uncaught, read_uncaught
+from tfdist.runtime.excepthook import ERROR_FILE_VARIABLE, Uncaught, read_uncaught
 
 _LAST_LINES = 20
 
@@ -34,7 +34,7 @@ class Process:
       task: what to start.
       line_prefix: goes before each line that it writes.
       environ: what it inherits, beside what the task adds.
-      error_file: where it says which exception has ended it; see `tfdist.uncaught`.
+      error_file: where it says which exception has ended it; see `tfdist.runtime.excepthook`.
       start: what starts it, with a process group of its own, so that what it starts can be ended
         with it.
     """

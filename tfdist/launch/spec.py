@@ -14,11 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from tfdist import horovod_rendezvous, runtime, strategies
 from tfdist.cluster import Cluster, Task
-from tfdist.discovery import Discovery
+from tfdist.cluster.discovery import Discovery
+from tfdist.coordination import horovod_rendezvous
+from tfdist.coordination.shutdown import SUPERVISED_VARIABLE
 from tfdist.errors import UsageError
-from tfdist.farewell import SUPERVISED_VARIABLE
+from tfdist.runtime import environment as runtime
+from tfdist.strategies import table
 
 HOST = "127.0.0.1"
 
@@ -27,7 +29,7 @@ _PLACE_VARIABLES = (
     "TF_CONFIG",
     SUPERVISED_VARIABLE,
     runtime.CORES_VARIABLE,
-    strategies.STRATEGY_VARIABLE,
+    table.STRATEGY_VARIABLE,
     *horovod_rendezvous.environment(horovod_rendezvous.slots([HOST])[0], HOST, 0),
 )
 
@@ -79,10 +81,10 @@ class JobSpec:
             )
         if self.strategy == "auto":
             # The addresses play no part in the choice.
-            name = strategies.choose(self.cluster(range(1, 1 + self.num_ports)), "default")
+            name = table.choose(self.cluster(range(1, 1 + self.num_ports)), "default")
             object.__setattr__(self, "strategy", name)
-        strategies.check_name(self.strategy)
-        strategy = strategies.TABLE[self.strategy]
+        table.check_name(self.strategy)
+        strategy = table.TABLE[self.strategy]
         if self.ps and not strategy.uses_ps:
             raise UsageError(
                 "--ps",
@@ -203,8 +205,8 @@ def plan(
         are kept; another job's TF_CONFIG or Horovod rank is taken out.
     """
     cluster = job.cluster(ports)
-    uses_ps = strategies.TABLE[job.strategy].uses_ps
-    computing = strategies.computing(job.strategy, cluster)
+    uses_ps = table.TABLE[job.strategy].uses_ps
+    computing = table.computing(job.strategy, cluster)
     evaluators = (Task("evaluator", 0),) if job.evaluator else ()
     result = []
     for task in (*cluster.tasks(), *evaluators):
@@ -240,7 +242,7 @@ def plan(
 
 def _named(strategy: str) -> dict[str, str]:
     # One process may turn out to have several GPUs to train on, by a flag of the script's.
-    return {} if strategy == "one_device" else {strategies.STRATEGY_VARIABLE: strategy}
+    return {} if strategy == "one_device" else {table.STRATEGY_VARIABLE: strategy}
 
 
 def plan_one(found: Discovery, command: Sequence[str], strategy: str) -> TaskSpec:
@@ -255,7 +257,7 @@ def plan_one(found: Discovery, command: Sequence[str], strategy: str) -> TaskSpe
     if found.source == "flags":
         environment["TF_CONFIG"] = found.cluster.tf_config(found.task)
     if strategy != "auto":
-        environment[strategies.STRATEGY_VARIABLE] = strategy
+        environment[table.STRATEGY_VARIABLE] = strategy
     return TaskSpec(str(found.task), tuple(command), environment)
 
 
@@ -270,7 +272,7 @@ def _place(job: JobSpec, cluster: Cluster, task: Task, ports: Sequence[int]) -> 
     """The variables that tell a task which one it is."""
     # The evaluator is outside the cluster under every strategy and reads TF_CONFIG.
     if task.type != "evaluator":
-        if not strategies.TABLE[job.strategy].spans_tasks:
+        if not table.TABLE[job.strategy].spans_tasks:
             return {}
         if job.strategy == "horovod":
             slot = rendezvous_slots(job)[cluster.trainers.index(task)]

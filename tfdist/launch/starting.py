@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
-from tfdist import runtime
 from tfdist.launch.forkserver import ForkServer, ForkServerLostError, die_with
+from tfdist.runtime import environment
 
 
 class Started(Protocol):
@@ -63,7 +63,7 @@ class Starter:
         self._server: ForkServer | None = None
         self.is_ready = not preload
         if preload:
-            self._server = ForkServer(preload, {**runtime.environment(), **environ})
+            self._server = ForkServer(preload, {**environment.environment(), **environ})
 
     @property
     def socket(self) -> socket.socket | None:

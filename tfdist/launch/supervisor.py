@@ -21,15 +21,14 @@ from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfdist import runtime
-from tfdist.console import say
-from tfdist.errors import EXIT_FAILED, EXIT_USAGE
-from tfdist.launch.interruptions import INTERRUPTIONS
+from tfdist.coordination.preemption import EXIT_PREEMPTED
+from tfdist.errors import EXIT_FAILED, EXIT_USAGE, log
 from tfdist.launch.output import prefix
 from tfdist.launch.process import Process, how_it_ended
+from tfdist.launch.signals import INTERRUPTIONS
 from tfdist.launch.spec import Members, TaskSpec
 from tfdist.launch.starting import Starter
-from tfdist.preemption import EXIT_PREEMPTED
+from tfdist.runtime import environment
 
 _LONGEST_RESTART_DELAY = 60.0
 # What the others of a task that has failed are given; they have nobody to save with.
@@ -133,8 +132,8 @@ class Supervisor:
         environ = dict(self._environ)
         for task in tasks:
             # NumPy's library reads it when it is loaded, and so for all tasks.
-            if threads := task.environment.get(runtime.OPENMP_VARIABLE):
-                environ.setdefault(runtime.OPENMP_VARIABLE, threads)
+            if threads := task.environment.get(environment.OPENMP_VARIABLE):
+                environ.setdefault(environment.OPENMP_VARIABLE, threads)
         return Starter(self._options.preload, environ)
 
     def _start_all(self) -> None:
@@ -148,7 +147,7 @@ class Supervisor:
         try:
             self._tasks = self._members.tasks()
         except TimeoutError as error:
-            say(f"error: {error}")
+            log(f"error: {error}")
             self._outcome = EXIT_FAILED
             return
         if not self._tasks:
@@ -208,7 +207,7 @@ class Supervisor:
         if self._outcome is not None or self._restarts_all or self._leader_has_ended:
             return
         if news := self._members.news():
-            say(f"{news}: all tasks save and start again")
+            log(f"{news}: all tasks save and start again")
             self._end_all(signal.SIGTERM, self._options.grace_period)
             self._restart_all(delay=0.0)
 
@@ -243,23 +242,23 @@ class Supervisor:
         is_late = self._leader_has_ended and not _evaluates(process.task)
         if code == EXIT_PREEMPTED and self._members.can_change:
             # Another machine has seen first that the hosts have changed.
-            say(f"{how}: looking for the hosts anew{self._names(', ending ')}")
+            log(f"{how}: looking for the hosts anew{self._names(', ending ')}")
             self._end_others(process, code)
             self._restart_all(self._options.restart_delay)
         elif is_late and code == EXIT_PREEMPTED:
             pass  # A server that was told to end before the training was complete, and stayed.
         elif is_late and process.name in self._replaced:
-            say(f"{how}, after the training was complete")
+            log(f"{how}, after the training was complete")
         elif is_late or code == EXIT_USAGE or self._restarts == self._options.max_restarts:
             self._fail(process, cause, code, how)
         else:
             delay = self._next_delay()
             how += f", restart {self._restarts} of {self._options.max_restarts}"
             if self._restarts_alone(process, cause):
-                say(f"{how} in {delay:g} s")
+                log(f"{how} in {delay:g} s")
                 self._starts[process.name] = _in(delay, lambda: self._replace(process.task))
             else:
-                say(f"{how} of all tasks in {delay:g} s{self._names(', ending ')}")
+                log(f"{how} of all tasks in {delay:g} s{self._names(', ending ')}")
                 self._end_others(process, code)
                 self._restart_all(delay)
 
@@ -271,7 +270,7 @@ class Supervisor:
 
     def _fail(self, process: Process, cause: Process, code: int, how: str) -> None:
         given_up = f" (given up after {self._restarts} restarts)" if self._restarts else ""
-        say(f"{how}{given_up}{self._names(', ending ')}")
+        log(f"{how}{given_up}{self._names(', ending ')}")
         self._cause = cause
         self._outcome = code if code > 0 else 128 - code
         self._starts.clear()
@@ -332,7 +331,7 @@ class Supervisor:
     def _on_grace_period(self) -> None:
         self._deadlines.pop("grace", None)
         if self._running:
-            say(f"killing{self._names(' ')}: told to end, and still running")
+            log(f"killing{self._names(' ')}: told to end, and still running")
         self._kill()
 
     def _kill(self) -> None:
@@ -343,7 +342,7 @@ class Supervisor:
         lingering = [process for process in self._running if not _evaluates(process.task)]
         if lingering:
             names = ", ".join(process.name for process in lingering)
-            say(
+            log(
                 f"{self._tasks[0].name} ended {self._options.patience:g} s ago, still running: "
                 f"{names}"
             )
@@ -374,7 +373,7 @@ class Supervisor:
     def _say_cause(self, cause: Process) -> None:
         has_said_why = cause.uncaught or self._outcome == EXIT_PREEMPTED
         if not has_said_why and cause.last_lines:
-            say(f"the last lines of {cause.name}:")
+            log(f"the last lines of {cause.name}:")
             for line in cause.last_lines:
                 print(f"[{cause.name}] {line}".rstrip(), file=sys.stderr, flush=True)
 

@@ -9,19 +9,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import compat
+from tfdist.compat import keras as keras_compat
+from tfdist.data import sharding
 from tfdist.errors import UsageError
-from tfdist.strategies import datasets
 from tfdist.strategies.in_graph import InGraph
-from tfdist.strategies.keras3 import ReducesForKeras3
-from tfdist.strategies.keras3_sums import add_in_one_operation
-
-_UNSAID = tf.VariableAggregation.NONE
+from tfdist.upstream.keras3 import ReducesForKeras3
+from tfdist.upstream.keras3_assign_add import add_in_one_operation
 
 
-class _Strategy(
-    ReducesForKeras3, datasets.TakesShards, tf.distribute.experimental.CentralStorageStrategy
+class _CentralStorageStrategy(
+    ReducesForKeras3, sharding.TakesShards, tf.distribute.experimental.CentralStorageStrategy
 ):
+    """TensorFlow's, for datasets that are sharded already, and for Keras 3."""
+
     def scope(self) -> AbstractContextManager[Any]:
         stack = ExitStack()
         stack.enter_context(super().scope())
@@ -30,12 +30,12 @@ class _Strategy(
 
 
 def _with_aggregation(next_creator: Any, **options: Any) -> tf.Variable:
-    """Says how the values that replicas assign become one.
+    """Gives a variable without an aggregation one, so that replicas may assign to it.
 
-    Keras 3 does not say it, and assigns in every replica: moving statistics, which are averages,
-    and what is the same in all, such as a weight that a constraint has changed.
+    Keras 3 does not set the aggregation, and assigns in every replica: moving statistics, whose
+    mean is right, and values that are equal in all replicas, such as a constrained weight.
     """
-    if options.get("aggregation") == _UNSAID:
+    if options.get("aggregation") == tf.VariableAggregation.NONE:
         is_float = tf.as_dtype(options["dtype"]).is_floating if options.get("dtype") else False
         options["aggregation"] = (
             tf.VariableAggregation.MEAN
@@ -49,27 +49,23 @@ def _with_aggregation(next_creator: Any, **options: Any) -> tf.Variable:
 class CentralStorage(InGraph):
     """Synchronous training on one machine's devices that share the CPU's variables.
 
-    This strategy drops the last step of an epoch where there is not a batch for every device. The
-    batches that are missing are of one example that is repeated, in training, and empty, in
-    evaluation, so that every example is trained on and evaluated.
+    TensorFlow drops the last step of an epoch if there is no batch for some device. Here the
+    missing batches repeat one example in training and are empty in evaluation, so that every
+    example counts.
     """
 
     name = "central_storage"
 
-    def _build(self, devices: list[str]) -> tf.distribute.Strategy:
-        if compat.is_keras_3(tf.keras.Model):
+    def build_over(self, devices: list[str]) -> tf.distribute.Strategy:
+        if keras_compat.is_keras_3(tf.keras.Model):
             _count_once(tf.keras.Model)
-        return _Strategy(devices, "CPU:0")
+        return _CentralStorageStrategy(devices, "CPU:0")
 
-    def optimizer(self, optimizer: Any) -> Any:
-        """The optimizer, made to take a learning-rate schedule.
-
-        Keras assigns the current rate in every replica, to a variable for which it does not say
-        what that means; this strategy alone insists on being told.
-        """
-        optimizer = super().optimizer(optimizer)
+    def wrap_optimizer(self, optimizer: Any) -> Any:
+        optimizer = super().wrap_optimizer(optimizer)
         rate = getattr(optimizer, "_current_learning_rate", None)
         if rate is not None:
+            # Keras assigns the current rate of a schedule in every replica.
             optimizer._current_learning_rate = tf.Variable(
                 rate, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
             )
@@ -77,24 +73,24 @@ class CentralStorage(InGraph):
 
     def check(self, model: tf.keras.Model) -> None:
         super().check(model)
-        if compat.is_keras_3(model) and hasattr(model.optimizer, "inner_optimizer"):
-            # It assigns in a condition, where this strategy's replicas cannot meet.
+        if keras_compat.is_keras_3(model) and hasattr(model.optimizer, "inner_optimizer"):
+            # It assigns in a condition, which the replicas of this strategy cannot do.
             raise UsageError(
                 "optimizer",
                 received=type(model.optimizer).__name__,
-                accepted="one that does not scale the loss, under central_storage with Keras 3",
+                accepted=f"one that does not scale the loss, under {self.name} with Keras 3",
                 remedy="Train with --strategy=mirrored.",
             )
 
-    def _fill_last_step(
+    def fill_last_step(
         self, local: tf.data.Dataset, source: tf.data.Dataset, training: bool
     ) -> tf.data.Dataset:
-        missing = self.num_replicas - 1
+        missing = self.topology.num_replicas - 1
         if not missing:
             return local
         if training:
-            return datasets.with_repeats(local, missing, source)
-        return local.concatenate(datasets.empty_batches(source, missing))
+            return sharding.with_repeats(local, missing, source)
+        return local.concatenate(sharding.empty_batches(source, missing))
 
 
 def _counts_once(make: Callable[..., None]) -> Callable[..., None]:
@@ -102,9 +98,9 @@ def _counts_once(make: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(make)
     def call(model: Any, force: bool = False) -> None:
-        if isinstance(model.distribute_strategy, _Strategy):
+        if isinstance(model.distribute_strategy, _CentralStorageStrategy):
             # What was traced before counts wrong.
-            force = add_in_one_operation(compat.metric_variables(model)) or force
+            force = add_in_one_operation(keras_compat.metric_variables(model)) or force
         make(model, force)
 
     return call

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from tfdist import compat
-from tfdist.preemption import Board
+from tfdist.compat import keras as keras_compat
+from tfdist.coordination.preemption import Board
 
 
 class Collectives(Protocol):
@@ -40,7 +40,7 @@ class Collectives(Protocol):
     def broadcast(self, variables: Sequence[tf.Variable]) -> None:
         """Gives every task the values that rank 0 has."""
 
-    def say(self, text: str) -> str:
+    def broadcast_object(self, text: str) -> str:
         """The text of rank 0."""
 
 
@@ -94,14 +94,14 @@ class TensorFlowCollectives:
         return [int(value) for value in everywhere.numpy()]
 
     def broadcast(self, variables: Sequence[tf.Variable]) -> None:
-        variables = compat.as_tensorflow(variables)
+        variables = keras_compat.as_tensorflow(variables)
         values = [variable.value() for variable in variables]
         if self._rank != 0:
             values = [tf.zeros_like(value) for value in values]
         for variable, value in zip(variables, self.sum(values), strict=True):
             variable.assign(value)
 
-    def say(self, text: str) -> str:
+    def broadcast_object(self, text: str) -> str:
         if self._board is None:
             return text
         self._said += 1

@@ -33,7 +33,7 @@ def summed_in(optimizer: Any, dtype: str) -> Any:
         raise UsageError(
             "--gradient_dtype",
             received=f"{dtype} with {type(optimizer).__module__}.{type(optimizer).__name__}",
-            accepted="it with a tf.keras.optimizers.Optimizer that is not a legacy one",
+            accepted="only with a tf.keras.optimizers.Optimizer that is not a legacy one",
             remedy="Leave it out, or choose another optimizer.",
         )
     sum_over_replicas = own.aggregate_gradients
@@ -46,16 +46,6 @@ def summed_in(optimizer: Any, dtype: str) -> Any:
     # An attribute of the instance: Keras has no other place for what happens between replicas.
     own.aggregate_gradients = aggregate_gradients
     return optimizer
-
-
-def not_sent_in(dtype: str, optimizer: Any) -> UsageError:
-    """What is to be raised where `--gradient_dtype` would be of no effect."""
-    return UsageError(
-        "--gradient_dtype",
-        received=f"{dtype} with {type(optimizer).__name__} as it is",
-        accepted="it with what job.optimizer returns",
-        remedy="Give model.compile job.optimizer(optimizer), or leave the flag out.",
-    )
 
 
 def _cast(gradient: Any, dtype: Any) -> Any:

@@ -4,45 +4,53 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tfdist.data import sharding
 from tfdist.flags import JobFlags
-from tfdist.strategies import datasets
-from tfdist.strategies.base import DatasetFunction
-from tfdist.strategies.devices import use_devices
+from tfdist.runtime.devices import use_devices
+from tfdist.strategies.base import DatasetFunction, Topology
 from tfdist.strategies.replicas import Replicas
 
 
 class InGraph(Replicas):
-    """In-graph replication over the GPUs of one process, or over logical CPU devices."""
+    """In-graph replication over the GPUs of one process, or over logical CPU devices.
 
-    def _set_up(self, options: JobFlags) -> None:
-        self._devices = use_devices(options.num_gpus, options.num_cpu_devices or 1)
-        self.strategy = self._build(self._devices)
+    Attributes:
+      devices: the devices of the replicas: `GPU:0`, or `CPU:0`, and so on.
+    """
 
-    @property
-    def train_distribute(self) -> tf.distribute.Strategy:
-        return self.strategy
+    devices: list[str]
 
-    @property
-    def session_config(self) -> tf.compat.v1.ConfigProto:
-        config = super().session_config
-        config.device_count["CPU"] = sum(name.startswith("CPU") for name in self._devices) or 1
-        return config
+    def build(self, options: JobFlags) -> tf.distribute.Strategy:
+        self.devices = use_devices(options.num_gpus, options.num_cpu_devices or 1)
+        return self.build_over(self.devices)
 
-    def _build(self, devices: list[str]) -> tf.distribute.Strategy:
+    def build_over(self, devices: list[str]) -> tf.distribute.Strategy:
+        """The `tf.distribute.Strategy` with a replica on each device."""
         raise NotImplementedError
 
-    def _distribute(self, dataset_fn: DatasetFunction, training: bool) -> tf.data.Dataset:
-        context = tf.distribute.InputContext(num_replicas_in_sync=self.num_replicas)
+    @property
+    def topology(self) -> Topology:
+        own, replicas = str(self.task), int(self.tf_strategy.num_replicas_in_sync)
+        return Topology(own, (own,), num_replicas=replicas, num_local_replicas=replicas)
+
+    def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
+        context, replicas = self.topology.input_context, self.topology.num_replicas
         local = dataset_fn(context)
         steps = int(local.cardinality())
         if steps >= 0:
-            steps = -(-steps // self.num_replicas)
-        if steps != datasets.INFINITE:
-            local = self._fill_last_step(local, dataset_fn(context), training)
-        return datasets.for_keras(datasets.Shards(self._remembered(local)), steps)
+            steps = -(-steps // replicas)
+        if steps != sharding.INFINITE:
+            local = self.fill_last_step(local, dataset_fn(context), training)
+        return sharding.for_keras(sharding.Shards(self.cursor.follow(local)), steps)
 
-    def _fill_last_step(
+    def fill_last_step(
         self, local: tf.data.Dataset, source: tf.data.Dataset, training: bool
     ) -> tf.data.Dataset:
-        """`local`, with what the engine needs where a batch for each device does not come out."""
+        """`local`, with what the engine needs where the last step lacks a batch for some device.
+
+        Args:
+          local: the batches.
+          source: another dataset of the same batches, to read examples from.
+          training: whether it is trained on.
+        """
         return local

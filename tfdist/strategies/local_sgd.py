@@ -17,10 +17,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import compat
+from tfdist.compat import keras as keras_compat
+from tfdist.compat.train_functions import has_passed_over
 from tfdist.flags import JobFlags
 from tfdist.strategies.collectives import Collectives
-from tfdist.strategies.train_functions import has_passed_over
 
 #: DiLoCo's, where a momentum is asked for; without one the weights are averaged.
 OUTER_LEARNING_RATE = 0.7
@@ -71,7 +71,7 @@ class LocalSGD:
     def state(self, model: tf.keras.Model) -> dict[str, Any]:
         """What is to be saved with `model`, so that a job can go on."""
         trained = model.trainable_variables if model.built else []
-        self._variables = compat.as_tensorflow(trained)
+        self._variables = keras_compat.as_tensorflow(trained)
         if self.options.momentum:
             self._velocities = [
                 tf.Variable(tf.zeros_like(variable), trainable=False)
@@ -132,7 +132,7 @@ class Synchronization(tf.keras.callbacks.Callback):
             return
         self._local.step()
         # More than one step after its beginning where Keras executes several at a time.
-        done = compat.last_step(self.model, batch, self.params["steps"]) + 1
+        done = keras_compat.last_step(self.model, batch, self.params["steps"]) + 1
         if done // self._local.options.period > self._periods:
             self._local.synchronize()
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfdist.strategies.datasets import TakesShards
+from tfdist.data.sharding import TakesShards
 from tfdist.strategies.in_graph import InGraph
-from tfdist.strategies.keras3 import ReducesForKeras3
+from tfdist.upstream.keras3 import ReducesForKeras3
 
 
-class _Strategy(ReducesForKeras3, TakesShards, tf.distribute.MirroredStrategy):
-    pass
+class _MirroredStrategy(ReducesForKeras3, TakesShards, tf.distribute.MirroredStrategy):
+    """TensorFlow's, for datasets that are sharded already, and for Keras 3."""
 
 
 class Mirrored(InGraph):
@@ -18,5 +18,5 @@ class Mirrored(InGraph):
 
     name = "mirrored"
 
-    def _build(self, devices: list[str]) -> tf.distribute.Strategy:
-        return _Strategy(devices)
+    def build_over(self, devices: list[str]) -> tf.distribute.Strategy:
+        return _MirroredStrategy(devices)

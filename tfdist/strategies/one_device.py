@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from typing import Any
+
 import tensorflow as tf
 
 from tfdist.flags import JobFlags
-from tfdist.strategies.base import DatasetFunction, Job
-from tfdist.strategies.devices import check_one_gpu, use_devices
-from tfdist.strategies.sessions import TakesSessions
+from tfdist.runtime.devices import check_one_gpu, use_devices
+from tfdist.strategies.base import DatasetFunction, Strategy, Topology
 
 
-class OneDevice(TakesSessions, Job):
-    """Training without `tf.distribute`; also what an evaluator is, whatever the job."""
+class OneDevice(Strategy):
+    """Training without `tf.distribute`; the evaluator of any job uses it, too."""
 
     name = "one_device"
 
-    def _set_up(self, options: JobFlags) -> None:
-        if not self.evaluates:  # Its flags are those of the tasks that train.
+    def set_up(self, options: JobFlags) -> None:
+        if not self._is_evaluator:  # Its flags are those of the tasks that train.
             check_one_gpu(
                 options.num_gpus, self.name, "Add --strategy=mirrored to train on all of them."
             )
         use_devices(options.num_gpus)
-        self.strategy = tf.distribute.get_strategy()
+        self.tf_strategy = tf.distribute.get_strategy()
 
-    def _distribute(self, dataset_fn: DatasetFunction, training: bool) -> tf.data.Dataset:
-        return self._remembered(dataset_fn(tf.distribute.InputContext()))
+    @property
+    def topology(self) -> Topology:
+        own = str(self.task)
+        return Topology(own, (own,), is_chief=not self._is_evaluator)
+
+    @property
+    def _is_evaluator(self) -> bool:
+        return self.task.type == "evaluator"
+
+    def scope(self) -> AbstractContextManager[Any]:
+        scope: AbstractContextManager[Any] = self.tf_strategy.scope()
+        return scope
+
+    def wrap_optimizer(self, optimizer: Any) -> Any:
+        return optimizer
+
+    def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
+        return self.cursor.follow(dataset_fn(self.topology.input_context))
+
+    def check(self, model: tf.keras.Model) -> None:
+        """Accepts any model."""

@@ -2,37 +2,55 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist import compat
-from tfdist.strategies import keras3
-from tfdist.strategies.base import Job
+from tfdist.compat import keras as keras_compat
+from tfdist.flags import JobFlags
+from tfdist.strategies.base import Strategy
+from tfdist.strategies.checkpointing import Checkpointing
+from tfdist.upstream import keras3
+from tfdist.upstream.keras3 import Statistics
 
 
-class Replicas(Job):
-    """The part of a `Job` that its subclasses share: what Keras 3 leaves to others."""
+class ReplicaCheckpointing(Checkpointing):
+    """Averages what Keras 3 keeps for each replica, such as moving statistics."""
 
-    def optimizer(self, optimizer: Any) -> Any:
-        if compat.is_keras_3(optimizer):
-            keras3.check_made_in_scope(optimizer, self.strategy, self.name)
-            return keras3.sums_first(optimizer, self._options.gradient_dtype)
+    def __init__(self, statistics: Statistics) -> None:
+        self._statistics = statistics
+
+    def synchronize(self) -> None:
+        self._statistics.average()
+
+
+class Replicas(Strategy):
+    """The part of a `Strategy` that its subclasses share; they implement `build`."""
+
+    def set_up(self, options: JobFlags) -> None:
+        self.tf_strategy = self.build(options)
+        self._statistics = Statistics(self.tf_strategy)
+        self.checkpointing = ReplicaCheckpointing(self._statistics)
+
+    def build(self, options: JobFlags) -> tf.distribute.Strategy:
+        """The `tf.distribute.Strategy` of this task."""
+        raise NotImplementedError
+
+    def scope(self) -> AbstractContextManager[Any]:
+        scope: AbstractContextManager[Any] = self.tf_strategy.scope()
+        return scope
+
+    def wrap_optimizer(self, optimizer: Any) -> Any:
+        if keras_compat.is_keras_3(optimizer):
+            keras3.check_made_in_scope(optimizer, self.tf_strategy, self.name)
+            return keras3.sums_first(optimizer, self.options.gradient_dtype)
         return optimizer
 
     def check(self, model: tf.keras.Model) -> None:
-        super().check(model)
-        if compat.is_keras_3(model):
+        if keras_compat.is_keras_3(model):
             keras3.check(model, self.name)
-            keras3.check_scope(model, self.strategy, self.name)
+            keras3.check_scope(model, self.tf_strategy, self.name)
 
-    def engine_callbacks(self) -> list[tf.keras.callbacks.Callback]:
+    def callbacks(self) -> list[tf.keras.callbacks.Callback]:
         return [self._statistics]
-
-    def make_equal(self) -> None:
-        self._statistics.average()
-
-    @cached_property
-    def _statistics(self) -> keras3.Statistics:
-        return keras3.Statistics(self.strategy)

@@ -1,0 +1,247 @@
+#!/usr/bin/env python
+"""Measures tfdist against hand-written TensorFlow and PyTorch DDP, in one sitting and in turn.
+
+    scripts/benchmarks/benchmark.py --json=results.json --plot=speed.png
+    scripts/benchmarks/benchmark.py --strategies horovod --processes 2 --rounds=2 --steps=4
+
+The same ResNet-20 at the same batch a process, on images of noise held in memory. All jobs of a
+strategy and a number of processes are there at the same time, and train an epoch each in turn, as
+often as there are rounds; a first epoch of each warms up. Figures are medians over the rounds, with
+the least and the greatest; a ratio is that of the epochs of one round, because the speed of a
+machine that others use, too, changes from minute to minute. `apart` are as many trainings as
+processes, a core each, that do not wait for each other. Memory is without that of files, as of
+libraries. On an otherwise idle machine: bytes are those of the loopback.
+PyTorch is measured where it is installed (`pip install torch`). A job that fails is shown and left
+out; the exit code is then 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from scripts.benchmarks import arithmetic  # noqa: E402
+from scripts.benchmarks.jobs import APART, ONEDNN, TORCH_WAYS, WAYS, Job, Size  # noqa: E402
+from scripts.benchmarks.runs import Result, end_on_sigterm, run_in_turn  # noqa: E402
+
+STRATEGIES = ("multi_worker_mirrored", "horovod", "parameter_server")
+ONE_CORE = Job("tfdist", "one_device", 1, cores=1)
+
+#: Of the jobs that have trained in turn.
+Results = dict[Job, Result]
+
+
+def main() -> None:
+    arguments = parse()
+    # A job that waits for its turn, and has been stopped, would stay.
+    end_on_sigterm()
+    size = Size(arguments.batch_size, arguments.steps, arguments.rounds + 1)
+    peak, has_failed = measured_peak(), False
+    print(
+        f"{os.cpu_count()} cores; one multiplies matrices at {peak / 1e9:.0f} GFLOP/s", flush=True
+    )
+    found = []
+    for group in groups(arguments):
+        with tempfile.TemporaryDirectory(prefix="tfdist-benchmark-") as directory:
+            results = run_in_turn({job: job for job in group}, Path(directory), size)
+        has_failed |= len(results) < len(group)
+        print("\n".join(table(results, peak)), end="\n\n", flush=True)
+        found.append(results)
+    if arguments.json:
+        lines = [
+            [{**asdict(job), **asdict(result)} for job, result in results.items()]
+            for results in found
+        ]
+        content = {"machine": machine(peak), "size": asdict(size), "in_turn": lines}
+        Path(arguments.json).write_text(json.dumps(content, indent=2) + "\n")
+    if arguments.plot:
+        plot(found, Path(arguments.plot))
+    sys.exit(1 if has_failed else 0)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
+    parser.add_argument("--processes", nargs="+", type=int, default=[1, 2, 4], metavar="N")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=default_ways())
+    for name, default in (("rounds", 8), ("batch_size", 64), ("steps", 15)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--json", help="where to write every figure")
+    parser.add_argument("--plot", help="where to draw images/s")
+    return parser.parse_args()
+
+
+def default_ways() -> list[str]:
+    has_torch = importlib.util.find_spec("torch") is not None
+    return [way for way in WAYS if way not in TORCH_WAYS or has_torch]
+
+
+def groups(arguments: argparse.Namespace) -> list[list[Job]]:
+    """The jobs that train in turn, those to compare in the same group."""
+    found = []
+    for processes in arguments.processes:
+        for strategy in arguments.strategies if processes > 1 else ["one_device"]:
+            jobs = [ONE_CORE] if "tfdist" in arguments.ways else []
+            if jobs and processes > 1:
+                jobs.append(Job("tfdist", APART, processes))
+            for way in arguments.ways:
+                jobs.append(Job(way, "ddp" if way in TORCH_WAYS else strategy, processes))
+            found.append(jobs)
+    return found
+
+
+def table(results: Results, peak: float) -> list[str]:
+    """Markdown, a row for each job."""
+    header = (
+        "job",
+        "images/s (least to greatest)",
+        "tfdist / it",
+        "efficiency",
+        "of peak",
+        "bytes / least",
+        "memory, MB",
+        "to first step, s",
+        "to exit, s",
+    )
+    lines = [" | ".join(header), " | ".join(["---"] * len(header))]
+    for job, result in results.items():
+        achieved = result.median * arithmetic.flops_per_image()
+        cells = [
+            str(job),
+            spread(result.images_per_second, ".1f"),
+            against_tfdist(job, results),
+            efficiency(job, results),
+            f"{achieved / (peak * cores_of(job)):.2f}",
+            bytes_over_least(job, result),
+            f"{result.peak_memory / 1e6:.0f}",
+            f"{result.seconds_to_first_step:.1f}",
+            f"{result.seconds_to_exit:.1f}",
+        ]
+        lines.append(" | ".join(cells))
+    return [f"| {line} |" for line in lines]
+
+
+def spread(values: Sequence[float], form: str) -> str:
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+
+
+def cores_of(job: Job) -> int:
+    """The cores that it can keep busy: each process by hand may take all of them."""
+    return job.cores or len(os.sched_getaffinity(0))
+
+
+def against_tfdist(job: Job, results: Results) -> str:
+    """The rates of tfdist over those of another way."""
+    by_tfdist = [
+        result
+        for other, result in results.items()
+        if other.way == "tfdist" and other.strategy != APART and not other.cores
+    ]
+    if job.way == "tfdist" or not by_tfdist:
+        return ""
+    return spread(by_tfdist[0].ratios(results[job]), ".2f")
+
+
+def efficiency(job: Job, results: Results) -> str:
+    """The rates over those of one process with one core, for each core that the job can use."""
+    if job.way != "tfdist" or ONE_CORE not in results:
+        return ""
+    cores = min(job.processes, cores_of(job)) if job.strategy != "one_device" else cores_of(job)
+    return spread([ratio / cores for ratio in results[job].ratios(results[ONE_CORE])], ".2f")
+
+
+def bytes_over_least(job: Job, result: Result) -> str:
+    if job.processes == 1 or job.strategy == APART:
+        return ""
+    kind = "parameter_server" if job.strategy == "parameter_server" else "ring"
+    least = arithmetic.least_bytes_per_step(kind, job.processes)
+    return f"{result.bytes_per_step / least:.2f}"
+
+
+def measured_peak() -> float:
+    """FLOP/s of multiplying matrices on one core, with oneDNN."""
+    core = str(min(os.sched_getaffinity(0)))
+    printed = subprocess.run(
+        ["taskset", "-c", core, sys.executable, "-m", "scripts.benchmarks.arithmetic"],
+        env={**os.environ, ONEDNN: "1", "PYTHONPATH": str(ROOT)},
+        check=True,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    return float(printed.stdout)
+
+
+def machine(peak: float) -> dict[str, object]:
+    """What the figures are of."""
+    models = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    packages = ("tensorflow", "keras", "horovod", "torch")
+    return {
+        "cpu": models[0] if models else "unknown",
+        "cores": len(os.sched_getaffinity(0)),
+        "peak_flops_of_a_core": peak,
+        "versions": {name: version(name) for name in packages if importlib.util.find_spec(name)},
+    }
+
+
+def plot(found: Sequence[Results], path: Path) -> None:
+    """Draws a group of bars for the jobs that have trained in turn, a colour for each way."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    bars = list(dict.fromkeys(bar_of(job) for results in found for job in results))
+    width = 0.9 / len(bars)
+    figure, axes = plt.subplots(figsize=(4 + 2 * len(found), 5))
+    for place, bar in enumerate(bars):
+        drawn = [
+            (group + place * width, result)
+            for group, results in enumerate(found)
+            for job, result in results.items()
+            if bar_of(job) == bar
+        ]
+        medians = [result.median for _, result in drawn]
+        below = [result.median - min(result.images_per_second) for _, result in drawn]
+        above = [max(result.images_per_second) - result.median for _, result in drawn]
+        axes.bar([x for x, _ in drawn], medians, width, yerr=[below, above], capsize=2, label=bar)
+    axes.set_xticks(
+        [group + (len(bars) - 1) * width / 2 for group in range(len(found))],
+        [f"{strategy} x {processes}" for strategy, processes in map(compared, found)],
+    )
+    axes.set_ylabel("images/s, median and range")
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def bar_of(job: Job) -> str:
+    """What the legend calls it."""
+    if job.cores:
+        return "tfdist, one core"
+    return f"{job.way}, {APART}" if job.strategy == APART else job.way
+
+
+def compared(results: Results) -> tuple[str, int]:
+    """The strategy that a group is about, or what it has in its place, and its processes."""
+    *_, last = results
+    strategies = [job.strategy for job in results if not job.cores and job.strategy != APART]
+    return next((name for name in strategies if name != "ddp"), last.strategy), last.processes
+
+
+if __name__ == "__main__":
+    main()

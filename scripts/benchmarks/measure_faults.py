@@ -1,0 +1,273 @@
+#!/usr/bin/env python
+"""Injects each fault into a real job under `tfdist run`; prints what it costs as a Markdown table.
+
+    scripts/benchmarks/measure_faults.py
+    scripts/benchmarks/measure_faults.py --strategy=horovod --fault='kill -9' --fault=SIGTERM
+
+The training is measured_training.py, with a checkpoint every 10 steps. Each fault comes just before
+one of them, when nearly as many steps are lost as can be. From the fault it takes so long until
+
+- a line of output has named it ("detected"),
+- no process of the job is left ("all ended"),
+- the first step is done that began after it ("next step"); where the same command has to be given
+  again, from that moment.
+
+Ends with 1 when something is not seen within a deadline; the output of that job is shown then.
+"""
+
+import argparse
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+TRAINING = ROOT / "scripts" / "benchmarks" / "measured_training.py"
+DEADLINE = 120.0  # seconds from a job's start for all that is to be seen of it
+SAVE_STEPS = 10
+FAULT_STEP = 5 * SAVE_STEPS - 2
+PREEMPTED = 75
+TASKS = {
+    "multi_worker_mirrored": ["--workers=2"],
+    "horovod": ["--workers=2"],
+    "parameter_server": ["--ps=1", "--workers=2", "--chief", "--evaluator"],
+}
+
+
+class NotSeen(Exception):
+    """What should have happened, and did not in time."""
+
+
+class Fault(NamedTuple):
+    """What is done, and what is to be seen of it."""
+
+    name: str
+    target: str  # a task, or `launcher`
+    number: signal.Signals | None  # None for an exception
+    line: str | None  # a pattern of the line that names it
+    then: str  # the job `goes on`, `restarts` or `ends`; or `again`: the same command goes on
+    code: int = 0  # with which the launcher ends
+    seconds: float = 0.0  # after which a stopped task is let go on; 0 for never
+    flags: tuple[str, ...] = ()  # of the training
+
+
+def faults(strategy: str) -> Iterator[Fault]:
+    """Those of a strategy, in the order of the table."""
+    kill, stop, term = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM
+    uses_ps = strategy == "parameter_server"
+    alone = ("worker:1", "evaluator:0") if uses_ps else ()
+    for task in (*(("chief:0", "ps:0") if uses_ps else ("worker:0", "worker:1")), *alone):
+        line = f"^tfdist: {task} was killed by signal 9"
+        yield Fault("kill -9", task, kill, line, "goes on" if task in alone else "restarts")
+    yield Fault("stopped for 2 s", "worker:1", stop, None, "goes on", seconds=2.0)
+    flag = "--heartbeat_timeout=5"
+    for task in ("worker:1", *(("ps:0", "chief:0") if uses_ps else ())):
+        name = f"stopped, {flag}"
+        yield Fault(name, task, stop, "was lost", "restarts", flags=(flag,))
+    if not uses_ps:
+        yield Fault("exception", "worker:1", None, "^tfdist: worker:1 failed", "ends", code=1)
+    for target in ("chief:0" if uses_ps else "worker:1", "launcher"):
+        yield Fault("SIGTERM", target, term, "SIGTERM: saving and leaving", "again", PREEMPTED)
+    yield Fault("kill -9", "launcher", kill, None, "again", -kill)
+
+
+class Step(NamedTuple):
+    """A line of measured_training.py: an update, or where the training begins or goes on."""
+
+    time: float
+    is_start: bool
+    updates: int
+
+
+class Job:
+    """A job under `tfdist run`; nothing of it is left after `close`."""
+
+    def __init__(self, directory: Path, strategy: str, fault: Fault) -> None:
+        restarts = int(fault.then in ("goes on", "restarts"))
+        command = [sys.executable, "-m", "tfdist", "run", f"--strategy={strategy}"]
+        command += [*TASKS[strategy], f"--max_restarts={restarts}", str(TRAINING), *fault.flags]
+        self.started = time.monotonic()
+        self._directory = directory
+        self._launcher = subprocess.Popen(
+            [*command, f"--directory={directory}", f"--save_steps={SAVE_STEPS}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            errors="replace",
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        self._tasks: set[psutil.Process] = set()
+        self._lines: list[tuple[float, str]] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def close(self) -> None:
+        self._find_tasks()
+        self._launcher.kill()
+        for task in self._tasks:
+            with suppress(psutil.NoSuchProcess):
+                task.kill()
+        self._launcher.wait()
+        psutil.wait_procs(self._tasks)
+        self._reader.join()
+
+    def wait(self, what: str, look: Callable[[], Any]) -> Any:
+        """What `look` gives, as soon as it is not None."""
+        has_ended = False
+        while (found := look()) is None:
+            if has_ended or time.monotonic() > self.started + DEADLINE:
+                print("".join(line for _, line in self._lines), file=sys.stderr)
+                raise NotSeen(what)
+            has_ended = self.code() is not None
+            time.sleep(0.005)
+        return found
+
+    def strike(self, fault: Fault) -> float:
+        """Does it; gives the time."""
+        self._find_tasks()
+        struck = time.monotonic()
+        if fault.number is None:
+            (self._directory / "fail").touch()
+        elif fault.target == "launcher":
+            self._launcher.send_signal(fault.number)
+        else:
+            number = int((self._directory / f"{fault.target}.pid").read_text())
+            task = next(task for task in self._tasks if task.pid == number)
+            task.send_signal(fault.number)
+            if fault.seconds:
+                time.sleep(fault.seconds)
+                task.resume()
+        return struck
+
+    def steps(self) -> list[Step]:
+        path = self._directory / "steps"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        fields = [line.split() for line in lines if line.endswith("\n")]
+        return [Step(float(when), word == "start", int(count)) for when, word, count in fields]
+
+    def reaches(self, updates: int) -> bool | None:
+        return any(step.updates >= updates for step in self.steps()[-1:]) or None
+
+    def line(self, pattern: str, since: float) -> float | None:
+        """When the first line was printed that matches."""
+        found = [when for when, line in list(self._lines) if re.search(pattern, line)]
+        return next((when for when in found if when > since), None)
+
+    def next_step(self, since: float, then: str) -> tuple[float, int] | None:
+        """When it was done, and how many steps were lost."""
+        before = [step for step in self.steps() if step.time <= since]
+        after = self.steps()[len(before) :]
+        if then == "goes on":
+            # The first may have begun before the fault.
+            return (after[1].time, 0) if len(after) > 1 else None
+        while after and not after[0].is_start:
+            before.append(after.pop(0))
+        return (after[1].time, before[-1].updates - after[0].updates) if len(after) > 1 else None
+
+    def code(self) -> int | None:
+        """The launcher's exit code, when nothing of the job is left."""
+        code = self._launcher.poll()
+        return None if self._reader.is_alive() or any(map(_is_alive, self._tasks)) else code
+
+    def _find_tasks(self) -> None:
+        with suppress(psutil.NoSuchProcess):
+            self._tasks.update(psutil.Process(self._launcher.pid).children(recursive=True))
+
+    def _read(self) -> None:
+        assert self._launcher.stdout is not None
+        for line in self._launcher.stdout:
+            self._lines.append((time.monotonic(), line))
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def measure(directory: Path, strategy: str, fault: Fault) -> tuple[float | None, ...]:
+    """The table's four numbers for one job; None for what is not to be seen of the fault."""
+    detected = ended = next_step = lost = None
+    with closing(Job(directory, strategy, fault)) as job:
+        job.wait(f"step {FAULT_STEP}", lambda: job.reaches(FAULT_STEP))
+        struck = job.strike(fault)
+        if line := fault.line:
+            detected = job.wait(f"the line {line!r}", lambda: job.line(line, struck)) - struck
+        if fault.then in ("goes on", "restarts"):
+            done, lost = job.wait("the next step", lambda: job.next_step(struck, fault.then))
+            next_step = done - struck
+        else:
+            code = job.wait("the end", job.code)
+            ended = time.monotonic() - struck
+            if code != fault.code:
+                raise NotSeen(f"exit code {fault.code} (it is {code})")
+        if fault.then == "goes on":
+            updates = job.steps()[-1].updates + 3 * SAVE_STEPS
+            job.wait("later steps", lambda: job.reaches(updates))
+            if fault.seconds and job.line("restart|was lost", struck):
+                raise NotSeen("that the job goes on undisturbed")
+    if fault.then == "again":
+        with closing(Job(directory, strategy, fault)) as job:
+            done, lost = job.wait("the next step", lambda: job.next_step(job.started, fault.then))
+            next_step = done - job.started
+    return detected, ended, next_step, lost
+
+
+def cells(strategy: str, fault: Fault, repeat: int) -> Iterator[str]:
+    """The medians, for the table."""
+    measured = []
+    for _ in range(repeat):
+        with tempfile.TemporaryDirectory(prefix="tfdist-faults-") as directory:
+            measured.append(measure(Path(directory), strategy, fault))
+    for form, values in zip(
+        ("{:.2f} s",) * 3 + ("{:g}",), zip(*measured, strict=True), strict=True
+    ):
+        known = [value for value in values if value is not None]
+        yield form.format(statistics.median(known)) if known else ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name in ("strategy", "fault"):
+        text = "a pattern of those to measure; may be repeated"
+        parser.add_argument(f"--{name}", action="append", metavar="PATTERN", help=text)
+    parser.add_argument("--repeat", type=int, default=1, metavar="TIMES", help="for medians")
+    options = parser.parse_args(arguments)
+    # So that the job under way ends with this process.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    print("| fault | strategy | detected | all ended | next step | steps lost |")
+    print("| --- | --- | --- | --- | --- | --- |", flush=True)
+    missed = 0
+    for strategy in filter(partial(matches, options.strategy), TASKS):
+        for fault in faults(strategy):
+            name = f"{fault.name}: {fault.target}"
+            if not matches(options.fault, name):
+                continue
+            try:
+                found = [*cells(strategy, fault, options.repeat)]
+            except NotSeen as error:
+                missed += 1
+                found = [f"not seen: {error}", "", "", ""]
+            print("|", " | ".join([name, f"`{strategy}`", *found]), "|", flush=True)
+    return 1 if missed else 0
+
+
+def matches(patterns: Sequence[str] | None, text: str) -> bool:
+    return patterns is None or any(re.search(pattern, text) for pattern in patterns)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+#!/usr/bin/env python
+"""Measures how soon a job of this machine trains, and how soon it has ended.
+
+    scripts/benchmarks/measure_start.py
+    scripts/benchmarks/measure_start.py --tasks 1 2 --rounds=1
+
+ResNet-20 under multi_worker_mirrored (one task: one_device), from the command to the end of the
+first step, and from the last step until the command has ended; beside it the same by hand, where
+each process imports TensorFlow, builds the model and traces its step for itself, and one process by
+hand, whose time is that of one import, build and trace. Then `tfdist --help`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from scripts.benchmarks import runs  # noqa: E402
+from scripts.benchmarks.jobs import Job, Size  # noqa: E402
+
+STRATEGY = "multi_worker_mirrored"
+# Two steps an epoch and two epochs: what is measured comes before and after them.
+SIZE = Size(batch_size=8, steps=2, epochs=2)
+WAYS = ("plain_with_onednn", "tfdist")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tasks", nargs="+", type=int, default=[1, 2, 4, 8, 16], metavar="N")
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    header = ("tasks", "by hand, to first step, s", "tfdist", "tfdist / by hand", "tfdist / one")
+    print(f"| {' | '.join(header)} | tfdist, to exit, s |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    one = statistics.median(
+        run("plain_with_onednn", 1).seconds_to_first_step for _ in range(arguments.rounds)
+    )
+    for tasks in arguments.tasks:
+        found: dict[str, list[runs.Result]] = {way: [] for way in WAYS}
+        for _ in range(arguments.rounds):
+            for way in WAYS:
+                found[way].append(run(way, tasks))
+        by_hand, tfdist = (
+            statistics.median(result.seconds_to_first_step for result in found[way]) for way in WAYS
+        )
+        end = statistics.median(result.seconds_to_exit for result in found["tfdist"])
+        ratios = f"{tfdist / by_hand:.2f} | {tfdist / one:.2f}"
+        print(f"| {tasks} | {by_hand:.1f} | {tfdist:.1f} | {ratios} | {end:.1f} |", flush=True)
+    print(f"tfdist --help: {statistics.median(help_seconds() for _ in range(9)):.2f} s")
+
+
+def run(way: str, tasks: int) -> runs.Result:
+    strategy = STRATEGY if tasks > 1 else "one_device"
+    with tempfile.TemporaryDirectory(prefix="tfdist-start-") as directory:
+        return runs.run(Job(way, strategy, tasks), Path(directory), SIZE)
+
+
+def help_seconds() -> float:
+    begin = time.perf_counter()
+    command = [sys.executable, "-m", "tfdist", "--help"]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - begin
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""Keras without any distribution, as TensorFlow's documentation has it."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+from absl import app
+
+from scripts.benchmarks.training import FLAGS, MarksCallback, compiled, images
+
+
+def main(_: list[str]) -> None:
+    dataset = images(FLAGS.steps * FLAGS.batch_size).cache().shuffle(1000).batch(FLAGS.batch_size)
+    compiled(tf.keras.optimizers.SGD(0.1, momentum=0.9)).fit(
+        dataset.prefetch(tf.data.AUTOTUNE),
+        epochs=FLAGS.epochs,
+        callbacks=[MarksCallback()],
+        verbose=2,
+    )
+
+
+if __name__ == "__main__":
+    app.run(main)

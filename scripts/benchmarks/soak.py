@@ -1,0 +1,190 @@
+#!/usr/bin/env python
+"""Disturbs one job after the other with random faults; each must end with the right weights.
+
+    scripts/benchmarks/soak.py --seconds=1800 --every=60 --epochs=100
+    scripts/benchmarks/soak.py --seconds=120 --every=10 --strategy=horovod --seed=7
+
+A job runs under `tfdist run --max_restarts`. A fault is: kill -9 of a task, SIGTERM to a task, a
+task stopped for two seconds, the newest checkpoint cut in half before a kill; it comes at a random
+time within each `--every` seconds, or within each half of what the job without faults took where
+that is shorter. For each a line says how long it took until the next checkpoint.
+Ends with 1 when a job ends with another code than 0, or with other weights than the job without
+faults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tfdist.launch.forkserver import NAME  # noqa: E402
+
+PROGRAM = ROOT / "tests" / "support" / "program.py"
+TRAINING = ["--shuffle", "--examples=2001", "--batch_size=2", "--save_steps=100"]
+FAULTS = ("kill", "terminate", "stop", "damage")
+
+
+class Job:
+    """A running job.
+
+    Args:
+      directory: where it writes.
+      strategy: its strategy, with two workers.
+      epochs: how many it trains.
+    """
+
+    def __init__(self, directory: Path, strategy: str, epochs: int) -> None:
+        self.directory = directory
+        command = [sys.executable, "-m", "tfdist", "run", f"--strategy={strategy}"]
+        command += ["--workers=2", "--max_restarts=100", "--restart_delay=0", str(PROGRAM)]
+        command += [
+            *TRAINING,
+            f"--epochs={epochs}",
+            f"--output_dir={directory}",
+            f"--result_dir={directory / 'result'}",
+        ]
+        directory.mkdir()
+        with (directory / "log").open("w") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )
+
+    def newest(self) -> int:
+        """The number of the newest checkpoint, 0 for none."""
+        saved = (self.directory / "checkpoints").glob("ckpt-*.index")
+        return max((int(path.stem.rpartition("-")[2]) for path in saved), default=0)
+
+    def weights(self) -> np.ndarray:
+        """The weights with which it has ended."""
+        with np.load(self.directory / "result" / "worker-0.npz") as found:
+            return np.array(found["weights"])
+
+    def wait_for_checkpoint(self, after: int) -> float | None:
+        """Seconds until there is one of a greater number; None when the job has ended before."""
+        started = time.monotonic()
+        while self.newest() <= after:
+            if self.process.poll() is not None:
+                return None
+            time.sleep(0.05)
+        return time.monotonic() - started
+
+    def runs_for(self, seconds: float) -> bool:
+        """Whether it still runs after so many seconds; returns as soon as it does not."""
+        try:
+            self.process.wait(max(0.0, seconds))
+        except subprocess.TimeoutExpired:
+            return True
+        return False
+
+    def disturb(self, fault: str, chance: random.Random) -> str | None:
+        """Does it to one of the tasks; gives its number, None where there is none just now."""
+        children = psutil.Process(self.process.pid).children()
+        tasks = sorted(
+            (child for child in children if child.name() != NAME), key=lambda task: task.pid
+        )
+        if not tasks:
+            return None
+        number = chance.randrange(len(tasks))
+        task = tasks[number]
+        if fault == "terminate":
+            task.send_signal(signal.SIGTERM)
+        elif fault == "stop":
+            task.suspend()
+            time.sleep(2.0)
+            task.resume()
+        else:
+            saved = len(list((self.directory / "checkpoints").glob("ckpt-*.index")))
+            # The only one that there is cannot be damaged without loss.
+            if fault == "damage" and saved > 1:
+                path = self.directory / "checkpoints" / f"ckpt-{self.newest()}.data-00000-of-00001"
+                os.truncate(path, path.stat().st_size // 2)
+            task.kill()
+        return str(number)
+
+
+def run(job: Job, faults: int, deadline: float, every: float, chance: random.Random) -> int:
+    """Disturbs `job` until it ends, or until `deadline` (`time.monotonic`) and then lets it end.
+
+    Without a fault so far it waits for one beyond `deadline`: a job may take as long to start.
+
+    Returns how many faults there were, with the `faults` before it.
+    """
+    if job.wait_for_checkpoint(after=0) is None:
+        return faults
+    while True:
+        due = time.monotonic() + every
+        pause = chance.uniform(0.0, every)
+        if not job.runs_for(min(pause, deadline - time.monotonic()) if faults else pause):
+            return faults
+        if faults and time.monotonic() >= deadline:
+            return faults
+        fault, before = chance.choice(FAULTS), job.newest()
+        try:
+            task = job.disturb(fault, chance)
+        except psutil.NoSuchProcess:
+            continue
+        if task is None:
+            continue
+        seconds = job.wait_for_checkpoint(before)
+        after = "the job ended" if seconds is None else f"next checkpoint after {seconds:.1f} s"
+        print(f"{fault} task {task} at checkpoint {before}: {after}", flush=True)
+        faults += 1
+        job.runs_for(due - time.monotonic())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--seconds", type=float, default=1800.0)
+    parser.add_argument("--every", type=float, default=60.0)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--strategy", default="multi_worker_mirrored")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    chance = random.Random(options.seed)
+    with tempfile.TemporaryDirectory(prefix="tfdist-soak-") as directory:
+        undisturbed = Job(Path(directory, "undisturbed"), options.strategy, options.epochs)
+        undisturbed.wait_for_checkpoint(after=0)
+        first_saved = time.monotonic()
+        if undisturbed.process.wait():
+            print((undisturbed.directory / "log").read_text())
+            return 1
+        # The end takes its time, too, so that this is never nothing.
+        every = min(options.every, (time.monotonic() - first_saved) / 2)
+        expected = undisturbed.weights()
+        deadline = time.monotonic() + options.seconds
+        jobs = faults = 0
+        while not faults or time.monotonic() < deadline:
+            job = Job(Path(directory, f"job-{jobs}"), options.strategy, options.epochs)
+            faults = run(job, faults, deadline, every, chance)
+            code = job.process.wait()
+            if code or not np.array_equal(job.weights(), expected):
+                print((job.directory / "log").read_text())
+                print(f"job {jobs} ended with code {code}, and not with the right weights")
+                return 1
+            jobs += 1
+        print(
+            f"{faults} faults in {jobs} jobs, all of which ended with the weights of the one "
+            "without faults, bit for bit"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

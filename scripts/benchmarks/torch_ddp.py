@@ -1,0 +1,86 @@
+"""The same training by PyTorch's DistributedDataParallel under `torchrun`, over gloo."""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+
+from scripts.benchmarks.marks import Marks
+
+
+class Block(nn.Module):
+    """Two convolutions and a parameter-free shortcut (He et al. 2015, option A)."""
+
+    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.missing = channels - channels_in
+        self.stride = stride
+        self.layers = nn.Sequential(
+            nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layers(x)
+        if self.stride > 1:
+            x = functional.avg_pool2d(x, self.stride)
+        if self.missing:
+            x = functional.pad(x, [0, 0, 0, 0, self.missing // 2, self.missing - self.missing // 2])
+        return functional.relu(x + y)
+
+
+def resnet20() -> nn.Module:
+    blocks = [
+        Block(channels_in if not block else channels, channels, 2 if stage and not block else 1)
+        for stage, (channels_in, channels) in enumerate([(16, 16), (16, 32), (32, 64)])
+        for block in range(3)
+    ]
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1, bias=False),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        *blocks,
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, 10),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name, default in (("batch_size", 64), ("steps", 20), ("epochs", 4)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--channels_last", action="store_true")
+    arguments = parser.parse_args()
+    order_in_memory = torch.channels_last if arguments.channels_last else torch.contiguous_format
+    dist.init_process_group("gloo")
+    model = nn.parallel.DistributedDataParallel(resnet20().to(memory_format=order_in_memory))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    count = arguments.steps * arguments.batch_size
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    pixels = torch.randint(0, 256, [count, 3, 32, 32], generator=generator).float()
+    images = (pixels / 128 - 1).to(memory_format=order_in_memory)
+    labels = torch.randint(0, 10, [count], generator=generator)
+    marks = Marks(writes=dist.get_rank() == 0)
+    for _ in range(arguments.epochs):
+        order = torch.randperm(count)
+        marks.epoch_begins()
+        for indices in order.split(arguments.batch_size):
+            optimizer.zero_grad()
+            functional.cross_entropy(model(images[indices]), labels[indices]).backward()
+            optimizer.step()
+            marks.step_ends()
+        marks.epoch_ends()
+    marks.write()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

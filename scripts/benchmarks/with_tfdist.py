@@ -1,0 +1,52 @@
+"""The same training by tfdist: one script for every strategy."""
+
+from __future__ import annotations
+
+import tfdist  # isort: skip  (before TensorFlow: it sets what TensorFlow reads at its import)
+
+import tensorflow as tf
+from absl import app, flags
+
+from scripts.benchmarks import profiles
+from scripts.benchmarks.training import FLAGS, MarksCallback, compiled, images
+
+tfdist.define_flags()
+flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
+flags.DEFINE_bool("repeat", False, "Data without an end, and epochs by their number of steps.")
+flags.DEFINE_string("profile_dir", None, "Where every task writes the profile of an epoch.")
+
+
+@tfdist.exit_on_usage_error()
+def main(_: list[str]) -> None:
+    job = tfdist.init()
+    if FLAGS.profile_dir:
+        profiles.follow(FLAGS.profile_dir, str(job.task))
+    if job.serves:
+        return job.serve()
+
+    def train_input(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        shards = context.num_input_pipelines
+        dataset = images(FLAGS.steps * FLAGS.batch_size * shards)
+        dataset = dataset.shard(shards, context.input_pipeline_id).cache().shuffle(1000)
+        if FLAGS.repeat:
+            dataset = dataset.repeat()
+        return dataset.batch(FLAGS.batch_size).prefetch(2)
+
+    examples = FLAGS.steps * FLAGS.batch_size * job.num_input_pipelines
+    with job.scope():
+        model = compiled(job.optimizer(tf.keras.optimizers.SGD(0.1, momentum=0.9)))
+    model.fit(
+        job.dataset(train_input),
+        epochs=FLAGS.epochs,
+        steps_per_epoch=job.steps_per_epoch(examples, FLAGS.batch_size) if FLAGS.repeat else None,
+        callbacks=[
+            MarksCallback(writes=job.is_chief),
+            *([profiles.Epoch(FLAGS.profile_dir, 2)] if FLAGS.profile_dir and job.is_chief else []),
+            *job.callbacks(FLAGS.output_dir, batch_size=job.global_batch_size(FLAGS.batch_size)),
+        ],
+        verbose=job.verbose,
+    )
+
+
+if __name__ == "__main__":
+    app.run(main, flags_parser=tfdist.parse_flags)

@@ -1,0 +1,158 @@
+"""Tasks that meet, and the parts of others that a test plays."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tfdist.cluster import Cluster, Task, host_and_port
+from tfdist.coordination.startup import Outcome, Party, meet, protocol
+from tfdist.coordination.startup.protocol import Hello, decode, encode
+
+CHIEF, W0, W1, W2, PS = (
+    Task("chief", 0),
+    Task("worker", 0),
+    Task("worker", 1),
+    Task("worker", 2),
+    Task("ps", 0),
+)
+A, B, C = "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"
+TOLD = Cluster(worker=(A, B, C))
+# What a server of HTTP/2, such as TensorFlow's, says first.
+SETTINGS = bytes.fromhex("000018040000000000000400400000000500400000")
+
+
+def workers(ports: Sequence[int]) -> Cluster:
+    return Cluster(worker=tuple(f"127.0.0.1:{port}" for port in ports))
+
+
+def party(cluster: Cluster, task: Task, **changes: Any) -> Party:
+    defaults = {"strategy": "multi_worker_mirrored", "timeout": 20.0, "versions": {"python": "3"}}
+    return Party(cluster=cluster, task=task, **{**defaults, **changes})
+
+
+class Meetings:
+    """Tasks that meet at the same time, each in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.lines: dict[Task, list[str]] = {}
+        self._results: list[Outcome | BaseException | None] = []
+        self._threads: list[threading.Thread] = []
+
+    def start(self, one: Party, clock: Callable[[], float] = time.time) -> None:
+        place = len(self._results)
+        self._results.append(None)
+        lines = self.lines.setdefault(one.task, [])
+
+        def run() -> None:
+            try:
+                self._results[place] = meet(one, say=lines.append, clock=clock)
+            except BaseException as error:
+                self._results[place] = error
+
+        thread = threading.Thread(target=run, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def outcomes(self) -> list[Outcome]:
+        """How each of them ended, in the order of their starts."""
+        for thread in self._threads:
+            thread.join(timeout=45)
+            assert not thread.is_alive(), "a meeting should end"
+        found = []
+        for result in self._results:
+            assert isinstance(result, Outcome), repr(result)
+            found.append(result)
+        return found
+
+
+def met(*parties: Party) -> list[Outcome]:
+    meetings = Meetings()
+    for one in parties:
+        meetings.start(one)
+    return meetings.outcomes()
+
+
+def hello(cluster: Cluster, task: Task, **changes: Any) -> Hello:
+    """What a task of `party` says of itself."""
+    defaults: dict[str, Any] = {
+        "token": "e3b0c44298fc1c14",
+        "purpose": "training",
+        "incarnation": f"some {task}",
+        "host": f"host-of-{task.type}-{task.index}",
+        "pid": 7,
+        "strategy": "multi_worker_mirrored",
+        "versions": {"python": "3"},
+        "clock": time.time(),
+    }
+    return Hello(cluster=cluster, task=task, **{**defaults, **changes})
+
+
+class Visitor:
+    """A connection of a task whose part the test plays."""
+
+    def __init__(self, cluster: Cluster, to: Task, said: Hello | None = None) -> None:
+        self.socket = dial(cluster.address(to))
+        self.file = self.socket.makefile("rb")
+        if said is not None:
+            self.send(said)
+            answer = self.receive()
+            assert isinstance(answer, Hello)
+            self.answer = answer
+
+    def send(self, message: protocol.Message) -> None:
+        self.socket.sendall(encode(message))
+
+    def receive(self) -> protocol.Message | None:
+        return decode(self.file.readline())
+
+    def close(self) -> None:
+        self.file.close()
+        self.socket.close()
+
+
+def dial(address: str) -> socket.socket:
+    """A connection to an address where something will listen soon."""
+    until = time.monotonic() + 10
+    while True:
+        try:
+            return socket.create_connection(host_and_port(address), timeout=15)
+        except OSError:
+            assert time.monotonic() < until, f"nothing listens at {address}"
+            time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def server(address: str, answer: Callable[[socket.socket], None]) -> Iterator[None]:
+    """Something that listens at an address and treats each connection as it likes."""
+    with socket.create_server(host_and_port(address)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    threading.Thread(target=handle, args=[connection], daemon=True).start()
+
+        def handle(connection: socket.socket) -> None:
+            with connection, contextlib.suppress(OSError):
+                answer(connection)
+
+        threading.Thread(target=serve, daemon=True).start()
+        try:
+            yield
+        finally:
+            # A close alone would not wake the thread that accepts.
+            listener.shutdown(socket.SHUT_RDWR)
+
+
+def says(data: bytes) -> Callable[[socket.socket], None]:
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(data)
+        while connection.recv(4096):
+            pass
+
+    return answer

@@ -1,0 +1,400 @@
+"""Checkpoints, the model at the end and the mark: whole, or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.conftest import TinyTraining, file_size_limit
+from tfdist.checkpoints import checkpointer as checkpoints
+from tfdist.checkpoints import export
+from tfdist.checkpoints import files as checkpoint_files
+from tfdist.checkpoints.checkpointer import Checkpointer, Position
+from tfdist.checkpoints.output_directory import OutputDirectory
+from tfdist.errors import OutputError
+
+
+def state(model: tf.keras.Model) -> list[np.ndarray]:
+    """Weights, and the optimizer's steps and slots."""
+    return [variable.numpy() for variable in (*model.variables, *model.optimizer.variables)]
+
+
+def assert_equal(one: list[np.ndarray], other: list[np.ndarray]) -> None:
+    assert len(one) == len(other)
+    for left, right in zip(one, other, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def trained(tiny: TinyTraining, seed: int = 1) -> tf.keras.Model:
+    model = tiny.model(seed)
+    model.fit(tiny.train_input(tf.distribute.InputContext()), epochs=1, verbose=0)
+    return model
+
+
+def test_a_checkpoint_restores_weights_slots_steps_and_epoch(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    model = trained(tiny)
+    saved = state(model)
+    assert int(model.optimizer.iterations) == tiny.steps
+    Checkpointer(model, tmp_path, writes=True).save(Position(3), number=3)
+
+    fresh = tiny.model(seed=2)
+    checkpoints.build(fresh, None)
+    assert len(state(fresh)) == len(saved)
+    assert any(not np.array_equal(*pair) for pair in zip(state(fresh), saved, strict=True))
+
+    assert Checkpointer(fresh, tmp_path, writes=True).restore() == 3
+    assert_equal(state(fresh), saved)
+
+
+def test_restoring_where_there_is_no_checkpoint_changes_nothing(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    model = trained(tiny)
+    before = state(model)
+
+    assert Checkpointer(model, tmp_path / "none", writes=True).restore() == 0
+    assert_equal(state(model), before)
+
+
+@pytest.mark.parametrize(
+    ("saved", "position"),
+    [
+        ('{"epoch": 2}', Position(2)),
+        ('{"epoch": 1, "steps": [3, 3], "replicas": 2}', Position(1, (3, 3), 2)),
+    ],
+)
+def test_positions_of_older_checkpoints_are_read(saved: str, position: Position) -> None:
+    progress = checkpoints._Progress()
+    progress.deserialize(saved.encode())
+    assert progress.position == position
+
+
+def test_a_task_that_does_not_write_restores_what_the_chief_wrote(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    model = trained(tiny)
+    Checkpointer(model, tmp_path / "checkpoints", writes=True).save(Position(2), number=2)
+    fresh = tiny.model(seed=2)
+    checkpoints.build(fresh, None)
+    reader = Checkpointer(fresh, tmp_path / "checkpoints", writes=False)
+
+    assert reader.restore() == 2
+    assert_equal(state(fresh), state(model))
+
+
+def test_only_the_newest_checkpoints_are_kept_also_after_a_restart(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    model = trained(tiny)
+    for epochs in ((1, 2, 3), (4, 5)):
+        checkpointer = Checkpointer(model, tmp_path, writes=True, keep=2)
+        checkpointer.restore()
+        for epoch in epochs:
+            checkpointer.save(Position(epoch), number=epoch)
+
+    assert sorted(files(tmp_path)) == [
+        "checkpoint",
+        "ckpt-4.data-00000-of-00001",
+        "ckpt-4.index",
+        "ckpt-5.data-00000-of-00001",
+        "ckpt-5.index",
+    ]
+
+
+def test_every_checkpoint_can_be_restored_by_its_path(tiny: TinyTraining, tmp_path: Path) -> None:
+    model = tiny.model()
+    checkpointer = Checkpointer(model, tmp_path, writes=True)
+    for epoch in (1, 2):
+        model.layers[-1].bias.assign([epoch] * 3)
+        checkpointer.save(Position(epoch), number=epoch)
+
+    assert checkpointer.restore(str(tmp_path / "ckpt-1")) == 1
+    assert model.layers[-1].bias.numpy().tolist() == [1, 1, 1]
+    assert checkpointer.restore() == 2
+    assert model.layers[-1].bias.numpy().tolist() == [2, 2, 2]
+
+
+def test_a_task_that_writes_passes_over_a_damaged_checkpoint_and_puts_the_state_right(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    model = tiny.model()
+    checkpointer = Checkpointer(model, tmp_path, writes=True)
+    for epoch in (1, 2):
+        model.layers[-1].bias.assign([epoch] * 3)
+        checkpointer.save(Position(epoch), number=epoch)
+    (tmp_path / "ckpt-2.index").unlink()
+
+    assert Checkpointer(model, tmp_path).restore() == 1
+    assert [Path(path).name for path in checkpoint_files.saved(tmp_path)] == ["ckpt-1", "ckpt-2"]
+    model.layers[-1].bias.assign([9] * 3)
+    assert Checkpointer(model, tmp_path, writes=True).restore() == 1
+    assert [Path(path).name for path in checkpoint_files.saved(tmp_path)] == ["ckpt-1"]
+    assert model.layers[-1].bias.numpy().tolist() == [1, 1, 1]
+
+
+def test_a_save_that_fails_leaves_the_checkpoint_before_it_and_nothing_else(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    checkpointer = Checkpointer(tiny.model(), tmp_path, writes=True)
+    checkpointer.save(Position(1), number=1)
+    before = files(tmp_path)
+
+    with file_size_limit(100), pytest.raises(OutputError, match="ckpt-2 could not be written: F"):
+        checkpointer.save(Position(2), number=2)
+
+    assert files(tmp_path) == before
+    assert not any(path.is_dir() for path in tmp_path.iterdir())
+    checkpointer.save(Position(2), number=2)
+    assert checkpointer.restore() == 2
+
+
+def test_the_exported_model_predicts_what_the_model_predicts(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    model = trained(tiny)
+    expected = model(tiny.points).numpy()
+    assert np.ptp(expected) > 0.1
+
+    export.export(model, OutputDirectory(tmp_path), writes=True)
+
+    assert os.listdir(tmp_path) == ["saved_model"]
+    loaded = tf.keras.models.load_model(tmp_path / "saved_model")
+    np.testing.assert_allclose(loaded.predict(tiny.points, verbose=0), expected, rtol=1e-5)
+    serving = tf.saved_model.load(str(tmp_path / "saved_model")).signatures["serving_default"]
+    (served,) = serving(tf.constant(tiny.points)).values()
+    np.testing.assert_allclose(served.numpy(), expected, rtol=1e-5)
+
+
+def test_a_model_that_was_never_run_has_its_metric_right_after_the_export(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    model = tiny.model()
+
+    export.export(model, OutputDirectory(tmp_path), writes=True)
+
+    results = model.evaluate(
+        tiny.eval_input(tf.distribute.InputContext()), return_dict=True, verbose=0
+    )
+    right = model(tiny.points).numpy().argmax(axis=1) == tiny.classes
+    assert 0 < right.mean() < 1
+    assert results["accuracy"] == pytest.approx(right.mean())
+
+
+class WatchedLayer(tf.keras.layers.Layer):
+    """Calls `hook` in the midst of the saving of its model."""
+
+    hook: Callable[[], None] = staticmethod(lambda: None)
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return inputs
+
+    def get_config(self) -> dict[str, Any]:
+        self.hook()
+        return super().get_config()
+
+
+def doubled(x: tf.Tensor) -> tf.Tensor:
+    return 2 * x
+
+
+class SilentRegularizer(tf.keras.regularizers.Regularizer):
+    def __call__(self, weights: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(weights)
+
+
+@pytest.mark.parametrize(
+    ("layer", "has_code"),
+    [
+        (tf.keras.layers.Dense(3, activation="relu", kernel_regularizer="l2"), False),
+        (tf.keras.layers.Dense(3, activation=tf.nn.silu), False),
+        (tf.keras.layers.Dense(3, activation=doubled), True),
+        (tf.keras.layers.Dense(3, activation=lambda x: 2 * x), True),
+        (tf.keras.layers.Dense(3, kernel_regularizer=SilentRegularizer()), True),
+        (tf.keras.layers.Lambda(doubled), True),
+        (WatchedLayer(), True),
+    ],
+)
+def test_only_models_with_code_are_exported_with_their_layers_functions(
+    layer: tf.keras.layers.Layer, has_code: bool, tmp_path: Path
+) -> None:
+    inputs = tf.keras.Input([4])
+    model = tf.keras.Model(inputs, layer(inputs) + 1.0)
+    points = np.ones([2, 4], np.float32)
+
+    export.export(model, OutputDirectory(tmp_path), writes=True)
+
+    assert callable(tf.saved_model.load(str(tmp_path / "saved_model"))) == has_code
+    loaded = tf.keras.models.load_model(tmp_path / "saved_model")
+    np.testing.assert_allclose(loaded(points), model(points))
+
+
+def test_a_function_of_a_layer_is_exported_and_no_property_of_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = tf.keras.Input([4])
+    layer = tf.keras.layers.Dense(3)
+    layer.halved = tf.function(lambda x: x / 2, input_signature=[tf.TensorSpec([])])
+    model = tf.keras.Model(inputs, layer(inputs))
+    asked: list[bool] = []
+    monkeypatch.setattr(tf.keras.layers.Dense, "asked", property(asked.append), raising=False)
+
+    export.export(model, OutputDirectory(tmp_path), writes=True)
+
+    loaded = tf.saved_model.load(str(tmp_path / "saved_model"))
+    assert float(getattr(loaded, "layer_with_weights-0").halved(3.0)) == 1.5
+    assert not asked
+    # When TensorFlow asks for none, there is no need to keep it from it.
+    model.save(tmp_path / "by_tensorflow", save_format="tf")
+    assert asked
+
+
+def test_a_model_of_ragged_rows_is_served_ragged_rows(tmp_path: Path) -> None:
+    inputs = tf.keras.Input([None], ragged=True, dtype=tf.int64)
+    model = tf.keras.Model(inputs, tf.keras.layers.Embedding(3, 2)(inputs.to_tensor()))
+    rows = tf.ragged.constant([[1], [2, 0]], tf.int64)
+
+    export.export(model, OutputDirectory(tmp_path), writes=True)
+
+    served = tf.saved_model.load(str(tmp_path / "saved_model"))(rows)
+    np.testing.assert_allclose(served, model(rows))
+
+
+def test_the_old_model_stays_whole_until_the_new_one_is(tiny: TinyTraining, tmp_path: Path) -> None:
+    output = OutputDirectory(tmp_path)
+    export.export(trained(tiny), output, writes=True)
+    before = files(output.saved_model)
+    seen: list[bool] = []
+    layer = WatchedLayer()
+    layer.hook = lambda: seen.append(files(output.saved_model) == before)
+    model = tiny.model(seed=2, layers=(layer,))
+
+    export.export(model, output, writes=True)
+
+    assert seen
+    assert all(seen)
+    assert os.listdir(tmp_path) == ["saved_model"]
+    served = tf.saved_model.load(str(output.saved_model))(tf.constant(tiny.points))
+    np.testing.assert_allclose(served.numpy(), model(tiny.points).numpy(), rtol=1e-5)
+
+
+def test_an_export_that_fails_leaves_the_old_model_and_nothing_else(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    output = OutputDirectory(tmp_path)
+    export.export(trained(tiny), output, writes=True)
+    before = files(tmp_path)
+
+    def fail() -> None:
+        raise RuntimeError("the disk is full")
+
+    layer = WatchedLayer()
+    layer.hook = fail
+
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        export.export(tiny.model(layers=(layer,)), output, writes=True)
+
+    assert files(tmp_path) == before
+    assert os.listdir(tmp_path) == ["saved_model"]
+
+
+def test_a_task_that_does_not_write_exports_nothing(
+    tiny: TinyTraining, tmp_path: Path, temporary: Callable[[], list[str]]
+) -> None:
+    export.export(trained(tiny), OutputDirectory(tmp_path / "output"), writes=False)
+
+    assert not (tmp_path / "output").exists()
+    assert temporary() == []
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "has_metric", "is_needed"),
+    [
+        (tf.VariableAggregation.MEAN, False, False),
+        (tf.VariableAggregation.SUM, False, True),
+        (tf.VariableAggregation.MEAN, True, True),
+    ],
+)
+def test_a_task_that_does_not_write_takes_part_where_it_is_needed(
+    tiny: TinyTraining,
+    tmp_path: Path,
+    aggregation: tf.VariableAggregation,
+    has_metric: bool,
+    is_needed: bool,
+) -> None:
+    saved: list[bool] = []
+
+    class Counts(WatchedLayer):
+        def build(self, input_shape: Any) -> None:
+            on_read = tf.VariableSynchronization.ON_READ
+            self.add_weight(
+                "count", [], trainable=False, synchronization=on_read, aggregation=aggregation
+            )
+            if has_metric:
+                self.mean = tf.keras.metrics.Mean()
+            self.hook = lambda: saved.append(True)
+
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        model = tiny.model(layers=(Counts(),))
+    saved.clear()
+    export.export(model, OutputDirectory(tmp_path), writes=False)
+
+    assert bool(saved) == is_needed
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_export_to_a_full_disk_leaves_the_old_model_and_nothing_else(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    output = OutputDirectory(tmp_path)
+    export.export(tiny.model(), output, writes=True)
+    before = files(tmp_path)
+
+    with file_size_limit(1000), pytest.raises(OutputError, match="saved_model could not be writt"):
+        export.export(tiny.model(seed=2), output, writes=True)
+
+    assert files(tmp_path) == before
+    assert os.listdir(tmp_path) == ["saved_model"]
+
+
+@pytest.mark.parametrize("text", ["", '{"finished": 3, "epo'])
+def test_a_damaged_mark_is_none(text: str, tmp_path: Path) -> None:
+    output = OutputDirectory(tmp_path)
+    output.done.write_text(text)
+
+    assert checkpoints.read_mark(output) is None
+    assert not checkpoints.is_complete(output, finished=3, epochs=10)
+    assert checkpoints.is_complete(output, finished=10, epochs=10)
+
+
+def test_the_done_mark_says_how_far_training_was_to_go(tmp_path: Path) -> None:
+    output = OutputDirectory(tmp_path / "new")
+    assert not checkpoints.is_complete(output, finished=3, epochs=10)
+
+    checkpoints.mark_done(output, finished=3, epochs=10)
+    first = output.done.read_text()
+    record = json.loads(first)
+    assert (record["finished"], record["epochs"]) == (3, 10)
+    assert checkpoints.is_complete(output, finished=3, epochs=10)
+    assert not checkpoints.is_complete(output, finished=3, epochs=11)
+    assert not checkpoints.is_complete(output, finished=2, epochs=10), "of another checkpoint"
+
+    checkpoints.mark_done(output, finished=3, epochs=10)
+    assert output.done.read_text() != first
+    assert os.listdir(output.path) == ["done.json"]

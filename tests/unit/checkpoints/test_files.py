@@ -1,0 +1,270 @@
+"""Damaged checkpoints are found, named and passed over, and the state is put right."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from tfdist.checkpoints import files as checkpoint_files
+from tfdist.checkpoints.files import damage, newest_whole, repair_state
+from tfdist.errors import OutputError
+
+pytestmark = pytest.mark.stacks("2.15", "2.21")
+
+
+Damage = Callable[[Path], None]
+
+
+def _cut(suffix: str, size: float) -> Damage:
+    def cut(path: Path) -> None:
+        file = Path(f"{path}.{suffix}")
+        os.truncate(file, int(file.stat().st_size * size))
+
+    return cut
+
+
+def _flip(suffix: str, position: float) -> Damage:
+    def flip(path: Path) -> None:
+        file = Path(f"{path}.{suffix}")
+        content = bytearray(file.read_bytes())
+        content[int(len(content) * position)] ^= 1
+        file.write_bytes(content)
+
+    return flip
+
+
+def _remove(suffix: str) -> Damage:
+    return lambda path: Path(f"{path}.{suffix}").unlink()
+
+
+DATA = "data-00000-of-00001"
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "truncated_data": (_cut(DATA, 0.5), "Read less bytes than requested"),
+    "empty_data": (_cut(DATA, 0), "Read less bytes than requested"),
+    "a_bit_of_the_data": (_flip(DATA, 0.4), "Checksum does not match"),
+    "missing_data": (_remove(DATA), "No such file or directory"),
+    "truncated_index": (_cut("index", 0.5), "not an sstable"),
+    "empty_index": (_cut("index", 0), "too short to be an sstable"),
+    "a_bit_of_the_index": (_flip("index", 0.3), "cannot be read"),
+    "missing_index": (_remove("index"), "has no .index file"),
+}
+damages = pytest.mark.parametrize("kind", DAMAGES)
+
+STATES: dict[str, Callable[[Path], object]] = {
+    "truncated": lambda path: path.write_text(path.read_text()[:40]),
+    "empty": lambda path: path.write_text(""),
+    "missing": lambda path: path.unlink(),
+    "of_another": lambda path: path.write_text('model_checkpoint_path: "ckpt-9"\n'),
+}
+states = pytest.mark.parametrize("state", STATES)
+
+
+class Saved:
+    """Checkpoints 1 to 3 of one variable, and what is to happen to the directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.value = tf.Variable(tf.random.normal([100]))
+        self.save(1, 2, 3)
+
+    def save(self, *numbers: int) -> None:
+        manager = self.manager()
+        for number in numbers:
+            manager.save(checkpoint_number=number)
+
+    def manager(self, keep: int | None = None) -> tf.train.CheckpointManager:
+        checkpoint = tf.train.Checkpoint(value=self.value)
+        return tf.train.CheckpointManager(checkpoint, self.path, keep, checkpoint_name="ckpt")
+
+    def at(self, number: int) -> Path:
+        return self.path / f"ckpt-{number}"
+
+    def newest(self) -> int:
+        """What a task that writes goes on from."""
+        path = newest_whole(self.path, "ckpt")
+        repair_state(self.path, "ckpt", path)
+        return checkpoint_files.number(path)
+
+    def named(self) -> list[int]:
+        return [checkpoint_files.number(path) for path in checkpoint_files.saved(self.path)]
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Saved:
+    return Saved(tmp_path / "checkpoints")
+
+
+@damages
+def test_a_damaged_checkpoint_is_passed_over_and_named(
+    kind: str, saved: Saved, caplog: pytest.LogCaptureFixture
+) -> None:
+    do_damage, reason = DAMAGES[kind]
+    assert damage(str(saved.at(3))) is None
+    do_damage(saved.at(3))
+
+    assert saved.newest() == 2
+
+    passed_over = [line for line in caplog.messages if "is passed over" in line]
+    assert len(passed_over) == 1
+    assert str(saved.at(3)) in passed_over[0]
+    assert reason in passed_over[0]
+    assert saved.named() == [1, 2]
+    latest = tf.train.latest_checkpoint(str(saved.path))
+    assert latest == str(saved.at(2)), "TensorFlow should agree"
+
+
+@damages
+def test_a_damaged_checkpoint_is_saved_anew(kind: str, saved: Saved) -> None:
+    DAMAGES[kind][0](saved.at(3))
+    assert saved.newest() == 2
+
+    saved.save(3)
+
+    assert damage(str(saved.at(3))) is None
+    assert saved.newest() == 3
+    assert saved.named() == [1, 2, 3]
+
+
+@damages
+def test_without_a_whole_checkpoint_there_is_an_error(kind: str, saved: Saved) -> None:
+    for number in (1, 2, 3):
+        DAMAGES[kind][0](saved.at(number))
+
+    with pytest.raises(OutputError, match="has no checkpoint that is whole: ckpt-3") as raised:
+        saved.newest()
+    assert str(saved.path) in str(raised.value)
+
+
+@states
+def test_a_damaged_state_is_put_right_and_named(
+    state: str, saved: Saved, caplog: pytest.LogCaptureFixture
+) -> None:
+    STATES[state](saved.path / "checkpoint")
+
+    assert saved.newest() == 3
+
+    (repaired,) = [line for line in caplog.messages if "it names ckpt-3 now" in line]
+    assert str(saved.path / "checkpoint") in repaired
+    assert tf.train.latest_checkpoint(str(saved.path)) == str(saved.at(3))
+    caplog.clear()
+    assert saved.newest() == 3
+    assert not caplog.messages
+
+
+def test_a_checkpoint_that_the_state_does_not_yet_name_is_used(saved: Saved) -> None:
+    state = (saved.path / "checkpoint").read_text()
+    saved.save(4)
+    (saved.path / "checkpoint").write_text(state)
+    assert saved.named() == [1, 2, 3]
+
+    assert saved.newest() == 4
+    assert saved.named() == [1, 2, 3, 4]
+
+
+def test_the_order_is_that_of_the_numbers(saved: Saved) -> None:
+    saved.save(9, 10, 11)
+    (saved.path / "checkpoint").unlink()
+
+    assert saved.newest() == 11
+    assert saved.named() == [1, 2, 3, 9, 10, 11]
+
+
+def test_an_older_checkpoint_that_the_state_names_last_is_no_trap(saved: Saved) -> None:
+    """A state that was edited by hand; TensorFlow and this package must go on from the same."""
+    state = saved.path / "checkpoint"
+    state.write_text(state.read_text().replace("ckpt-3", "ckpt-2", 1))
+    assert tf.train.latest_checkpoint(str(saved.path)) == str(saved.at(2))
+
+    assert saved.newest() == 3
+    assert tf.train.latest_checkpoint(str(saved.path)) == str(saved.at(3))
+
+
+@pytest.mark.parametrize("state", [None, *STATES])
+def test_damaged_ones_do_not_count_among_those_that_are_kept(
+    state: str | None, saved: Saved
+) -> None:
+    DAMAGES["truncated_data"][0](saved.at(3))
+    if state:
+        STATES[state](saved.path / "checkpoint")
+    assert saved.newest() == 2
+
+    manager = saved.manager(keep=2)
+    manager.save(checkpoint_number=5)
+    assert saved.named() == [2, 5]
+
+
+def test_a_state_that_is_right_is_left_alone(saved: Saved) -> None:
+    before = (saved.path / "checkpoint").stat()
+
+    assert saved.newest() == 3
+    assert (saved.path / "checkpoint").stat() == before
+
+
+def test_what_an_interrupted_save_left_goes_and_a_missing_index_does_not(saved: Saved) -> None:
+    (saved.path / f"ckpt-4.{DATA}").write_bytes(b"new")
+    DAMAGES["missing_index"][0](saved.at(3))
+
+    assert saved.newest() == 2
+    assert not (saved.path / f"ckpt-4.{DATA}").exists()
+    assert (saved.path / f"ckpt-3.{DATA}").exists()
+
+
+def test_no_checkpoint_is_none(tmp_path: Path) -> None:
+    assert newest_whole(tmp_path / "missing", "ckpt") is None
+    assert newest_whole(tmp_path, "ckpt") is None
+    (tmp_path / "ckpt-best.index").touch()
+    (tmp_path / "other-3.index").touch()
+    assert newest_whole(tmp_path, "ckpt") is None
+
+
+def test_the_first_save_may_be_interrupted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / f"ckpt-1.{DATA}").write_bytes(b"new")
+
+    assert newest_whole(tmp_path, "ckpt") is None
+    assert "ckpt-1 has no .index file" in caplog.text
+
+    (tmp_path / f"ckpt-2.{DATA}").write_bytes(b"new")
+    with pytest.raises(OutputError):
+        newest_whole(tmp_path, "ckpt")
+
+
+def test_a_state_without_its_checkpoints_is_no_beginning(saved: Saved) -> None:
+    for path in saved.path.glob("ckpt-*"):
+        path.unlink()
+
+    with pytest.raises(OutputError, match="no checkpoint that is whole: ckpt-3 has no"):
+        saved.newest()
+
+
+def test_another_task_finds_the_same_while_the_state_is_put_right(
+    saved: Saved, caplog: pytest.LogCaptureFixture
+) -> None:
+    DAMAGES["truncated_data"][0](saved.at(3))
+    STATES["truncated"](saved.path / "checkpoint")
+
+    before = newest_whole(saved.path, "ckpt", warn=False)
+    assert not caplog.messages
+    saved.newest()
+    assert newest_whole(saved.path, "ckpt", warn=False) == before == str(saved.at(2))
+
+
+def test_the_state_of_a_dataset_can_be_read(tmp_path: Path) -> None:
+    iterator = iter(tf.data.Dataset.range(3))
+    path = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "ckpt-1"))
+
+    assert damage(path) is None
+
+
+def test_a_directory_that_was_moved_keeps_its_checkpoints(saved: Saved) -> None:
+    state = saved.path / "checkpoint"
+    state.write_text(state.read_text().replace("ckpt-", f"{saved.path}/ckpt-"))
+    saved.path = saved.path.rename(saved.path.with_name("moved"))
+
+    assert saved.named() == [1, 2, 3]
+    assert saved.newest() == 3

@@ -1,0 +1,259 @@
+"""The output directory: whole files and lines, errors that say what to do, and no leftovers."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.conftest import file_size_limit
+from tfdist.checkpoints import output_directory
+from tfdist.checkpoints.output_directory import (
+    check_writable,
+    remove_leftovers,
+    replacing_directory,
+    writing,
+)
+from tfdist.errors import OutputError, UsageError
+
+
+def lines(*epochs: int) -> str:
+    return "".join(json.dumps({"epoch": epoch}) + "\n" for epoch in epochs)
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (lines(1, 2, 3, 4), lines(1, 2)),
+        (lines(1, 2) + '{"epoch": ', lines(1, 2)),
+        (lines(1) + '{"epoch": 2}', lines(1, 2)),
+        (lines(3), ""),
+        ("", ""),
+    ],
+    ids=["later", "cut_off", "without_newline", "all", "empty"],
+)
+def test_lines_after_an_epoch_and_a_cut_off_one_are_taken_out(
+    text: str, left: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(text)
+
+    output_directory.cut_json_lines(path, lambda record: record["epoch"] <= 2)
+
+    assert path.read_text() == left
+
+
+def test_cutting_a_file_that_is_missing_makes_none(tmp_path: Path) -> None:
+    output_directory.cut_json_lines(tmp_path / "metrics.jsonl", lambda _: True)
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_json_lines_are_added_one_by_one(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "metrics.jsonl"
+
+    output_directory.append_json_line(path, {"epoch": 1})
+    output_directory.append_json_line(path, {"epoch": 2})
+
+    assert path.read_text() == lines(1, 2)
+
+
+def test_text_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "done.json"
+    output_directory.write_text(path, "one\n")
+    assert path.read_text() == "one\n"
+    with path.open() as reader:
+        output_directory.write_text(path, "two\n")
+        assert reader.read() == "one\n"
+
+    with pytest.raises(UnicodeEncodeError):
+        output_directory.write_text(path, "no UTF-8 has \ud800\n")
+
+    assert path.read_text() == "two\n"
+    assert os.listdir(path.parent) == ["done.json"]
+
+
+def test_what_is_written_whole_is_as_readable_as_any_other_file(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.touch()
+
+    output_directory.write_text(tmp_path / "done.json", "{}\n")
+
+    mode = (tmp_path / "done.json").stat().st_mode
+    assert stat.filemode(mode) == stat.filemode(other.stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(0.5, 0.5), (float("nan"), None), (float("inf"), None), ([1.0, float("nan")], [1.0, None])],
+)
+def test_metrics_are_written_as_json_has_them(value: object, expected: object) -> None:
+    assert output_directory.as_json(np.asarray(value)) == expected
+
+
+def test_a_file_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "done.json"
+    path.write_text("one\n")
+
+    with file_size_limit(100), pytest.raises(OutputError) as raised:
+        output_directory.write_text(path, "two" * 100)
+
+    assert str(raised.value) == (
+        f"{path} could not be written: File too large. Raise the limit on the size of a file "
+        "(ulimit -f) and start the job again."
+    )
+    assert path.read_text() == "one\n"
+    assert os.listdir(tmp_path) == ["done.json"]
+
+
+def test_a_line_that_cannot_be_written_is_taken_back(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    output_directory.append_json_line(path, {"epoch": 1})
+
+    with file_size_limit(20), pytest.raises(OutputError, match="could not be written"):
+        output_directory.append_json_line(path, {"epoch": 2})
+
+    assert path.read_text() == lines(1)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENOSPC, "full"), "No space left on device. Make room on its disk"),
+        (OSError(errno.EROFS, "read"), "Read-only file system. Let this task write there"),
+        (
+            tf.errors.OutOfRangeError(None, None, "/a/part-0; File too large [Op:SaveV2]"),
+            "File too large. Raise the limit",
+        ),
+        (
+            tf.errors.ResourceExhaustedError(None, None, "/a/part-0; No space left on device"),
+            "No space left on device. Make room",
+        ),
+        (IndexError("/a/events; File too large"), "File too large. Raise the limit"),
+    ],
+)
+def test_each_class_of_a_failed_write_is_one_error(error: Exception, words: str) -> None:
+    for named, path in ((False, "/b"), (True, "/a")):
+        if named and isinstance(error, OSError):
+            continue
+        said = f"^{path} could not be written: {words}"
+        with pytest.raises(OutputError, match=said), writing(Path(path), named=named):
+            raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        (tf.errors.OutOfRangeError(None, None, "End of sequence"), False),
+        (tf.errors.UnavailableError(None, None, "Connection reset by peer"), False),
+        (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating"), False),
+        (FileNotFoundError(errno.ENOENT, "No such file", "/data/train"), True),
+        (OutputError("/c", problem="is full", remedy="No space left on device"), False),
+    ],
+)
+def test_another_error_stays_what_it_is(error: Exception, named: bool) -> None:
+    with pytest.raises(type(error)) as raised, writing(Path("/a"), named=named):
+        raise error
+    assert raised.value is error
+
+
+def test_a_directory_that_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+
+    check_writable(tmp_path / "new" / "logs", tmp_path / "there" / "logs")
+
+    assert os.listdir(tmp_path) == ["there"]
+    assert os.listdir(tmp_path / "there") == []
+
+
+@pytest.mark.parametrize("place", ["output", "output/logs"])
+def test_a_file_in_the_place_of_a_directory_is_a_mistake(place: str, tmp_path: Path) -> None:
+    file = tmp_path / place
+    file.parent.mkdir(exist_ok=True)
+    file.touch()
+
+    with pytest.raises(UsageError, match="accepted: a directory that this task can write"):
+        check_writable(tmp_path / "output", tmp_path / "output" / "logs")
+
+
+HEX = "0123456789abcdef"
+LEFTOVERS = [
+    "ckpt-3_temp/",
+    "model.ckpt-120_temp/",
+    "workertemp_1/",
+    "tmp_worker_1/",
+    f"checkpoint.tmp{HEX * 2}",
+    f"graph.pbtxt.tmp{HEX * 2}",
+    f"model.ckpt-120.meta.tmp{HEX * 2}",
+    f".metrics.jsonl-{HEX}",
+    f".done.json-{HEX}",
+    f".checkpoint-{HEX}",
+    f".writable-{HEX}",
+    ".saved_model-a1b2c3_4/",
+]
+OF_THE_EVALUATION = [f".eval_metrics.jsonl-{HEX}"]
+OTHERS = [
+    "ckpt-3.index",
+    "ckpt-3_temporary",
+    "my_ckpt-3_temp/",
+    "checkpoint",
+    "checkpoint.tmp1",
+    "model.ckpt-120.meta",
+    "tmp_data_1/",
+    "notes.tmp",
+    ".notes-0123456789abcdef",
+    ".saved_model/",
+    "saved_model/",
+    "saved_model-a1b2c3_4/",
+]
+
+
+@pytest.mark.parametrize("of_evaluation", [False, True])
+def test_leftovers_are_removed_and_nothing_else(of_evaluation: bool, tmp_path: Path) -> None:
+    for name in [*LEFTOVERS, *OF_THE_EVALUATION, *OTHERS]:
+        if name.endswith("/"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "part-00000-of-00001").touch()
+        else:
+            (tmp_path / name).touch()
+
+    remove_leftovers(tmp_path, of_evaluation=of_evaluation)
+
+    other = LEFTOVERS if of_evaluation else OF_THE_EVALUATION
+    left = sorted(name.rstrip("/") for name in (*OTHERS, *other))
+    assert sorted(os.listdir(tmp_path)) == left
+    remove_leftovers(tmp_path / "missing")
+
+
+def test_a_replacement_that_was_interrupted_is_finished(tmp_path: Path) -> None:
+    target = tmp_path / "saved_model"
+    target.mkdir()
+
+    class Killed(BaseException):
+        pass
+
+    def killed_in_between(source: Path, place: Path) -> None:
+        if place == target:
+            raise Killed
+        rename(source, place)
+
+    rename = os.replace
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "replace", killed_in_between)
+        # A killed process does not clean up either.
+        patch.setattr("shutil.rmtree", lambda *_, **__: None)
+        with pytest.raises(Killed), replacing_directory(target) as beside:
+            (beside / "saved_model").mkdir()
+            (beside / "saved_model" / "new").touch()
+    assert not target.exists()
+
+    remove_leftovers(tmp_path)
+
+    assert os.listdir(tmp_path) == ["saved_model"]
+    assert os.listdir(target) == ["new"]

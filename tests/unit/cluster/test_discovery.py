@@ -1,0 +1,378 @@
+"""Where a job is read from, in which order, and how each mistake in it is answered."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import tfdist
+from tests.conftest import tf_config
+from tfdist.cluster import Cluster, Task
+from tfdist.cluster.discovery import ClusterFlags, Discovery, discover
+from tfdist.errors import UsageError
+from tfdist.strategies.table import STRATEGY_VARIABLE
+
+A, B, C, D = "10.0.0.1:2222", "10.0.0.2:2222", "10.0.0.3:2222", "10.0.0.4:2222"
+
+FLAGS = ClusterFlags(job_name="worker", task_index="0", worker_hosts=A)
+TF_CONFIG = {"TF_CONFIG": tf_config("worker", 1, worker=[A, B])}
+HOROVODRUN = {"HOROVOD_RANK": "2", "HOROVOD_SIZE": "3"}
+NO_FLAGS = ClusterFlags()
+
+
+def in_tf_config(text: str) -> Discovery:
+    return discover(NO_FLAGS, {"TF_CONFIG": text})
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "found"),
+    [
+        (
+            FLAGS,
+            {**TF_CONFIG, **HOROVODRUN},
+            Discovery(Cluster(worker=(A,)), Task("worker", 0), "flags"),
+        ),
+        (
+            NO_FLAGS,
+            {**TF_CONFIG, **HOROVODRUN},
+            Discovery(Cluster(worker=(A, B)), Task("worker", 1), "TF_CONFIG"),
+        ),
+        (NO_FLAGS, HOROVODRUN, Discovery(Cluster(), Task("worker", 2), "horovodrun")),
+        (NO_FLAGS, {}, Discovery(Cluster(), Task("worker", 0), "default")),
+    ],
+    ids=lambda value: value.source if isinstance(value, Discovery) else "",
+)
+def test_flags_go_before_tf_config_before_horovodrun(
+    flags: ClusterFlags, environ: dict[str, str], found: Discovery
+) -> None:
+    assert discover(flags, environ) == found
+
+
+def test_a_mistake_in_one_source_is_not_answered_by_the_next() -> None:
+    with pytest.raises(UsageError, match="--task_index"):
+        discover(ClusterFlags(job_name="worker", worker_hosts=A), TF_CONFIG)
+    with pytest.raises(UsageError, match="TF_CONFIG"):
+        discover(NO_FLAGS, {"TF_CONFIG": "{", **HOROVODRUN})
+
+
+def test_a_rank_that_is_no_number_is_refused_by_its_variable_s_name() -> None:
+    with pytest.raises(UsageError, match="HOROVOD_RANK: received 'two'"):
+        discover(NO_FLAGS, {"HOROVOD_RANK": "two"})
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n\t"])
+def test_a_blank_tf_config_is_none(blank: str) -> None:
+    assert in_tf_config(blank) == Discovery()
+
+
+@pytest.mark.parametrize(
+    ("config", "cluster", "task"),
+    [
+        (
+            {"cluster": {"master": [A], "worker": [B]}, "task": {"type": "master", "index": 0}},
+            Cluster(chief=(A,), worker=(B,)),
+            Task("chief", 0),
+        ),
+        (
+            {
+                "cluster": {"master": [A], "worker": [B], "ps": [C]},
+                "task": {"type": "ps", "index": 0, "cloud": "none"},
+                "environment": "cloud",
+                "job": {"region": "eu"},
+            },
+            Cluster(chief=(A,), worker=(B,), ps=(C,)),
+            Task("ps", 0),
+        ),
+        (
+            {"cluster": {"chief": [A]}, "task": {"type": "master", "index": 0}},
+            Cluster(chief=(A,)),
+            Task("chief", 0),
+        ),
+        (
+            {"cluster": {"worker": [A, B], "ps": []}, "task": {"type": "worker", "index": "1"}},
+            Cluster(worker=(A, B)),
+            Task("worker", 1),
+        ),
+        (
+            {"cluster": {"chief": [A], "worker": [B]}, "task": {"type": "evaluator", "index": 0}},
+            Cluster(chief=(A,), worker=(B,)),
+            Task("evaluator", 0),
+        ),
+    ],
+    ids=["master", "environment", "master_of_chief", "index_as_text", "evaluator"],
+)
+def test_both_dialects_of_tf_config_are_read(
+    config: dict[str, Any], cluster: Cluster, task: Task
+) -> None:
+    has_master = "master" in config["cluster"]
+    assert in_tf_config(json.dumps(config)) == Discovery(cluster, task, "TF_CONFIG", has_master)
+
+
+def test_an_evaluator_needs_no_cluster_by_flags() -> None:
+    found = discover(ClusterFlags(job_name="evaluator", task_index="0"), {})
+
+    assert found == Discovery(Cluster(), Task("evaluator", 0), "flags")
+
+
+def test_flags_take_spaces_after_commas() -> None:
+    flags = ClusterFlags("ps", "0", A, f"{B}, {C}", D)
+
+    assert discover(flags, {}).cluster == Cluster(chief=(A,), worker=(B, C), ps=(D,))
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A TF_CONFIG and what its answer must say."""
+
+    config: str
+    field: str
+    received: Any
+    accepted: str
+    remedy: str
+    strategy: str = "auto"
+
+
+LIST = "a JSON object"
+UNSET = "or unset TF_CONFIG to train in this process alone"
+TYPES = "chief, worker, ps, evaluator"
+INDEX = "a whole number from 0"
+ADDRESS = "host:port with a port from 1 to 65535"
+
+MISTAKES = {
+    "bad JSON": Mistake(
+        '{"cluster": }', "TF_CONFIG", '{"cluster": }', "JSON: ", "Correct the JSON at character 12"
+    ),
+    "a list": Mistake("[]", "TF_CONFIG", [], LIST, UNSET),
+    "a number": Mistake("1", "TF_CONFIG", 1, LIST, UNSET),
+    "no cluster": Mistake(
+        '{"task": {"type": "worker", "index": 0}}', "TF_CONFIG cluster", None, LIST, UNSET
+    ),
+    "cluster is a list": Mistake(
+        '{"cluster": ["a:1"], "task": {}}', "TF_CONFIG cluster", ["a:1"], LIST, UNSET
+    ),
+    "an empty cluster": Mistake(
+        tf_config("worker", 0, worker=[]),
+        "TF_CONFIG cluster",
+        {"worker": []},
+        "at least one address",
+        "unset TF_CONFIG",
+    ),
+    "no task": Mistake(
+        json.dumps({"cluster": {"worker": [A]}}), "TF_CONFIG task", None, LIST, UNSET
+    ),
+    "no task type": Mistake(
+        json.dumps({"cluster": {"worker": [A]}, "task": {"index": 0}}),
+        "TF_CONFIG task.type",
+        None,
+        TYPES,
+        "Say which task this process is.",
+    ),
+    "no task index": Mistake(
+        json.dumps({"cluster": {"worker": [A]}, "task": {"type": "worker"}}),
+        "TF_CONFIG task.index",
+        None,
+        INDEX,
+        "Say which task this process is.",
+    ),
+    "index 5 of 2": Mistake(
+        tf_config("worker", 5, worker=[A, B]),
+        "TF_CONFIG task.index",
+        5,
+        "0 to 1",
+        "Correct the index",
+    ),
+    "index -1": Mistake(
+        tf_config("worker", -1, worker=[A, B]), "TF_CONFIG task.index", -1, INDEX, "from 0."
+    ),
+    "index is a fraction": Mistake(
+        tf_config("worker", 0.5, worker=[A, B]), "TF_CONFIG task.index", 0.5, INDEX, "from 0."
+    ),
+    "type absent from the cluster": Mistake(
+        tf_config("chief", 0, worker=[A, B]),
+        "TF_CONFIG task.type",
+        "chief",
+        "worker, evaluator",
+        "Add the addresses of 'chief'",
+    ),
+    "unknown type": Mistake(
+        tf_config("boss", 0, worker=[A]), "TF_CONFIG task.type", "boss", TYPES, "Name the job"
+    ),
+    "two chiefs": Mistake(
+        tf_config("chief", 0, chief=[A, B]),
+        "TF_CONFIG cluster.chief",
+        [A, B],
+        "one address",
+        "Make the others workers",
+    ),
+    "chief and master": Mistake(
+        tf_config("chief", 0, chief=[A], master=[B]),
+        "TF_CONFIG cluster",
+        ["chief", "master"],
+        "either chief or master",
+        "Keep chief",
+    ),
+    "duplicate address": Mistake(
+        tf_config("worker", 0, worker=[A, A]),
+        "TF_CONFIG cluster.worker[1]",
+        A,
+        "an address that no other task has",
+        "give each task its own port",
+    ),
+    "no port": Mistake(
+        tf_config("worker", 0, worker=["10.0.0.1"]),
+        "TF_CONFIG cluster.worker[0]",
+        "10.0.0.1",
+        ADDRESS,
+        "Add the port",
+    ),
+    "http://": Mistake(
+        tf_config("worker", 0, worker=["http://10.0.0.1:2222"]),
+        "TF_CONFIG cluster.worker[0]",
+        "http://10.0.0.1:2222",
+        ADDRESS,
+        "Take the scheme off",
+    ),
+    "one address without a list": Mistake(
+        tf_config("worker", 0, worker=A),
+        "TF_CONFIG cluster.worker",
+        A,
+        "a list of host:port",
+        "Write a list",
+    ),
+    "evaluator in the cluster": Mistake(
+        tf_config("evaluator", 0, worker=[A], evaluator=[B]),
+        "TF_CONFIG cluster",
+        "evaluator",
+        "chief, worker, ps, master",
+        "Name the evaluator in task alone",
+    ),
+    "two evaluators": Mistake(
+        tf_config("evaluator", 1, worker=[A]), "TF_CONFIG task.index", 1, "0", "one evaluator"
+    ),
+    "unknown job": Mistake(
+        tf_config("worker", 0, worker=[A], boss=[B]),
+        "TF_CONFIG cluster",
+        "boss",
+        "chief, worker, ps, master",
+        "Rename the job",
+    ),
+    "ps without workers": Mistake(
+        tf_config("ps", 0, ps=[A]),
+        "TF_CONFIG cluster.worker",
+        [],
+        "at least one address",
+        "Add a worker",
+    ),
+    "ps in an all-reduce cluster": Mistake(
+        tf_config("worker", 0, worker=[A, B], ps=[C]),
+        "--strategy",
+        "multi_worker_mirrored with 2 worker + 1 ps",
+        "multi_worker_mirrored with no ps",
+        "Take the ps out of the cluster",
+        strategy="multi_worker_mirrored",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES.keys())
+def test_each_mistake_in_tf_config_ends_in_one_clear_line_and_exit_code_2(
+    mistake: Mistake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", mistake.config)
+    monkeypatch.setenv(STRATEGY_VARIABLE, mistake.strategy)
+
+    with pytest.raises(SystemExit) as end:
+        tfdist.init()
+
+    assert end.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    start, accepted_and_remedy = line.split("; accepted: ")
+    assert start == f"tfdist: error: {mistake.field}: received {mistake.received!r}"
+    assert accepted_and_remedy.startswith(mistake.accepted)
+    assert mistake.remedy in accepted_and_remedy
+
+
+def test_a_long_tf_config_is_not_printed_whole() -> None:
+    with pytest.raises(UsageError) as error:
+        in_tf_config("{" + "x" * 1000)
+
+    assert len(str(error.value)) < 300
+
+
+def test_a_flag_that_is_missing_is_asked_for() -> None:
+    with pytest.raises(UsageError, match="Say which job this process belongs to"):
+        discover(ClusterFlags(task_index="0", worker_hosts=A), {})
+    with pytest.raises(UsageError, match="Say which task of the job this process is"):
+        discover(ClusterFlags(job_name="worker", worker_hosts=A), {})
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "received", "accepted"),
+    [
+        ({"task_index": "0"}, "--job_name", None, TYPES),
+        ({"task_index": "0", "worker_hosts": A}, "--job_name", None, TYPES),
+        ({"worker_hosts": A}, "--job_name", None, TYPES),
+        ({"job_name": "worker", "worker_hosts": A}, "--task_index", None, INDEX),
+        ({"job_name": "worker", "task_index": "", "worker_hosts": A}, "--task_index", "", INDEX),
+        (
+            {"job_name": "worker", "task_index": "one", "worker_hosts": A},
+            "--task_index",
+            "one",
+            INDEX,
+        ),
+        ({"job_name": "worker", "task_index": "-1", "worker_hosts": A}, "--task_index", -1, INDEX),
+        ({"job_name": "worker", "task_index": "1", "worker_hosts": A}, "--task_index", 1, "0 to 0"),
+        ({"job_name": "boss", "task_index": "0", "worker_hosts": A}, "--job_name", "boss", TYPES),
+        ({"job_name": "worker", "task_index": "0"}, "--job_name", "worker", "evaluator"),
+        (
+            {"job_name": "ps", "task_index": "0", "worker_hosts": A},
+            "--job_name",
+            "ps",
+            "worker, evaluator",
+        ),
+        (
+            {"job_name": "worker", "task_index": "0", "worker_hosts": f"{A},"},
+            "--worker_hosts[1]",
+            "",
+            ADDRESS,
+        ),
+        (
+            {"job_name": "worker", "task_index": "0", "worker_hosts": f"{A},{A}"},
+            "--worker_hosts[1]",
+            A,
+            "an address that no other task has",
+        ),
+        (
+            {"job_name": "worker", "task_index": "0", "worker_hosts": A, "ps_hosts": "http://b:1"},
+            "--ps_hosts[0]",
+            "http://b:1",
+            ADDRESS,
+        ),
+        (
+            {"job_name": "chief", "task_index": "0", "chief_hosts": f"{A},{B}"},
+            "--chief_hosts",
+            [A, B],
+            "one address",
+        ),
+        (
+            {"job_name": "ps", "task_index": "0", "ps_hosts": A},
+            "--worker_hosts",
+            [],
+            "at least one address",
+        ),
+    ],
+)
+def test_a_mistake_in_the_flags_names_the_flag(
+    given: dict[str, str], field: str, received: Any, accepted: str
+) -> None:
+    with pytest.raises(UsageError) as error:
+        discover(ClusterFlags(**given), {})
+
+    assert (error.value.field, error.value.received) == (field, received)
+    assert error.value.accepted.startswith(accepted)
+    assert error.value.remedy.endswith(".")

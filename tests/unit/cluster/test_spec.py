@@ -1,0 +1,270 @@
+"""Cluster and Task: what they refuse, what they answer, and that every rendering reads back."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfdist.cluster import Cluster, Task, host_and_port
+from tfdist.cluster.discovery import ClusterFlags, Discovery, from_flags, from_tf_config
+from tfdist.errors import UsageError
+
+A, B, C, D = "10.0.0.1:2222", "b.example.org:2222", "[fe80::1]:2222", "d:1"
+FULL = Cluster(chief=(A,), worker=(B, C), ps=(D,))
+
+
+def refused(error: pytest.ExceptionInfo[UsageError]) -> tuple[str, Any]:
+    """Field and value of an error that tells all that an error must tell."""
+    message = str(error.value)
+    assert message.startswith(f"{error.value.field}: received {error.value.received!r}; accepted: ")
+    assert error.value.accepted in message
+    assert message.endswith(error.value.remedy)
+    assert error.value.remedy.endswith(".")
+    return error.value.field, error.value.received
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "localhost:1",
+        "worker-0.job.svc.cluster.local:65535",
+        "under_score.example:80",
+        "10.0.0.1:2222",
+        "[::1]:2222",
+        "[::ffff:10.0.0.1]:2222",
+        "7:7",
+    ],
+)
+def test_an_address_is_a_host_and_a_port(address: str) -> None:
+    assert Cluster(worker=(address,)).worker == (address,)
+
+
+@pytest.mark.parametrize(
+    ("address", "remedy"),
+    [
+        ("10.0.0.1", "Add the port that the task uses."),
+        ("", "Add the port that the task uses."),
+        ("http://10.0.0.1:2222", "Take the scheme off the address."),
+        ("grpc://10.0.0.1:2222", "Take the scheme off the address."),
+        (":2222", "Correct the host's name."),
+        ("a b:2222", "Correct the host's name."),
+        ("-a:2222", "Correct the host's name."),
+        ("a/b:2222", "Correct the host's name."),
+        ("::1:2222", "Put an IPv6 host in brackets."),
+        ("a:", "Correct the port."),
+        ("a:0", "Correct the port."),
+        ("a:65536", "Correct the port."),
+        ("a:-1", "Correct the port."),
+        ("a:+1", "Correct the port."),
+        ("a: 1", "Correct the port."),
+        ("a:1.0", "Correct the port."),
+        ("a:http", "Correct the port."),
+        ("a:²", "Correct the port."),
+        (2222, "Write it as a string."),
+        (None, "Write it as a string."),
+        (["a:1"], "Write it as a string."),
+    ],
+)
+@pytest.mark.parametrize("job", ["chief", "worker"])
+def test_any_other_address_is_refused_with_its_remedy(job: str, address: Any, remedy: str) -> None:
+    with pytest.raises(UsageError) as error:
+        Cluster(**{job: (address,)})
+
+    assert refused(error) == (f"cluster.{job}[0]", address)
+    assert error.value.remedy == remedy
+
+
+def test_the_zone_of_a_link_local_host_belongs_to_its_name() -> None:
+    assert Cluster(worker=("[fe80::1%eth0]:2222",)).worker == ("[fe80::1%eth0]:2222",)
+
+
+def test_a_host_with_a_line_break_is_refused() -> None:
+    with pytest.raises(UsageError) as error:
+        Cluster(worker=("a\n:2222",))
+
+    assert refused(error) == ("cluster.worker[0]", "a\n:2222")
+
+
+@pytest.mark.parametrize("addresses", ["10.0.0.1:2222", {"0": A}, 3])
+def test_addresses_must_be_a_list(addresses: Any) -> None:
+    with pytest.raises(UsageError) as error:
+        Cluster(worker=addresses)
+
+    assert refused(error) == ("cluster.worker", addresses)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "field", "received"),
+    [
+        ({"worker": (A, B, A)}, "cluster.worker[2]", A),
+        ({"chief": (A,), "worker": (A,)}, "cluster.worker[0]", A),
+        ({"worker": (A,), "ps": (A,)}, "cluster.ps[0]", A),
+        ({"chief": (A, B)}, "cluster.chief", [A, B]),
+        ({"ps": (A,)}, "cluster.worker", []),
+    ],
+)
+def test_an_impossible_cluster_is_refused(jobs: Any, field: str, received: Any) -> None:
+    with pytest.raises(UsageError) as error:
+        Cluster(**jobs)
+
+    assert refused(error) == (field, received)
+
+
+def test_a_duplicate_says_who_has_the_address() -> None:
+    with pytest.raises(UsageError, match=r"cluster\.chief\[0\] has it already"):
+        Cluster(chief=(A,), worker=(B, A))
+
+
+@pytest.mark.parametrize("same", ["d:01", "D:1"])
+def test_one_address_in_two_spellings_is_a_duplicate(same: str) -> None:
+    with pytest.raises(UsageError) as error:
+        Cluster(worker=(D, same))
+
+    assert refused(error) == ("cluster.worker[1]", same)
+
+
+@pytest.mark.parametrize(
+    ("task_type", "index", "field"),
+    [
+        ("master", 0, "task.type"),
+        ("Worker", 0, "task.type"),
+        ("", 0, "task.type"),
+        (None, 0, "task.type"),
+        (["worker"], 0, "task.type"),
+        ("worker", -1, "task.index"),
+        ("worker", "0", "task.index"),
+        ("worker", 0.0, "task.index"),
+        ("worker", True, "task.index"),
+        ("worker", None, "task.index"),
+    ],
+)
+def test_an_impossible_task_is_refused(task_type: Any, index: Any, field: str) -> None:
+    with pytest.raises(UsageError) as error:
+        Task(task_type, index)
+
+    assert refused(error) == (field, index if field == "task.index" else task_type)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "task", "field", "accepted"),
+    [
+        (FULL, Task("worker", 2), "task.index", "0 to 1 (worker has 2 addresses)"),
+        (FULL, Task("chief", 1), "task.index", "0 to 0 (chief has 1 addresses)"),
+        (FULL, Task("evaluator", 1), "task.index", "0"),
+        (Cluster(worker=(A,)), Task("ps", 0), "task.type", "worker, evaluator"),
+        (Cluster(worker=(A,)), Task("chief", 0), "task.type", "worker, evaluator"),
+    ],
+)
+def test_a_task_outside_the_cluster_is_refused(
+    cluster: Cluster, task: Task, field: str, accepted: str
+) -> None:
+    with pytest.raises(UsageError) as error:
+        cluster.check(task)
+
+    assert refused(error)[0] == field
+    assert error.value.accepted == accepted
+
+
+def test_every_task_of_a_cluster_and_an_evaluator_belong_to_it() -> None:
+    for task in (*FULL.tasks(), Task("evaluator", 0)):
+        FULL.check(task)
+
+
+def test_cluster_and_task_are_frozen_and_hashable() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        FULL.worker = ()  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Task("ps", 0).index = 1  # type: ignore[misc]
+    listed = Cluster(chief=[A], worker=[B, C], ps=[D])  # type: ignore[arg-type]
+    assert {FULL, listed} == {FULL}
+    assert {Task("ps", 0), Task("ps", 0)} == {Task("ps", 0)}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "leader", "trainers", "tasks", "text"),
+    [
+        (Cluster(), "worker:0", [], [], "this process alone"),
+        (Cluster(chief=(A,)), "chief:0", ["chief:0"], ["chief:0"], "1 chief"),
+        (
+            Cluster(worker=(A, B)),
+            "worker:0",
+            ["worker:0", "worker:1"],
+            ["worker:0", "worker:1"],
+            "2 worker",
+        ),
+        (
+            FULL,
+            "chief:0",
+            ["chief:0", "worker:0", "worker:1"],
+            ["chief:0", "worker:0", "worker:1", "ps:0"],
+            "1 chief + 2 worker + 1 ps",
+        ),
+    ],
+)
+def test_leader_trainers_and_tasks(
+    cluster: Cluster, leader: str, trainers: list[str], tasks: list[str], text: str
+) -> None:
+    assert str(cluster.leader) == leader
+    assert [str(task) for task in cluster.trainers] == trainers
+    assert [str(task) for task in cluster.tasks()] == tasks
+    assert str(cluster) == text
+    assert bool(cluster) == bool(tasks)
+
+
+def test_each_task_has_its_address() -> None:
+    assert [FULL.address(task) for task in FULL.tasks()] == [A, B, C, D]
+    assert FULL.jobs() == {"chief": [A], "worker": [B, C], "ps": [D]}
+    assert Cluster(worker=(A,)).jobs() == {"worker": [A]}
+
+
+def test_an_address_is_split_without_its_brackets() -> None:
+    assert host_and_port(A) == ("10.0.0.1", 2222)
+    assert host_and_port(C) == ("fe80::1", 2222)
+
+
+def hosts() -> st.SearchStrategy[str]:
+    names = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,20}[A-Za-z0-9])?", fullmatch=True)
+    return st.one_of(
+        names,
+        st.ip_addresses(v=4).map(str),
+        st.ip_addresses(v=6).map("[{}]".format),
+    )
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    addresses = draw(
+        st.lists(
+            st.builds("{}:{}".format, hosts(), st.integers(1, 65535)),
+            min_size=1,
+            max_size=9,
+            unique_by=str.lower,
+        )
+    )
+    chief = draw(st.integers(0, 1))
+    workers = draw(st.integers(1 - chief, len(addresses) - chief))
+    ps = len(addresses) - chief - workers if workers else 0
+    first_ps = chief + workers
+    return Cluster(
+        chief=tuple(addresses[:chief]),
+        worker=tuple(addresses[chief:first_ps]),
+        ps=tuple(addresses[first_ps : first_ps + ps]),
+    )
+
+
+def read_flags(arguments: list[str]) -> Discovery | None:
+    given = dict(argument.removeprefix("--").split("=", 1) for argument in arguments)
+    return from_flags(ClusterFlags(**given))
+
+
+@settings(deadline=None)
+@given(clusters())
+def test_every_task_reads_back_from_both_renderings(cluster: Cluster) -> None:
+    for task in (*cluster.tasks(), Task("evaluator", 0)):
+        environ = {"TF_CONFIG": cluster.tf_config(task)}
+        assert from_tf_config(environ) == Discovery(cluster, task, "TF_CONFIG")
+        assert read_flags(cluster.flags(task)) == Discovery(cluster, task, "flags")

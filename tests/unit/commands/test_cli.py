@@ -1,0 +1,304 @@
+"""The `tfdist` command: what it accepts, prints and answers."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfdist.commands import cli
+from tfdist.compat import stacks
+from tfdist.data import cifar10
+from tfdist.runtime import environment
+from tfdist.version import __version__
+
+ROOT = Path(__file__).parents[3]
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A script that prints its arguments, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("import sys; print(sys.argv[1:])")
+    return "train.py"
+
+
+def test_help_needs_no_tensorflow() -> None:
+    code = (
+        "import sys, tfdist.commands.cli\n"
+        "try: tfdist.commands.cli.main(['--help'])\n"
+        "finally: print(sorted({'absl', 'horovod', 'numpy', 'tensorflow'} & set(sys.modules)))"
+    )
+
+    answer = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+
+    assert answer.stdout.startswith("usage: tfdist")
+    assert answer.stdout.endswith("[]\n")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"tfdist {__version__}\n"
+
+
+@pytest.mark.parametrize("dry_run", ["--dry_run", "--dry-run"])
+def test_dry_run_prints_what_a_shell_can_run(
+    script: str, dry_run: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", "--workers=2", dry_run, script, "it's", "--ps=3", "--help"]) == 0
+
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert re.findall(r"^\[(.*?)\] TF_CONFIG=", out, re.MULTILINE) == ["worker:0", "worker:1"]
+    command = out.splitlines()[0].removeprefix("[worker:0] ")
+    printed = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    assert printed.stdout == """["it's", '--ps=3', '--help']\n"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "onednn", "shares"),
+    [
+        ([], "users", ["0/2", "1/2"]),
+        (["--onednn=off", "--cores=share"], "0", ["0/1", "0/1"]),
+        (["--onednn=on", "--cores=divide"], "1", ["0/2", "1/2"]),
+    ],
+)
+def test_onednn_and_cores_may_be_chosen(
+    flags: list[str],
+    onednn: str,
+    shares: list[str],
+    script: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(environment, "_cpu_flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "users")
+
+    assert cli.main(["run", "--workers=2", "--dry_run", *flags, script]) == 0
+
+    out, _ = capfd.readouterr()
+    assert re.findall(r"TF_ENABLE_ONEDNN_OPTS=(\S+)", out) == [onednn] * 2
+    assert re.findall(r"TFDIST_CORES=(\S+)", out) == shares
+
+
+CLUSTER = ["--worker_hosts=127.0.0.1:4711,127.0.0.1:4712", "--ps-hosts=127.0.0.1:4713"]
+
+
+def test_one_task_of_a_job_that_spans_machines(
+    script: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--job_name=worker", "--task-index=1", *CLUSTER, "--dry_run", script, "--x"]
+    assert cli.main(["run", *arguments]) == 0
+
+    out, _ = capfd.readouterr()
+    name, *words = shlex.split(out)
+    config = json.loads(
+        next(word for word in words if word.startswith("TF_CONFIG=")).removeprefix("TF_CONFIG=")
+    )
+    assert name == "[worker:1]"
+    assert config["task"] == {"type": "worker", "index": 1}
+    assert config["cluster"]["ps"] == ["127.0.0.1:4713"]
+    assert words[-3:] == [sys.executable, script, "--x"]
+
+
+def test_the_task_may_be_that_of_tf_config(
+    script: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = '{"cluster": {"master": ["a:1"], "ps": ["b:1"]}, "task": {"type": "ps", "index": 0}}'
+    monkeypatch.setenv("TF_CONFIG", text)
+
+    assert cli.main(["run", "--dry_run", script]) == 0
+    out, _ = capfd.readouterr()
+    assert out.startswith("[ps:0] ")
+    assert "TF_CONFIG" not in out, "the task inherits it as it is, in its own dialect"
+
+    assert cli.main(["run", "--workers=1", "--dry_run", script]) == 0
+    out, _ = capfd.readouterr()
+    assert out.startswith("[worker:0] env -u TF_CONFIG"), "a whole job was asked for"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--job_name=worker", "--task_index=0", *CLUSTER, "--ps=1"], "--ps: received"),
+        (["--job_name=worker", "--task_index=2", *CLUSTER], "--task_index: received 2"),
+        (["--task_index=0", *CLUSTER], "--job_name: received None"),
+        (
+            ["--job_name=worker", "--task_index=0", *CLUSTER, "--strategy=horovod"],
+            "--strategy: received 'horovod with",
+        ),
+    ],
+)
+def test_a_mistake_in_the_cluster_of_one_task(
+    script: str, arguments: list[str], named: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", *arguments, script])
+    assert ended.value.code == 2
+    assert named in capfd.readouterr().err
+
+
+def test_what_follows_the_script_is_its_own(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--workers=5", "--dry_run", "-m", "--", "--version"]
+
+    assert cli.main(["run", "--grace-period=1", script, *arguments]) == 0
+
+    assert capfd.readouterr().out == f"[worker:0] {arguments}\n"
+
+
+def test_a_module_is_run_as_python_does(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "-m", "train", "--epochs=1"]) == 0
+
+    assert capfd.readouterr().out == "[worker:0] ['--epochs=1']\n"
+
+
+def test_every_task_is_told_its_place(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    flags = ["--ps=1", "--workers=1", "--chief", "--evaluator", "--dry_run"]
+
+    assert cli.main(["run", "--strategy=parameter_server", *flags, script]) == 0
+
+    names = [line.split()[0] for line in capfd.readouterr().out.splitlines()]
+    assert names == ["[chief:0]", "[worker:0]", "[ps:0]", "[evaluator:0]"]
+
+
+HOSTS = ["--worker_hosts=a:1,[::1]:2", "--ps-hosts=c:3"]
+
+
+def test_render_prints_what_each_task_exports(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["render", *HOSTS, "--chief_hosts=d:4", "--evaluator"]) == 0
+
+    cluster = '"cluster": {"chief": ["d:4"], "ps": ["c:3"], "worker": ["a:1", "[::1]:2"]}'
+    tasks = [("chief", 0), ("worker", 0), ("worker", 1), ("ps", 0), ("evaluator", 0)]
+    assert capsys.readouterr().out.splitlines() == [
+        f"[{job}:{index}] export TF_CONFIG='{{{cluster}, "
+        f'"task": {{"index": {index}, "type": "{job}"}}}}\''
+        for job, index in tasks
+    ]
+
+
+def test_render_prints_the_flags_of_each_task(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["render", *HOSTS, "--format=flags"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [shlex.split(line) for line in lines] == [
+        [
+            f"[{job}:{index}]",
+            f"--job_name={job}",
+            f"--task_index={index}",
+            "--worker_hosts=a:1,[::1]:2",
+            "--ps_hosts=c:3",
+        ]
+        for job, index in [("worker", 0), ("worker", 1), ("ps", 0)]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "source"),
+    [([], "digits"), (["--source=download"], "download"), (["--source=/a/copy"], "/a/copy")],
+)
+def test_data_writes_the_data_set(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    given: list[str],
+    source: str,
+) -> None:
+    monkeypatch.setattr(cifar10, "write", lambda data_dir, source: f"{source} to {data_dir}")
+
+    assert cli.main(["data", "cifar10", "--data-dir=/a/place", *given]) == 0
+
+    assert capsys.readouterr().out == f"{source} to /a/place\n"
+
+
+def test_data_says_which_package_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write(data_dir: str, source: str) -> None:
+        raise ImportError("Run: pip install tfdist[digits]")
+
+    monkeypatch.setattr(cifar10, "write", write)
+
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["data", "cifar10", "--data_dir=/a/place"])
+
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "tfdist: error: --source: received 'digits'; accepted: a source whose package is "
+        "installed. Run: pip install tfdist[digits]\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        (stacks.Installed("2.18.1", "3.15.1", horovod="0.28.1"), 0),
+        (stacks.Installed("2.21.0", "3.5.0"), 0),
+        (stacks.Installed("2.22.0", "3.15.1"), 1),
+        (stacks.Installed(), 1),
+    ],
+)
+def test_check_prints_what_works_with_which_versions(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    found: stacks.Installed,
+    code: int,
+) -> None:
+    monkeypatch.setattr(stacks, "installed", lambda: found)
+
+    assert cli.main(["check", "--versions"]) == code
+
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = [str(found), "", *stacks.table(found), "", *stacks.remarks(found)]
+    assert out.splitlines() == lines
+    assert any(line.startswith("> ") for line in lines) == (code == 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([], "COMMAND"),
+        (["train"], "'train'"),
+        (["run"], "SCRIPT"),
+        (["run", "missing.py"], "SCRIPT: received 'missing.py'"),
+        (["run", "--worker=2", "train.py"], "--worker=2"),
+        (["run", "--ps=two", "train.py"], "--ps"),
+        (["run", "--workers=0", "train.py"], "--workers: received 0"),
+        (["run", "--strategy=mirorred", "train.py"], "--strategy: received 'mirorred'"),
+        (["run", "--strategy=horovod", "--ps=1", "train.py"], "--ps: received 1"),
+        (["run", "--grace_period=-1", "train.py"], "--grace_period"),
+        (["run", "--grace_period=inf", "train.py"], "--grace_period"),
+        (["render"], "--worker_hosts: received None"),
+        (["render", "--worker_hosts=a"], "--worker_hosts[0]: received 'a'"),
+        (["render", "--ps_hosts=a:1"], "--worker_hosts"),
+        (["render", "--worker_hosts=a:1", "--format=yaml"], "--format"),
+        (["check", "--versions", "--job_name=worker"], "--job_name: received 'worker'"),
+        (["check", "--versions", "--worker-hosts=a:1"], "--worker_hosts: received 'a:1'"),
+        (["check", "--versions", "--strategy=auto"], "--strategy: received 'auto'"),
+        (["check", "--versions", "--startup_timeout=60"], "--startup_timeout: received 60.0"),
+        (["data", "mnist", "--data_dir=/a"], "'mnist'"),
+        (["data", "cifar10"], "--data_dir"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_it(
+    script: str, capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (2, "")
+    assert err.startswith("tfdist: error: ")
+    assert named in err
+    assert err.count("\n") == 1

@@ -1,0 +1,87 @@
+"""Whichever Keras is installed, its objects tell it, and its variables are TensorFlow's."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import pytest
+import tensorflow as tf
+
+from tests.conftest import TinyTraining, keras_is_3
+from tfdist.compat import keras as keras_compat
+
+pytestmark = pytest.mark.stacks("2.15", "2.21", "tf_keras")
+
+
+def test_a_model_and_an_optimizer_tell_the_keras_that_made_them(tiny: TinyTraining) -> None:
+    model = tiny.model()
+    package = keras_compat.keras_of(model).__name__
+
+    assert package == ("keras" if tf.keras.Model.__module__.startswith("keras.") else "tf_keras")
+    for made_by_keras in (model, model.optimizer, type(model)):
+        assert keras_compat.keras_version(made_by_keras)[:2] == tuple(
+            map(int, version(package).split(".")[:2])
+        )
+        assert keras_compat.is_keras_3(made_by_keras) == keras_is_3()
+
+
+def test_what_no_keras_has_made() -> None:
+    assert not keras_compat.is_keras_3(tf.Variable(1.0))
+    with pytest.raises(TypeError, match="not made by Keras"):
+        keras_compat.keras_version(object())
+
+
+def test_variables_are_those_of_tensorflow(tiny: TinyTraining) -> None:
+    model = tiny.model()
+    kernel, bias = keras_compat.as_tensorflow(model.trainable_variables)
+
+    assert isinstance(kernel, tf.Variable)
+    assert isinstance(bias, tf.Variable)
+    bias.assign([1.0, 2.0, 3.0])
+    assert model.get_weights()[1].tolist() == [1.0, 2.0, 3.0]
+    assert keras_compat.as_tensorflow([kernel])[0] is kernel
+
+
+def test_the_learning_rate_is_a_variable_unless_it_is_a_schedule() -> None:
+    optimizer = tf.keras.optimizers.SGD(0.5)
+    rate = keras_compat.learning_rate_variable(optimizer)
+    assert rate is not None
+    rate.assign(0.25)
+    assert float(tf.convert_to_tensor(optimizer.learning_rate)) == 0.25
+
+    schedule = tf.keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.9)
+    scheduled = keras_compat.learning_rate_variable(tf.keras.optimizers.SGD(schedule))
+    assert scheduled is None or not keras_is_3()
+
+
+def test_fit_starts_where_it_is_told_to_once(tiny: TinyTraining) -> None:
+    model = tiny.model()
+
+    class Starts(tf.keras.callbacks.Callback):
+        def on_train_begin(self, logs: object = None) -> None:
+            keras_compat.set_start(self.model, 2, 0)
+
+        def on_train_end(self, logs: object = None) -> None:
+            keras_compat.forget_start(self.model)
+
+    dataset = tiny.train_input(tf.distribute.InputContext())
+    assert model.fit(dataset, epochs=3, callbacks=[Starts()], verbose=0).epoch == [2]
+    assert model.fit(dataset, epochs=2, verbose=0).epoch == [0, 1]
+
+
+class LastSteps(tf.keras.callbacks.Callback):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[int] = []
+
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        self.steps.append(keras_compat.last_step(self.model, batch, self.params["steps"]))
+
+
+def test_the_last_step_of_an_execution(tiny: TinyTraining) -> None:
+    model, last = tiny.model(), LastSteps()
+    model.compile("sgd", model.loss, steps_per_execution=2)
+    examples = tf.data.Dataset.from_tensor_slices((tiny.points, tiny.classes)).batch(5)
+
+    model.fit(examples, callbacks=[last], verbose=0)
+    assert last.steps == [1, 3, 4]

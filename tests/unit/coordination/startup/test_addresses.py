@@ -1,0 +1,96 @@
+"""What is found wrong in a configuration by itself."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+
+from tests.support.startup import W0, workers
+from tfdist.cluster import Cluster
+from tfdist.coordination.startup import addresses as lint
+from tfdist.errors import UsageError
+
+pytestmark = pytest.mark.timeout(60)
+
+
+NAMES = {"a": {"10.0.0.1"}, "b": {"10.0.0.2", "::2"}, "also-b": {"10.0.0.9", "10.0.0.2"}}
+
+
+def resolve(host: str) -> frozenset[str]:
+    return frozenset(NAMES.get(host, {host} if host[0].isdigit() else ()))
+
+
+@pytest.mark.parametrize(
+    ("addresses", "field"),
+    [
+        (("a:1", "b:1", "also-b:1"), "address of worker:2"),
+        (("10.0.0.1:1", "b:1", "a:1"), "address of worker:2"),
+        (("a:1", "b:1", "also-b:2"), None),
+        (("unknown:1", "also-unknown:1"), None),
+    ],
+)
+def test_one_address_under_two_names_is_a_duplicate(
+    addresses: tuple[str, ...], field: str | None
+) -> None:
+    if field is None:
+        lint.check_addresses(Cluster(worker=addresses), resolve=resolve)
+        return
+    with pytest.raises(UsageError) as error:
+        lint.check_addresses(Cluster(worker=addresses), resolve=resolve)
+    assert (error.value.field, error.value.received) == (field, addresses[2])
+    assert f"as {addresses[1] if 'b' in addresses[2] else addresses[0]}" in error.value.remedy
+
+
+def test_this_machines_names_resolve() -> None:
+    with pytest.raises(UsageError, match=r"^address of worker:1: received 'localhost:2222'"):
+        lint.check_addresses(Cluster(worker=("127.0.0.1:2222", "localhost:2222")))
+    lint.check_addresses(Cluster(worker=("127.0.0.1:2222", "localhost:2223")))
+
+
+@pytest.mark.parametrize("loopback", ["localhost", "127.0.0.1", "127.1.2.3", "[::1]"])
+@pytest.mark.parametrize("is_here", [True, False])
+def test_loopback_among_machines(loopback: str, is_here: bool) -> None:
+    cluster = Cluster(worker=("a:1", f"{loopback}:2"))
+
+    def check() -> None:
+        lint.check_addresses(cluster, resolve=resolve, is_of_this_machine=lambda _: is_here)
+
+    if is_here:
+        check()
+        return
+    with pytest.raises(UsageError) as error:
+        check()
+    assert error.value.field == "address of worker:1"
+    assert "worker:0 is at a:1" in error.value.accepted
+
+
+def test_a_name_server_that_does_not_answer_is_not_waited_for() -> None:
+    answered = threading.Event()
+
+    def slow(host: str) -> frozenset[str]:
+        answered.wait(20)
+        return frozenset()
+
+    begin = time.monotonic()
+    lint.check_addresses(Cluster(worker=("a:1", "b:1")), resolve=slow)
+    answered.set()
+    assert time.monotonic() - begin < 15
+
+
+def test_which_addresses_are_of_this_machine() -> None:
+    assert lint.is_of_this_machine("127.0.0.1")
+    assert not lint.is_of_this_machine("192.0.2.1")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_port_that_is_taken_is_refused(host: str) -> None:
+    with socket.create_server((host, 0)) as taken:
+        cluster = workers([taken.getsockname()[1], 1])
+        for ask in (lint.check_port, lint.open_port):
+            with pytest.raises(UsageError) as error:
+                ask(cluster, W0)
+            assert error.value.field == "address of worker:0"
+            assert "Address already in use" in error.value.remedy

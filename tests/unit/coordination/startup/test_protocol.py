@@ -1,0 +1,93 @@
+"""What tasks say to each other in a meeting, and what they take for none of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.startup import PS, W0, W1, hello
+from tfdist.cluster import Cluster
+from tfdist.coordination.startup import protocol
+from tfdist.coordination.startup.protocol import LIMIT, Reach, Row, Verdict, decode, encode
+
+pytestmark = pytest.mark.timeout(60)
+
+
+HELLO = hello(Cluster(worker=("a:1", "b:1"), ps=("c:1",)), W1, clock=1e9)
+ROW = Row({PS: Reach(protocol.UNREACHABLE, "no route to host")}, (W0,), complete=True)
+
+
+@pytest.mark.parametrize("message", [HELLO, ROW, Row(noted=True), Verdict("worker:1 → ps:0")])
+def test_a_message_is_a_line_that_reads_back(message: protocol.Message) -> None:
+    line = encode(message)
+    assert line.count(b"\n") == 1
+    assert decode(line) == message
+
+
+def changed(message: protocol.Message, **changes: Any) -> bytes:
+    return json.dumps({**json.loads(encode(message)), **changes}).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"\n",
+        b"{}\n",
+        b"[]\n",
+        b"null\n",
+        encode(HELLO)[:-1],
+        b"[" * 200_000 + b"\n",
+        b"9" * 10_000 + b"\n",
+        changed(HELLO, protocol="tfdist/2"),
+        changed(HELLO, kind="Found"),
+        changed(HELLO, kind=["Hello"]),
+        changed(HELLO, task="evaluator:0"),
+        changed(HELLO, task="worker:-1"),
+        changed(HELLO, task="worker:1\n"),
+        changed(HELLO, task=1),
+        changed(HELLO, task="worker:2"),
+        changed(HELLO, host="\x1b[2J"),
+        changed(HELLO, host="h" * 256),
+        changed(HELLO, pid="7"),
+        changed(HELLO, pid=True),
+        changed(HELLO, clock="now"),
+        changed(HELLO, clock=float("nan")),
+        changed(HELLO, clock=None),
+        changed(HELLO, cluster={"worker": ["no port"]}),
+        changed(HELLO, cluster={"evaluator": ["a:1"]}),
+        changed(HELLO, cluster=[]),
+        changed(HELLO, versions=["python"]),
+        changed(HELLO, versions={"python": 3}),
+        changed(HELLO, strategy="s" * LIMIT),
+        changed(ROW, reach={"worker:0": ["fell asleep", ""]}),
+        changed(ROW, reach={"worker:0": "refused"}),
+        changed(ROW, reach=[["worker:0", "refused"]]),
+        changed(ROW, heard="worker:0"),
+        changed(Verdict(""), text="two\nlines"),
+        changed(Verdict(""), text="x" * 5000),
+    ],
+)
+def test_anything_else_is_no_message(line: bytes) -> None:
+    assert decode(line) is None
+
+
+@settings(deadline=None)
+@given(st.binary(), st.recursive(st.none() | st.integers() | st.text(), st.lists))
+def test_no_line_raises(line: bytes, value: Any) -> None:
+    assert decode(line) is None
+    assert decode(line + b"\n") is None
+    for name in json.loads(encode(HELLO)):
+        decode(changed(HELLO, **{name: value}))
+    for name in json.loads(encode(ROW)):
+        decode(changed(ROW, **{name: value}))
+
+
+def test_the_versions_are_those_that_the_strategy_needs() -> None:
+    assert set(protocol.versions("horovod")) - {"horovod"} == set(protocol.versions("mirrored"))
+    assert protocol.versions("mirrored")["python"] == ".".join(map(str, sys.version_info[:2]))

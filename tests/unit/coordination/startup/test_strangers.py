@@ -1,0 +1,170 @@
+"""Whoever else connects to a meeting is ignored, whatever else answers is named."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+
+import pytest
+
+from tests.support.startup import (
+    SETTINGS,
+    W0,
+    W1,
+    W2,
+    Meetings,
+    Visitor,
+    dial,
+    hello,
+    met,
+    party,
+    says,
+    server,
+    workers,
+)
+from tfdist.cluster import Cluster
+from tfdist.coordination.startup.protocol import LIMIT, Row, Verdict, encode
+from tfdist.launch.local import hold_ports
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"",
+        b"\x00\xff" * 1000,
+        b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS,
+        b"{" + b"x" * (3 * LIMIT),
+        b"\x80\x04cos\nsystem\n(S'false'\ntR.",
+        encode(Row(complete=True)),
+        encode(Verdict("a stranger says so")),
+    ],
+)
+@pytest.mark.parametrize("stays", [True, False])
+def test_strangers_are_ignored(three: Cluster, words: bytes, stays: bool) -> None:
+    meetings = Meetings()
+    meetings.start(party(three, W0))
+    meetings.start(party(three, W1))
+    connections = [dial(three.address(W0)) for _ in range(20)]
+    for connection in connections:
+        with contextlib.suppress(OSError):
+            connection.sendall(words)
+        if not stays:
+            connection.close()
+    meetings.start(party(three, W2))
+    assert [outcome.verdict for outcome in meetings.outcomes()] == [""] * 3
+    for connection in connections:
+        connection.close()
+
+
+def test_a_stranger_that_says_nothing_is_hung_up_on(
+    three: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfdist.coordination.startup.barrier.PATIENCE", 0.2)
+    meetings = Meetings()
+    meetings.start(party(three, W0))
+    with dial(three.address(W0)) as connection:
+        assert connection.recv(1) == b""
+    meetings.start(party(three, W1))
+    meetings.start(party(three, W2))
+    assert [outcome.verdict for outcome in meetings.outcomes()] == [""] * 3
+
+
+def test_a_stranger_that_is_slow_is_not_waited_for(three: Cluster) -> None:
+    meetings = Meetings()
+    meetings.start(party(three, W0))
+    done = threading.Event()
+    connection = dial(three.address(W0))
+
+    def drip() -> None:
+        with contextlib.suppress(OSError), connection:
+            while not done.wait(0.05):
+                connection.sendall(b"{")
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    meetings.start(party(three, W1))
+    meetings.start(party(three, W2))
+    assert [outcome.verdict for outcome in meetings.outcomes()] == [""] * 3
+    done.set()
+    dripping.join()
+
+
+def test_a_message_that_is_none_ends_a_connection_and_nothing_else(three: Cluster) -> None:
+    meetings = Meetings()
+    meetings.start(party(three, W0))
+    visitor = Visitor(three, W0, hello(three, W1))
+    visitor.socket.sendall(b"no message\n")
+    while visitor.file.readline():
+        pass
+    meetings.start(party(three, W1))
+    meetings.start(party(three, W2))
+    assert [outcome.verdict for outcome in meetings.outcomes()] == [""] * 3
+
+
+def test_two_jobs_with_tokens_do_not_disturb_each_other() -> None:
+    """The second takes the first one's worker 1 for its own."""
+    with hold_ports(3) as ports:
+        one = workers(ports[:2])
+        other = Cluster(worker=(f"127.0.0.1:{ports[2]}", one.address(W1)))
+        meetings = Meetings()
+        meetings.start(party(other, W0, token="b", timeout=3.0))
+        meetings.start(party(one, W1, token="a"))
+        time.sleep(1.0)
+        meetings.start(party(one, W0, token="a"))
+        stray, *rest = meetings.outcomes()
+    assert [outcome.verdict for outcome in rest] == ["", ""]
+    assert stray.verdict
+
+
+def test_another_job_at_an_address_is_named(three: Cluster) -> None:
+    found, other = met(
+        party(three, W0, token="a", timeout=2.0), party(three, W1, token="b", timeout=4.0)
+    )
+    place = f"worker:1 is not at its address {three.address(W1)}: another job answers (worker:1 on"
+    assert place in found.verdict
+    assert "another job answers (worker:0 on" in str(other) or "worker:0 " in other.verdict
+
+
+def test_a_check_does_not_meet_a_training(three: Cluster) -> None:
+    first, second = met(
+        party(three, W0, timeout=2.0), party(three, W1, timeout=3.0, purpose="check")
+    )
+    assert "worker:1 is not at its address" in first.verdict
+    assert "`tfdist check`" in first.verdict
+    assert second.verdict
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2p1\r\n", "another program answers (SSH-2.0-OpenSSH_9.2p1)"),
+        (b"HTTP/1.0 400 Bad Request\r\n\r\n", "another program answers (HTTP/1.0 400 Bad Request)"),
+        (b"\xff\x1b[2J" * 20, "another program answers"),
+        (b"{}\n", "another program answers"),
+        (b"{" + b"x" * (2 * LIMIT), "another program answers (a line without end)"),
+        (b"{", "connected, and nothing answers"),
+        (b"", "connected, and nothing answers"),
+        (SETTINGS, "a TensorFlow server is running"),
+    ],
+)
+def test_what_else_answers_at_an_address_is_named(
+    three: Cluster, words: bytes, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfdist.coordination.startup.connection.PATIENCE", 0.5)
+    with server(three.address(W1), says(words)):
+        (outcome,) = met(party(three, W0, timeout=1.5))
+    assert f"worker:0 → worker:1 {three.address(W1)} {answer}" in outcome.matrix.splitlines()[4]
+    assert "worker:1 is" in outcome.verdict
+
+
+def test_a_name_that_does_not_resolve_is_named() -> None:
+    with hold_ports(1) as (port,):
+        cluster = Cluster(worker=(f"127.0.0.1:{port}", "no-such-host.invalid:1"))
+        (outcome,) = met(party(cluster, W0, timeout=3.0))
+    assert outcome.verdict == (
+        "worker:1 has a host name that does not resolve: no-such-host.invalid:1."
+    )

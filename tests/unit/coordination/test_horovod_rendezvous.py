@@ -1,0 +1,113 @@
+"""Horovod's rendezvous: the numbers are Horovod's own, and its server serves."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+
+import pytest
+from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+
+from tfdist.coordination.horovod_rendezvous import Slot, environment, serve, slots
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [{"a": 1}, {"a": 4}, {"a": 1, "b": 1}, {"a": 2, "b": 1}, {"a": 1, "b": 3, "c": 2}],
+    ids=str,
+)
+def test_the_slots_are_those_that_horovod_assigns(layout: dict[str, int]) -> None:
+    hosts = ",".join(f"{host}:{count}" for host, count in layout.items())
+    theirs = get_host_assignments(parse_hosts(hosts), sum(layout.values()))
+
+    ours = slots([host for host, count in layout.items() for _ in range(count)])
+
+    assert [dataclasses.asdict(slot) for slot in ours] == [
+        {
+            "host": slot.hostname,
+            "rank": slot.rank,
+            "size": slot.size,
+            "local_rank": slot.local_rank,
+            "local_size": slot.local_size,
+            "cross_rank": slot.cross_rank,
+            "cross_size": slot.cross_size,
+        }
+        for slot in theirs
+    ]
+
+
+def test_ranks_keep_their_order_where_the_hosts_alternate() -> None:
+    hosts = ["a", "b", "a", "c", "b", "a"]
+    alternating = slots(hosts)
+
+    assert [(slot.host, slot.rank) for slot in alternating] == list(
+        zip(hosts, range(6), strict=True)
+    )
+    # The other numbers are those of the same hosts in one piece each.
+    grouped = {(slot.host, slot.local_rank): slot for slot in slots(sorted(hosts))}
+    for slot in alternating:
+        assert dataclasses.replace(grouped[slot.host, slot.local_rank], rank=slot.rank) == slot
+
+
+@pytest.mark.parametrize(
+    ("host", "interface"),
+    [
+        ("127.0.0.1", {"HOROVOD_GLOO_IFACE": "lo"}),
+        ("localhost", {"HOROVOD_GLOO_IFACE": "lo"}),
+        ("::1", {"HOROVOD_GLOO_IFACE": "lo"}),
+        ("10.0.0.1", {}),
+        ("node1.example.org", {}),
+    ],
+)
+def test_the_environment_says_all_that_hvd_init_reads(host: str, interface: dict[str, str]) -> None:
+    slot = Slot(host="b", rank=1, size=6, local_rank=2, local_size=3, cross_rank=4, cross_size=5)
+
+    assert environment(slot, host, 2222) == {
+        "HOROVOD_HOSTNAME": "b",
+        "HOROVOD_RANK": "1",
+        "HOROVOD_SIZE": "6",
+        "HOROVOD_LOCAL_RANK": "2",
+        "HOROVOD_LOCAL_SIZE": "3",
+        "HOROVOD_CROSS_RANK": "4",
+        "HOROVOD_CROSS_SIZE": "5",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": host,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": "2222",
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        **interface,
+    }
+
+
+def request(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request(method, path, body)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def test_the_server_stores_values_until_every_rank_has_finished() -> None:
+    with serve(slots(["a", "a"]), "127.0.0.1", 0) as port:
+        assert request(port, "GET", "/global/0")[0] == 404
+        assert request(port, "PUT", "/global/0", b"address of rank 0")[0] == 200
+        assert request(port, "GET", "/global/0") == (200, b"address of rank 0")
+        # Horovod's handler forgets a scope when as many ranks have left as the slots say.
+        request(port, "DELETE", "/global/0")
+        assert request(port, "GET", "/global/0") == (200, b"address of rank 0")
+        request(port, "DELETE", "/global/1")
+        assert request(port, "GET", "/global/0")[0] == 404
+
+    with pytest.raises(ConnectionRefusedError):
+        request(port, "GET", "/global/0")
+
+
+def test_a_port_can_be_served_again_and_not_twice_at_once() -> None:
+    ranks = slots(["a"])
+    with serve(ranks, "127.0.0.1", 0) as port:
+        pass
+    with serve(ranks, "127.0.0.1", port) as again:
+        assert again == port
+        with pytest.raises(OSError, match="in use"), serve(ranks, "127.0.0.1", port):
+            pass

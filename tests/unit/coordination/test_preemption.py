@@ -1,0 +1,256 @@
+"""The common step at which the tasks of a job leave, and what signals do meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tfdist.coordination.preemption import EXIT_PREEMPTED, Preemption
+
+pytestmark = pytest.mark.timeout(30)
+
+
+class Blackboard:
+    """A `Board` for threads."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, str] = {}
+        self._written = threading.Condition()
+
+    def post(self, key: str, value: str) -> None:
+        with self._written:
+            self._values[key] = value
+            self._written.notify_all()
+
+    def read(self, key: str, seconds: float) -> str | None:
+        with self._written:
+            self._written.wait_for(lambda: key in self._values, min(seconds, 2.0))
+            return self._values.get(key)
+
+
+class AllReduce:
+    """Steps that need every task, as those of an all-reduce do; a barrier in place of it."""
+
+    def __init__(self, tasks: int) -> None:
+        self.barrier = threading.Barrier(tasks, timeout=10.0)
+
+    def train(self, preemption: Preemption, steps: int, seconds: float) -> int:
+        for done in range(steps):
+            # Uneven, so that the tasks are found before, in and after a step.
+            time.sleep(seconds)
+            if not preemption.begin_step():
+                return done
+            time.sleep(seconds)
+            self.barrier.wait()
+            if preemption.leaves():
+                return done + 1
+        return steps
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("signalled", [(0,), (2,), (0, 1, 2)])
+@pytest.mark.parametrize("attempt", range(5))
+def test_all_tasks_leave_after_the_same_step(signalled: tuple[int, ...], attempt: int) -> None:
+    names = [f"worker:{index}" for index in range(3)]
+    preemptions = [Preemption() for _ in names]
+    board, job = Blackboard(), AllReduce(3)
+    steps: dict[str, int] = {}
+
+    def run(index: int) -> None:
+        with preemptions[index].watched(names[index], names, board):
+            steps[names[index]] = job.train(preemptions[index], 1000, 0.004 * index)
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.02 * (attempt + 1))
+    for index in signalled:
+        preemptions[index]._requests.put(True)
+    for thread in threads:
+        thread.join()
+    assert len(set(steps.values())) == 1
+    assert 0 < steps["worker:0"] < 1000
+
+
+def test_who_trains_alone_leaves_after_its_step(handlers: None) -> None:
+    preemption = Preemption()
+    preemption.listen()
+    with preemption.watched("worker:0", ["worker:0"]):
+        assert preemption.begin_step()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        deadline = time.monotonic() + 10
+        while not preemption.leaves() and time.monotonic() < deadline:
+            pass
+        assert preemption.leaves()
+        assert not preemption.begin_step()
+    assert preemption.is_requested
+
+
+def test_without_a_signal_nothing_happens() -> None:
+    preemption = Preemption()
+    before = threading.enumerate()
+    for board in (None, Blackboard()):
+        with preemption.watched("worker:0", ["worker:0", "worker:1"], board):
+            assert preemption.begin_step()
+            assert not preemption.leaves()
+    preemption._end_watching()
+    assert set(threading.enumerate()) <= set(before)
+
+
+def test_a_peer_that_is_lost_is_an_error_and_not_a_wait() -> None:
+    class Lost(Blackboard):
+        def read(self, key: str, seconds: float) -> str | None:
+            if key.endswith("worker:1"):
+                raise ConnectionError("worker:1 is gone")
+            return super().read(key, seconds)
+
+    preemption = Preemption()
+    with preemption.watched("worker:0", ["worker:0", "worker:1"], Lost()):
+        preemption._requests.put(True)
+        with pytest.raises(RuntimeError, match="worker:1 is gone"):
+            while not preemption.leaves():
+                pass
+
+
+def test_the_first_task_leaves_when_all_others_have_read_its_board() -> None:
+    """Horovod's board is a server in the process of rank 0."""
+    names = ["0", "1"]
+    first_has_left = threading.Event()
+    late: list[bool] = []
+
+    class SlowForTheSecond(Blackboard):
+        def read(self, key: str, seconds: float) -> str | None:
+            # The first task has all the time to leave before the second one has its answer.
+            if threading.current_thread() is second._watcher and key.endswith(".0"):
+                time.sleep(0.5)
+                late.append(first_has_left.is_set())
+            return super().read(key, seconds)
+
+    board, first, second = SlowForTheSecond(), Preemption(), Preemption()
+    with first.watched("0", names, board), second.watched("1", names, board):
+        first._requests.put(True)
+        deadline = time.monotonic() + 10
+        while not first.leaves() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert first.leaves()
+        first_has_left.set()
+        while not second.leaves() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert second.leaves()
+    assert late == [False]
+
+
+def test_a_board_that_cannot_be_read_for_a_while_ends_nothing() -> None:
+    class Busy(Blackboard):
+        failures = 2
+
+        def read(self, key: str, seconds: float) -> str | None:
+            if self.failures:
+                self.failures -= 1
+                raise TimeoutError
+            return super().read(key, seconds)
+
+    preemption, board = Preemption(), Busy()
+    with preemption.watched("worker:0", ["worker:0"], board):
+        while board.failures:
+            assert preemption.begin_step()
+        preemption._requests.put(True)
+        while not preemption.leaves():
+            pass
+
+
+def test_the_next_training_has_its_own_board_keys() -> None:
+    preemption, board = Preemption(), Blackboard()
+    with preemption.watched("worker:0", ["worker:0"], board):
+        preemption._requests.put(True)
+        while not preemption.leaves():
+            pass
+    with preemption.watched("worker:0", ["worker:0"], board):
+        time.sleep(0.6)
+        assert preemption.begin_step()
+        assert not preemption.leaves()
+
+
+def test_the_end_of_a_training_waits_for_no_board() -> None:
+    begun = threading.Event()
+
+    class SlowBoard(Blackboard):
+        def read(self, key: str, seconds: float) -> str | None:
+            begun.set()
+            time.sleep(seconds)
+            return None
+
+    preemption = Preemption()
+    with preemption.watched("worker:0", ["worker:0"], SlowBoard()):
+        assert begun.wait(10)
+        end = time.monotonic()
+    ended = time.monotonic() - end
+    with preemption.watched("worker:0", ["worker:0"]):
+        # The next one begins when its thread has gone.
+        assert ended < (time.monotonic() - end) / 2
+        assert [thread.name for thread in threading.enumerate()].count("preemption") == 1
+
+
+PROGRAM = """
+import sys, time
+from contextlib import ExitStack
+from tfdist.coordination.preemption import Preemption
+
+preemption = Preemption()
+preemption.listen()
+with ExitStack() as stack:
+    if sys.argv[1] == "serving":
+        stack.enter_context(preemption.serving())
+    if sys.argv[1] == "watched":
+        stack.enter_context(preemption.watched("worker:0", ["worker:0"]))
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("block", "signals"), [("none", 1), ("serving", 2), ("watched", 2)])
+def test_a_second_signal_ends_at_once_and_the_first_where_nobody_watches(
+    block: str, signals: int
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, block],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[3],
+    )
+    with ExitStack() as stack:
+        stack.callback(process.kill)
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        if signals == 2:
+            process.send_signal(signal.SIGTERM)
+            assert "saving and leaving" in process.stderr.readline()
+            assert process.poll() is None
+            # Whoever signals a process and its launcher is heard twice; that is no second signal.
+            process.send_signal(signal.SIGTERM)
+            time.sleep(1.1)
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=10)
+        assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_the_exit_code_is_none_that_means_something_else() -> None:
+    assert EXIT_PREEMPTED not in (0, 1, 2) and EXIT_PREEMPTED < 128

@@ -1,0 +1,112 @@
+"""Random crops and reflections: of images of noise, on which one place alone fits a crop."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.unit.data.test_cifar10 import context, write_examples
+from tfdist.data import cifar10, records, sources
+
+pytestmark = pytest.mark.stacks("2.15", "2.21")
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_examples(tmp_path_factory.mktemp("data"), 301)
+
+
+def originals(data_dir: Path) -> np.ndarray:
+    return next(iter(cifar10.dataset(data_dir, "train", batch_size=1000)))[0].numpy()
+
+
+def crops_of(image: np.ndarray, result: np.ndarray, *, mirror: bool) -> list[tuple[int, int]]:
+    """Returns where in the padded image the result was cut out, trying all places."""
+    padded = np.pad(image, [(4, 4), (4, 4), (0, 0)])
+    wanted = result[:, ::-1] if mirror else result
+    return [
+        (top, left)
+        for top in range(9)
+        for left in range(9)
+        if np.array_equal(padded[top : top + 32, left : left + 32], wanted)
+    ]
+
+
+def augmented(data_dir: Path, pipeline: int | None = None, **keywords: Any) -> tf.data.Dataset:
+    input_context = None if pipeline is None else context(2, pipeline)
+    return cifar10.dataset(data_dir, "train", input_context, batch_size=64, **keywords)
+
+
+def images_of(dataset: tf.data.Dataset) -> np.ndarray:
+    return np.concatenate([images for images, _ in dataset])
+
+
+def test_distorting_cuts_each_image_out_of_its_padding(data_dir: Path) -> None:
+    results = images_of(augmented(data_dir, distort=True, seed=1))
+    places = []
+    for image, result in zip(originals(data_dir), results, strict=True):
+        # The images are noise: one place fits, and none is mirrored unless asked.
+        (place,) = crops_of(image, result, mirror=False)
+        places.append(place)
+    # Each of the 9 offsets comes about 33 times in each direction, independent of the other.
+    for axis in (0, 1):
+        counts = Counter(place[axis] for place in places)
+        assert sorted(counts) == list(range(9)) and min(counts.values()) >= 12
+    assert len(set(places)) > 60
+
+
+def test_flipping_mirrors_about_every_other_image(data_dir: Path) -> None:
+    results = images_of(augmented(data_dir, flip=True, seed=1))
+    mirrored = 0
+    for image, result in zip(originals(data_dir), results, strict=True):
+        if np.array_equal(result, image[:, ::-1]):
+            mirrored += 1
+        else:
+            np.testing.assert_array_equal(result, image)
+    assert 110 < mirrored < 190
+
+
+def test_both_together_are_a_crop_that_may_be_mirrored(data_dir: Path) -> None:
+    results = images_of(augmented(data_dir, distort=True, flip=True, seed=1))
+    # Whether an image is mirrored must say nothing of where it was cut out.
+    places: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
+    for image, result in zip(originals(data_dir), results, strict=True):
+        straight = crops_of(image, result, mirror=False)
+        mirrored = crops_of(image, result, mirror=True)
+        assert len(straight) + len(mirrored) == 1
+        places[bool(mirrored)] += straight + mirrored
+    assert 110 < len(places[True]) < 190
+    for found in places.values():
+        assert {place[1] for place in found} == {place[0] for place in found} == set(range(9))
+
+
+def test_the_distortion_is_reproducible_and_differs_between_epochs(
+    data_dir: Path,
+) -> None:
+    def epochs(seed: int | None) -> list[bytes]:
+        dataset = augmented(data_dir, distort=True, flip=True, shuffle=False, seed=seed)
+        return [images_of(dataset).tobytes() for _ in range(3)]
+
+    first = epochs(3)
+    assert epochs(3) == first
+    assert len({*first, *epochs(4), *epochs(None)}) == 9
+
+
+def test_the_batches_of_an_epoch_and_the_pipelines_are_distorted_differently(
+    tmp_path: Path,
+) -> None:
+    # All examples are one image, so that only the distortion tells them apart.
+    image = np.random.RandomState(1).randint(1, 256, (1, 3, 32, 32)).astype(np.uint8)
+    split = sources.Split(np.repeat(image, 256, axis=0), np.zeros(256, np.int64))
+    records.write(tmp_path, "same", cifar10.serialized({"train": split}))
+    batches = [
+        images.numpy().tobytes()
+        for pipeline in range(2)
+        for images, _ in augmented(tmp_path, pipeline, distort=True, seed=3)
+    ]
+    assert len(batches) == len(set(batches)) == 4

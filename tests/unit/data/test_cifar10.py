@@ -1,0 +1,396 @@
+"""The CIFAR-10 writer and reader, on small real files."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.data.test_sources import binary_members, check_splits, python_members, write_archive
+from tfdist.data import cifar10, records, sources
+from tfdist.errors import UsageError
+
+pytestmark = pytest.mark.stacks("2.15", "2.21")
+
+
+ARCHIVES = [(sources.PYTHON_ARCHIVE, python_members), (sources.BINARY_ARCHIVE, binary_members)]
+
+
+def write_examples(directory: Path, count: int, files: int = 1) -> Path:
+    """Writes `count` examples in each split; example i is known by its first two pixels."""
+    images = np.random.RandomState(1).randint(1, 256, (count, 3, 32, 32)).astype(np.uint8)
+    images[:, 0, 0, 0] = np.arange(count) % 256
+    images[:, 0, 0, 1] = np.arange(count) // 256
+    split = sources.Split(images, np.arange(count, dtype=np.int64) % 10)
+    splits = dict.fromkeys(sources.SPLITS, split)
+    records.write(directory, "numbered", cifar10.serialized(splits, files))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    @functools.cache
+    def directory(count: int, files: int = 1) -> Path:
+        return write_examples(tmp_path_factory.mktemp("examples"), count, files)
+
+    return directory
+
+
+def context(pipelines: int, pipeline: int) -> tf.distribute.InputContext:
+    return tf.distribute.InputContext(
+        num_input_pipelines=pipelines, input_pipeline_id=pipeline, num_replicas_in_sync=pipelines
+    )
+
+
+def read(dataset: tf.data.Dataset) -> tuple[list[int], list[int]]:
+    """Returns which examples came, in order, and the size of each batch."""
+    which: list[int] = []
+    sizes: list[int] = []
+    for images, labels in dataset:
+        numbers = (images[:, 0, 0, 0] + 256 * images[:, 0, 1, 0]).numpy().astype(int).tolist()
+        assert [number % 10 for number in numbers] == labels.numpy().tolist()
+        which += numbers
+        sizes.append(len(numbers))
+    return which, sizes
+
+
+# Writing.
+
+
+def test_the_records_have_the_format_of_the_estimator_tutorial(tmp_path: Path) -> None:
+    path = tmp_path / sources.BINARY_ARCHIVE
+    md5s = {sources.BINARY_ARCHIVE: write_archive(path, binary_members())}
+    data_dir = tmp_path / "data"
+    outcome = cifar10.write(data_dir, path, md5s=md5s)
+
+    names = {f"{split}.tfrecords" for split in ("train", "validation", "eval")}
+    assert {file.name for file in data_dir.iterdir()} == {*names, "manifest.json"}
+    found = {}
+    for split in sources.SPLITS:
+        images, labels = [], []
+        for serialized in tf.data.TFRecordDataset(str(data_dir / f"{split}.tfrecords")):
+            feature = tf.train.Example.FromString(serialized.numpy()).features.feature
+            assert set(feature) == {"image", "label"}
+            images.append(np.frombuffer(feature["image"].bytes_list.value[0], np.uint8))
+            labels.append(feature["label"].int64_list.value[0])
+        found[split] = sources.Split(
+            np.reshape(images, (-1, 3, 32, 32)), np.array(labels, np.int64)
+        )
+    check_splits(found)
+
+    assert outcome.written
+    assert outcome.manifest.source == sources.BINARY_ARCHIVE
+    counts = {split: cifar10.num_examples(data_dir, split) for split in sources.SPLITS}
+    assert counts == {"train": 12, "validation": 3, "eval": 3}
+    assert "wrote train.tfrecords 12, validation.tfrecords 3, eval.tfrecords 3" in str(outcome)
+
+
+def test_a_second_run_verifies_and_does_not_write(tmp_path: Path) -> None:
+    path = tmp_path / sources.PYTHON_ARCHIVE
+    md5s = {sources.PYTHON_ARCHIVE: write_archive(path, python_members())}
+    data_dir = tmp_path / "data"
+    first = cifar10.write(str(data_dir), str(path), md5s=md5s)
+    before = {file.name: file.stat().st_mtime_ns for file in data_dir.iterdir()}
+
+    second = cifar10.write(data_dir, path, md5s=md5s)
+    assert not second.written and second.manifest == first.manifest
+    assert "already there, verified by SHA-256: train.tfrecords 12" in str(second)
+    assert {file.name: file.stat().st_mtime_ns for file in data_dir.iterdir()} == before
+
+    victim = data_dir / "eval.tfrecords"
+    content = bytearray(victim.read_bytes())
+    content[100] ^= 1
+    victim.write_bytes(content)
+    with pytest.raises(UsageError, match=r"eval\.tfrecords.*Delete .*another --data_dir"):
+        cifar10.write(data_dir, path, md5s=md5s)
+
+    # The remedy that the error names is one.
+    victim.unlink()
+    (data_dir / "manifest.json").unlink()
+    assert cifar10.write(data_dir, path, md5s=md5s).manifest == first.manifest
+
+
+def test_another_source_in_the_same_directory_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "archive"
+    md5s = {sources.BINARY_ARCHIVE: write_archive(path, binary_members())}
+    data_dir = tmp_path / "data"
+    cifar10.write(data_dir, path, md5s=md5s)
+    with pytest.raises(UsageError, match=r"--source: received 'digits'.*binary.*--data_dir"):
+        cifar10.write(data_dir, "digits")
+
+
+def test_a_source_that_cannot_be_read_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / sources.BINARY_ARCHIVE
+    write_archive(path, binary_members())
+    with pytest.raises(UsageError, match="MD5"):
+        cifar10.write(tmp_path / "data", path)
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_digits_can_be_written_and_read(tmp_path: Path) -> None:
+    assert str(cifar10.write(tmp_path, "digits")).endswith("(source: digits)")
+    splits = sources.load("digits")
+    for split, count in (("train", 1257), ("validation", 180), ("eval", 360)):
+        assert cifar10.num_examples(tmp_path, split) == count
+        images, labels = next(iter(cifar10.dataset(tmp_path, split, batch_size=count)))
+        expected = splits[split].images.transpose(0, 2, 3, 1).astype(np.float32)
+        np.testing.assert_array_equal(images, expected)
+        np.testing.assert_array_equal(labels, splits[split].labels)
+
+
+# Reading: what cannot be read.
+
+
+def test_a_directory_without_records_names_the_flag_and_the_command(tmp_path: Path) -> None:
+    remedy = r"--data_dir: .*tfdist data cifar10 --data_dir="
+    for data_dir in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(UsageError, match=remedy):
+            cifar10.dataset(data_dir, "train", batch_size=2)
+        with pytest.raises(UsageError, match=remedy):
+            cifar10.num_examples(data_dir, "train")
+
+
+def test_a_manifest_without_the_split_is_an_error(tmp_path: Path) -> None:
+    records.write(tmp_path, "digits", {"train.tfrecords": [b"x"]})
+    with pytest.raises(UsageError, match=r"train\.tfrecords'.*eval\.tfrecords"):
+        cifar10.num_examples(tmp_path, "eval")
+    with pytest.raises(UsageError, match=r"validation\.tfrecords"):
+        cifar10.write(tmp_path, "digits")
+
+
+def test_arguments_that_cannot_be_used_are_errors(numbered: Callable[..., Path]) -> None:
+    data_dir = numbered(7)
+    with pytest.raises(UsageError, match=r"split: received 'test'; accepted: train, validation"):
+        cifar10.dataset(data_dir, "test", batch_size=2)
+    with pytest.raises(UsageError, match=r"batch_size: received 0"):
+        cifar10.dataset(data_dir, "train", batch_size=0)
+    with pytest.raises(UsageError, match=r"batch_size: received 3; accepted: at most 2"):
+        cifar10.dataset(data_dir, "train", context(3, 1), batch_size=3, drop_remainder=True)
+    cifar10.dataset(data_dir, "train", context(3, 0), batch_size=3, drop_remainder=True)
+    with pytest.raises(UsageError, match=r"input_context: received '8 input pipelines'"):
+        cifar10.dataset(data_dir, "train", context(8, 7), batch_size=1)
+
+
+def test_a_file_of_another_size_is_an_error_before_training(tmp_path: Path) -> None:
+    write_examples(tmp_path, 3)
+    with (tmp_path / "train.tfrecords").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(UsageError, match=r"train\.tfrecords.*Delete"):
+        cifar10.dataset(tmp_path, "train", batch_size=2)
+
+
+def test_a_damaged_record_is_an_error_while_reading(tmp_path: Path) -> None:
+    write_examples(tmp_path, 3)
+    path = tmp_path / "train.tfrecords"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(tf.errors.DataLossError):
+        read(cifar10.dataset(tmp_path, "train", batch_size=2))
+
+
+def test_images_of_another_size_are_an_error(tmp_path: Path) -> None:
+    feature = {
+        "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[bytes(2 * 3072)])),
+        "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[1])),
+    }
+    example = tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+    records.write(tmp_path, "x", {"train.tfrecords": [example]})
+    with pytest.raises(tf.errors.InvalidArgumentError, match="3072"):
+        read(cifar10.dataset(tmp_path, "train", batch_size=1))
+
+
+def test_a_manifest_with_a_wrong_count_is_an_error_while_reading(tmp_path: Path) -> None:
+    write_examples(tmp_path, 3)
+    path = tmp_path / "manifest.json"
+    content = json.loads(path.read_text())
+    content["files"]["train.tfrecords"]["records"] = 4
+    path.write_text(json.dumps(content))
+    with pytest.raises(tf.errors.FailedPreconditionError, match="contained only 3"):
+        read(cifar10.dataset(tmp_path, "train", batch_size=2))
+
+
+# Reading: which examples, in which order.
+
+
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    count=st.sampled_from([1, 2, 5, 64, 301]),
+    files=st.sampled_from([1, 2, 4, 6]),
+    pipelines=st.integers(1, 4),
+    batch_size=st.integers(1, 70),
+    shuffle=st.booleans(),
+    drop_remainder=st.booleans(),
+)
+def test_each_example_comes_once_and_the_cardinality_is_exact(
+    numbered: Callable[..., Path],
+    count: int,
+    files: int,
+    pipelines: int,
+    batch_size: int,
+    shuffle: bool,
+    drop_remainder: bool,
+) -> None:
+    pipelines = min(pipelines, count)
+    if drop_remainder:
+        batch_size = min(batch_size, count // pipelines)
+    which: list[int] = []
+    dropped = 0
+    for pipeline in range(pipelines):
+        dataset = cifar10.dataset(
+            numbered(count, files),
+            "train",
+            context(pipelines, pipeline),
+            batch_size=batch_size,
+            shuffle=shuffle,
+            drop_remainder=drop_remainder,
+        )
+        part, sizes = read(dataset)
+        assert dataset.cardinality() == len(sizes)
+        assert all(size == batch_size for size in sizes[: None if drop_remainder else -1])
+        which += part
+        dropped += len(range(pipeline, count, pipelines)) % batch_size if drop_remainder else 0
+    assert len(which) == len(set(which)) == count - dropped
+    assert set(which) <= set(range(count))
+
+
+@pytest.mark.parametrize("count", [7, 100, 301])
+@pytest.mark.parametrize("augmented", [False, True])
+def test_each_example_comes_once_in_every_epoch_over_three_pipelines(
+    numbered: Callable[..., Path], count: int, augmented: bool
+) -> None:
+    datasets = [
+        cifar10.dataset(
+            numbered(count),
+            "train",
+            context(3, pipeline),
+            batch_size=8,
+            shuffle=True,
+            distort=augmented,
+            seed=5,
+        )
+        for pipeline in range(3)
+    ]
+    for _ in range(2):
+        labels = Counter(int(x) for dataset in datasets for _, y in dataset for x in y)
+        assert labels == Counter(number % 10 for number in range(count))
+        if not augmented:
+            which = [number for dataset in datasets for number in read(dataset)[0]]
+            assert sorted(which) == list(range(count))
+
+
+def test_without_shuffling_the_order_is_that_of_the_file(numbered: Callable[..., Path]) -> None:
+    data_dir = numbered(301)
+    assert read(cifar10.dataset(data_dir, "eval", batch_size=100)) == (
+        list(range(301)),
+        [100, 100, 100, 1],
+    )
+    part, _ = read(cifar10.dataset(data_dir, "eval", context(3, 1), batch_size=100))
+    assert part == list(range(1, 301, 3))
+
+
+def test_the_shuffled_order_is_reproducible_and_differs_between_epochs(
+    numbered: Callable[..., Path],
+) -> None:
+    def epochs(seed: int | None) -> list[list[int]]:
+        dataset = cifar10.dataset(
+            numbered(301), "train", batch_size=16, shuffle=True, distort=False, seed=seed
+        )
+        return [read(dataset)[0] for _ in range(3)]
+
+    first = epochs(3)
+    assert epochs(3) == first
+    assert len({tuple(order) for order in [*first, *epochs(4), *epochs(None)]}) == 9
+    # The whole shard is shuffled: in a part-filled buffer the last example could not come early.
+    earliest = min(order.index(number) for order in first for number in range(280, 301))
+    assert earliest < 60
+
+
+def test_the_repeated_dataset_goes_through_whole_epochs_in_full_batches(
+    numbered: Callable[..., Path],
+) -> None:
+    dataset = cifar10.dataset(
+        numbered(100), "train", context(3, 2), batch_size=8, shuffle=True, repeat=True, seed=1
+    )
+    assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+    assert dataset.element_spec[0].shape == [8, 32, 32, 3]
+    which, sizes = read(dataset.take(33))
+    assert sizes == [8] * 33
+    shard = list(range(2, 100, 3))
+    epochs = [which[start : start + 33] for start in range(0, 264, 33)]
+    assert all(sorted(epoch) == shard for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 8
+
+
+def test_the_batches_say_what_they_are(numbered: Callable[..., Path]) -> None:
+    for augmented in (False, True):
+        images, labels = cifar10.dataset(
+            numbered(7), "train", batch_size=4, distort=augmented, flip=augmented
+        ).element_spec
+        assert images.dtype == tf.float32 and images.shape.as_list() == [None, 32, 32, 3]
+        assert labels.dtype == tf.int32 and labels.shape.as_list() == [None]
+
+
+def test_the_options_end_fit_at_once_and_keep_the_shard(numbered: Callable[..., Path]) -> None:
+    everything = cifar10.dataset(numbered(7), "train", batch_size=4).options()
+    shard = cifar10.dataset(numbered(7), "train", context(2, 0), batch_size=4).options()
+    for options in (everything, shard):
+        assert options.autotune.enabled is False
+        assert options.deterministic is True
+    policy = tf.data.experimental.AutoShardPolicy
+    assert shard.experimental_distribute.auto_shard_policy == policy.OFF
+    assert everything.experimental_distribute.auto_shard_policy == policy.DATA
+
+
+def test_the_file_is_read_only_once(tmp_path: Path) -> None:
+    write_examples(tmp_path, 20)
+    for shuffle in (False, True):
+        dataset = cifar10.dataset(tmp_path, "train", batch_size=4, shuffle=shuffle)
+        if shuffle:
+            # Filling the shuffle buffer is enough to complete the cache.
+            next(iter(dataset))
+        else:
+            read(dataset)
+        path = tmp_path / "train.tfrecords"
+        path.rename(tmp_path / "away")
+        assert sorted(read(dataset)[0]) == list(range(20))
+        (tmp_path / "away").rename(path)
+
+
+def test_an_estimator_s_graph_reads_the_same(numbered: Callable[..., Path]) -> None:
+    def batches() -> list[Any]:
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            dataset = cifar10.dataset(
+                numbered(20),
+                "train",
+                context(2, 1),
+                batch_size=5,
+                shuffle=True,
+                distort=True,
+                flip=True,
+                seed=2,
+                repeat=True,
+            )
+            iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+            session.run(iterator.initializer)
+            element = iterator.get_next()
+            return [session.run(element) for _ in range(4)]
+
+    first, second = batches(), batches()
+    assert [len(labels) for _, labels in first] == [5, 5, 5, 5]
+    for (images, labels), (again, labels_again) in zip(first, second, strict=True):
+        np.testing.assert_array_equal(images, again)
+        np.testing.assert_array_equal(labels, labels_again)
+    labels = np.concatenate([labels for _, labels in first])
+    assert sorted(labels[:10]) == sorted(labels[10:]) == sorted(i % 10 for i in range(1, 20, 2))

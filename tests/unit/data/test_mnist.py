@@ -1,0 +1,323 @@
+"""MNIST's images: the real digits, small archives in Keras's layout, and the sharded batches."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+
+from tfdist.data import mnist
+from tfdist.errors import UsageError
+
+Arrays = dict[str, np.ndarray]
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def arrays() -> Arrays:
+    """What a small mnist.npz holds, in the types that Keras's has."""
+    random = np.random.RandomState(0)
+    counts = {"train": 5, "test": 3}
+    return {
+        f"{name}_{split}": random.randint(0, limit, shape).astype(np.uint8)
+        for split, count in counts.items()
+        for name, limit, shape in (("x", 256, (count, 28, 28)), ("y", 10, (count,)))
+    }
+
+
+def examples(count: int) -> mnist.Split:
+    """Examples of which number i has i in its first two pixels, in base 256."""
+    images = np.random.RandomState(1).randint(0, 256, (count, 28, 28)).astype(np.uint8)
+    images[:, 0, 0] = np.arange(count) % 256
+    images[:, 0, 1] = np.arange(count) // 256
+    return mnist.Split(images, np.arange(count, dtype=np.int64) % 10)
+
+
+def context(pipelines: int, pipeline: int) -> tf.distribute.InputContext:
+    return tf.distribute.InputContext(
+        num_input_pipelines=pipelines, input_pipeline_id=pipeline, num_replicas_in_sync=pipelines
+    )
+
+
+def read(dataset: tf.data.Dataset) -> tuple[list[int], list[int]]:
+    """Returns which examples came, in order, and the size of each batch."""
+    which: list[int] = []
+    sizes: list[int] = []
+    for images, labels in dataset.as_numpy_iterator():
+        pixels = np.rint(images * 255).astype(int)
+        numbers = (pixels[:, 0, 0, 0] + 256 * pixels[:, 0, 1, 0]).tolist()
+        assert [number % 10 for number in numbers] == labels.tolist()
+        which += numbers
+        sizes.append(len(numbers))
+    return which, sizes
+
+
+# Loading.
+
+
+def test_the_digits_are_three_times_as_large_in_a_black_border() -> None:
+    digits = load_digits()
+    splits = mnist.load("digits")
+    assert list(splits) == ["train", "test"]
+    assert [len(splits[split].labels) for split in splits] == [1437, 360]
+    # The order of `tfdist.data.sources`, whose eval split is the test split here.
+    order = np.random.RandomState(0).permutation(1797)
+    for split, chosen in (("train", order[:1437]), ("test", order[1437:])):
+        images, labels = splits[split]
+        assert images.dtype == np.uint8 and images.shape == (len(chosen), 28, 28)
+        assert labels.dtype == np.int64
+        np.testing.assert_array_equal(labels, digits.target[chosen])
+        expected = np.zeros((len(chosen), 28, 28), np.uint8)
+        scaled = np.rint(digits.images[chosen] * 255 / 16)
+        expected[:, 2:26, 2:26] = np.kron(scaled, np.ones((3, 3)))
+        np.testing.assert_array_equal(images, expected)
+    assert splits["train"].images.max() == 255
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("as_path", [str, Path])
+def test_an_archive_is_read_as_it_is(
+    tmp_path: Path, save: Callable[..., None], as_path: Callable[[Path], str | Path]
+) -> None:
+    wanted = arrays()
+    save(tmp_path / "mnist.npz", **wanted)
+    splits = mnist.load(as_path(tmp_path / "mnist.npz"))
+    assert list(splits) == ["train", "test"]
+    for split, (images, labels) in splits.items():
+        assert images.dtype == np.uint8 and labels.dtype == np.int64
+        np.testing.assert_array_equal(images, wanted[f"x_{split}"])
+        np.testing.assert_array_equal(labels, wanted[f"y_{split}"])
+
+
+def refused(path: Path) -> UsageError:
+    with pytest.raises(UsageError) as raised:
+        mnist.load(path)
+    error = raised.value
+    assert error.field == "--data_source"
+    assert str(path) in error.received
+    return error
+
+
+def test_a_path_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
+    for path, reason in ((tmp_path / "no.npz", "No such file"), (tmp_path, "Is a directory")):
+        error = refused(path)
+        assert error.received == str(path)
+        assert error.accepted == "digits, or the path of Keras's mnist.npz"
+        assert error.remedy.startswith("Name one of these sources") and reason in error.remedy
+
+
+def npz(**content: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, **content)
+    return file.getvalue()
+
+
+def npy(content: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, content)
+    return file.getvalue()
+
+
+def damaged(content: bytes) -> bytes:
+    return content[:200] + bytes(100) + content[300:]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no archive",
+        npz(**arrays())[:-100],
+        damaged(npz(**arrays())),
+        npy(np.zeros(3)),
+        npz(**{**arrays(), "y_train": np.array([{"a": "pickle"}] * 5, dtype=object)}),
+    ],
+    ids=["empty", "text", "cut", "damaged", "npy", "pickle"],
+)
+def test_a_file_that_is_no_whole_archive_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "mnist.npz"
+    path.write_bytes(content)
+    error = refused(path)
+    assert error.accepted == "a whole .npz archive of NumPy"
+    assert error.remedy.startswith("Fetch mnist.npz again")
+
+
+@pytest.mark.parametrize("missing", ["x_train", "y_train", "x_test", "y_test"])
+def test_an_archive_without_an_array_is_refused(tmp_path: Path, missing: str) -> None:
+    path = tmp_path / "mnist.npz"
+    path.write_bytes(npz(**{name: array for name, array in arrays().items() if name != missing}))
+    error = refused(path)
+    assert error.accepted == "an archive with x_train, y_train, x_test, y_test"
+    assert error.remedy.startswith("Fetch mnist.npz again") and missing in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "found"),
+    [
+        ("x_train", np.zeros((5, 28, 28), np.float32), "x_train float32 (5, 28, 28)"),
+        ("x_train", np.zeros((0, 28, 28), np.uint8), "x_train uint8 (0, 28, 28)"),
+        ("x_test", np.zeros((3, 784), np.uint8), "x_test uint8 (3, 784)"),
+        ("x_test", np.zeros((3, 28, 28, 1), np.uint8), "x_test uint8 (3, 28, 28, 1)"),
+        ("x_test", np.zeros((), np.uint8), "x_test uint8 ()"),
+    ],
+)
+def test_images_of_another_kind_are_refused(
+    tmp_path: Path, name: str, array: np.ndarray, found: str
+) -> None:
+    path = tmp_path / "mnist.npz"
+    path.write_bytes(npz(**{**arrays(), name: array}))
+    error = refused(path)
+    assert error.received == f"{path} with {found}"
+    assert error.accepted == "uint8 [examples, 28, 28]"
+    assert "--data_source=digits" in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "found"),
+    [
+        ("y_train", np.zeros(5, np.float32), "y_train float32 (5,) for 5 images"),
+        ("y_train", np.zeros(4, np.uint8), "y_train uint8 (4,) for 5 images"),
+        ("y_test", np.zeros((3, 10), np.uint8), "y_test uint8 (3, 10) for 3 images"),
+        ("y_test", np.array([0, 10, 3]), "y_test from 0 to 10"),
+        ("y_test", np.array([-1, 9, 3]), "y_test from -1 to 9"),
+    ],
+)
+def test_labels_of_another_kind_are_refused(
+    tmp_path: Path, name: str, array: np.ndarray, found: str
+) -> None:
+    path = tmp_path / "mnist.npz"
+    path.write_bytes(npz(**{**arrays(), name: array}))
+    error = refused(path)
+    assert error.received == f"{path} with {found}"
+    assert error.accepted == "whole numbers [examples], 0 to 9"
+    assert "--data_source=digits" in error.remedy
+
+
+def test_loading_imports_no_tensorflow() -> None:
+    program = (
+        "import sys; from tfdist.data import mnist; mnist.load('digits'); "
+        "sys.exit('tensorflow' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, cwd=REPOSITORY)
+
+
+# Batches.
+
+
+def test_the_batches_are_scaled_and_say_what_they_are() -> None:
+    images, labels = examples(7)
+    dataset = mnist.dataset(images, labels, batch_size=4)
+    specs = dataset.element_spec
+    assert [spec.dtype for spec in specs] == [tf.float32, tf.int32]
+    assert [spec.shape.as_list() for spec in specs] == [[None, 28, 28, 1], [None]]
+    batches = list(dataset.as_numpy_iterator())
+    given = np.concatenate([batch for batch, _ in batches])
+    np.testing.assert_array_equal(given, images[..., None].astype(np.float32) / np.float32(255))
+    assert given.max() == 1.0 and given.min() == 0.0
+    np.testing.assert_array_equal(np.concatenate([batch for _, batch in batches]), labels)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    count=st.sampled_from([1, 2, 5, 64, 301]),
+    pipelines=st.integers(1, 4),
+    batch_size=st.integers(1, 70),
+    shuffle=st.booleans(),
+)
+def test_each_example_comes_once_and_the_cardinality_is_exact(
+    count: int, pipelines: int, batch_size: int, shuffle: bool
+) -> None:
+    pipelines = min(pipelines, count)
+    which: list[int] = []
+    for pipeline in range(pipelines):
+        dataset = mnist.dataset(
+            *examples(count), context(pipelines, pipeline), batch_size=batch_size, shuffle=shuffle
+        )
+        part, sizes = read(dataset)
+        assert dataset.cardinality() == len(sizes)
+        assert all(size == batch_size for size in sizes[:-1])
+        which += part
+    assert sorted(which) == list(range(count))
+
+
+def test_each_example_comes_once_in_every_epoch_over_three_pipelines() -> None:
+    datasets = [
+        mnist.dataset(*examples(100), context(3, pipeline), batch_size=8, shuffle=True, seed=5)
+        for pipeline in range(3)
+    ]
+    for _ in range(2):
+        parts = [read(dataset)[0] for dataset in datasets]
+        assert sorted(number for part in parts for number in part) == list(range(100))
+        assert [len(part) for part in parts] == [34, 33, 33]
+
+
+def test_without_shuffling_the_order_is_the_given_one() -> None:
+    assert read(mnist.dataset(*examples(301), batch_size=100)) == (
+        list(range(301)),
+        [100, 100, 100, 1],
+    )
+    part, _ = read(mnist.dataset(*examples(301), context(3, 1), batch_size=100))
+    assert part == list(range(1, 301, 3))
+
+
+def test_the_shuffled_order_is_reproducible_and_differs_between_epochs() -> None:
+    def epochs(seed: int | None) -> list[list[int]]:
+        dataset = mnist.dataset(*examples(301), batch_size=16, shuffle=True, seed=seed)
+        return [read(dataset)[0] for _ in range(3)]
+
+    first = epochs(3)
+    assert epochs(3) == first
+    assert len({tuple(order) for order in [*first, *epochs(4), *epochs(None)]}) == 9
+    # The whole shard is shuffled: in a part-filled buffer the last example could not come early.
+    assert min(order.index(number) for order in first for number in range(280, 301)) < 60
+
+
+def test_the_repeated_dataset_goes_through_whole_epochs_in_full_batches() -> None:
+    dataset = mnist.dataset(
+        *examples(100), context(3, 2), batch_size=8, shuffle=True, repeat=True, seed=1
+    )
+    assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+    assert dataset.element_spec[0].shape == [8, 28, 28, 1]
+    which, sizes = read(dataset.take(33))
+    assert sizes == [8] * 33
+    epochs = [which[start : start + 33] for start in range(0, 264, 33)]
+    assert all(sorted(epoch) == list(range(2, 100, 3)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 8
+
+
+def test_the_options_end_training_at_once_and_keep_the_shard() -> None:
+    whole = mnist.dataset(*examples(7), batch_size=4).options()
+    shard = mnist.dataset(*examples(7), context(2, 0), batch_size=4).options()
+    for options in (whole, shard):
+        assert options.autotune.enabled is False
+        assert options.deterministic is True
+    policy = tf.data.experimental.AutoShardPolicy
+    assert shard.experimental_distribute.auto_shard_policy == policy.OFF
+    assert whole.experimental_distribute.auto_shard_policy != policy.OFF
+
+
+def test_the_graph_holds_the_shard_alone() -> None:
+    with tf.Graph().as_default() as graph:
+        mnist.dataset(*examples(300), context(3, 1), batch_size=4)
+    assert 100 * 784 <= len(graph.as_graph_def().SerializeToString()) < 150 * 784
+
+
+def test_arguments_that_cannot_be_used_are_refused() -> None:
+    with pytest.raises(UsageError) as raised:
+        mnist.dataset(*examples(7), batch_size=0)
+    assert (raised.value.field, raised.value.received) == ("batch_size", 0)
+    assert raised.value.accepted == "a whole number from 1"
+    with pytest.raises(UsageError) as raised:
+        mnist.dataset(*examples(7), context(8, 0), batch_size=1)
+    assert (raised.value.field, raised.value.received) == ("input_context", "8 input pipelines")
+    assert raised.value.accepted == "at most 7, the examples"
+    assert read(mnist.dataset(*examples(7), context(7, 6), batch_size=1)) == ([6], [1])

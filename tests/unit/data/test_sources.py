@@ -1,0 +1,289 @@
+"""Sources: small archives in CIFAR-10's layouts, a refused connection, the real digits."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tfdist.data import sources
+from tfdist.errors import UsageError
+
+REPOSITORY = Path(__file__).parents[3]
+BATCHES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+PER_BATCH = 3
+
+
+def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.RandomState(number)
+    images = random.randint(0, 256, (PER_BATCH, 3072)).astype(np.uint8)
+    return images, random.randint(0, 10, PER_BATCH)
+
+
+def python_members() -> dict[str, bytes]:
+    members = {}
+    for number, name in enumerate(BATCHES):
+        images, labels = batch(number)
+        content = {b"data": images, b"labels": labels.tolist(), b"batch_label": b"batch"}
+        members[f"cifar-10-batches-py/{name}"] = pickle.dumps(content, protocol=2)
+    return {**members, "cifar-10-batches-py/batches.meta": b"not read"}
+
+
+def binary_members() -> dict[str, bytes]:
+    members = {}
+    for number, name in enumerate(BATCHES):
+        images, labels = batch(number)
+        rows = np.concatenate([labels[:, None].astype(np.uint8), images], axis=1)
+        members[f"cifar-10-batches-bin/{name}.bin"] = rows.tobytes()
+    names = "\n".join(f"class{i}" for i in range(10))
+    return {**members, "cifar-10-batches-bin/batches.meta.txt": names.encode()}
+
+
+def write_archive(path: Path, members: Mapping[str, bytes], links: Mapping[str, str] = {}) -> str:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+        for name, target in links.items():
+            info = tarfile.TarInfo(name)
+            info.type = tarfile.SYMTYPE
+            info.linkname = target
+            archive.addfile(info)
+    return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+def check_splits(splits: Mapping[str, sources.Split]) -> None:
+    expected = {"train": [0, 1, 2, 3], "validation": [4], "eval": [5]}
+    assert list(splits) == list(expected)
+    for split, numbers in expected.items():
+        images = np.concatenate([batch(number)[0] for number in numbers])
+        labels = np.concatenate([batch(number)[1] for number in numbers])
+        np.testing.assert_array_equal(splits[split].images, images.reshape(-1, 3, 32, 32))
+        np.testing.assert_array_equal(splits[split].labels, labels)
+        assert splits[split].images.dtype == np.uint8 and splits[split].labels.dtype == np.int64
+
+
+LAYOUTS = [(sources.PYTHON_ARCHIVE, python_members), (sources.BINARY_ARCHIVE, binary_members)]
+
+
+@pytest.mark.parametrize(("name", "members"), LAYOUTS)
+def test_both_archives_give_the_same_splits(tmp_path, name, members) -> None:  # type: ignore[no-untyped-def]
+    # Known by content: the file's own name says nothing here.
+    path = tmp_path / "renamed.tgz"
+    md5s = {"other": "0" * 32, name: write_archive(path, members())}
+    assert sources.identify(path, md5s=md5s) == name
+    assert sources.identify(str(path), md5s=md5s) == name
+    check_splits(sources.load(path, md5s=md5s))
+
+
+def test_the_md5s_are_those_that_cifar_publishes() -> None:
+    assert sources.ARCHIVE_MD5S == {
+        "cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a",
+        "cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530",
+    }
+
+
+class Evil:
+    """A pickle of it creates a file when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (os.mkdir, (str(self.path),))
+
+
+def test_a_wrong_md5_is_an_error_before_anything_is_unpickled(tmp_path: Path) -> None:
+    trace = tmp_path / "unpickled"
+    path = tmp_path / sources.PYTHON_ARCHIVE
+    members = {**python_members(), "cifar-10-batches-py/data_batch_1": pickle.dumps(Evil(trace))}
+    md5 = write_archive(path, members)
+    for call in (sources.identify, sources.load):
+        with pytest.raises(UsageError, match=rf"MD5 {md5}.*c58f3.*--source=digits"):
+            call(path)
+    assert not trace.exists()
+    # The pickle does what it is made for, once its archive is trusted.
+    with pytest.raises(UsageError, match="damaged"):
+        sources.load(path, md5s={sources.PYTHON_ARCHIVE: md5})
+    assert trace.exists()
+
+
+@pytest.mark.parametrize(("name", "members"), LAYOUTS)
+@pytest.mark.parametrize("keep", [0, 10, 0.3, 0.9])
+def test_a_truncated_archive_is_an_error(tmp_path, name, members, keep) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / name
+    whole_md5 = write_archive(path, members())
+    content = path.read_bytes()
+    path.write_bytes(content[: keep if keep >= 1 else int(len(content) * keep)])
+    with pytest.raises(UsageError, match=r"MD5.*incomplete"):
+        sources.load(path, md5s={name: whole_md5})
+    md5 = hashlib.md5(path.read_bytes()).hexdigest()
+    with pytest.raises(UsageError, match=r"incomplete or damaged: fetch it again"):
+        sources.load(path, md5s={name: md5})
+
+
+@pytest.mark.parametrize(("name", "members"), LAYOUTS)
+def test_nothing_of_an_archive_reaches_the_disk(tmp_path, name, members) -> None:  # type: ignore[no-untyped-def]
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    path = inside / name
+    evil = {"../escaped": b"x", f"{tmp_path}/absolute": b"x", **members()}
+    md5 = write_archive(path, evil, {"link": "/etc/passwd"})
+    check_splits(sources.load(path, md5s={name: md5}))
+    assert os.listdir(tmp_path) == ["inside"] and os.listdir(inside) == [name]
+
+
+def test_a_link_in_place_of_a_batch_is_not_followed(tmp_path: Path) -> None:
+    path = tmp_path / "archive"
+    members = binary_members()
+    del members["cifar-10-batches-bin/data_batch_2.bin"]
+    link = {"cifar-10-batches-bin/data_batch_2.bin": "data_batch_1.bin"}
+    md5 = write_archive(path, members, link)
+    with pytest.raises(UsageError, match=r"KeyError\('data_batch_2'\)"):
+        sources.load(path, md5s={sources.BINARY_ARCHIVE: md5})
+
+
+@pytest.mark.parametrize(("name", "members"), LAYOUTS)
+@pytest.mark.parametrize("damaged", [b"", b"\x80", bytes(3072)])
+def test_a_damaged_batch_is_an_error(tmp_path, name, members, damaged) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / name
+    contents = members()
+    contents[next(key for key in contents if "test_batch" in key)] = damaged
+    md5 = write_archive(path, contents)
+    if name == sources.BINARY_ARCHIVE and not damaged:
+        assert len(sources.load(path, md5s={name: md5})["eval"].labels) == 0
+        return
+    with pytest.raises(UsageError, match="incomplete or damaged"):
+        sources.load(path, md5s={name: md5})
+
+
+def test_what_is_no_source_is_an_error(tmp_path: Path) -> None:
+    for source in ("cifar100", tmp_path / "missing.tar.gz", tmp_path):
+        for call in (sources.identify, sources.load):
+            with pytest.raises(UsageError, match=r"--source.*download, digits, or the path"):
+                call(source)
+
+
+def test_a_split_checks_itself() -> None:
+    images, labels = np.zeros((2, 3, 32, 32), np.uint8), np.array([0, 9], np.int64)
+    sources.Split(images, labels)
+    for wrong in (
+        (images.astype(np.float32), labels),
+        (images[:, :1], labels),
+        (images, labels[:1]),
+        (images, labels.astype(np.int32)),
+        (images, labels + 1),
+        (images, labels - 1),
+    ):
+        with pytest.raises(ValueError):
+            sources.Split(*wrong)
+
+
+def test_the_digits_are_split_once_and_for_all() -> None:
+    from sklearn.datasets import load_digits
+
+    splits = sources.load("digits")
+    sizes = {split: len(content.labels) for split, content in splits.items()}
+    assert sizes == {"train": 1257, "validation": 180, "eval": 360}
+
+    # Every digit of scikit-learn is in exactly one split, with its own label.
+    digits = load_digits()
+    expected = sorted(
+        (np.rint(image * 255 / 16).astype(np.uint8).tobytes(), int(label))
+        for image, label in zip(digits.images, digits.target, strict=True)
+    )
+    found = []
+    for content in splits.values():
+        for image, label in zip(content.images, content.labels, strict=True):
+            small = image[0, ::4, ::4]
+            np.testing.assert_array_equal(
+                image, np.broadcast_to(np.kron(small, np.ones((4, 4))), (3, 32, 32))
+            )
+            found.append((small.tobytes(), int(label)))
+    assert sorted(found) == expected
+    assert max(content.images.max() for content in splits.values()) == 255
+    # A fixed order: another one would silently move test images into the training split.
+    assert splits["train"].labels[:8].tolist() == [2, 8, 2, 6, 6, 7, 1, 9]
+    assert sources.identify("digits") == "digits"
+
+
+DOWNLOAD = """
+import sys
+from tfdist.data import sources
+from tfdist.errors import exit_on_usage_error
+
+with exit_on_usage_error():
+    splits = sources.load("download")
+    import numpy as np
+    fields = [(split, field) for split in splits for field in ("images", "labels")]
+    np.savez(sys.argv[1], **{f"{s}_{field}": getattr(splits[s], field) for s, field in fields})
+"""
+
+# Everything of tensorflow-datasets is real but for the archive, which comes from this disk.
+PREPARE = """
+import sys
+import tensorflow_datasets as tfds
+
+tfds.download.DownloadManager.download_and_extract = lambda self, url: sys.argv[1]
+tfds.builder("cifar10").download_and_prepare()
+"""
+
+
+def run_with_datasets(
+    code: str, directory: Path, argument: Path
+) -> subprocess.CompletedProcess[str]:
+    closed_port = "http://127.0.0.1:9"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "TFDS_DATA_DIR": str(directory),
+        "HTTPS_PROXY": closed_port,
+        "https_proxy": closed_port,
+        "NO_PROXY": "",
+        "no_proxy": "",
+    }
+    return subprocess.run(
+        [sys.executable, "-c", code, str(argument)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+def test_without_a_network_the_download_says_what_to_do(tmp_path: Path) -> None:
+    done = run_with_datasets(DOWNLOAD, tmp_path / "datasets", tmp_path / "splits.npz")
+    assert done.returncode == 2, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("tfdist: error: --source: received 'download'")
+    assert "--source=digits" in last and sources.BINARY_ARCHIVE in last
+
+
+def test_a_download_is_put_back_into_the_order_of_cifar(tmp_path: Path) -> None:
+    folder = tmp_path / "extracted" / "cifar-10-batches-bin"
+    folder.mkdir(parents=True)
+    for name, content in binary_members().items():
+        (folder / Path(name).name).write_bytes(content)
+    prepared = run_with_datasets(PREPARE, tmp_path / "datasets", folder.parent)
+    assert prepared.returncode == 0, prepared.stderr
+
+    done = run_with_datasets(DOWNLOAD, tmp_path / "datasets", tmp_path / "splits.npz")
+    assert done.returncode == 0, done.stderr
+    with np.load(tmp_path / "splits.npz") as saved:
+        check_splits(
+            {
+                split: sources.Split(saved[f"{split}_images"], saved[f"{split}_labels"])
+                for split in sources.SPLITS
+            }
+        )

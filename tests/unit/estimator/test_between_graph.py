@@ -1,0 +1,219 @@
+"""Between-graph replication: who is who for `tf.estimator`, and what a session is given."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist.job
+from tfdist.cluster import Cluster, Task
+from tfdist.cluster.discovery import ClusterFlags
+from tfdist.errors import UsageError
+from tfdist.estimator.between_graph import with_chief
+from tfdist.estimator.optimizers import distributed, undistributed
+from tfdist.estimator.sync_replicas import SyncReplicasOptimizer
+from tfdist.flags import JobFlags
+from tfdist.launch.local import hold_ports
+from tfdist.strategies.base import Job
+
+A, B, C = "10.0.0.1:2222", "10.0.0.2:2222", "10.0.0.3:2222"
+
+
+@pytest.mark.parametrize(
+    ("task", "renamed"),
+    [
+        (Task("worker", 0), Task("chief", 0)),
+        (Task("worker", 1), Task("worker", 0)),
+        (Task("ps", 0), Task("ps", 0)),
+    ],
+)
+def test_worker_0_is_the_chief_where_there_is_none(task: Task, renamed: Task) -> None:
+    cluster = Cluster(worker=(A, B), ps=(C,))
+    assert with_chief(cluster, task) == (Cluster(chief=(A,), worker=(B,), ps=(C,)), renamed)
+
+
+def test_a_chief_stays_what_it_is() -> None:
+    cluster = Cluster(chief=(A,), worker=(B,), ps=(C,))
+    assert with_chief(cluster, Task("worker", 0)) == (cluster, Task("worker", 0))
+
+
+def make_job(ports: tuple[int, ...], **flags: object) -> Job:
+    """Worker 0 of as many workers as there are ports but for the last, which is the ps's."""
+    *workers, ps = [f"127.0.0.1:{port}" for port in ports]
+    hosts = ClusterFlags("worker", "0", worker_hosts=",".join(workers), ps_hosts=ps)
+    return tfdist.job.create(JobFlags(cluster=hosts, **flags), {}, estimator=True)  # type: ignore[arg-type]
+
+
+def test_a_trainer_of_an_asynchronous_job() -> None:
+    with hold_ports(3) as ports:
+        job = make_job(ports)
+    assert not job.serves
+    assert job.is_chief
+    assert job.leader_evaluates
+    assert job.num_replicas == 1
+    assert job.global_batch_size(32) == 32
+    assert (job.num_input_pipelines, job.input_pipeline_id) == (2, 0)
+    assert list(job.session_config.device_filters) == ["/job:ps", "/job:chief/task:0"]
+    config = json.loads(job.session_environment["TF_CONFIG"])
+    assert config["task"] == {"type": "chief", "index": 0}
+    assert sorted(config["cluster"]) == ["chief", "ps", "worker"]
+    assert job.session_hooks() == []
+    optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+    assert job.optimizer(optimizer) is optimizer
+    with tf.Graph().as_default(), tf.compat.v1.device(job.device_setter()):
+        variable = tf.compat.v1.get_variable("v", [2])
+        assert variable.device == "/job:ps/task:0"
+        assert (variable + 1.0).device == "/job:chief/task:0"
+
+
+def test_a_trainer_of_a_synchronous_job() -> None:
+    with hold_ports(4) as ports:
+        job = make_job(ports, sync=True, replicas_to_aggregate=2)
+    assert job.num_replicas == 2
+    assert job.global_batch_size(32) == 64
+    assert job.num_input_pipelines == 3
+    optimizer = job.optimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1))
+    assert isinstance(optimizer, SyncReplicasOptimizer)
+
+
+@pytest.mark.parametrize(
+    ("flags", "field"),
+    [
+        ({"replicas_to_aggregate": 1}, "--replicas_to_aggregate"),
+        ({"replicas_to_aggregate": 0, "sync": True}, "--replicas_to_aggregate"),
+        ({"replicas_to_aggregate": 3, "sync": True}, "--replicas_to_aggregate"),
+        ({"variable_partitions": 2}, "--variable_partitions"),
+    ],
+)
+def test_flags_that_cannot_apply_are_refused(flags: dict[str, object], field: str) -> None:
+    with hold_ports(3) as ports, pytest.raises(UsageError) as error:
+        make_job(ports, **flags)
+    assert error.value.field == field
+
+
+def test_a_worker_has_one_gpu() -> None:
+    with hold_ports(2) as ports, pytest.raises(UsageError) as error:
+        make_job(ports, num_gpus=2)
+    assert str(error.value) == (
+        "--num_gpus: received 2; accepted: 0 or 1 under parameter_server, for Estimators and "
+        "sessions. Start a worker for each GPU, with CUDA_VISIBLE_DEVICES naming it."
+    )
+
+
+def test_aggregation_is_of_parameter_servers_alone() -> None:
+    with pytest.raises(UsageError) as error:
+        tfdist.job.create(JobFlags(replicas_to_aggregate=1), {}, estimator=True)
+    assert error.value.field == "--replicas_to_aggregate"
+
+
+def train_alone(optimizer: tf.compat.v1.train.Optimizer, steps: int) -> tuple[np.ndarray, int]:
+    """The embedding and the number of batches read, after steps whose op reads a batch too."""
+    with tf.Graph().as_default():
+        step = tf.compat.v1.train.get_or_create_global_step()
+        dense = tf.compat.v1.get_variable("dense", initializer=[1.0, 2.0])
+        table = tf.compat.v1.get_variable("table", initializer=[[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
+        reads = tf.compat.v1.get_variable("reads", initializer=0, trainable=False)
+        loss = tf.reduce_sum(dense * tf.nn.embedding_lookup(table, [0, 2, 0]))
+        # As models with moving statistics have it.
+        with tf.control_dependencies([reads.assign_add(1)]):
+            train_op = optimizer.minimize(loss, step)
+        hooks = []
+        if isinstance(optimizer, SyncReplicasOptimizer):
+            hooks.append(optimizer.make_session_run_hook(is_chief=True))
+        hooks.append(tf.compat.v1.train.StopAtStepHook(last_step=steps))
+        with tf.compat.v1.train.MonitoredTrainingSession(hooks=hooks) as session:
+            while not session.should_stop():
+                session.run(train_op)
+                result = session.run_step_fn(
+                    lambda step_context: step_context.session.run((table, reads))
+                )
+    return result
+
+
+def test_one_synchronous_worker_computes_what_the_optimizer_does() -> None:
+    """Dense and sparse gradients; the chief's own thread runs none of the worker's other ops."""
+
+    def plain() -> tf.compat.v1.train.Optimizer:
+        return tf.compat.v1.train.MomentumOptimizer(0.01, 0.9)
+
+    synchronous = SyncReplicasOptimizer(
+        plain(), replicas_to_aggregate=1, total_num_replicas=1, worker=0, device="/cpu:0"
+    )
+    table, reads = train_alone(synchronous, steps=10)
+    expected, expected_reads = train_alone(plain(), steps=10)
+    np.testing.assert_allclose(table, expected, atol=1e-6)
+    assert reads == expected_reads == 10
+
+
+def test_gradients_and_a_global_step_are_needed() -> None:
+    optimizer = SyncReplicasOptimizer(
+        tf.compat.v1.train.GradientDescentOptimizer(0.1),
+        replicas_to_aggregate=1,
+        total_num_replicas=1,
+        worker=0,
+        device="/cpu:0",
+    )
+    with tf.Graph().as_default():
+        variable = tf.compat.v1.get_variable("v", [2])
+        step = tf.compat.v1.train.get_or_create_global_step()
+        with pytest.raises(ValueError, match="received no gradient"):
+            optimizer.apply_gradients([(None, variable)], step)
+        with pytest.raises(ValueError, match="global_step: received None"):
+            optimizer.apply_gradients([(tf.ones([2]), variable)])
+        with pytest.raises(ValueError, match="comes before its hook"):
+            optimizer.make_session_run_hook(is_chief=True).begin()
+    with pytest.raises(ValueError, match="num_tokens: received 3"):
+        optimizer.make_session_run_hook(is_chief=True, num_tokens=3)
+
+
+def test_a_keras_optimizer_keeps_its_settings_and_its_name() -> None:
+    wrapped: list[object] = []
+
+    def wrap(optimizer: tf.compat.v1.train.Optimizer) -> tf.compat.v1.train.Optimizer:
+        wrapped.append(optimizer)
+        return optimizer
+
+    optimizer = distributed(tf.keras.optimizers.SGD(0.25, momentum=0.5), wrap)
+    clone = type(optimizer).from_config(optimizer.get_config())
+    assert type(clone).__name__ == "SGD"
+    assert clone.get_config()["learning_rate"] == 0.25
+    assert clone.get_config()["momentum"] == 0.5
+    with tf.Graph().as_default():
+        clone.iterations = tf.compat.v1.train.get_or_create_global_step()
+        variable = tf.compat.v1.get_variable("v", initializer=1.0)
+        with undistributed():
+            clone.get_updates(variable * 2.0, [variable])
+        assert wrapped == []
+        clone.get_updates(variable * 2.0, [variable])
+        assert len(wrapped) == 1
+
+
+@pytest.mark.parametrize(
+    "optimizer", [tf.keras.optimizers.AdamW(), tf.keras.optimizers.SGD(weight_decay=0.1)]
+)
+def test_an_optimizer_that_would_lose_its_settings_is_refused(optimizer: object) -> None:
+    with pytest.raises(UsageError, match=r"tf\.keras\.optimizers\.legacy") as error:
+        distributed(optimizer, lambda optimizer: optimizer)
+    assert error.value.received == type(optimizer).__name__
+
+
+def test_two_synchronous_optimizers_in_a_graph_are_refused() -> None:
+    optimizers = [
+        SyncReplicasOptimizer(
+            tf.compat.v1.train.GradientDescentOptimizer(0.1),
+            replicas_to_aggregate=1,
+            total_num_replicas=1,
+            worker=0,
+            device="/cpu:0",
+        )
+        for _ in range(2)
+    ]
+    with tf.Graph().as_default():
+        step = tf.compat.v1.train.get_or_create_global_step()
+        for name, optimizer in zip("ab", optimizers, strict=True):
+            optimizer.minimize(2 * tf.compat.v1.get_variable(name, initializer=1.0), step)
+        with pytest.raises(ValueError, match="several synchronous optimizers"):
+            optimizers[1].make_session_run_hook(is_chief=True).begin()

@@ -1,0 +1,121 @@
+"""The examples answer a mistake in one line, with exit code 2."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import ROOT, Ended, run_by_hand
+from tfdist.data import cifar10
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("digits")
+    cifar10.write(directory, "digits")
+    return directory
+
+
+def run(path: Path, script: str, *flags: str) -> Ended:
+    command = [sys.executable, str(ROOT / "examples" / script), *flags]
+    return run_by_hand(path, {"example": (command, {})}, deadline=50)["example"]
+
+
+@pytest.mark.parametrize("script", ["cifar10_main.py", "cifar10_estimator_main.py"])
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--num_layers=9"], "--num_layers: received 9"),
+        (["--decay_epochs=3,soon"], "--decay_epochs"),
+        (["--train-batch-size=many"], "--train_batch_size"),
+        (["--data_dir=nowhere"], "--data_dir: received 'nowhere'"),
+        (
+            ["--strategy=mirrored", "--num-cpu-devices=2", "--train_batch_size=5"],
+            "batch size of a task: received 5; accepted: a multiple of 2",
+        ),
+    ],
+)
+def test_a_mistake_is_answered_with_code_2(
+    tmp_path: Path, digits: Path, script: str, flags: list[str], named: str
+) -> None:
+    done = run(
+        tmp_path,
+        script,
+        f"--data_dir={digits}",
+        f"--output_dir={tmp_path / 'output'}",
+        *flags,
+    )
+    (line,) = (line for line in done.output.splitlines() if line.startswith("tfdist: error: "))
+    assert named in line
+    assert done.code == 2
+    assert "Traceback" not in done.output
+    assert not (tmp_path / "output").exists(), "nothing should be written"
+
+
+@pytest.mark.parametrize(
+    ("script", "typed", "named"),
+    [
+        (
+            "cifar10_estimator_main.py",
+            ["--use-distortion-for-training", "False", "--data-dir=x"],
+            "--use_distortion_for_training: received '--use_distortion_for_training False'",
+        ),
+        ("cifar10_estimator_main.py", ["data", "--data-dir=x"], "command line: received 'data'"),
+        ("cifar10_main.py", ["data", "--data-dir=x"], "command line: received 'data'"),
+        ("mnist_horovod_estimator.py", ["data"], "command line: received 'data'"),
+        ("mnist_replica.py", ["data"], "command line: received 'data'"),
+    ],
+)
+def test_no_word_is_ignored(tmp_path: Path, script: str, typed: list[str], named: str) -> None:
+    output = tmp_path / "output"
+    done = run(tmp_path, script, *typed, f"--output_dir={output}")
+
+    assert f"tfdist: error: {named}; accepted: " in done.output
+    assert done.code == 2
+
+
+@pytest.mark.parametrize("typed", ["--num_gpus=1", "--num-gpu=1"])
+def test_the_platforms_gpu_is_one_where_there_is_one(
+    tmp_path: Path, digits: Path, typed: str
+) -> None:
+    """The platform asks for one everywhere."""
+    done = run(
+        tmp_path,
+        "cifar10_estimator_main.py",
+        f"--data_dir={digits}",
+        f"--job-dir={tmp_path / 'output'}",
+        "--num_layers=9",  # Its end, soon.
+        typed,
+    )
+
+    assert "--num_gpus=1: TensorFlow sees no GPU here; the CPU is used\n" in done.output
+    assert "--num_layers: received 9" in done.output
+    assert done.code == 2
+
+
+def test_the_classic_script_knows_sync_by_its_other_name() -> None:
+    code = """
+import sys
+from absl import flags
+from examples import mnist_replica
+from tfdist.flags import parse_flags, read_flags
+
+for typed in (sys.argv[1:], ["--nosync_replicas"], ["--sync_replicas=True"], []):
+    flags.FLAGS.unparse_flags()
+    flags.FLAGS["sync"].value = False
+    parse_flags(["script", "--output_dir=x", *typed])
+    print(read_flags().sync)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--sync-replicas"],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert done.stdout.split() == ["True", "False", "True", "False"], done.stderr

@@ -1,0 +1,147 @@
+"""Jobs of real processes on this machine: what a signal to the launcher does to their tasks."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.launchers import DEADLINE, Start, lines_until, outlive
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_launcher_reaches_the_tasks(
+    tfdist_run: Start, number: signal.Signals
+) -> None:
+    launcher = tfdist_run(
+        """
+        def leave(number, frame):
+            print("got", signal.Signals(number).name)
+            sys.exit(0)
+
+        on_signal(leave, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        print("ready")
+        while True:
+            signal.pause()
+        """,
+        "--workers=2",
+        "--grace_period=60",
+    )
+    lines_until(launcher, "[worker:0] ready", "[worker:1] ready")
+
+    launcher.send_signal(number)
+
+    out, err = launcher.communicate(timeout=DEADLINE)
+    assert sorted(out.splitlines()) == [f"[worker:{i}] got {number.name}" for i in (0, 1)]
+    assert (launcher.returncode, err) == (128 + number, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_tasks_that_ignore_a_signal_to_the_launcher_are_killed(
+    tfdist_run: Start, number: signal.Signals
+) -> None:
+    launcher = tfdist_run(
+        """
+        on_signal(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM)
+        print("ready")
+        while True:
+            signal.pause()
+        """,
+        "--grace_period=0.2",
+    )
+    lines_until(launcher, "[worker:0] ready")
+
+    launcher.send_signal(number)
+
+    launcher.communicate(timeout=DEADLINE)
+    assert launcher.returncode == 128 + number
+
+
+def test_a_second_ctrl_c_kills_at_once(tfdist_run: Start) -> None:
+    launcher = tfdist_run(
+        """
+        on_signal(lambda *_: print("first"), signal.SIGINT)
+        print("ready")
+        while True:
+            signal.pause()
+        """,
+        "--grace_period=600",
+    )
+    lines_until(launcher, "[worker:0] ready")
+    launcher.send_signal(signal.SIGINT)
+    lines_until(launcher, "[worker:0] first")
+
+    launcher.send_signal(signal.SIGINT)
+
+    _, err = launcher.communicate(timeout=DEADLINE)
+    assert launcher.returncode == 130
+    assert err == "tfdist: killing worker:0: told to end, and still running\n"
+
+
+def test_a_second_sigterm_leaves_the_grace_period(tfdist_run: Start, tmp_path: Path) -> None:
+    # `timeout` sends two: one to the launcher, one to its group.
+    launcher = tfdist_run(
+        """
+        def leave(*_):
+            print("saving")
+            wait_for("go")
+            print("saved")
+            sys.exit(0)
+
+        on_signal(leave, signal.SIGTERM)
+        print("ready")
+        while True:
+            signal.pause()
+        """,
+        "--grace_period=600",
+    )
+    lines_until(launcher, "[worker:0] ready")
+    launcher.send_signal(signal.SIGTERM)
+    lines_until(launcher, "[worker:0] saving")
+
+    launcher.send_signal(signal.SIGTERM)
+    (tmp_path / "go").touch()
+
+    out, _ = launcher.communicate(timeout=DEADLINE)
+    assert (launcher.returncode, out) == (143, "[worker:0] saved\n")
+
+
+def test_nohup_keeps_its_meaning(tfdist_run: Start, tmp_path: Path) -> None:
+    launcher = tfdist_run(
+        """
+        print("ready")
+        wait_for("go")
+        print("trained")
+        """,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    lines_until(launcher, "[worker:0] ready")
+
+    launcher.send_signal(signal.SIGHUP)
+    (tmp_path / "go").touch()
+
+    out, _ = launcher.communicate(timeout=DEADLINE)
+    assert (launcher.returncode, out) == (0, "[worker:0] trained\n")
+
+
+def test_a_launcher_that_is_killed_leaves_no_task(tfdist_run: Start) -> None:
+    launcher = tfdist_run(
+        """
+        on_signal(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        print("ready")
+        while True:
+            signal.pause()
+        """,
+        "--workers=2",
+    )
+    lines_until(launcher, "[worker:0] ready", "[worker:1] ready")
+    tasks = psutil.Process(launcher.pid).children()
+    assert len(tasks) == 2
+
+    launcher.kill()
+
+    assert outlive(tasks) == []

@@ -1,0 +1,173 @@
+"""Which GPUs a task takes, told by machines that have some without being there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import tensorflow as tf
+
+import tfdist.job
+from tfdist.cluster import Cluster
+from tfdist.cluster.discovery import ClusterFlags
+from tfdist.errors import UsageError
+from tfdist.flags import JobFlags
+from tfdist.runtime.devices import use_devices
+from tfdist.strategies import table
+
+GPUS = [tf.config.PhysicalDevice(f"/physical_device:GPU:{index}", "GPU") for index in range(4)]
+A, B = "127.0.0.1:1", "127.0.0.1:2"
+
+
+@pytest.fixture
+def visible(monkeypatch: pytest.MonkeyPatch) -> list[tf.config.PhysicalDevice]:
+    """The GPUs that were made visible, of a machine's four."""
+    chosen = list(GPUS)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: list(GPUS))
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: chosen)
+
+    def choose(devices: list[tf.config.PhysicalDevice], kind: str) -> None:
+        assert kind == "GPU"
+        chosen[:] = devices
+
+    monkeypatch.setattr(tf.config, "set_visible_devices", choose)
+    return chosen
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "local_rank", "expected"),
+    [
+        (None, None, [0, 1, 2, 3]),
+        (2, None, [0, 1]),
+        (0, None, []),
+        (None, 2, [2]),
+        (1, 0, [0]),
+        (1, 3, [3]),
+        (1, 5, [1]),
+        (0, 1, []),
+    ],
+)
+def test_a_task_takes_its_own_gpus(
+    visible: list[tf.config.PhysicalDevice],
+    num_gpus: int | None,
+    local_rank: int | None,
+    expected: list[int],
+) -> None:
+    devices = use_devices(num_gpus, local_rank=local_rank)
+
+    assert visible == [GPUS[index] for index in expected]
+    # TensorFlow numbers those that are visible.
+    assert devices == ([f"GPU:{index}" for index in range(len(expected))] or ["CPU:0"])
+
+
+@pytest.mark.parametrize(
+    ("place", "num_gpus", "users", "expected"),
+    [
+        ((0, 2), None, None, [0, 1]),
+        ((1, 2), None, None, [2, 3]),
+        ((1, 2), 1, None, [2]),
+        ((2, 3), None, None, [2, 3]),
+        ((4, 5), None, None, [0]),
+        ((1, 2), None, "4,5,6,7", [0, 1, 2, 3]),
+    ],
+)
+def test_the_tasks_of_a_machine_divide_its_gpus(
+    visible: list[tf.config.PhysicalDevice],
+    monkeypatch: pytest.MonkeyPatch,
+    place: tuple[int, int],
+    num_gpus: int | None,
+    users: str | None,
+    expected: list[int],
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if users:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", users)
+
+    use_devices(num_gpus, place=place)
+
+    assert visible == [GPUS[index] for index in expected]
+
+
+def test_the_tasks_of_a_machine_are_those_of_its_host() -> None:
+    cluster = Cluster(chief=("a:1",), worker=("a:2", "b:1", "a:3", "[::1]:4"))
+
+    tasks = cluster.trainers
+    places = [cluster.place_on_host(task, tasks) for task in tasks]
+
+    assert places == [(0, 3), (1, 3), (0, 1), (2, 3), (0, 1)]
+
+
+def test_a_rank_of_a_machine_without_gpus_is_on_the_cpu() -> None:
+    assert use_devices(None, local_rank=1) == ["CPU:0"]
+
+
+def test_each_rank_of_horovod_has_another_gpu(
+    visible: list[tf.config.PhysicalDevice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tfdist.strategies import horovod
+
+    monkeypatch.setenv("HOROVOD_GLOO_TIMEOUT_SECONDS", "30")
+    monkeypatch.setattr(horovod.hvd, "init", lambda: None)
+    monkeypatch.setattr(horovod.hvd, "local_rank", lambda: 1)
+    monkeypatch.setattr(horovod.hvd, "size", lambda: 2)
+
+    job = tfdist.job.create(JobFlags(strategy="horovod", num_gpus=1), {}, estimator=True)
+
+    assert visible == [GPUS[1]]
+    assert job.session_config.gpu_options.visible_device_list == "1"
+
+
+@pytest.mark.parametrize("strategy", ["one_device", "horovod"])
+def test_gpus_that_a_task_would_not_train_on_are_refused(
+    visible: list[tf.config.PhysicalDevice], strategy: str
+) -> None:
+    with pytest.raises(UsageError) as error:
+        tfdist.job.create(JobFlags(strategy=strategy, num_gpus=2), {})
+
+    assert (error.value.field, error.value.received) == ("--num_gpus", 2)
+    assert error.value.accepted == f"0 or 1 under {strategy}"
+
+
+def test_an_evaluator_takes_the_flags_of_the_others(
+    visible: list[tf.config.PhysicalDevice],
+) -> None:
+    hosts = ClusterFlags("evaluator", "0", chief_hosts=A, worker_hosts=B)
+    job = tfdist.job.create(
+        JobFlags(hosts, strategy="multi_worker_mirrored", num_gpus=2), {}, estimator=True
+    )
+    assert job.name == "one_device"
+
+
+def test_several_gpus_of_one_process_are_all_trained_on(
+    visible: list[tf.config.PhysicalDevice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[list[str]] = []
+
+    def build(job: object, devices: list[str]) -> tf.distribute.Strategy:
+        built.append(devices)
+        return tf.distribute.get_strategy()
+
+    monkeypatch.setattr("tfdist.strategies.mirrored.Mirrored._build", build)
+
+    job = tfdist.job.create(JobFlags(num_gpus=2), {}, estimator=True)
+
+    assert job.name == "mirrored"
+    assert built == [["GPU:0", "GPU:1"]]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "source", "environ", "num_gpus", "name"),
+    [
+        (Cluster(), "default", {}, 1, "one_device"),
+        (Cluster(), "default", {}, None, "one_device"),
+        (Cluster(worker=(A,)), "TF_CONFIG", {}, 2, "mirrored"),
+        (Cluster(worker=(A, B)), "TF_CONFIG", {}, 2, "multi_worker_mirrored"),
+        (Cluster(worker=(A,), ps=(B,)), "TF_CONFIG", {}, 2, "parameter_server"),
+        (Cluster(), "horovodrun", {}, 2, "horovod"),
+        (Cluster(), "default", {table.STRATEGY_VARIABLE: "one_device"}, 2, "one_device"),
+    ],
+)
+def test_the_number_of_gpus_decides_where_the_cluster_does_not(
+    cluster: Cluster, source: str, environ: Mapping[str, str], num_gpus: int | None, name: str
+) -> None:
+    assert table.named("auto", environ, cluster, source, num_gpus) == name

@@ -1,0 +1,40 @@
+"""The measurement of the input runs, on noise and on a directory of records."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfdist.data import cifar10
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "benchmarks" / "measure_input.py"
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("source", ["noise", "digits"])
+def test_the_input_is_measured(tmp_path: Path, source: str) -> None:
+    flags = ["--images=40"]
+    if source == "digits":
+        cifar10.write(tmp_path, "digits")
+        flags = [f"--data_dir={tmp_path}"]
+    flags += ["--num_layers=8", "--batch_sizes", "4", "8", "--seconds=0.01", "--rounds=2"]
+    ended = subprocess.run(
+        [sys.executable, str(SCRIPT), *flags], capture_output=True, text=True, timeout=110
+    )
+    assert ended.returncode == 0, ended.stderr
+    examples = 1257 if source == "digits" else 40
+    assert f"one core, {examples} images, ResNet-8" in ended.stdout
+    rows = [line.split(" | ") for line in ended.stdout.splitlines()[-2:]]
+    for row, batch_size in zip(rows, ("4", "8"), strict=True):
+        assert row[0] == batch_size
+        rates = []
+        for cell in row[1:4]:
+            median, least, greatest = map(float, re.findall(r"\d+", cell))
+            assert 0 < least <= median <= greatest
+            rates.append(median)
+        for ratio, other in zip(row[4:], rates[1:], strict=True):
+            assert float(ratio) == pytest.approx(rates[0] / other, rel=0.02, abs=0.06)

@@ -1,0 +1,81 @@
+"""`--gradient_dtype`: what replicas send has 16 bits, what is added to weights has not."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from tfdist.errors import UsageError
+from tfdist.flags import JobFlags
+from tfdist.strategies import table as strategies
+from tfdist.strategies.gradient_dtype import summed_in
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rounded"), [("bfloat16", 1.0), ("float16", 1.0009765625), (None, 1.001)]
+)
+def test_gradients_are_rounded_and_weights_are_not(dtype: str | None, rounded: float) -> None:
+    optimizer = tf.keras.optimizers.SGD(1.0)
+    if dtype:
+        optimizer = summed_in(optimizer, dtype)
+    variable = tf.Variable(0.3)
+
+    optimizer.apply_gradients([(tf.constant(1.001), variable)])
+
+    assert variable.numpy() == pytest.approx(0.3 - rounded, abs=1e-7)
+
+
+def test_a_variable_without_a_gradient_stays_as_it_is() -> None:
+    optimizer = summed_in(tf.keras.optimizers.SGD(1.0), "bfloat16")
+    used, unused = tf.Variable(1.0), tf.Variable(1.0)
+
+    pairs = optimizer.aggregate_gradients([(tf.constant(1.001), used), (None, unused)])
+
+    assert [(None if g is None else float(g)) for g, _ in pairs] == [1.0, None]
+
+
+def test_the_optimizer_within_one_that_scales_the_loss_is_the_one() -> None:
+    scaled = tf.keras.mixed_precision.LossScaleOptimizer(
+        tf.keras.optimizers.SGD(1.0), dynamic=False, initial_scale=1.0
+    )
+    optimizer = summed_in(scaled, "bfloat16")
+    variable = tf.Variable(0.3)
+
+    optimizer.apply_gradients([(tf.constant(1.001), variable)])
+
+    assert variable.numpy() == pytest.approx(-0.7, abs=1e-7)
+
+
+def test_rows_of_an_embedding_stay_rows() -> None:
+    optimizer = summed_in(tf.keras.optimizers.SGD(1.0), "bfloat16")
+    table = tf.Variable(tf.zeros([3, 2]))
+    rows = tf.IndexedSlices(tf.constant([[1.001, 2.0]]), tf.constant([1]), tf.constant([3, 2]))
+
+    optimizer.apply_gradients([(rows, table)])
+
+    assert table.numpy().tolist() == [[0, 0], [-1, -2], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [tf.keras.optimizers.legacy.SGD(0.1), tf.compat.v1.train.GradientDescentOptimizer(0.1)],
+)
+def test_other_optimizers_are_refused(optimizer: object) -> None:
+    with pytest.raises(UsageError, match="--gradient_dtype: received 'float16 with"):
+        summed_in(optimizer, "float16")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        ("multi_worker_mirrored", JobFlags(gradient_dtype="int8")),
+        ("horovod", JobFlags(gradient_dtype="bfloat16")),
+        ("parameter_server", JobFlags(gradient_dtype="float16")),
+        ("horovod", JobFlags(gradient_dtype="float16", sync_period=2)),
+    ],
+)
+def test_what_cannot_be_had_is_refused(strategy: str, options: JobFlags) -> None:
+    with pytest.raises(UsageError) as error:
+        strategies.check_flags(strategy, options)
+
+    assert error.value.field == "--gradient_dtype"

@@ -1,0 +1,368 @@
+"""The flags, and how a script ends whose flags, TF_CONFIG or port cannot be used."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from absl import flags as absl_flags
+
+import tfdist.job
+from tests.conftest import tf_config
+from tfdist.cluster import Cluster, Task
+from tfdist.cluster.discovery import ClusterFlags
+from tfdist.coordination import startup
+from tfdist.errors import UsageError
+from tfdist.flags import JobFlags, read_flags, with_underscores
+from tfdist.strategies import table
+
+REPOSITORY = Path(__file__).parents[2]
+A, B = "127.0.0.1:1", "127.0.0.1:2"
+
+SCRIPT = """
+import sys
+from absl import app, flags
+import tfdist
+from tfdist.flags import read_flags
+
+tfdist.define_flags()
+flags.DEFINE_string("note_text", None, "Some flag of the script's own.")
+
+def main(argv):
+    try:
+        if flags.FLAGS.note_text:
+            print(flags.FLAGS.note_text, argv[1:], read_flags())
+        else:
+            tfdist.init()
+    finally:
+        print("with TensorFlow" if "tensorflow" in sys.modules else "without TensorFlow")
+
+app.run(main{parser})
+"""
+
+
+def run_code(code: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("TF_", "HOROVOD_", "TFDIST_"))
+    }
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**inherited, "PYTHONPATH": str(REPOSITORY), "TF_CPP_MIN_LOG_LEVEL": "3", **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture(params=["", ", flags_parser=tfdist.parse_flags"], ids=["bare", "parse_flags"])
+def script(request: pytest.FixtureRequest) -> str:
+    return SCRIPT.replace("{parser}", request.param)
+
+
+PARSING_SCRIPT = SCRIPT.replace("{parser}", ", flags_parser=tfdist.parse_flags")
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("--train-batch-size=16", "--train_batch_size=16"),
+        ("--train_batch_size=16", "--train_batch_size=16"),
+        ("--data-dir=/a-b/--c-d=e-f", "--data_dir=/a-b/--c-d=e-f"),
+        ("--no-distortion", "--no_distortion"),
+        ("a-b", "a-b"),
+        ("/some-dir/x-y", "/some-dir/x-y"),
+        ("-", "-"),
+        ("-1", "-1"),
+        ("", ""),
+    ],
+)
+def test_dashes_in_names_become_underscores_and_values_stay(typed: str, read: str) -> None:
+    assert with_underscores([typed]) == [read]
+
+
+def test_nothing_after_a_lone_double_dash_is_rewritten() -> None:
+    typed = ["--a-b=c-d", "--", "--e-f=g-h", "--", "--i-j"]
+
+    assert with_underscores(typed) == ["--a_b=c-d", *typed[1:]]
+    assert typed[0] == "--a-b=c-d"
+
+
+def test_a_program_that_defines_no_flags_has_their_defaults() -> None:
+    assert read_flags(absl_flags.FlagValues()) == JobFlags()
+
+
+def test_both_spellings_reach_the_script(script: str) -> None:
+    typed = [
+        "--note-text=a-b --c-d",
+        "--task-index=1",
+        "--job-name=worker",
+        "--worker-hosts=a-b:1,c-d:2",
+        "--num-gpus=0",
+        "--variable-partitions=2",
+        "--all-reduce=ring",
+        "--",
+        "--e-f",
+    ]
+    underscored = [*with_underscores(typed)[:-2], "--", "--e-f"]
+    assert underscored != typed
+
+    ends = [run_code(script, *arguments) for arguments in (typed, underscored)]
+
+    expected = JobFlags(
+        cluster=ClusterFlags(job_name="worker", task_index="1", worker_hosts="a-b:1,c-d:2"),
+        all_reduce="ring",
+        num_gpus=0,
+        variable_partitions=2,
+    )
+    for end in ends:
+        assert end.stdout == f"a-b --c-d ['--e-f'] {expected}\nwithout TensorFlow\n", end.stderr
+
+
+def test_estimators_have_flags_of_their_own() -> None:
+    script = """
+import sys
+from tfdist.flags import define_estimator_flags, parse_flags, read_flags
+define_estimator_flags()
+parse_flags(sys.argv)
+print(read_flags())
+"""
+    end = run_code(script, "--sync", "--replicas-to-aggregate=2", "--num_gpus=0")
+    assert end.stdout == f"{JobFlags(num_gpus=0, sync=True, replicas_to_aggregate=2)}\n", end.stderr
+    assert run_code(script, "--nosync").stdout == f"{JobFlags()}\n"
+    assert "not a positive integer" in run_code(script, "--replicas_to_aggregate=0").stderr
+
+
+MISTAKES: dict[str, tuple[list[str], dict[str, str], str]] = {
+    "unknown strategy": (["--strategy=mirored"], {}, "--strategy: received 'mirored'"),
+    "malformed TF_CONFIG": ([], {"TF_CONFIG": "{"}, "TF_CONFIG: received '{'"),
+    "missing index": (
+        ["--job-name=worker", f"--worker_hosts={A}"],
+        {},
+        "--task_index: received None",
+    ),
+    "index is a word": (
+        ["--job_name=worker", "--task-index=one", f"--worker_hosts={A}"],
+        {},
+        "--task_index: received 'one'",
+    ),
+    "ps in an all-reduce cluster": (
+        ["--strategy=multi_worker_mirrored"],
+        {"TF_CONFIG": tf_config("worker", 0, worker=[A], ps=[B])},
+        "--strategy: received 'multi_worker_mirrored with 1 worker + 1 ps'",
+    ),
+    "no ps for parameter_server": (
+        ["--strategy=parameter_server"],
+        {},
+        "--strategy: received 'parameter_server with this process alone'",
+    ),
+    "two workers for mirrored": (
+        ["--strategy=mirrored"],
+        {"TF_CONFIG": tf_config("worker", 0, worker=[A, B])},
+        "--strategy: received 'mirrored with 2 worker'",
+    ),
+    "duplicate address": (
+        ["--job_name=worker", "--task_index=0", f"--worker_hosts={A},{A}"],
+        {},
+        f"--worker_hosts[1]: received '{A}'",
+    ),
+    "http:// address": (
+        ["--job_name=worker", "--task_index=0", "--worker_hosts=http://a:1"],
+        {},
+        "--worker_hosts[0]: received 'http://a:1'",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_ends_the_script_with_one_line_and_code_2(mistake: str, script: str) -> None:
+    arguments, environ, field = MISTAKES[mistake]
+
+    end = run_code(script, *arguments, **environ)
+
+    (line,) = end.stderr.splitlines()
+    assert line.startswith(f"tfdist: error: {field}; accepted: ")
+    assert end.returncode == 2
+    assert end.stdout == "without TensorFlow\n"
+
+
+@pytest.mark.parametrize(
+    ("argument", "named"),
+    [
+        ("--num-gpus=one", "--num_gpus=one"),
+        ("--num_gpus=-1", "--num_gpus=-1"),
+        ("--task_indx=1", "task_indx"),
+    ],
+)
+def test_a_flag_that_absl_cannot_parse_ends_with_code_2(argument: str, named: str) -> None:
+    end = run_code(PARSING_SCRIPT, argument)
+
+    error, advice = end.stderr.splitlines()
+    assert error.startswith("tfdist: error: ")
+    assert named in error
+    assert advice == "Run with --help for the flags of this script."
+    assert end.returncode == 2
+    assert end.stdout == ""
+
+
+def errors_of(end: subprocess.CompletedProcess[str]) -> list[str]:
+    """The lines of tfdist's, where TensorFlow has some of its own to say at its import."""
+    assert "Traceback" not in end.stderr
+    assert end.returncode == 2, end.stderr
+    return re.findall(r"^tfdist: .*$", end.stderr, re.MULTILINE)
+
+
+def test_a_flag_of_another_strategy_ends_the_script_with_code_2() -> None:
+    end = run_code(PARSING_SCRIPT, "--strategy=mirrored", "--all-reduce=ring")
+
+    (line,) = errors_of(end)
+    assert line.startswith("tfdist: error: --all_reduce: received 'ring'; accepted: nothing under")
+
+
+def test_a_port_in_use_ends_the_script_with_code_2(listener: socket.socket) -> None:
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+
+    end = run_code(PARSING_SCRIPT, TF_CONFIG=tf_config("worker", 0, worker=[address, A]))
+
+    (line,) = errors_of(end)
+    assert line.startswith(f"tfdist: error: address of worker:0: received '{address}'; accepted: ")
+
+
+TAKEN_BY: dict[str, tuple[Any, set[str]]] = {
+    "all_reduce": ("ring", {"multi_worker_mirrored"}),
+    "num_cpu_devices": (2, {"mirrored", "central_storage"}),
+    "variable_partitions": (2, {"parameter_server"}),
+}
+
+
+@pytest.mark.parametrize("flag", TAKEN_BY)
+@pytest.mark.parametrize("name", table.NAMES)
+def test_a_flag_is_taken_by_its_strategies_and_refused_by_the_others(name: str, flag: str) -> None:
+    value, names = TAKEN_BY[flag]
+    options = JobFlags(strategy=name, **{flag: value})
+    table.check_flags(name, JobFlags(strategy=name))
+    if name in names:
+        table.check_flags(name, options)
+        return
+    ps = {"ps": [B]} if table.TABLE[name].uses_ps else {}
+
+    with pytest.raises(UsageError) as error:
+        tfdist.job.create(options, {"TF_CONFIG": tf_config("worker", 0, worker=[A], **ps)})
+
+    assert (error.value.field, error.value.received) == (f"--{flag}", value)
+    assert error.value.accepted == f"nothing under {name}"
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "received"),
+    [
+        (JobFlags(strategy="multi_worker_mirrored", all_reduce="tree"), "--all_reduce", "tree"),
+        (JobFlags(num_gpus=99), "--num_gpus", 99),
+    ],
+)
+def test_a_value_that_this_machine_or_strategy_lacks_is_refused(
+    options: JobFlags, field: str, received: Any
+) -> None:
+    with pytest.raises(UsageError) as error:
+        tfdist.job.create(options, {})
+
+    assert (error.value.field, error.value.received) == (field, received)
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def test_a_port_that_somebody_listens_on_is_refused(listener: socket.socket) -> None:
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+
+    with pytest.raises(UsageError) as error:
+        tfdist.job.create(JobFlags(), {"TF_CONFIG": tf_config("worker", 1, worker=[A, address])})
+
+    assert (error.value.field, error.value.received) == ("address of worker:1", address)
+    assert "Address already in use" in error.value.remedy
+
+
+def test_a_port_that_is_only_held_for_the_task_is_free() -> None:
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        cluster = Cluster(worker=(address, B))
+        startup.check_port(cluster, Task("worker", 0))
+        held.listen()
+        with pytest.raises(UsageError):
+            startup.check_port(cluster, Task("worker", 0))
+
+
+@pytest.mark.parametrize("has_cluster", [True, False])
+def test_an_evaluator_is_outside_the_cluster_and_not_its_chief(
+    has_cluster: bool, listener: socket.socket
+) -> None:
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    found = ClusterFlags("evaluator", "0", worker_hosts=f"{address},{B}" if has_cluster else None)
+
+    job = tfdist.job.create(
+        JobFlags(found, strategy="multi_worker_mirrored", all_reduce="ring"), {}
+    )
+
+    assert job.name == "one_device"
+    assert job.evaluates
+    assert not job.is_chief
+    assert not job.serves
+    assert not job.saves
+
+
+@pytest.mark.parametrize(
+    ("environ", "options", "name"),
+    [
+        ({}, JobFlags(), "one_device"),
+        ({table.STRATEGY_VARIABLE: "mirrored"}, JobFlags(), "mirrored"),
+        (
+            {table.STRATEGY_VARIABLE: "mirrored"},
+            JobFlags(strategy="central_storage"),
+            "central_storage",
+        ),
+    ],
+)
+def test_the_flag_goes_before_the_variable_before_the_shape_of_the_cluster(
+    environ: dict[str, str], options: JobFlags, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = tfdist.job.create(options, environ)
+
+    assert job.name == name
+    said = capsys.readouterr().err
+    assert said.startswith(f"tfdist: worker:0 of this process alone (default), {name}; oneDNN ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["one_device", "mirrored", "multi_worker_mirrored"])
+def test_ranks_of_horovodrun_are_not_left_to_train_each_by_itself(name: str) -> None:
+    with pytest.raises(UsageError) as error:
+        tfdist.job.create(JobFlags(strategy=name), {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"})
+
+    assert error.value.field == "--strategy"
+
+
+def test_importing_the_package_and_its_command_imports_no_tensorflow() -> None:
+    code = """
+import sys
+import tfdist, tfdist.commands.cli, tfdist.job, tfdist.launch.local
+for name in tfdist.__all__:
+    if name != "Job":
+        getattr(tfdist, name)
+print(sorted({module.partition(".")[0] for module in sys.modules} & {"tensorflow", "keras"}))
+"""
+    end = run_code(code)
+
+    assert (end.stdout, end.stderr) == ("[]\n", "")

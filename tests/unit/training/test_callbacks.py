@@ -1,0 +1,416 @@
+"""What `job.callbacks` does in a real `fit`: the output directory, resume, the end, the speed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.conftest import TinyTraining, file_size_limit, keras_is_3
+from tfdist.checkpoints.output_directory import OutputDirectory
+from tfdist.errors import OutputError, UsageError
+from tfdist.training.callbacks import ExamplesPerSecond, MetricsLog
+
+pytestmark = pytest.mark.stacks("2.15", "2.21", "tf_keras")
+
+
+class Interruption(Exception):
+    pass
+
+
+class Interrupt(tf.keras.callbacks.Callback):
+    """Ends `fit` as a signal would: in the middle of epoch 3, or at its end."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self._where = where
+        self._epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch + 1
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._where == "in_epoch" and (self._epoch, batch) == (3, 1):
+            raise Interruption
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._where == "before_checkpoint" and epoch + 1 == 3:
+            raise Interruption
+
+
+class StopAfter(tf.keras.callbacks.Callback):
+    def __init__(self, epochs: int) -> None:
+        super().__init__()
+        self._epochs = epochs
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.model.stop_training = epoch + 1 >= self._epochs
+
+
+def train(
+    tiny: TinyTraining,
+    output: Path,
+    epochs: int,
+    *,
+    extra: tf.keras.callbacks.Callback | None = None,
+    keep: int = 5,
+    seed: int = 1,
+) -> tf.keras.callbacks.History:
+    """One run of a script; `extra` acts just before the checkpoint of an epoch is saved."""
+    job = tiny.job()
+    callbacks = job.callbacks(str(output), batch_size=tiny.batch_size, keep=keep)
+    return tiny.model(seed).fit(
+        job.dataset(tiny.train_input),
+        validation_data=job.eval_dataset(tiny.eval_input),
+        epochs=epochs,
+        callbacks=[*callbacks[:-1], *([extra] if extra else []), callbacks[-1]],
+        verbose=0,
+    )
+
+
+def metrics(output: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_same_weights(one: tf.keras.Model, other: tf.keras.Model) -> None:
+    """Equal bit for bit, the optimizer's slots and steps included."""
+    for left, right in zip(
+        (*one.variables, *one.optimizer.variables),
+        (*other.variables, *other.optimizer.variables),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(left.numpy(), right.numpy())
+
+
+def test_the_output_directory_of_a_training(tiny: TinyTraining, tmp_path: Path) -> None:
+    history = train(tiny, tmp_path, 3, keep=2)
+
+    assert sorted(os.listdir(tmp_path)) == [
+        "checkpoints",
+        "done.json",
+        "logs",
+        "metrics.jsonl",
+        "saved_model",
+    ]
+    assert sorted(os.listdir(tmp_path / "logs")) == ["train", "validation"]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").glob("*.index")) == [
+        "ckpt-10.index",
+        "ckpt-15.index",
+    ]
+    done = json.loads((tmp_path / "done.json").read_text())
+    assert (done["finished"], done["epochs"]) == (3, 3)
+    saved = tmp_path / "saved_model"
+    loaded = tf.keras.models.load_model(saved / "model.keras" if keras_is_3() else saved)
+    np.testing.assert_allclose(
+        loaded.predict(tiny.points, verbose=0),
+        history.model.predict(tiny.points, verbose=0),
+        rtol=1e-5,
+    )
+
+    records = metrics(tmp_path)
+    assert [record["epoch"] for record in records] == [1, 2, 3]
+    assert [record["step"] for record in records] == [5, 10, 15]
+    for index, record in enumerate(records):
+        logs = {name: values[index] for name, values in history.history.items()}
+        assert record == {**logs, **{name: record[name] for name in ("epoch", "step", "time")}}
+        assert record["examples_per_second"] > 0
+    assert {"loss", "accuracy", "val_loss", "val_accuracy"} < set(records[0])
+
+
+def test_more_epochs_go_on_where_the_last_run_ended(
+    tiny: TinyTraining, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tiny, tmp_path / "twice", 2)
+    assert "going on" not in capsys.readouterr().err
+
+    resumed = train(tiny, tmp_path / "twice", 4, seed=2)
+
+    going_on = f"tfdist: going on after epoch 2 of 4 and 10 steps in {tmp_path / 'twice'}\n"
+    assert going_on in capsys.readouterr().err
+    assert resumed.epoch == [2, 3]
+    at_once = train(tiny, tmp_path / "once", 4)
+    assert_same_weights(resumed.model, at_once.model)
+    for records in (metrics(tmp_path / "twice"), metrics(tmp_path / "once")):
+        assert [(record["epoch"], record["step"]) for record in records] == [
+            (1, 5),
+            (2, 10),
+            (3, 15),
+            (4, 20),
+        ]
+
+
+def test_a_training_that_is_complete_trains_nothing(
+    tiny: TinyTraining, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = train(tiny, tmp_path, 3)
+    before = metrics(tmp_path)
+    capsys.readouterr()
+
+    again = train(tiny, tmp_path, 3, seed=2)
+
+    complete = f"tfdist: training is complete after 3 epochs and 15 steps in {tmp_path}\n"
+    assert complete in capsys.readouterr().err
+    assert again.epoch == []
+    assert_same_weights(again.model, first.model)
+    assert metrics(tmp_path) == before
+    assert json.loads((tmp_path / "done.json").read_text())["finished"] == 3
+
+
+@pytest.mark.parametrize("where", ["in_epoch", "before_checkpoint"])
+def test_an_interrupted_training_ends_bit_for_bit_as_one_that_was_not(
+    where: str, tiny: TinyTraining, tmp_path: Path
+) -> None:
+    with pytest.raises(Interruption):
+        train(tiny, tmp_path / "interrupted", 5, extra=Interrupt(where))
+    assert not (tmp_path / "interrupted" / "done.json").exists()
+
+    resumed = train(tiny, tmp_path / "interrupted", 5, seed=2)
+
+    assert resumed.epoch == [2, 3, 4]
+    uninterrupted = train(tiny, tmp_path / "uninterrupted", 5)
+    assert_same_weights(resumed.model, uninterrupted.model)
+    curves = [
+        [(record["epoch"], record["step"], record["loss"]) for record in metrics(tmp_path / name)]
+        for name in ("interrupted", "uninterrupted")
+    ]
+    assert curves[0] == curves[1]
+    assert [epoch for epoch, _, _ in curves[0]] == [1, 2, 3, 4, 5]
+
+
+def test_a_training_that_stopped_early_is_complete(
+    tiny: TinyTraining, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped = train(tiny, tmp_path, 10, extra=StopAfter(2))
+    assert stopped.epoch == [0, 1]
+    done = json.loads((tmp_path / "done.json").read_text())
+    assert (done["finished"], done["epochs"]) == (2, 10)
+    capsys.readouterr()
+
+    again = train(tiny, tmp_path, 10, seed=2)
+
+    assert "training is complete after 2 epochs and 10 steps" in capsys.readouterr().err
+    assert again.epoch == []
+    assert_same_weights(again.model, stopped.model)
+    assert [record["epoch"] for record in metrics(tmp_path)] == [1, 2]
+
+    assert train(tiny, tmp_path, 11).epoch == list(range(2, 11))
+
+
+def test_the_done_mark_is_taken_back_while_training_goes_on(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    train(tiny, tmp_path, 2)
+
+    with pytest.raises(Interruption):
+        train(tiny, tmp_path, 4, extra=Interrupt("in_epoch"))
+
+    assert not (tmp_path / "done.json").exists()
+
+
+class Time(tf.keras.callbacks.Callback):
+    """Passes by 0.5 s a training batch, 2 s in the second epoch, and 50 s a validation batch."""
+
+    now = 10.0
+    _batch_seconds = 0.5
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._batch_seconds = (0.5, 2.0)[epoch]
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.now += self._batch_seconds
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.now += 50.0
+
+
+@pytest.mark.parametrize("validated", [False, True], ids=["training_alone", "with_validation"])
+def test_examples_per_second_are_those_of_training_alone(
+    validated: bool, tiny: TinyTraining
+) -> None:
+    context = tf.distribute.InputContext()
+    time = Time()
+
+    history = tiny.model().fit(
+        tiny.train_input(context),
+        validation_data=tiny.eval_input(context) if validated else None,
+        epochs=2,
+        callbacks=[time, ExamplesPerSecond(tiny.batch_size, clock=lambda: time.now)],
+        verbose=0,
+    )
+
+    # 5 steps of 5 examples in 2.5 and in 10 seconds.
+    assert history.history["examples_per_second"] == [10.0, 2.5]
+    assert (time.now > 100) == validated
+
+
+def test_the_metrics_log_counts_from_one_and_cuts_what_came_after_a_resume(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    output = OutputDirectory(tmp_path)
+    output.metrics.write_text('{"epoch": 1}\n{"epoch": 2}\n{"epoch": 3}\n{"epoch": 4, "lo')
+
+    history = tiny.model().fit(
+        tiny.train_input(tf.distribute.InputContext()),
+        initial_epoch=2,
+        epochs=4,
+        callbacks=[MetricsLog(output, clock=iter([1000.5, 1001.5]).__next__)],
+        verbose=0,
+    )
+
+    assert metrics(tmp_path) == [
+        {"epoch": 1},
+        {"epoch": 2},
+        *(
+            {
+                "epoch": 3 + index,
+                "step": 5 + 5 * index,
+                "time": 1000.5 + index,
+                "loss": history.history["loss"][index],
+                "accuracy": history.history["accuracy"][index],
+            }
+            for index in range(2)
+        ),
+    ]
+
+
+def test_without_a_batch_size_no_speed_is_logged(tiny: TinyTraining, tmp_path: Path) -> None:
+    job = tiny.job()
+
+    tiny.model().fit(
+        job.dataset(tiny.train_input),
+        epochs=1,
+        callbacks=job.callbacks(str(tmp_path)),
+        verbose=0,
+    )
+
+    (record,) = metrics(tmp_path)
+    assert set(record) == {"epoch", "step", "time", "loss", "accuracy"}
+
+
+def test_a_mark_without_its_checkpoint_does_not_make_a_training_complete(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    train(tiny, tmp_path, 2)
+    shutil.rmtree(OutputDirectory(tmp_path).checkpoints)
+
+    history = train(tiny, tmp_path, 2)
+
+    assert len(history.epoch) == 2
+
+
+def test_a_fit_that_ran_out_of_data_is_not_complete(tiny: TinyTraining, tmp_path: Path) -> None:
+    job, model = tiny.job(), tiny.model()
+    model.fit(
+        job.dataset(tiny.train_input),
+        epochs=3,
+        steps_per_epoch=tiny.steps + 1,
+        callbacks=job.callbacks(str(tmp_path)),
+        verbose=0,
+    )
+
+    # Keras 2 ends there, Keras 3 with the next epochs.
+    assert OutputDirectory(tmp_path).done.exists() == keras_is_3()
+
+
+def test_a_metric_may_be_an_array(tiny: TinyTraining, tmp_path: Path) -> None:
+    job, model = tiny.job(), tiny.model()
+    model.compile("sgd", "mse", metrics=[tf.keras.metrics.F1Score()])
+
+    def one_hot(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        return tiny.train_input(context).map(lambda points, kind: (points, tf.one_hot(kind, 3)))
+
+    model.fit(job.dataset(one_hot), callbacks=job.callbacks(str(tmp_path)), verbose=0)
+
+    (line,) = OutputDirectory(tmp_path).metrics.read_text().splitlines()
+    assert len(json.loads(line)["f1_score"]) == 3
+
+
+def test_a_complete_training_of_a_model_built_by_its_data_says_so(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        job = tiny.job()
+        model = tf.keras.Sequential([tf.keras.layers.Dense(3)])
+        model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        callbacks = job.callbacks(str(tmp_path))
+        model.fit(job.dataset(tiny.train_input), callbacks=callbacks, verbose=0)
+
+    assert OutputDirectory(tmp_path).done.exists()
+
+
+def test_leftovers_are_removed_before_the_training(tiny: TinyTraining, tmp_path: Path) -> None:
+    leftover = tmp_path / "checkpoints" / "ckpt-2_temp"
+    leftover.mkdir(parents=True)
+
+    train(tiny, tmp_path, 1)
+
+    assert not leftover.exists()
+
+
+def test_a_directory_that_cannot_be_written_is_found_before_the_first_epoch(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    (tmp_path / "checkpoints").touch()
+
+    with pytest.raises(UsageError, match="output_dir: received '/"):
+        tiny.job().callbacks(str(tmp_path))
+
+
+class Limit(tf.keras.callbacks.Callback):
+    """Lets the process write no large file from an epoch on."""
+
+    def __init__(self, limits: ExitStack, epoch: int, size: int) -> None:
+        super().__init__()
+        self._limits, self._epoch, self._size = limits, epoch, size
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch + 1 == self._epoch:
+            self._limits.enter_context(file_size_limit(self._size))
+
+
+@pytest.mark.parametrize(
+    ("size", "file"),
+    [(100, "logs"), (1000, r"checkpoints/ckpt-\d+")],
+    ids=["summaries", "checkpoint"],
+)
+def test_what_cannot_be_written_ends_the_training(
+    size: int, file: str, tiny: TinyTraining, tmp_path: Path
+) -> None:
+    """Keras would take a file that is too large for the end of the data."""
+    job = tiny.job()
+    with ExitStack() as limits, pytest.raises(OutputError, match=f"{file} could not be written"):
+        tiny.model().fit(
+            job.dataset(tiny.train_input),
+            epochs=5,
+            callbacks=[Limit(limits, 3, size), *job.callbacks(str(tmp_path))[1:]],
+            verbose=0,
+        )
+
+    assert not (tmp_path / "done.json").exists()
+    assert train(tiny, tmp_path, 5).epoch == [2, 3, 4]
+
+
+def test_what_the_other_callbacks_leave_is_exported(tiny: TinyTraining, tmp_path: Path) -> None:
+    """Such as the best weights, which here are the first, because it takes the worst for them."""
+    job, model = tiny.job(), tiny.model()
+    stops = tf.keras.callbacks.EarlyStopping(
+        "loss", mode="max", patience=1, restore_best_weights=True
+    )
+    model.fit(
+        job.dataset(tiny.train_input),
+        epochs=5,
+        callbacks=[*job.callbacks(str(tmp_path)), stops],
+        verbose=0,
+    )
+    assert stops.stopped_epoch == 1
+    points = tiny.points[:5]
+    serve = tf.saved_model.load(str(tmp_path / "saved_model")).signatures["serving_default"]
+    (served,) = serve(tf.constant(points)).values()
+    np.testing.assert_allclose(served.numpy(), model.predict(points, verbose=0), rtol=1e-5)

@@ -1,0 +1,184 @@
+"""Going on within an epoch, saving on the way, and leaving when a signal says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.conftest import TinyTraining
+from tfdist.checkpoints.checkpointer import Checkpointer, Position
+from tfdist.coordination.preemption import EXIT_PREEMPTED
+from tfdist.strategies.base import DatasetFunction
+
+pytestmark = pytest.mark.stacks("2.15", "2.21", "tf_keras")
+
+
+EPOCHS = 3
+
+
+class Stop(Exception):
+    pass
+
+
+class At(tf.keras.callbacks.Callback):
+    """Does something after a step, counted from 1 over all epochs of this `fit`."""
+
+    def __init__(self, step: int, action: Any) -> None:
+        super().__init__()
+        self._left = step
+        self._action = action
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._action()
+
+
+def stop() -> None:
+    raise Stop
+
+
+def train(
+    tiny: TinyTraining,
+    output: Path,
+    *,
+    at: At | None = None,
+    dataset_fn: DatasetFunction | None = None,
+    **options: Any,
+) -> tf.keras.Model:
+    job, model = tiny.job(), tiny.model()
+    job.preemption.listen()
+    callbacks = job.callbacks(str(output), save_steps=2)
+    model.fit(
+        job.dataset(dataset_fn or tiny.train_input),
+        epochs=EPOCHS,
+        callbacks=[*callbacks, *([at] if at else [])],
+        verbose=0,
+        **options,
+    )
+    return model
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def assert_equal(model: tf.keras.Model, expected: tf.keras.Model) -> None:
+    assert model.optimizer.iterations.numpy() == expected.optimizer.iterations.numpy()
+    assert_equal_weights(model, expected)
+
+
+def assert_equal_weights(model: tf.keras.Model, expected: tf.keras.Model) -> None:
+    for found, weights in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_array_equal(found, weights)
+
+
+def unknown_size(tiny: TinyTraining) -> DatasetFunction:
+    return lambda context: tiny.train_input(context).filter(lambda *_: True)
+
+
+@pytest.mark.parametrize("step", [1, 4, 5, 8])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_job_that_went_down_within_an_epoch_ends_as_if_it_had_not(
+    tiny: TinyTraining, tmp_path: Path, step: int, known: bool
+) -> None:
+    dataset_fn = None if known else unknown_size(tiny)
+    whole = train(tiny, tmp_path / "whole", dataset_fn=dataset_fn)
+    with pytest.raises(Stop):
+        train(tiny, tmp_path / "cut", at=At(step, stop), dataset_fn=dataset_fn)
+    model = train(tiny, tmp_path / "cut", dataset_fn=dataset_fn)
+    if known:
+        assert_equal(model, whole)
+    else:
+        # Keras counts an update too many when it learns how long an epoch is: in each `fit`.
+        assert_equal_weights(model, whole)
+
+
+def test_several_steps_at_a_time_are_saved_after_the_one_that_is_due(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    job, model = tiny.job(), tiny.model()
+    model.compile("sgd", model.loss, steps_per_execution=2)
+    callbacks = job.callbacks(str(tmp_path), save_steps=3)
+    model.fit(job.dataset(tiny.train_input), epochs=2, callbacks=callbacks, verbose=0)
+
+    # Executions end after 2, 4 and 5 steps.
+    saved = {path.stem for path in (tmp_path / "checkpoints").glob("*.index")}
+    assert saved == {"ckpt-4", "ckpt-5", "ckpt-9", "ckpt-10"}
+
+
+@pytest.mark.parametrize("step", [1, 5, 7])
+def test_a_signal_saves_and_leaves_after_the_step(
+    tiny: TinyTraining, tmp_path: Path, step: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    whole = train(tiny, tmp_path / "whole")
+    signalled = At(step, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(SystemExit) as left:
+        train(tiny, tmp_path / "cut", at=signalled)
+    assert left.value.code == EXIT_PREEMPTED
+    err = capfd.readouterr().err
+    assert "SIGTERM: saving and leaving" in err
+    assert "saved after step" in err
+    assert_equal(train(tiny, tmp_path / "cut"), whole)
+    assert "going on after" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("position", "said"),
+    [
+        (Position(1, (2, 2, 2), 3), "3 replicas and 3 shards"),
+        (Position(1, (2,), 1, earlier=((2, 1),)), "1 replicas and 1 shards"),
+    ],
+)
+def test_data_that_was_dealt_out_otherwise_begin_the_epoch_anew(
+    tiny: TinyTraining,
+    tmp_path: Path,
+    position: Position,
+    said: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = tiny.model()
+    model.optimizer.build(model.trainable_variables)
+    checkpointer = Checkpointer(model, tmp_path / "checkpoints", writes=True)
+    checkpointer.save(position, number=7)
+    trained = train(tiny, tmp_path)
+    assert trained.optimizer.iterations.numpy() == (EPOCHS - 1) * tiny.steps
+    assert f"of a job with {said} of the data: epoch 2 begins anew" in caplog.text
+
+
+def test_a_dataset_without_end_begins_anew(tiny: TinyTraining, tmp_path: Path) -> None:
+    read: list[int] = []
+
+    def endless(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        def note(index: Any, example: Any) -> Any:
+            tf.py_function(lambda number: read.append(int(number)), [index], [])
+            return example
+
+        return tiny.train_input(context).repeat().enumerate().map(note)
+
+    with pytest.raises(Stop):
+        train(tiny, tmp_path, at=At(3, stop), dataset_fn=endless, steps_per_epoch=5)
+    read.clear()
+    model = train(tiny, tmp_path, dataset_fn=endless, steps_per_epoch=5)
+    assert read[0] == 0
+    assert model.optimizer.iterations.numpy() == 5 * EPOCHS
+
+
+def test_checkpoints_within_an_epoch_are_as_many_as_asked_for(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    train(tiny, tmp_path)
+    saved = (tmp_path / "checkpoints").glob("*.index")
+    # The newest five of those after two and four steps, and at the end, of each epoch.
+    assert sorted(int(path.stem.rpartition("-")[2]) for path in saved) == [9, 10, 12, 14, 15]

@@ -1,0 +1,313 @@
+"""The bugs of Keras 3 that tfdist works around, in the smallest scripts.
+
+A test that fails here says that upstream has mended one: take the cure named beside it out.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tfdist.launch.local import hold_ports
+
+pytestmark = [pytest.mark.stacks("2.21"), pytest.mark.timeout(120)]
+
+_TWO_DEVICES = """
+import numpy as np
+import tensorflow as tf
+
+cpu, devices = tf.config.list_physical_devices("CPU")[0], ["CPU:0", "CPU:1"]
+logical = tf.config.LogicalDeviceConfiguration()
+tf.config.set_logical_device_configuration(cpu, [logical] * 2)
+"""
+# One task that believes in a second: with a strategy of one task Keras takes another way.
+_ONE_OF_TWO_TASKS = """
+import tensorflow as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+strategy.extended._in_multi_worker_mode = lambda: True
+strategy.extended._num_workers = 2
+"""
+
+
+def run(setup: str, script: str) -> list[str]:
+    """The lines that a program of its own prints: logical devices are set once a process."""
+    program = textwrap.dedent(setup) + textwrap.dedent(script)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_the_batch_of_a_symbolic_build_is_reduced_as_a_nest() -> None:
+    """The cure is `ReducesForKeras3`."""
+    lines = run(
+        _ONE_OF_TWO_TASKS,
+        """
+        from tensorflow.python.distribute.values import PerReplica
+
+        batch = (PerReplica([tf.ones([2, 1])]), PerReplica([tf.ones([2])]))
+        try:
+            strategy.reduce("MEAN", batch, axis=None)
+        except ValueError as error:
+            print("unsupported type" in str(error))
+        """,
+    )
+    assert lines == ["True"]
+
+
+def test_the_metrics_of_a_step_are_reduced_over_a_dimension_that_they_have_not() -> None:
+    """The cure is `ReducesForKeras3`."""
+    lines = run(
+        _ONE_OF_TWO_TASKS,
+        """
+        from keras.src.backend.tensorflow.trainer import reduce_per_replica
+
+        try:
+            reduce_per_replica({"loss": tf.constant(1.0)}, strategy, "auto")
+        except ValueError as error:
+            print("Invalid reduction dimension" in str(error))
+        """,
+    )
+    assert lines == ["True"]
+
+
+def test_a_loss_that_is_a_scalar_is_not_divided_by_the_replicas() -> None:
+    """The cure is `weigh_scalar_losses`."""
+    lines = run(
+        _TWO_DEVICES,
+        """
+        import keras
+
+        class Each(keras.losses.Loss):
+            def call(self, y_true, y_pred):
+                return y_pred
+
+        class Mean(keras.losses.Loss):
+            def call(self, y_true, y_pred):
+                return tf.reduce_mean(y_pred)
+
+        strategy = tf.distribute.MirroredStrategy(devices)
+        for loss in (Each(), Mean()):
+            losses = strategy.run(lambda: loss(tf.ones([1]), tf.ones([1])))
+            print(sum(float(value) for value in losses.values))
+        """,
+    )
+    assert lines == ["1.0", "2.0"]
+
+
+def test_gradients_are_clipped_before_they_are_summed() -> None:
+    """The cure is `sums_first`."""
+    lines = run(
+        _TWO_DEVICES,
+        """
+        strategy = tf.distribute.MirroredStrategy(devices)
+        with strategy.scope():
+            variable = tf.Variable(0.0)
+            optimizer = tf.keras.optimizers.SGD(1.0, clipvalue=1.0)
+            optimizer.build([variable])
+
+        @tf.function
+        def step():
+            def in_replica():
+                replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+                # 4 and -2: their sum is 2.
+                optimizer.apply([4.0 - 6.0 * tf.cast(replica, tf.float32)], [variable])
+
+            strategy.run(in_replica)
+
+        step()
+        print(variable.numpy())  # -1 where the sum is clipped
+        """,
+    )
+    assert lines == ["0.0"]
+
+
+def test_moving_statistics_are_those_of_the_first_replica() -> None:
+    """The cure is `Statistics`."""
+    lines = run(
+        _TWO_DEVICES,
+        """
+        strategy = tf.distribute.MirroredStrategy(devices)
+        with strategy.scope():
+            inputs = tf.keras.Input([1])
+            outputs = tf.keras.layers.BatchNormalization(momentum=0.0)(inputs)
+            model = tf.keras.Model(inputs, outputs)
+            model.compile("sgd", "mse")
+        # The replicas' batches have the means 1 and 3.
+        features = np.array([[1.0], [1.0], [3.0], [3.0]])
+        model.fit(features, features, batch_size=4, shuffle=False, verbose=0)
+        print(model.layers[-1].moving_mean.numpy()[0])
+        """,
+    )
+    assert lines == ["1.0"]
+
+
+def test_statistics_of_an_empty_batch_are_not_numbers() -> None:
+    """The cure is `Statistics.on_train_begin`."""
+    lines = run(
+        "import tensorflow as tf",
+        """
+        layer = tf.keras.layers.BatchNormalization()
+        layer.build([None, 1])
+        layer(tf.zeros([0, 1]), training=True)
+        print(layer.moving_mean.numpy()[0])
+        """,
+    )
+    assert lines == ["nan"]
+
+
+def test_central_storage_takes_no_moving_statistics() -> None:
+    """The cure is the strategy of `tfdist.strategies.central_storage`."""
+    lines = run(
+        _TWO_DEVICES,
+        """
+        strategy = tf.distribute.experimental.CentralStorageStrategy(devices, "CPU:0")
+        with strategy.scope():
+            layers = [tf.keras.layers.Input([1]), tf.keras.layers.BatchNormalization()]
+            model = tf.keras.Sequential(layers)
+            model.compile("sgd", "mse")
+        try:
+            model.fit(tf.ones([4, 1]), tf.ones([4, 1]), batch_size=4, verbose=0)
+        except ValueError as error:
+            print("aggregation" in str(error))
+        """,
+    )
+    assert lines == ["True"]
+
+
+def test_checkpoints_lack_the_layers_in_a_list() -> None:
+    """The cure is in `tfdist.checkpoints.checkpointer`."""
+    lines = run(
+        "import tempfile\n\nimport tensorflow as tf",
+        """
+        class Blocks(tf.keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.blocks = [tf.keras.layers.BatchNormalization()]
+
+            def call(self, inputs):
+                return self.blocks[0](inputs)
+
+        model = Blocks()
+        model(tf.ones([1, 1]))
+        with tempfile.TemporaryDirectory() as directory:
+            saved = tf.train.Checkpoint(model=model).save(f"{directory}/checkpoint")
+            shapes = [shape for name, shape in tf.train.list_variables(saved) if shape]
+        print(len(shapes), len(model.weights))
+        """,
+    )
+    assert lines == ["0", "4"]
+
+
+def test_every_task_writes_model_checkpoints() -> None:
+    """The cure is `leave_saving_to_the_chief`."""
+    lines = run(
+        "import tensorflow as tf",
+        """
+        import pathlib
+        import tempfile
+
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        # As in a task that is not the chief: what the callbacks of Keras 2 ask.
+        type(strategy.extended).should_checkpoint = False
+        with strategy.scope():
+            model = tf.keras.Sequential([tf.keras.Input([1]), tf.keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory) / "model.weights.h5"
+            callback = tf.keras.callbacks.ModelCheckpoint(path, save_weights_only=True)
+            callback.set_model(model)
+            callback.on_epoch_end(0, {})
+            print(path.exists())
+        """,
+    )
+    assert lines == ["True"]
+
+
+def test_fit_takes_no_data_with_parameter_servers() -> None:
+    """The cure is `tfdist.strategies.parameter_server.keras3`."""
+    with hold_ports(2) as ports:
+        lines = run(
+            f"""
+            import tensorflow as tf
+
+            cluster = tf.train.ClusterSpec(
+                {{"worker": ["127.0.0.1:{ports[0]}"], "ps": ["127.0.0.1:{ports[1]}"]}}
+            )
+            """,
+            """
+            servers = [tf.distribute.Server(cluster, job, 0) for job in ("worker", "ps")]
+            strategy = tf.distribute.ParameterServerStrategy(
+                tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, rpc_layer="grpc")
+            )
+            with strategy.scope():
+                model = tf.keras.Sequential([tf.keras.Input([1]), tf.keras.layers.Dense(1)])
+                model.compile("sgd", "mse")
+            data = tf.data.Dataset.from_tensors((tf.ones([1, 1]), tf.ones([1, 1]))).repeat()
+            try:
+                model.fit(data, steps_per_epoch=1, verbose=0)
+            except ValueError as error:
+                print("create_per_worker_dataset" in str(error), flush=True)
+            """,
+        )
+    assert lines == ["True"]
+
+
+def test_the_mean_of_no_losses_is_not_a_number() -> None:
+    """The cure is `weigh_scalar_losses`."""
+    lines = run(
+        "import tensorflow as tf",
+        """
+        import keras
+
+        class Mean(keras.losses.Loss):
+            def call(self, y_true, y_pred):
+                return tf.reduce_mean(y_pred)
+
+        print(float(Mean()(tf.ones([0]), tf.ones([0]))))
+        """,
+    )
+    assert lines == ["nan"]
+
+
+def test_adding_to_a_variable_is_not_one_operation() -> None:
+    """The cure is `keras3_sums.add_in_one_operation`."""
+    lines = run(
+        "import tensorflow as tf",
+        """
+        import keras
+
+        variable = keras.Variable(0.0)
+
+        @tf.function
+        def add():
+            variable.assign_add(1.0)
+
+        kinds = {operation.type for operation in add.get_concrete_function().graph.get_operations()}
+        print("AssignAddVariableOp" in kinds, "AssignVariableOp" in kinds)
+        """,
+    )
+    assert lines == ["False", "True"]
+
+
+def test_horovod_wraps_an_optimizer_of_keras_3_and_reduces_nothing() -> None:
+    """The cure is `Horovod.optimizer`."""
+    lines = run(
+        "import tensorflow as tf",
+        """
+        import horovod.tensorflow as hvd
+
+        hvd.init()
+        variable, asked = tf.Variable(0.0), []
+        optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0))
+        type(optimizer)._allreduce = lambda self, gradients, variables: asked.append(gradients)
+        optimizer.apply_gradients([(tf.constant(1.0), variable)])
+        print(variable.numpy(), asked)
+        """,
+    )
+    assert lines == ["-1.0", "[]"]

@@ -1,0 +1,165 @@
+"""The upstream bugs that tfdist works around, in the smallest scripts.
+
+A test that fails here says that upstream has mended one: take the cure named beside it out.
+"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from tensorflow.python.data.ops import multi_device_iterator_ops
+from tensorflow.python.training import session_manager
+from tensorflow_estimator.python.estimator import keras_lib
+
+import tfdist.data.sharding  # noqa: F401
+from tests.conftest import TinyTraining
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def run(script: str) -> str:
+    """The standard output of a program of its own: logical devices are set once a process."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_central_storage_does_not_take_a_learning_rate_schedule() -> None:
+    """The cure is `CentralStorage.optimizer`."""
+    output = run(
+        """
+        import tensorflow as tf
+
+        cpu, devices = tf.config.list_physical_devices("CPU")[0], ["CPU:0", "CPU:1"]
+        logical = tf.config.LogicalDeviceConfiguration()
+        tf.config.set_logical_device_configuration(cpu, [logical] * 2)
+        strategy = tf.distribute.experimental.CentralStorageStrategy(devices, "CPU:0")
+        with strategy.scope():
+            model = tf.keras.Sequential([tf.keras.layers.Input([1]), tf.keras.layers.Dense(1)])
+            schedule = tf.keras.optimizers.schedules.PiecewiseConstantDecay([2], [0.1, 0.01])
+            model.compile(tf.keras.optimizers.SGD(schedule), "mse")
+        try:
+            model.fit(tf.ones([8, 1]), tf.ones([8, 1]), batch_size=4, verbose=0)
+        except ValueError as error:
+            print("aggregation" in str(error))
+        """
+    )
+    assert output.strip() == "True"
+
+
+def test_saving_before_the_first_step_makes_accuracy_count_something_else() -> None:
+    """The cure is in `tfdist.checkpoints.export`."""
+    output = run(
+        """
+        import tempfile
+
+        import tensorflow as tf
+
+        model = tf.keras.Sequential([tf.keras.layers.Input([3]), tf.keras.layers.Dense(3)])
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("sgd", loss, metrics=["accuracy"])
+        model.layers[-1].kernel.assign(tf.eye(3))
+        model.save(tempfile.mkdtemp(), save_format="tf", include_optimizer=False)
+        print(model.evaluate(tf.eye(3), tf.range(3), return_dict=True, verbose=0)["accuracy"])
+        """
+    )
+    assert float(output.strip().splitlines()[-1]) < 1.0
+
+
+def test_the_iterators_of_a_strategy_are_autotuned_whatever_the_dataset_says() -> None:
+    """The cure is `tfdist.data.sharding._iterators_without_autotune`.
+
+    How long a destructor waits is a matter of chance, so that the cause is looked at in its place.
+    """
+    create = multi_device_iterator_ops._create_device_dataset
+    assert create.__module__ == multi_device_iterator_ops.__name__, "the cure is of this function"
+    assert "autotune" not in inspect.getsource(multi_device_iterator_ops)
+
+
+def test_a_worker_that_comes_first_sleeps_for_30_seconds() -> None:
+    """The cure is `tfdist.strategies.sessions._with_short_waits`."""
+    initialize = inspect.signature(session_manager.SessionManager.__init__)
+    assert initialize.parameters["recovery_wait_secs"].default == 30
+
+
+def test_synchronous_replicas_share_their_tokens() -> None:
+    """The cure is `tfdist.estimator.sync_replicas`.
+
+    A worker takes any token, its own or another's; and the chief's queue runner runs what the
+    worker's step was to wait for, here the reading of a batch.
+    """
+    output = run(
+        """
+        import os
+        import tensorflow.compat.v1 as tf
+
+        with tf.Graph().as_default():
+            step = tf.train.get_or_create_global_step()
+            weight = tf.get_variable("weight", initializer=1.0)
+            reads = tf.get_variable("reads", initializer=0, trainable=False)
+            optimizer = tf.train.SyncReplicasOptimizer(
+                tf.train.GradientDescentOptimizer(0.1),
+                replicas_to_aggregate=1,
+                total_num_replicas=2,
+            )
+            with tf.control_dependencies([reads.assign_add(1)]):
+                train_op = optimizer.minimize(weight * 2.0, step)
+            hook = optimizer.make_session_run_hook(True, num_tokens=0)
+            hook.begin()
+            with tf.Session() as session:
+                session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+                session.run(optimizer.chief_init_op)
+                runner = optimizer.get_chief_queue_runner()
+                runner.create_threads(session, daemon=True, start=True)
+                local_steps = [session.run(train_op) for _ in range(6)]
+                print(local_steps[:2] == [1, 1], session.run(reads) > 6, flush=True)
+                os._exit(0)  # With its threads Python would end in one way or another.
+        """
+    )
+    assert output.strip() == "True True"
+
+
+def test_every_task_saves_a_keras_models_first_weights() -> None:
+    """The cure is `tfdist.estimator.run_config._saved_by_the_leader`."""
+    source = inspect.getsource(inspect.unwrap(keras_lib._save_first_checkpoint))
+    assert "saver.save" in source
+    assert "is_chief" not in source
+
+
+def test_keras_waits_for_no_steps_logs(tiny: TinyTraining, tmp_path: Path) -> None:
+    callbacks = tf.keras.callbacks.CallbackList(tiny.job().callbacks(str(tmp_path)))
+
+    assert callbacks._should_call_train_batch_hooks
+    assert callbacks._batch_hooks_support_tf_logs
+
+
+def test_horovods_wrapper_averages_in_minimize_alone() -> None:
+    """The cure is in `tfdist.strategies.horovod.Horovod.optimizer`."""
+    import horovod.tensorflow as hvd
+
+    hvd.init()
+    optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1))
+    reduced: list[Any] = []
+    reduce = optimizer._allreduce_grads
+
+    def record(gradients: Any, variables: Any) -> Any:
+        reduced.append(gradients)
+        return reduce(gradients, variables)
+
+    optimizer._allreduce_grads = record
+    variable = tf.Variable(1.0)
+
+    optimizer.apply_gradients([(tf.constant(1.0), variable)])
+    assert reduced == []
+
+    optimizer.minimize(lambda: 2.0 * variable, [variable])
+    assert len(reduced) == 1

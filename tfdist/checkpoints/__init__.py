@@ -1,0 +1,1 @@
+"""The output directory: its layout, atomic writes, checkpoints and the exported model."""

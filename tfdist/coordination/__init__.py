@@ -1,0 +1,1 @@
+"""What the tasks of a job tell each other beside TensorFlow."""

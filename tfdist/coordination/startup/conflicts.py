@@ -1,0 +1,173 @@
+"""What cannot be put right by waiting: tasks that contradict each other, found by comparing hellos.
+
+    find(mine, hellos, misplaced={}, twice={})      # the sentence that names the task at fault
+
+All functions are pure, and their sentences are the same in whichever task they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+
+from tfdist.cluster import Cluster, Task
+from tfdist.coordination.startup.protocol import Hello
+
+#: Seconds that the clocks of two tasks may be apart before a warning.
+CLOCK_TOLERANCE = 5.0
+
+_ORDER = ("chief", "worker", "ps")
+
+
+def names(tasks: Iterable[Task], most: int = 6) -> str:
+    """`chief:0, worker:0 and ps:1`; of many tasks only the first."""
+    known = [str(task) for task in ordered(tasks)]
+    if len(known) > most:
+        known = [*known[: most - 1], f"{len(known) - most + 1} more"]
+    return " and ".join([", ".join(known[:-1]), known[-1]] if len(known) > 1 else known)
+
+
+def ordered(tasks: Iterable[Task]) -> list[Task]:
+    """Tasks in the order of a cluster: chief, workers, ps."""
+    return sorted(set(tasks), key=lambda task: (_ORDER.index(task.type), task.index))
+
+
+def are_of_one_job(one: Hello, other: Hello) -> bool:
+    """Whether two tasks are of the same job, though one may have been told wrong things.
+
+    They share the token, and at least half of the addresses. Where nobody sets a token this keeps a
+    stranger's job from ending another one by a slip in one of its addresses.
+    """
+    if one.token != other.token:
+        return False
+    ours, theirs = (set(entries(hello.cluster).values()) for hello in (one, other))
+    return 2 * len(ours & theirs) >= min(len(ours), len(theirs))
+
+
+def entries(cluster: Cluster) -> dict[Task, str]:
+    """The address of each task."""
+    return {task: cluster.address(task) for task in cluster.tasks()}
+
+
+def find(
+    hellos: Mapping[Task, Hello],
+    *,
+    misplaced: Mapping[Task, Hello],
+    twice: Mapping[Task, tuple[Hello, Hello]],
+) -> str | None:
+    """Why these tasks cannot make a job; None while nothing speaks against it.
+
+    Args:
+      hellos: what each task has said, this one included.
+      misplaced: by a task, who answers at its address in its place.
+      twice: by a task, two of its processes that run at the same time.
+    """
+    for task in ordered(twice):
+        return _twice(task, twice[task], misplaced)
+    clusters = {task: hello.cluster for task, hello in hellos.items()}
+    if len(set(clusters.values())) > 1:
+        return _descriptions(clusters)
+    for task in ordered(misplaced):
+        return _misplaced(task, misplaced, hellos)
+    strategies = {task: hello.strategy for task, hello in hellos.items()}
+    if sentence := _apart("--strategy", strategies):
+        return sentence
+    packages = sorted({name for hello in hellos.values() for name in hello.versions})
+    for package in packages:
+        found = {task: hello.versions.get(package, "none") for task, hello in hellos.items()}
+        if sentence := _apart(package, found):
+            return sentence
+    return None
+
+
+def clocks(offsets: Mapping[Task, float], tolerance: float = CLOCK_TOLERANCE) -> list[str]:
+    """A sentence for each task whose clock is far from those of the others.
+
+    Args:
+      offsets: by task, seconds that its clock is ahead of this machine's; this task's is 0.
+      tolerance: seconds from the median that are no matter.
+    """
+    if len(offsets) == 2:
+        (one, early), (other, late) = sorted(offsets.items(), key=lambda item: item[1])
+        if late - early <= tolerance:
+            return []
+        return [f"the clock of {other} is {late - early:.1f} s ahead of that of {one}."]
+    middle = median(offsets.values())
+    return [
+        f"the clock of {task} is {abs(offsets[task] - middle):.1f} s "
+        f"{'ahead of' if offsets[task] > middle else 'behind'} those of the others."
+        for task in ordered(offsets)
+        if abs(offsets[task] - middle) > tolerance
+    ]
+
+
+def _twice(task: Task, processes: Sequence[Hello], misplaced: Mapping[Task, Hello]) -> str:
+    one, other = sorted(hello.place for hello in processes)
+    sentence = f"{task} was started twice: {one}, and {other}."
+    for place in ordered(misplaced):
+        if misplaced[place].task == task:
+            address = misplaced[place].cluster.address(place)
+            return f"{sentence} It answers at {address}, where {place} should."
+    return f"{sentence} End one of them."
+
+
+def _descriptions(clusters: Mapping[Task, Cluster]) -> str:
+    groups = _groups(clusters)
+    rest = groups[0]
+    others = [task for group in groups[1:] for task in group]
+    ours, theirs = (entries(clusters[group[0]]) for group in (rest, groups[1]))
+    task = next(task for task in ordered([*ours, *theirs]) if ours.get(task) != theirs.get(task))
+    here, there = (f"at {told[task]}" if task in told else "absent" for told in (ours, theirs))
+    if len(rest) == len(groups[1]):
+        return (
+            f"{names([*rest, *others])} have different cluster descriptions: {task} is {here} for "
+            f"{names(rest)} and {there} for {names(groups[1])}. Give all tasks the same."
+        )
+    have = "has" if len(others) == 1 else "have"
+    return (
+        f"{names(others)} {have} another cluster description than {names(rest)}: "
+        f"{task} is {there} for {names(groups[1])} and {here} for the others. "
+        "Give all tasks the same."
+    )
+
+
+def _misplaced(task: Task, misplaced: Mapping[Task, Hello], hellos: Mapping[Task, Hello]) -> str:
+    hello = misplaced[task]
+    address = hello.cluster.address(task)
+    elsewhere = hellos.get(hello.task)
+    if elsewhere is not None and elsewhere.incarnation != hello.incarnation:
+        return _twice(hello.task, (elsewhere, hello), misplaced)
+    back = misplaced.get(hello.task)
+    if back is not None and back.task == task:
+        one, other = ordered([task, hello.task])
+        return (
+            f"{one} and {other} are swapped: {hello.task} answers at {address}, the address of "
+            f"{task} ({hello.place}), and the other way round. Swap them, or their addresses."
+        )
+    return (
+        f"{hello.task} answers at {address}, the address of {task} ({hello.place}). "
+        f"Start {task} there, or correct the addresses."
+    )
+
+
+def _apart(what: str, values: Mapping[Task, str]) -> str | None:
+    groups = _groups(values)
+    if len(groups) == 1:
+        return None
+    rest, others = groups[0], groups[1:]
+    if len(rest) == len(others[0]):
+        found = [f"{values[group[0]]} in {names(group)}" for group in groups]
+        return f"{what} is not the same in all tasks: {', '.join(found)}."
+    found = [
+        f"{names(group)} {'has' if len(group) == 1 else 'have'} {what} {values[group[0]]}"
+        for group in others
+    ]
+    return f"{', '.join(found)}, and the others {values[rest[0]]}."
+
+
+def _groups(values: Mapping[Task, object]) -> list[list[Task]]:
+    """The tasks with equal values together, most tasks first."""
+    groups: dict[object, list[Task]] = {}
+    for task in ordered(values):
+        groups.setdefault(values[task], []).append(task)
+    return sorted(groups.values(), key=len, reverse=True)

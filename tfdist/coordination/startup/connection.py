@@ -1,0 +1,132 @@
+"""A first word with whoever is at an address: a task of tfdist's, or what else it is.
+
+found = await contact("10.0.0.2", 2222, encode(hello), resolver=ThreadPoolExecutor())
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from tfdist.coordination.startup.protocol import (
+    LIMIT,
+    REFUSED,
+    RUNNING,
+    SILENT,
+    STRANGER,
+    TIMED_OUT,
+    UNREACHABLE,
+    UNRESOLVED,
+    Hello,
+    Reach,
+    decode,
+)
+
+#: Seconds that a connection and the answer on it may take, each.
+PATIENCE = 5.0
+
+# Frame header of HTTP/2 (RFC 9113, 4.1): length in 3 bytes, type, flags, stream in 4 bytes. A gRPC
+# server begins every connection with a frame of the type SETTINGS on stream 0.
+_SETTINGS = b"\x04\x00\x00\x00\x00\x00"
+
+
+@dataclass(frozen=True)
+class Contact:
+    """An open connection to a task that has introduced itself."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    hello: Hello
+
+
+async def contact(host: str, port: int, hello: bytes, *, resolver: Executor) -> Contact | Reach:
+    """Connects, says `hello` and reads who answers.
+
+    Args:
+      host: a name, or an address without brackets.
+      port: the port there.
+      hello: the encoded message.
+      resolver: where names are looked up.
+
+    Returns:
+      The connection, or how far this came.
+    """
+    found = await _connect(host, port, resolver)
+    if isinstance(found, Reach):
+        return found
+    reader, writer = found
+    answer: Hello | Reach
+    try:
+        async with asyncio.timeout(PATIENCE):
+            writer.write(hello)
+            answer = await _first_word(reader)
+    except TimeoutError:
+        answer = Reach(SILENT)
+    except (OSError, asyncio.IncompleteReadError):
+        answer = Reach(STRANGER, "it hangs up")
+    except ValueError:
+        answer = Reach(STRANGER, "a line without end")
+    except BaseException:
+        writer.transport.abort()
+        raise
+    if isinstance(answer, Hello):
+        return Contact(reader, writer, answer)
+    writer.transport.abort()
+    return answer
+
+
+async def _connect(
+    host: str, port: int, resolver: Executor
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | Reach:
+    loop = asyncio.get_running_loop()
+
+    def look_up(flags: int = 0) -> list[tuple]:
+        return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))
+
+    try:
+        try:
+            # An address needs no name server, and no thread that waits for one.
+            places = look_up(socket.AI_NUMERICHOST)
+        except socket.gaierror:
+            async with asyncio.timeout(PATIENCE):
+                places = await loop.run_in_executor(resolver, look_up)
+    except (OSError, UnicodeError):  # TimeoutError is an OSError.
+        return Reach(UNRESOLVED)
+    last = Reach(UNRESOLVED)
+    for family, *_, place in places:
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        connection.setblocking(False)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await loop.sock_connect(connection, place)
+            # Where nothing listens, the kernel may connect a local port with itself.
+            if connection.getsockname() != connection.getpeername():
+                return await asyncio.open_connection(sock=connection, limit=LIMIT)
+            last = Reach(REFUSED)
+        except (ConnectionRefusedError, ConnectionResetError):
+            last = Reach(REFUSED)
+        except TimeoutError:
+            last = Reach(TIMED_OUT)
+        except OSError as error:
+            last = Reach(UNREACHABLE, os.strerror(error.errno or 0).lower())
+        except BaseException:
+            connection.close()
+            raise
+        connection.close()
+    return last
+
+
+async def _first_word(reader: asyncio.StreamReader) -> Hello | Reach:
+    # An empty read is an end, which `readexactly` reports.
+    first = await reader.readexactly(1)
+    if first == b"{":
+        message = decode(first + await reader.readline())
+        return message if isinstance(message, Hello) else Reach(STRANGER)
+    first += await reader.read(63)
+    if first[3:9] == _SETTINGS:
+        return Reach(RUNNING)
+    words = first.decode("ascii", "replace").partition("\n")[0].strip()
+    return Reach(STRANGER, words if words.isascii() and words.isprintable() else "")

@@ -1,0 +1,213 @@
+"""`parameter_server` for Estimators and sessions: every trainer with a graph of its own.
+
+The variables are on the ps. A trainer applies its gradients to them by itself, asynchronously, or
+with `--sync` through `SyncReplicasOptimizer`. The chief trains like the workers, as it always did
+in `tf.estimator`; a job without a chief is led by worker 0.
+
+A worker computes on one device. (TensorFlow's CIFAR-10 tutorial also split a worker's batch over
+several GPUs; here each GPU has a worker of its own.)
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.cluster import Cluster, Task
+from tfdist.errors import UsageError
+from tfdist.estimator.optimizers import distributed
+from tfdist.estimator.sync_replicas import SyncReplicasOptimizer
+from tfdist.flags import JobFlags
+from tfdist.runtime.devices import check_one_gpu, use_devices
+from tfdist.strategies.base import DatasetFunction, Strategy, Topology
+from tfdist.strategies.parameter_server.serving import serve_until_end
+from tfdist.estimator.sessions import NOT_WRAPPED, LocalSessions
+
+
+class BetweenGraph(Strategy):
+    """Between-graph replication, with a TensorFlow server in each task."""
+
+    name = "parameter_server"
+    for_estimators = True
+
+    def set_up(self, options: JobFlags) -> None:
+        self._check_options(options)
+        if self.task.type == "ps":
+            use_devices(0)
+        else:
+            place = self.cluster.place_on_host(self.task, self.cluster.trainers)
+            use_devices(options.num_gpus, place=place)
+        self.tf_strategy = tf.distribute.get_strategy()
+
+    def _check_options(self, options: JobFlags) -> None:
+        workers = len(self.cluster.trainers)
+        aggregated = options.replicas_to_aggregate
+        if aggregated is not None and not (options.sync and 1 <= aggregated <= workers):
+            raise UsageError(
+                "--replicas_to_aggregate",
+                received=aggregated if options.sync else f"{aggregated} without --sync",
+                accepted=f"1 to {workers} with --sync (the job has {workers} tasks that train)",
+                remedy="Correct the number, or leave it out to wait for every worker.",
+            )
+        if options.variable_partitions is not None:
+            raise UsageError(
+                "--variable_partitions",
+                received=options.variable_partitions,
+                accepted="not supported for Estimators and sessions",
+                remedy="Leave it out; tf.compat.v1.variable_scope takes a partitioner.",
+            )
+        if options.heartbeat_timeout is not None:
+            raise UsageError(
+                "--heartbeat_timeout",
+                received=options.heartbeat_timeout,
+                accepted=f"not supported for Estimators and sessions under {self.name}",
+                remedy="Leave it out: workers do not wait for each other there.",
+            )
+        check_one_gpu(
+            options.num_gpus,
+            f"{self.name}, for Estimators and sessions",
+            "Start a worker for each GPU, with CUDA_VISIBLE_DEVICES naming it.",
+        )
+
+    @property
+    def topology(self) -> Topology:
+        tasks, options = self.cluster.trainers, self.options
+        own = str(self.task)
+        peers = tuple(map(str, tasks)) if options.sync else (own,)
+        return Topology(
+            own,
+            peers,
+            is_chief=self.task == self.cluster.leader,
+            num_replicas=(options.replicas_to_aggregate or len(tasks)) if options.sync else 1,
+            num_shards=len(tasks),
+            shard=tasks.index(self.task) if self.task in tasks else 0,
+        )
+
+    def scope(self) -> AbstractContextManager[Any]:
+        scope: AbstractContextManager[Any] = self.tf_strategy.scope()
+        return scope
+
+    def wrap_optimizer(self, optimizer: Any) -> Any:
+        return optimizer
+
+    def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
+        raise RuntimeError(
+            "This job is for Estimators and sessions: call tfdist.init() for Keras's fit."
+        )
+
+    def check(self, model: tf.keras.Model) -> None:
+        """Accepts any model: only Estimators train under this strategy."""
+
+    def serve(self) -> None:
+        if self.task.type != "ps":
+            super().serve()
+        leader = self.cluster.leader
+        serve_until_end(self, [task for task in self.cluster.trainers if task != leader])
+
+
+class BetweenGraphSessions(LocalSessions):
+    """Sessions on this task's TensorFlow server, whose variables are on the ps."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        super().__init__(strategy)
+        self.sync_optimizer: SyncReplicasOptimizer | None = None
+        self._has_begun = False
+        self._cluster, self._task = with_chief(strategy.cluster, strategy.task)
+        self._server = tf.distribute.Server(
+            self._cluster.jobs(),
+            job_name=self._task.type,
+            task_index=self._task.index,
+            protocol="grpc",
+            # Its threads are those of the sessions that it runs.
+            config=super().config,
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"TF_CONFIG": self._cluster.tf_config(self._task)}
+
+    @property
+    def master(self) -> str:
+        return str(self._server.target)
+
+    @property
+    def config(self) -> tf.compat.v1.ConfigProto:
+        config = super().config
+        # A session needs the ps and itself; without this it would wait for every other worker.
+        config.device_filters.extend(["/job:ps", self._device])
+        return config
+
+    @property
+    def _device(self) -> str:
+        return f"/job:{self._task.type}/task:{self._task.index}"
+
+    def device_setter(self) -> Any:
+        return tf.compat.v1.train.replica_device_setter(
+            cluster=self._cluster.jobs(), worker_device=self._device
+        )
+
+    def wrap_optimizer(self, optimizer: Any) -> Any:
+        """The optimizer; with `--sync` one whose updates take the gradients of several workers."""
+        if not self.strategy.options.sync:
+            return optimizer
+        return distributed(optimizer, self._synchronized)
+
+    def begin_training(self) -> None:
+        if self._has_begun:
+            raise RuntimeError(
+                "A parameter-server job trains once: its ps and workers have ended with the first "
+                "training. Use train_and_evaluate in place of rounds of train and evaluate."
+            )
+        self._has_begun = True
+
+    def hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
+        return [_SyncHook(self)] if self.strategy.options.sync else []
+
+    def _synchronized(self, optimizer: tf.compat.v1.train.Optimizer) -> SyncReplicasOptimizer:
+        topology = self.strategy.topology
+        self.sync_optimizer = SyncReplicasOptimizer(
+            optimizer,
+            replicas_to_aggregate=topology.num_replicas,
+            total_num_replicas=topology.num_shards,
+            worker=topology.shard,
+            device=self._device,
+        )
+        return self.sync_optimizer
+
+
+class _SyncHook(tf.compat.v1.train.SessionRunHook):
+    """The hook of the optimizer that the graph of the session has been given."""
+
+    def __init__(self, sessions: BetweenGraphSessions) -> None:
+        self._sessions = sessions
+
+    def begin(self) -> None:
+        optimizer = self._sessions.sync_optimizer
+        graph = tf.compat.v1.get_default_graph()
+        if optimizer is None or getattr(optimizer._global_step, "graph", None) is not graph:
+            raise RuntimeError(NOT_WRAPPED)
+        self._hook = optimizer.make_session_run_hook(
+            self._sessions.strategy.topology.is_chief
+        )
+        self._hook.begin()
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self._hook.after_run(run_context, run_values)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self._hook.after_create_session(session, coord)
+
+    def end(self, session: Any) -> None:
+        self._hook.end(session)
+
+
+def with_chief(cluster: Cluster, task: Task) -> tuple[Cluster, Task]:
+    """The cluster and the task as `tf.estimator` wants them: with worker 0 as the chief."""
+    if cluster.chief:
+        return cluster, task
+    renamed = Cluster(chief=cluster.worker[:1], worker=cluster.worker[1:], ps=cluster.ps)
+    if task.type != "worker":
+        return renamed, task
+    return renamed, Task("worker", task.index - 1) if task.index else Task("chief", 0)

@@ -1,0 +1,25 @@
+"""`mirrored` for Estimators."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfdist.estimator.sessions import Sessions
+from tfdist.strategies.in_graph import InGraph
+
+
+class InGraphSessions(Sessions):
+    """Sessions over the devices of one process."""
+
+    strategy: InGraph
+
+    @property
+    def train_distribute(self) -> tf.distribute.Strategy:
+        return self.strategy.tf_strategy
+
+    @property
+    def config(self) -> tf.compat.v1.ConfigProto:
+        config = super().config
+        devices = self.strategy.devices
+        config.device_count["CPU"] = sum(name.startswith("CPU") for name in devices) or 1
+        return config

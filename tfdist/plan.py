@@ -1,0 +1,129 @@
+"""A task's plan: what it is in its job and how it trains, decided before anything is set up.
+
+    plan = make_plan(options, os.environ)    # raises UsageError; imports no TensorFlow
+    plan.config.task, plan.spec.name
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tfdist.cluster import Cluster, Task
+from tfdist.cluster.discovery import Discovery, discover
+from tfdist.coordination import startup
+from tfdist.coordination.shutdown import SUPERVISED_VARIABLE
+from tfdist.errors import UsageError
+from tfdist.flags import JobFlags
+from tfdist.strategies import table
+from tfdist.strategies.table import StrategySpec
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one task takes part in a job.
+
+    Attributes:
+      config: the cluster and the task, and where they were read.
+      spec: the strategy of the tasks that train.
+      options: the flags; without those that do not apply to an evaluator.
+      for_estimators: whether the job is for Estimators and sessions.
+      leader_evaluates: whether the leader of an Estimator's job evaluates it.
+      is_restartable: whether a launcher on this task's machine restarts it when it fails.
+      token: the job's token; tasks with different tokens do not train together.
+    """
+
+    config: Discovery
+    spec: StrategySpec
+    options: JobFlags
+    for_estimators: bool = False
+    leader_evaluates: bool = True
+    is_restartable: bool = False
+    token: str = ""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The job's tasks; empty for a process by itself and under `horovodrun`."""
+        return self.config.cluster
+
+    @property
+    def task(self) -> Task:
+        """This task."""
+        return self.config.task
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether this task is the evaluator."""
+        return self.task.type == "evaluator"
+
+    @property
+    def serves(self) -> bool:
+        """Whether this task only serves the others."""
+        return self.spec.serves(self.cluster, self.task, for_estimators=self.for_estimators)
+
+    @property
+    def own_spec(self) -> StrategySpec:
+        """The strategy of this task: an evaluator stands outside the cluster."""
+        return table.row("one_device") if self.evaluates else self.spec
+
+    @property
+    def strategy_path(self) -> str:
+        """The class of this task's strategy, as `module:name`."""
+        return table.strategy_path(
+            self.own_spec, self.options, for_estimators=self.for_estimators
+        )
+
+    @property
+    def variant(self) -> str:
+        """What all tasks must agree on to train together, in words."""
+        flags = [
+            f"--{flag}={value}"
+            for flag in table.LOCAL_SGD_FLAGS
+            if (value := getattr(self.options, flag)) is not None
+        ]
+        return " ".join([self.spec.name, *["for Estimators"] * self.for_estimators, *flags])
+
+
+def make_plan(
+    options: JobFlags, environ: Mapping[str, str], *, for_estimators: bool = False
+) -> Plan:
+    """Decides how this process takes part in the job that flags and environment describe.
+
+    Args:
+      options: the flags.
+      environ: the environment.
+      for_estimators: whether the job is for Estimators and sessions.
+
+    Raises:
+      UsageError: a flag or a variable cannot be used as it is; the error names it.
+    """
+    config = discover(options.cluster, environ)
+    cluster = config.cluster
+    spec = table.named(options.strategy, environ, cluster, config.source, options.num_gpus)
+    table.check(spec, cluster, config.source)
+    table.check_flags(spec, options)
+    table.strategy_path(spec, options, for_estimators=for_estimators)
+    leader_evaluates = config.has_master or not cluster.chief or spec.leader_evaluates
+    if config.task.type == "evaluator":
+        if for_estimators and leader_evaluates and cluster:
+            raise UsageError(
+                "task.type",
+                received=f"evaluator, with {cluster} under {spec.name}",
+                accepted="an evaluator of a job with a chief",
+                remedy="Leave the evaluator out, because the leader evaluates by itself "
+                "(a master, worker 0, rank 0 of Horovod), or add a chief.",
+            )
+        given = {flag for flag in spec.flags if flag != "heartbeat_timeout"}
+        options = replace(options, **dict.fromkeys(given))
+    elif cluster:
+        startup.check_port(cluster, config.task)
+        startup.check_addresses(cluster)
+    return Plan(
+        config,
+        spec,
+        options,
+        for_estimators=for_estimators,
+        leader_evaluates=leader_evaluates,
+        is_restartable=SUPERVISED_VARIABLE in environ,
+        token=environ.get(startup.TOKEN_VARIABLE, ""),
+    )

@@ -1,0 +1,1 @@
+"""This process: oneDNN, threads, cores, devices, and how it ends on an exception."""

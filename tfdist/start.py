@@ -1,0 +1,212 @@
+"""The start of a task: from the flags and the environment to a job that is ready to train.
+
+    @main                  # tfdist.main
+    def train(job): ...
+
+    run(train)             # tfdist.run: parses the flags, starts the job, calls `train`
+
+    job = init()           # tfdist.init, for a script that does the rest itself
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from absl import app, logging
+
+from tfdist.coordination import startup
+from tfdist.coordination.preemption import Preemption
+from tfdist.errors import EXIT_FAILED, UsageError, exit_on_usage_error, log
+from tfdist.flags import JobFlags, define_flags, parse_only_flags, read_flags
+from tfdist.job import Job
+from tfdist.plan import Plan, make_plan
+from tfdist.runtime import environment
+from tfdist.runtime.excepthook import ERROR_FILE_VARIABLE, end_on_uncaught
+from tfdist.strategies import table
+
+AnyJob = TypeVar("AnyJob", bound=Job)
+Main = Callable[[list[str]], None]
+
+
+def init() -> Job:
+    """This process's part in the job that flags, TF_CONFIG or `horovodrun` describe.
+
+    Reads tfdist's flags if the script has defined and parsed them, and the environment once.
+    Prints one line that says what was found. A mistake in either is printed as one line and ends
+    the process with exit code 2.
+
+    Returns when all tasks of the cluster have started and reach each other. If they do not within
+    `--startup_timeout` seconds, or contradict each other, the task at fault is named and the
+    process ends with exit code 1.
+    """
+    return start(Job, os.environ)
+
+
+def main(function: Callable[[Job], Any]) -> Main:
+    """Decorates the body of a training script, a function of its job, for `run`.
+
+    Defines tfdist's absl flags. A task that only serves others never calls the body. A usage error
+    in the body is printed as one line, with exit code 2.
+
+    Returns:
+      A function of the command line's words, as `absl.app.run` calls it.
+    """
+    define_flags()
+    return main_of(function, init)
+
+
+def run(main: Main) -> None:
+    """Parses the command line, then runs a function that `main` has decorated; does not return.
+
+    Raises:
+      SystemExit: always: code 0 when the function has returned.
+    """
+    app.run(main, flags_parser=parse_only_flags)
+
+
+def main_of(function: Callable[[AnyJob], Any], init: Callable[[], AnyJob]) -> Main:
+    """`main` for a kind of job whose flags are defined.
+
+    Args:
+      function: the body of the script.
+      init: starts the job.
+    """
+
+    @functools.wraps(function)
+    @exit_on_usage_error()
+    def call(_: list[str]) -> None:
+        job = init()
+        if job.serves:
+            job.serve()
+        else:
+            function(job)
+
+    return call
+
+
+def start(job_class: type[AnyJob], environ: Mapping[str, str]) -> AnyJob:
+    """Starts this process's part in its job: waits for its peers, handles signals and errors.
+
+    Args:
+      job_class: the class of the job.
+      environ: the environment that the process was started with.
+
+    Raises:
+      SystemExit: a usage error (code 2), or the tasks do not reach each other (code 1).
+    """
+    if environment.ONEDNN_VARIABLE in environment.environment().keys() - environ.keys():
+        log(
+            "TensorFlow was imported first and may run without oneDNN, at half the speed. "
+            "Import tfdist before it."
+        )
+    environment.take_cores()
+    end_on_uncaught(environ.get(ERROR_FILE_VARIABLE))
+    with exit_on_usage_error():
+        job = create(read_flags(), environ, job_class=job_class, meets=True)
+    job.preemption.listen(has_nothing_to_save=job.evaluates)
+    # TensorFlow's modules stay to the end; without this Python searches them for garbage then.
+    gc.freeze()
+    return job
+
+
+def create(
+    options: JobFlags,
+    environ: Mapping[str, str],
+    *,
+    job_class: type[AnyJob] = Job,  # type: ignore[assignment]
+    meets: bool = False,
+) -> AnyJob:
+    """A job, from its inputs as arguments.
+
+    Args:
+      options: the flags.
+      environ: the environment.
+      job_class: the class of the job.
+      meets: whether the tasks of the cluster divide their machine's cores, and wait for each other
+        at the startup barrier.
+
+    Raises:
+      UsageError: a flag or a variable cannot be used as it is; the error names it.
+      SystemExit: the tasks of the cluster do not reach each other (code 1).
+    """
+    plan = make_plan(options, environ, for_estimators=job_class.for_estimators)
+    try:
+        strategy_class = table.load(plan.strategy_path)
+    except ImportError as error:
+        raise UsageError(
+            "--strategy",
+            received=plan.own_spec.name,
+            accepted="a strategy whose packages are installed",
+            remedy=str(error),
+        ) from None
+    if meets:
+        _divide_cores(plan, environ)
+    _set_up_tensorflow(options)
+    log(
+        f"{plan.task} of {plan.cluster} ({plan.config.source}), {plan.spec.name}; "
+        f"{environment.description(environ)}"
+    )
+    if meets and plan.task in plan.cluster.tasks():
+        _wait_for_peers(plan)
+    # Imports TensorFlow, which reads its environment then.
+    from tfdist.training.run import TrainingRun
+
+    preemption = Preemption()
+    strategy = strategy_class(
+        plan.cluster,
+        plan.task,
+        plan.options,
+        preemption=preemption,
+        is_restartable=plan.is_restartable,
+        environ=dict(environ),
+    )
+    return job_class(plan, TrainingRun(strategy, preemption))
+
+
+def _divide_cores(plan: Plan, environ: Mapping[str, str]) -> None:
+    place, tasks = 0, 1
+    if plan.config.source == "horovodrun":
+        place = int(environ.get("HOROVOD_LOCAL_RANK", place))
+        tasks = int(environ.get("HOROVOD_LOCAL_SIZE", tasks))
+    compute_tasks = plan.spec.compute_tasks(plan.cluster)
+    if plan.task in compute_tasks:
+        place, tasks = plan.cluster.place_on_host(plan.task, compute_tasks)
+    environment.divide_cores(place, tasks)
+
+
+def _set_up_tensorflow(options: JobFlags) -> None:
+    import tensorflow as tf
+
+    # `absl.app` turns on a level at which TensorFlow reports every collective that it traces. Its
+    # own logger and absl's both apply, and would print the rest twice.
+    tf.get_logger().setLevel("WARNING")
+    tf.get_logger().propagate = False
+    if logging.get_verbosity() == logging.INFO:
+        logging.set_verbosity(logging.WARNING)
+    if options.num_intra_threads is not None:
+        tf.config.threading.set_intra_op_parallelism_threads(options.num_intra_threads)
+    if options.num_inter_threads is not None:
+        tf.config.threading.set_inter_op_parallelism_threads(options.num_inter_threads)
+
+
+def _wait_for_peers(plan: Plan) -> None:
+    if len(plan.cluster.tasks()) == 1:
+        return
+    party = startup.Party(
+        cluster=plan.cluster,
+        task=plan.task,
+        strategy=plan.variant,
+        timeout=plan.options.startup_timeout,
+        token=plan.token,
+        # A worker that was lost is replaced while the others train.
+        joins=plan.spec.uses_ps,
+    )
+    outcome = startup.meet(party)
+    if outcome.verdict:
+        log(f"error: {outcome}")
+        sys.exit(EXIT_FAILED)

@@ -1,0 +1,48 @@
+"""`multi_worker_mirrored` with `--sync_period`: local SGD over TensorFlow's collectives."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.errors import UsageError
+from tfdist.flags import JobFlags
+from tfdist.strategies.collectives import TensorFlowCollectives
+from tfdist.strategies.local_sgd import outer_steps
+from tfdist.strategies.multi_worker_mirrored import MultiWorkerMirrored, build_strategy
+from tfdist.strategies.ranks import Ranks
+from tfdist.upstream import tf_coordination
+
+
+class MultiWorkerLocalSGD(Ranks):
+    """Every training task has a model of its own; TensorFlow's collectives average the weights."""
+
+    name = MultiWorkerMirrored.name
+
+    def set_up(self, options: JobFlags) -> None:
+        strategy = build_strategy(self, options)
+        devices = len(strategy.extended.worker_devices)
+        if devices > 1:
+            raise UsageError(
+                "--sync_period",
+                received=f"{options.sync_period} with {devices} devices",
+                accepted="only one device a task",
+                remedy="Start a task for each GPU, with a CUDA_VISIBLE_DEVICES of its own.",
+            )
+        rank = self.cluster.trainers.index(self.task) if self.cluster else 0
+        self.set_up_ranks(
+            TensorFlowCollectives(strategy, rank, self.kv_store, self.startup_timeout),
+            outer_steps(options),
+        )
+
+    def wrap_optimizer(self, optimizer: Any) -> Any:
+        return optimizer
+
+    def check(self, model: tf.keras.Model) -> None:
+        """Accepts any model: each task trains it as if it were alone."""
+
+    @functools.cached_property
+    def kv_store(self) -> tf_coordination.KeyValueStore | None:
+        return tf_coordination.KeyValueStore() if len(self.cluster.trainers) > 1 else None

@@ -1,0 +1,1 @@
+"""`parameter_server`: asynchronous training with the variables on parameter servers."""

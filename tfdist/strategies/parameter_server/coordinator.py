@@ -1,0 +1,386 @@
+"""Epochs under the parameter-server strategy: each worker reads its own shard, once an epoch.
+
+    EpochCoordinator(strategy)     # before Keras asks for the strategy's coordinator
+    model.fit(job.dataset(train_input), epochs=10)
+
+A `ClusterCoordinator` gives a step to whichever worker is free, so with finite shards a fast worker
+runs out while others have data left. Here a step on a shard that has run out does nothing and says
+so, and the epoch ends when every worker has said so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+from tensorflow.python.distribute import input_lib
+from tensorflow.python.distribute.coordinator.values import (
+    PerWorkerDistributedIterator,
+    PerWorkerValues,
+)
+
+from tfdist.data import sharding
+from tfdist.strategies.parameter_server import worker_functions
+
+_STEPS_AHEAD = 8  # for each worker, so that none waits for the coordinator
+_RETRY_SECONDS = 0.01  # between two tries to reach the workers that still have data
+
+
+class PassesShards(tf.distribute.ParameterServerStrategy):
+    """A `ParameterServerStrategy` that leaves a dataset of `job.dataset` to its coordinator."""
+
+    def __init__(
+        self, cluster_resolver: Any, variable_partitioner: Any, heartbeat_timeout: float
+    ) -> None:
+        self.heartbeat_timeout = heartbeat_timeout
+        self.num_workers = len(cluster_resolver.cluster_spec().job_tasks("worker"))
+        super().__init__(cluster_resolver, variable_partitioner)
+
+    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+        shards = sharding.shards_of(dataset)
+        if shards is not None:
+            return DistributedShards(self, shards)
+        return super().experimental_distribute_dataset(dataset, options)
+
+
+class DistributedShards:
+    """A dataset of `job.dataset` for the coordinator, which Keras 2 hands it to.
+
+    Keras 3 iterates over it instead: each `iter` is an epoch, and all are over the same sharding.
+    """
+
+    def __init__(self, strategy: PassesShards, shards: sharding.Shards) -> None:
+        self.shards = shards
+        # Whether Keras was told how many steps make an epoch.
+        self.has_steps = False
+        self._strategy = strategy
+        self._per_worker: _PerWorkerShards | None = None
+
+    def __iter__(self) -> Epoch:
+        if self._per_worker is None:
+            coordinator = EpochCoordinator(self._strategy)
+            self._per_worker = coordinator.create_per_worker_dataset(self)
+            self._per_worker.always_say_end = True
+            self._per_worker.has_steps = self.has_steps
+        return iter(self._per_worker)
+
+
+class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
+    """A `ClusterCoordinator` that reads each worker's shard to its end in every epoch."""
+
+    def __init__(self, strategy: PassesShards) -> None:
+        # A strategy has one coordinator: for whoever asks for another, as Keras does each time,
+        # this one is initialised again.
+        if not hasattr(self, "_guarded"):
+            super().__init__(strategy)
+            self.num_workers = strategy.num_workers
+            self.heartbeat_timeout = strategy.heartbeat_timeout
+            self._epoch: Epoch | None = None
+            self._guarded: dict[Any, Any] = {}
+            # Workers that an epoch ended without; they are not waited for until they take a step.
+            self.lost: set[int] = set()
+            # Called before each step of training with its epoch.
+            self.before_step: Callable[[Epoch], None] | None = None
+            self._start: tuple[int, tuple[int, ...]] | None = None
+
+    def create_per_worker_dataset(self, dataset_fn: Any) -> Any:
+        """As TensorFlow's; a dataset of `job.dataset` becomes one shard a worker."""
+        is_distributed = isinstance(dataset_fn, DistributedShards)
+        shards = dataset_fn.shards if is_distributed else sharding.shards_of(dataset_fn)
+        if shards is None:
+            return super().create_per_worker_dataset(dataset_fn)
+
+        create = super().create_per_worker_dataset
+        distribute = self.strategy.distribute_datasets_from_function
+        spec = shards.local.element_spec
+        made = [
+            create(partial(distribute, worker_functions.shard(make, spec)))
+            for make in shards.makers
+        ]
+        return _PerWorkerShards(self, shards, [dataset._dataset_fn for dataset in made])
+
+    def schedule(self, fn: Any, args: Any = None, kwargs: Any = None) -> Any:
+        """As TensorFlow's; a step of an epoch may turn out to find no data.
+
+        Raises:
+          StopIteration: the first epoch of a dataset has ended, which tells Keras its length.
+          ValueError: `steps_per_execution` is more than 1.
+        """
+        if not (args and isinstance(args[0], Epoch)):
+            return super().schedule(fn, args, kwargs)
+        if len(args) > 1:
+            raise ValueError(
+                "steps_per_execution: received more than 1; accepted: 1 under parameter_server. "
+                "Leave it out of model.compile."
+            )
+        self._epoch = args[0]
+        if self._epoch.trains and self.before_step is not None:
+            self.before_step(self._epoch)
+        return self._epoch.step(fn)
+
+    def start_at(self, epochs: int, steps: Sequence[int]) -> None:
+        """Lets training go on where it stood.
+
+        Args:
+          epochs: how many have ended.
+          steps: for each worker how many it has made in the next epoch; empty for none.
+        """
+        self._start = epochs, tuple(steps)
+
+    def take_start(self) -> tuple[int, tuple[int, ...]]:
+        """What `start_at` was given, once; the start of a training from then on."""
+        start, self._start = self._start, None
+        return start or (0, ())
+
+    def schedule_guarded(self, fn: Any, iterator: Any) -> Any:
+        """Schedules `fn` on the next batch of whichever worker is free, if it has one."""
+        if fn not in self._guarded:
+            self._guarded[fn] = worker_functions.guard(fn)
+        return super().schedule(self._guarded[fn], (iterator,))
+
+    def join(self, to_end: bool = True) -> None:
+        """As TensorFlow's; an epoch that is to run to the end of its data does so first.
+
+        With `to_end` False it ends with the steps that were scheduled.
+        """
+        epoch, self._epoch = self._epoch, None
+        if epoch is not None:
+            epoch.finish(to_end)
+        super().join()
+
+
+class _PerWorkerShards:
+    """The datasets on the workers; each `iter` is an epoch."""
+
+    def __init__(
+        self, coordinator: EpochCoordinator, shards: sharding.Shards, functions: Sequence[Any]
+    ) -> None:
+        self.coordinator = coordinator
+        self.trains = shards.trains
+        self.element_spec = shards.local.element_spec
+        self.runs_to_end = False
+        # Whether each epoch ends with StopIteration, as Keras 3 takes it, and not the first alone.
+        self.always_say_end = False
+        self.has_steps = False
+        # Of the newest step that a worker has answered; once one had data, of one that had.
+        self.logs: Any = None
+        # The same for Keras 3, which looks again at what it was given when the epoch has ended.
+        self.live_logs: dict[str, Any] = {}
+        # By worker, what an epoch's iterators have read over at its beginning.
+        self.skipped: tuple[int, ...] = ()
+        # By worker, the steps of the last epoch; empty until one has ended.
+        self.steps_of_epoch: tuple[int, ...] = ()
+        # By worker, the concrete function that makes its dataset.
+        self._functions = functions
+        self._datasets: Any = None
+        self._iterator_spec: Any = None
+
+    def __iter__(self) -> Epoch:
+        return Epoch(self)
+
+    def remember(self, logs: Any) -> None:
+        """Keeps the logs of a step."""
+        self.logs = logs
+        if isinstance(logs, dict):
+            self.live_logs.update(logs)
+
+    def iterators(self) -> Any:
+        """New iterators on the workers, over datasets that stay there.
+
+        TensorFlow's `iter` makes the datasets anew as well: they would lose their caches, and with
+        a seed shuffle every epoch into the same order.
+        """
+        if self._datasets is None:
+            self._datasets = self._new_datasets()
+        epochs, self.skipped = self.coordinator.take_start() if self.trains else (0, ())
+        for _ in range(epochs):
+            # Brings shuffling to where it stood.
+            self._new_iterators()
+        iterators = self._new_iterators()
+        if any(self.skipped):
+            skip = worker_functions.skip(self.skipped)
+            for skipped in self.coordinator._create_per_worker_resources(
+                skip, (iterators,)
+            )._values:
+                skipped.fetch()
+        return iterators
+
+    def _new_datasets(self) -> Any:
+        """As TensorFlow's, with a function for each worker: what a function has of arrays, each
+        worker that calls it keeps in memory, and one function would have those of all."""
+        made = self._functions[0].structured_outputs
+        strategy = self.coordinator.strategy
+        self._iterator_spec = input_lib.get_iterator_spec_from_dataset(strategy, made)
+        workers = self.coordinator._cluster.workers
+        # Functions of Python, as TensorFlow's: it is to run them again on a worker that comes back.
+        values = [
+            worker.create_resource(lambda make=make: make())
+            for worker, make in zip(workers, self._functions, strict=True)
+        ]
+        for value in values:
+            value._type_spec = made._type_spec
+        return PerWorkerValues(tuple(values))
+
+    def _new_iterators(self) -> Any:
+        values = self.coordinator._create_per_worker_resources(iter, (self._datasets,))._values
+        for value in values:
+            value._type_spec = self._iterator_spec
+        return PerWorkerDistributedIterator(values)
+
+
+class Epoch:
+    """The workers' iterators, read to the end of each.
+
+    Keras asks for steps until one raises StopIteration, at the end of the first epoch. From then on
+    it asks for as many steps an epoch, and `finish` adds what the workers' pace makes missing.
+    """
+
+    def __init__(self, shards: _PerWorkerShards) -> None:
+        self._shards = shards
+        self.element_spec = shards.element_spec
+        # Made at the first step: Keras asks for an iterator once more than it uses one.
+        self._iterators: Any = None
+        self._in_flight: deque[_Step] = deque()
+        self.trains = shards.trains
+        self._steps = [0] * shards.coordinator.num_workers
+        self._ended: set[int] = set(shards.coordinator.lost)
+        self._last_progress = time.monotonic()
+        self._fn: Any = None
+        self._last_step: _Step | None = None
+
+    def __iter__(self) -> Epoch:
+        return self
+
+    def __next__(self) -> Any:
+        """What a batch looks like, for which Keras 3 asks; the batches are on the workers."""
+        return self.element_spec
+
+    def step(self, fn: Any) -> _Step:
+        self._fn = fn
+        if self._iterators is None:
+            self._iterators = self._shards.iterators()
+            self._steps = list(self._shards.skipped) or self._steps
+            self._last_progress = time.monotonic()
+        while len(self._in_flight) >= self._steps_ahead():
+            self._take_result()
+        says_end = self._shards.always_say_end or not self._shards.runs_to_end
+        if says_end and self._is_over():
+            self._shards.runs_to_end = not self._shards.has_steps
+            self.finish()
+            raise StopIteration
+        if not self._is_over():
+            result = self._shards.coordinator.schedule_guarded(fn, self._iterators)
+            self._last_step = _Step(result, self._shards)
+            self._in_flight.append(self._last_step)
+        assert self._last_step is not None
+        return self._last_step
+
+    def live_logs(self) -> dict[str, Any]:
+        """The logs of the newest step that a worker has answered; waits for the first.
+
+        What is returned changes with each answer.
+        """
+        while not self._shards.live_logs and self._in_flight:
+            self._take_result()
+        return self._shards.live_logs
+
+    def finish(self, to_end: bool = True) -> None:
+        to_end = to_end and self._shards.runs_to_end
+        while to_end and not self._is_over():
+            self.step(self._fn)
+        self._take_all_results()
+        if to_end:
+            self._shards.steps_of_epoch = tuple(self._steps)
+
+    def steps(self) -> list[int]:
+        """For each worker how many steps it has made in this epoch.
+
+        Waits for steps that have begun. Counts what was made before the job was started again.
+        """
+        self._take_all_results()
+        return list(self._steps)
+
+    def _steps_ahead(self) -> int:
+        """How many steps may be in flight: towards the end about as many as will find data.
+
+        Each of the others takes its time, and the next epoch waits for all of them.
+        """
+        workers = self._shards.coordinator.num_workers
+        ahead = _STEPS_AHEAD * workers
+        left = sum(self._shards.steps_of_epoch) - sum(self._steps)
+        # Nobody knows it of a first epoch, or of one that has more data than the last.
+        if left < 0 or not self._shards.steps_of_epoch:
+            return ahead
+        return min(ahead, max(left, workers))
+
+    def _is_over(self) -> bool:
+        if len(self._ended) == self._shards.coordinator.num_workers:
+            return True
+        seconds = time.monotonic() - self._last_progress
+        if seconds < self._shards.coordinator.heartbeat_timeout or not self._ended:
+            return False
+        lost = sorted(set(range(self._shards.coordinator.num_workers)) - self._ended)
+        logging.warning(
+            "The epoch ends without the rest of the data of worker %s, which takes no step.",
+            ", ".join(map(str, lost)),
+        )
+        self._ended.update(lost)
+        self._shards.coordinator.lost.update(lost)
+        return True
+
+    def _take_all_results(self) -> None:
+        while self._in_flight:
+            self._take_result()
+
+    def _take_result(self) -> None:
+        worker, had_data = self._in_flight.popleft().result()
+        if worker in self._shards.coordinator.lost:
+            self._shards.coordinator.lost.discard(worker)
+            self._ended.discard(worker)
+        if had_data:
+            self._steps[worker] += 1
+            self._last_progress = time.monotonic()
+        elif worker not in self._ended:
+            self._ended.add(worker)
+            self._last_progress = time.monotonic()
+        elif len(self._ended) < self._shards.coordinator.num_workers:
+            # It would take every step from the workers that still have data.
+            time.sleep(_RETRY_SECONDS)
+
+
+class _Step(tf.distribute.experimental.coordinator.RemoteValue):
+    """The logs of a step, as Keras expects them from a coordinator."""
+
+    def __init__(self, remote_value: Any, shards: _PerWorkerShards) -> None:
+        self._remote_value = remote_value
+        self._shards = shards
+
+    def result(self) -> tuple[int, bool]:
+        """The worker that ran the step, and whether it had data; waits for them.
+
+        A worker that was lost after the step is taken to have had data.
+        """
+        try:
+            worker, had_data, logs = self._remote_value.fetch()
+        except (tf.errors.UnavailableError, tf.errors.CancelledError):
+            # What a step returns stays on its worker until it is fetched.
+            returned = self._remote_value._get_values()
+            if returned is None:
+                raise
+            return int(tf.DeviceSpec.from_string(returned[0].device).task), True
+        if had_data or self._shards.logs is None:
+            self._shards.remember(logs)
+        return int(worker), bool(had_data)
+
+    def fetch(self) -> Any:
+        """The logs; those of another step where its worker was lost after it."""
+        self.result()
+        return self._shards.logs
+
+    def get(self) -> Any:
+        return self._remote_value.get()[2]

@@ -1,0 +1,176 @@
+"""`parameter_server`: `tf.distribute.ParameterServerStrategy`, asynchronous, variables on the ps.
+
+The chief coordinates; workers and ps serve. A job without a chief is led by worker 0, which serves
+and coordinates in one process.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.cluster import host_and_port
+from tfdist.compat import keras as keras_compat
+from tfdist.coordination import heartbeat
+from tfdist.data import sharding
+from tfdist.errors import UsageError
+from tfdist.flags import JobFlags
+from tfdist.runtime.devices import use_devices
+from tfdist.strategies.base import DatasetFunction, Strategy, Topology
+from tfdist.strategies.checkpointing import Checkpointing
+from tfdist.strategies.cursor import EpochCursor
+from tfdist.strategies.parameter_server.coordinator import EpochCoordinator, PassesShards
+from tfdist.strategies.parameter_server.serving import serve_until_end
+from tfdist.upstream import keras3
+
+#: A variable is split only into parts of at least this size, so that small ones are not split.
+_MIN_SHARD_BYTES = 256 << 10
+
+
+class _Checkpointing(Checkpointing):
+    """The chief reads and writes; otherwise each ps would write to the disk of its own machine."""
+
+    io_device = "/job:chief/replica:0/task:0/device:CPU:0"
+
+
+class _Cursor(EpochCursor):
+    """The workers' readers advance independently, and the coordinator counts their steps."""
+
+    sees_steps = False
+
+    def __init__(self, steps_of: Callable[[int], int], coordinator: EpochCoordinator) -> None:
+        super().__init__(steps_of)
+        self._coordinator = coordinator
+
+    def step_of_epoch(self, steps: Sequence[int]) -> int:
+        return sum(steps)
+
+    def on_step_begin(self, call: Callable[[Callable[[], Sequence[int]]], None]) -> None:
+        self._coordinator.before_step = lambda epoch: call(epoch.steps)
+
+    def fast_forward(
+        self, model: tf.keras.Model, epochs: int, steps: Sequence[int], *, cardinality: int
+    ) -> None:
+        self._coordinator.start_at(epochs, steps)
+
+
+class ParameterServer(Strategy):
+    """Asynchronous training with the variables on the ps."""
+
+    name = "parameter_server"
+
+    def set_up(self, options: JobFlags) -> None:
+        if not self.cluster.worker:
+            raise UsageError(
+                "cluster.worker",
+                received=[],
+                accepted="at least one address where there are ps",
+                remedy="Add a worker: the chief of a Keras job coordinates and trains nothing.",
+            )
+        partitions = options.variable_partitions or 1
+        if keras_compat.is_keras_3(tf.keras.Model):
+            _prepare_keras_3(partitions)
+        tasks = [task for task in self.cluster.tasks() if task.type == self.task.type]
+        use_devices(
+            0 if self.task.type == "ps" else options.num_gpus,
+            place=self.cluster.place_on_host(self.task, tasks),
+        )
+        if self.task.type != "chief":
+            self._server = tf.distribute.Server(
+                tf.train.ClusterSpec(self.cluster.jobs()),
+                job_name=self.task.type,
+                task_index=self.task.index,
+                protocol="grpc",
+            )
+        if self._is_leader:
+            self._coordinate(partitions)
+
+    @property
+    def topology(self) -> Topology:
+        own = str(self.task)
+        return Topology(
+            own,
+            (own,),
+            is_chief=self._is_leader,
+            num_shards=len(self.cluster.worker),
+            is_synchronous=False,
+        )
+
+    @property
+    def _is_leader(self) -> bool:
+        return self.task == self.cluster.leader
+
+    def scope(self) -> AbstractContextManager[Any]:
+        scope: AbstractContextManager[Any] = self.tf_strategy.scope()
+        return scope
+
+    def wrap_optimizer(self, optimizer: Any) -> Any:
+        return optimizer
+
+    def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
+        topology = self.topology
+        makers = tuple(
+            partial(dataset_fn, topology.input_context_of(shard))
+            for shard in range(topology.num_shards)
+        )
+        shards = sharding.Shards(makers[0](), makers, trains=training)
+        finite = int(shards.local.cardinality()) != sharding.INFINITE
+        return sharding.for_keras(shards, sharding.UNKNOWN if finite else sharding.INFINITE)
+
+    def check(self, model: tf.keras.Model) -> None:
+        if keras_compat.is_keras_3(model):
+            keras3.check_scope(model, self.tf_strategy, self.name)
+
+    def serve(self) -> None:
+        if self._is_leader:
+            super().serve()
+        serve_until_end(self)
+
+    def _coordinate(self, partitions: int) -> None:
+        jobs = self.cluster.jobs()
+        if "chief" not in jobs:
+            host, _ = host_and_port(self.cluster.address(self.task))
+            jobs["chief"] = [f"{host}:{_free_port()}"]
+        self.tf_strategy = PassesShards(
+            tf.distribute.cluster_resolver.SimpleClusterResolver(
+                tf.train.ClusterSpec(jobs), task_type="chief", task_id=0, rpc_layer="grpc"
+            ),
+            variable_partitioner=tf.distribute.experimental.partitioners.MinSizePartitioner(
+                min_shard_bytes=_MIN_SHARD_BYTES, max_shards=partitions
+            )
+            if partitions > 1
+            else None,
+            heartbeat_timeout=self.heartbeat_timeout,
+        )
+        servers = [task for task in self.cluster.tasks() if task != self.task]
+        heartbeat.watch_from_outside(
+            {str(task): self.cluster.address(task) for task in servers}, self.heartbeat_timeout
+        )
+        # Keras asks for the strategy's coordinator, of which there is one, and finds this.
+        coordinator = EpochCoordinator(self.tf_strategy)
+        self.checkpointing = _Checkpointing()
+        self.cursor = _Cursor(self.steps_of, coordinator)
+
+
+def _prepare_keras_3(partitions: int) -> None:
+    if partitions > 1:
+        raise UsageError(
+            "--variable_partitions",
+            received=partitions,
+            accepted="1 with Keras 3, which cannot split variables",
+            remedy="Install tf_keras and set TF_USE_LEGACY_KERAS=1, or leave the flag out.",
+        )
+    from tfdist.strategies.parameter_server import keras3 as parameter_server_keras3
+
+    parameter_server_keras3.apply()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,94 @@
+"""What runs on the workers of an `EpochCoordinator`: the making of a shard, and steps on it.
+
+dataset = strategy.distribute_datasets_from_function(shard(make, element_spec))
+coordinator.schedule(guard(train_function), (iterator,))    # RemoteValue of its results
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.autograph.core import ag_ctx as autograph_status
+
+from tfdist.strategies.parameter_server.packed_transfers import packed_transfers
+
+
+def shard(
+    make: Callable[[], tf.data.Dataset], element_spec: Any
+) -> Callable[[tf.distribute.InputContext], tf.data.Dataset]:
+    """The dataset function that gives a worker what `make` makes, with the specs of all."""
+
+    @tf.autograph.experimental.do_not_convert
+    def shard_of_a_worker(_: tf.distribute.InputContext) -> tf.data.Dataset:
+        # What is not converted is this function alone: the user's may have `if` of tensors in maps.
+        with autograph_status.ControlStatusCtx(autograph_status.Status.UNSPECIFIED):
+            variant = tf.data.experimental.to_variant(make())
+        return tf.data.experimental.from_variant(variant, element_spec)
+
+    return shard_of_a_worker
+
+
+class _OneBatch:
+    """An iterator over the one batch that a step was given."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+
+    def __next__(self) -> Any:
+        return self._batch
+
+
+def guard(fn: Any) -> Any:
+    """`fn` of an iterator, made to do nothing where the iterator has run out.
+
+    Data that are repeated may run out, too: a shard can be empty.
+
+    Args:
+      fn: the `tf.function` of a step; its result is a nest of tensors, the logs.
+
+    Returns:
+      A `tf.function` of an iterator: the worker's index, int32 []; whether there was data, bool [];
+      and the logs.
+    """
+    step = fn.python_function
+
+    @tf.function
+    def guarded(iterator: Any) -> tuple[tf.Tensor, tf.Tensor, Any]:
+        batch = iterator.get_next_as_optional()
+        specs: list[Any] = []
+
+        def with_data() -> Any:
+            with packed_transfers():
+                logs = step(_OneBatch(batch.get_value()))
+            specs.append(tf.nest.map_structure(tf.TensorSpec.from_tensor, logs))
+            return logs
+
+        def without_data() -> Any:
+            return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs[0])
+
+        had_data = batch.has_value()
+        logs = tf.cond(had_data, with_data, without_data)
+        return _this_worker(), had_data, logs
+
+    return guarded
+
+
+def skip(steps: tuple[int, ...]) -> Any:
+    """Of an iterator, reads over what the worker that runs this has read before."""
+
+    @tf.function
+    def read_over(iterator: Any) -> tf.Tensor:
+        count = tf.constant(steps)[_this_worker()]
+        for _ in tf.range(count):
+            iterator.get_next_as_optional()
+        return count
+
+    return read_over
+
+
+def _this_worker() -> tf.Tensor:
+    """The index of the worker that runs the function being traced; int32, shape []."""
+    index = tf.distribute.coordinator.experimental_get_current_worker_index()
+    return tf.cast(index, tf.int32)

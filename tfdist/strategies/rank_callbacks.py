@@ -1,0 +1,96 @@
+"""Keras callbacks that make the logs and the statistics of all ranks equal."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfdist.compat import keras as keras_compat
+from tfdist.strategies.collectives import Collectives
+
+
+class ClusterMetrics(tf.keras.callbacks.Callback):
+    """Replaces this rank's metrics in the logs of an epoch by those of all ranks' examples.
+
+    The metrics' variables are sums, as `tf.distribute` assumes, so that their sum over the ranks
+    counts each example once, also if the ranks have different numbers of examples.
+    """
+
+    def __init__(self, collectives: Collectives) -> None:
+        super().__init__()
+        self._collectives = collectives
+        self._training: dict[str, float] | None = None
+        self._validation: dict[str, float] = {}
+        self._in_epoch = False
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        self._training, self._validation, self._in_epoch = None, {}, True
+
+    def on_test_begin(self, logs: dict[str, float] | None = None) -> None:
+        # Evaluation resets the metrics, so the training's are read here.
+        if self._in_epoch:
+            self._training = summed_results(self.model, self._collectives)
+
+    def on_test_end(self, logs: dict[str, float] | None = None) -> None:
+        if self._in_epoch:
+            self._validation = summed_results(self.model, self._collectives)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        training = self._training or summed_results(self.model, self._collectives)
+        if logs is not None:
+            logs.update(training)
+            logs.update({f"val_{name}": value for name, value in self._validation.items()})
+        self._in_epoch = False
+
+
+class AveragedStatistics(tf.keras.callbacks.Callback):
+    """Averages the variables that are not trained, such as BatchNormalization's statistics.
+
+    After each epoch, before a validation and before a checkpoint: the model that is validated is
+    the one that is saved, as under `tf.distribute`.
+    """
+
+    def __init__(self, collectives: Collectives) -> None:
+        super().__init__()
+        self._collectives = collectives
+        self._in_training = False
+
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+        self._in_training = True
+
+    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
+        self._in_training = False
+
+    def on_test_begin(self, logs: dict[str, float] | None = None) -> None:
+        # Another evaluation may run in one rank alone.
+        if self._in_training:
+            self.average()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        self.average()
+
+    def average(self) -> None:
+        """Makes the statistics of all ranks their mean; collective."""
+        variables = [
+            variable
+            for variable in keras_compat.as_tensorflow(self.model.non_trainable_variables)
+            if variable.dtype.is_floating
+        ]
+        sums = self._collectives.sum([variable.value() for variable in variables])
+        for variable, total in zip(variables, sums, strict=True):
+            variable.assign(total / self._collectives.size)
+
+
+def summed_results(model: tf.keras.Model, collectives: Collectives) -> dict[str, float]:
+    """The metrics' results over all ranks; leaves each rank's metrics as they are; collective."""
+    variables = keras_compat.as_tensorflow(keras_compat.metric_variables(model))
+    before = [variable.value() for variable in variables]
+    for variable, total in zip(variables, collectives.sum(before), strict=True):
+        variable.assign(total)
+    # Keras 3.10 has made numbers of them already.
+    results = {
+        name: tf.convert_to_tensor(value).numpy()
+        for name, value in model.get_metrics_result().items()
+    }
+    for variable, value in zip(variables, before, strict=True):
+        variable.assign(value)
+    return results

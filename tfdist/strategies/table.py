@@ -1,0 +1,322 @@
+"""The table of strategies: what is known of each without importing TensorFlow.
+
+    spec = named("auto", environ, cluster, source="TF_CONFIG")
+    check(spec, cluster, source="TF_CONFIG")
+    strategy_class = load(spec.strategy)
+
+A strategy is one module and one row here; `register` adds the row of somebody else's.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tfdist.cluster import Cluster, Task
+from tfdist.errors import UsageError
+
+if TYPE_CHECKING:
+    from tfdist.flags import JobFlags
+
+#: The environment variable by which `tfdist run` tells its tasks the strategy; a `--strategy` of
+#: the script has precedence.
+STRATEGY_VARIABLE = "TFDIST_STRATEGY"
+
+
+@dataclass(frozen=True)
+class StrategySpec:
+    """A row of the table. A class or function is given as `module:name`, and imported when used.
+
+    Attributes:
+      name: what `--strategy` takes.
+      strategy: the subclass of `tfdist.strategies.base.Strategy` for Keras and custom loops.
+      local_sgd: the subclass that is used with `--sync_period`; None if it takes none.
+      estimator: the subclass for Estimators and sessions; None if they are not supported.
+      sessions: the subclass of `tfdist.estimator.sessions.Sessions` that goes with it.
+      packages: packages beside TensorFlow and Keras that it needs.
+      spans_tasks: whether several tasks train together; otherwise it is for one process.
+      uses_ps: whether it needs parameter servers; otherwise it takes none.
+      serving: the types of the tasks that serve others and do not train, except the leader.
+      estimator_serving: the same for Estimators.
+      leader_evaluates: whether the leader of an Estimator's job evaluates it, with a chief too.
+      shares_variables: whether several replicas update the same variables.
+      elastic: whether a job may restart with another number of tasks.
+      extra_ports: ports that a job on one machine needs beside one a task.
+      launch_environment: gives a task of a job on one machine its place, where TF_CONFIG does not:
+        a function of the task's index among the training tasks, their number, host and port.
+      source: the source of cluster descriptions that is for this strategy alone, if any.
+      flags: the flags of `tfdist.flags` that only some strategies take and this one does.
+      choices: by flag, the values that it takes.
+    """
+
+    name: str
+    strategy: str
+    local_sgd: str | None = None
+    estimator: str | None = None
+    sessions: str = "tfdist.estimator.sessions:Sessions"
+    packages: tuple[str, ...] = ()
+    spans_tasks: bool = False
+    uses_ps: bool = False
+    serving: tuple[str, ...] = ()
+    estimator_serving: tuple[str, ...] = ()
+    leader_evaluates: bool = False
+    shares_variables: bool = False
+    elastic: bool = False
+    extra_ports: int = 0
+    launch_environment: str | None = None
+    source: str | None = None
+    flags: tuple[str, ...] = ()
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def compute_tasks(self, cluster: Cluster) -> list[Task]:
+        """The tasks that compute in every step, and divide the cores of their machine.
+
+        The chief of a job with parameter servers may train, too, or schedule the others' steps.
+        """
+        return [
+            task for task in cluster.trainers if not (self.uses_ps and task.type == "chief")
+        ]
+
+    def serves(self, cluster: Cluster, task: Task, *, for_estimators: bool = False) -> bool:
+        """Whether a task only serves the others."""
+        types = self.estimator_serving if for_estimators else self.serving
+        return task.type in types and bool(cluster) and task != cluster.leader
+
+
+#: The flags of local SGD; the first makes sense by itself, the others only with it.
+LOCAL_SGD_FLAGS = ("sync_period", "outer_learning_rate", "outer_momentum")
+
+TABLE: dict[str, StrategySpec] = {}
+
+
+def register(spec: StrategySpec) -> None:
+    """Adds a row to the table.
+
+    Raises:
+      ValueError: the table has a row of that name.
+    """
+    if spec.name in TABLE:
+        raise ValueError(f"strategy {spec.name!r}: there is one of that name already.")
+    TABLE[spec.name] = spec
+
+
+for _spec in (
+    StrategySpec(
+        "one_device",
+        "tfdist.strategies.one_device:OneDevice",
+        estimator="tfdist.strategies.one_device:OneDevice",
+        sessions="tfdist.estimator.sessions:LocalSessions",
+    ),
+    StrategySpec(
+        "mirrored",
+        "tfdist.strategies.mirrored:Mirrored",
+        estimator="tfdist.strategies.mirrored:Mirrored",
+        sessions="tfdist.estimator.in_graph:InGraphSessions",
+        flags=("num_cpu_devices",),
+    ),
+    StrategySpec(
+        "central_storage",
+        "tfdist.strategies.central_storage:CentralStorage",
+        shares_variables=True,
+        flags=("num_cpu_devices",),
+    ),
+    StrategySpec(
+        "parameter_server",
+        "tfdist.strategies.parameter_server.strategy:ParameterServer",
+        estimator="tfdist.estimator.between_graph:BetweenGraph",
+        sessions="tfdist.estimator.between_graph:BetweenGraphSessions",
+        spans_tasks=True,
+        uses_ps=True,
+        serving=("worker", "ps"),
+        estimator_serving=("ps",),
+        shares_variables=True,
+        flags=("variable_partitions", "replicas_to_aggregate", "heartbeat_timeout"),
+    ),
+    StrategySpec(
+        "multi_worker_mirrored",
+        "tfdist.strategies.multi_worker_mirrored:MultiWorkerMirrored",
+        local_sgd="tfdist.strategies.multi_worker_local_sgd:MultiWorkerLocalSGD",
+        estimator="tfdist.strategies.multi_worker_mirrored:MultiWorkerMirrored",
+        sessions="tfdist.estimator.multi_worker_mirrored:MultiWorkerMirroredSessions",
+        spans_tasks=True,
+        elastic=True,
+        flags=("all_reduce", "gradient_dtype", "heartbeat_timeout", *LOCAL_SGD_FLAGS),
+        choices={
+            "all_reduce": ("auto", "ring", "nccl"),
+            "gradient_dtype": ("bfloat16", "float16"),
+        },
+    ),
+    StrategySpec(
+        "horovod",
+        "tfdist.strategies.horovod:Horovod",
+        local_sgd="tfdist.strategies.horovod:Horovod",
+        estimator="tfdist.strategies.horovod:Horovod",
+        sessions="tfdist.estimator.horovod:HorovodSessions",
+        packages=("horovod",),
+        spans_tasks=True,
+        leader_evaluates=True,
+        elastic=True,
+        extra_ports=1,
+        launch_environment="tfdist.coordination.horovod_rendezvous:launch_environment",
+        source="horovodrun",
+        flags=("gradient_dtype", "heartbeat_timeout", *LOCAL_SGD_FLAGS),
+        # Horovod sums no bfloat16.
+        choices={"gradient_dtype": ("float16",)},
+    ),
+):
+    register(_spec)
+
+
+def choose(cluster: Cluster, source: str, num_gpus: int | None = None) -> str:
+    """The strategy of a job that names none, from its cluster and the GPUs asked for a task."""
+    for spec in TABLE.values():
+        if spec.source == source:
+            return spec.name
+    if cluster.ps:
+        return "parameter_server"
+    if len(cluster.trainers) > 1:
+        return "multi_worker_mirrored"
+    return "mirrored" if num_gpus is not None and num_gpus > 1 else "one_device"
+
+
+def named(
+    name: str,
+    environ: Mapping[str, str],
+    cluster: Cluster,
+    source: str,
+    num_gpus: int | None = None,
+) -> StrategySpec:
+    """The row that `--strategy=name` means; `auto` is a choice by the cluster.
+
+    Raises:
+      UsageError: the table has no strategy of that name.
+    """
+    if name == "auto":
+        name = environ.get(STRATEGY_VARIABLE) or "auto"
+    return row(choose(cluster, source, num_gpus) if name == "auto" else name)
+
+
+def row(name: str) -> StrategySpec:
+    """The row of a strategy.
+
+    Raises:
+      UsageError: the table has no strategy of that name.
+    """
+    if name not in TABLE:
+        raise UsageError(
+            "--strategy",
+            received=name,
+            accepted=", ".join(["auto", *TABLE]),
+            remedy="Choose one of these.",
+        )
+    return TABLE[name]
+
+
+def check(spec: StrategySpec, cluster: Cluster, source: str) -> None:
+    """Checks that a strategy can train on a cluster.
+
+    Raises:
+      UsageError: the cluster has tasks that the strategy cannot use or lacks those that it needs,
+        or the description of the cluster is for another strategy.
+    """
+    name = spec.name
+    accepted = remedy = None
+    owners = [other.name for other in TABLE.values() if other.source == source]
+    if owners and name not in owners:
+        raise UsageError(
+            "--strategy",
+            received=f"{name} under {source}",
+            accepted=f"{owners[0]} under {source}",
+            remedy=f"Leave it out, or start the script without {source}.",
+        )
+    if spec.uses_ps and not cluster.ps:
+        accepted, remedy = "at least one worker and one ps", "Add ps to the cluster"
+    elif cluster.ps and not spec.uses_ps:
+        accepted, remedy = "no ps", "Remove the ps from the cluster"
+    elif len(cluster.trainers) > 1 and not spec.spans_tasks:
+        accepted, remedy = "one process", "Leave the cluster out"
+    if accepted is not None:
+        raise UsageError(
+            "--strategy",
+            received=f"{name} with {cluster}",
+            accepted=f"{name} with {accepted}",
+            remedy=f"{remedy}, or choose another strategy.",
+        )
+
+
+def check_flags(spec: StrategySpec, options: JobFlags) -> None:
+    """Raises UsageError for a flag that was given and cannot apply to the strategy."""
+    for flag in sorted({flag for other in TABLE.values() for flag in other.flags}):
+        value = getattr(options, flag)
+        if value is not None and flag not in spec.flags:
+            raise UsageError(
+                f"--{flag}",
+                received=value,
+                accepted=f"not supported with --strategy={spec.name}",
+                remedy="Leave it out, or choose a strategy that it applies to.",
+            )
+    for flag, values in spec.choices.items():
+        value = getattr(options, flag)
+        if value is not None and value not in values:
+            raise UsageError(
+                f"--{flag}",
+                received=value,
+                accepted=f"{', '.join(values)} under {spec.name}",
+                remedy="Choose one of these, or leave it out.",
+            )
+    if options.sync_period is None:
+        for flag in LOCAL_SGD_FLAGS[1:]:
+            value = getattr(options, flag)
+            if value is not None:
+                raise UsageError(
+                    f"--{flag}",
+                    received=value,
+                    accepted="only together with --sync_period",
+                    remedy="Add --sync_period, or leave it out.",
+                )
+    elif options.gradient_dtype:
+        raise UsageError(
+            "--gradient_dtype",
+            received=f"{options.gradient_dtype} with --sync_period",
+            accepted="one of them, because local SGD sends no gradients",
+            remedy="Leave one of them out.",
+        )
+
+
+def strategy_path(
+    spec: StrategySpec, options: JobFlags, *, for_estimators: bool = False
+) -> str:
+    """Which of the row's classes a job uses.
+
+    Raises:
+      UsageError: the strategy does not support Estimators, or the flags are not for them.
+    """
+    if not for_estimators:
+        return spec.local_sgd if options.sync_period and spec.local_sgd else spec.strategy
+    if options.sync_period is not None:
+        raise UsageError(
+            "--sync_period",
+            received=options.sync_period,
+            accepted="not supported for Estimators",
+            remedy="Leave it out, or train a Keras model.",
+        )
+    if spec.estimator is None:
+        raise UsageError(
+            "--strategy",
+            received=f"{spec.name} for an Estimator",
+            accepted=", ".join(other.name for other in TABLE.values() if other.estimator),
+            remedy="Choose one of these.",
+        )
+    return spec.estimator
+
+
+def load(path: str) -> Any:
+    """What `module:name` names.
+
+    Raises:
+      ImportError: a package that the module needs is not installed; it names the remedy.
+    """
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)

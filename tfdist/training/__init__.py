@@ -1,0 +1,1 @@
+"""What surrounds `model.fit`: callbacks, resuming, the evaluator."""

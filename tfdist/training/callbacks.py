@@ -1,0 +1,119 @@
+"""The Keras callbacks of a job: speed, metrics log, TensorBoard, and `training.resume`.
+
+    model.fit(…, callbacks=job.callbacks(output_dir, batch_size=job.global_batch_size(32)))
+
+Each works by epochs, because steps of a parameter-server job are not seen one by one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.checkpoints import output_directory
+from tfdist.checkpoints.output_directory import OutputDirectory
+from tfdist.training.resume import resume
+
+if TYPE_CHECKING:
+    from tfdist.strategies.base import Job
+
+Logs = dict[str, Any]
+
+
+def standard(
+    job: Job, output_dir: str, *, batch_size: int | None, keep: int, save_steps: int | None
+) -> list[tf.keras.callbacks.Callback]:
+    """What `Job.callbacks` documents, in the order in which the callbacks need each other."""
+    output = OutputDirectory(output_dir)
+    callbacks = [*job.engine_callbacks()]
+    if batch_size is not None:
+        callbacks.append(ExamplesPerSecond(batch_size))
+    if job.is_chief:
+        output_directory.check_writable(output.path, output.checkpoints, output.logs)
+        callbacks.append(MetricsLog(output))
+        callbacks.append(EpochSummaries(str(output.logs), write_graph=False))
+    # Last, so that an epoch with a checkpoint is always one with a line in the metrics log.
+    callbacks.append(resume(job, output, keep=keep, save_steps=save_steps))
+    return callbacks
+
+
+class ExamplesPerSecond(tf.keras.callbacks.Callback):
+    """Adds `examples_per_second`, of training alone and over the cluster, to an epoch's logs.
+
+    Args:
+      batch_size: examples behind one update of the weights; a last batch that is smaller counts as
+        if it were not. Updates are counted by the optimizer, which all workers of an asynchronous
+        job share.
+      clock: seconds, from any starting point.
+    """
+
+    def __init__(self, batch_size: int, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._batch_size = batch_size
+        self._clock = clock
+        self._rate: float | None = None
+
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+        self._rate = None
+        self._started = self._clock(), self._steps()
+
+    def on_test_begin(self, logs: Logs | None = None) -> None:
+        if self._rate is None:
+            self._rate = self._measured()
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        if logs is not None:
+            logs["examples_per_second"] = self._rate or self._measured()
+
+    def _measured(self) -> float:
+        seconds, steps = self._started
+        return (self._steps() - steps) * self._batch_size / (self._clock() - seconds)
+
+    def _steps(self) -> int:
+        return int(self.model.optimizer.iterations.numpy())
+
+
+class EpochSummaries(tf.keras.callbacks.TensorBoard):
+    """Keras's summaries for TensorBoard, which fail on a metric that is an array: its mean."""
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """Does nothing: Keras would look at each step's metrics, to write none of them."""
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        means = {name: np.mean(value) for name, value in (logs or {}).items()}
+        with output_directory.writing(Path(self.log_dir)):
+            super().on_epoch_end(epoch, means)
+
+
+class MetricsLog(tf.keras.callbacks.Callback):
+    """Adds a JSON line to `metrics.jsonl` after each epoch: epoch, step, time and the logs.
+
+    Epochs are counted from 1, `step` is the number of updates, `time` is in seconds since 1970.
+    """
+
+    def __init__(self, output: OutputDirectory, clock: Callable[[], float] = time.time) -> None:
+        super().__init__()
+        self._output = output
+        self._clock = clock
+        self._is_cut = False
+
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+        if not self._is_cut:
+            output_directory.cut_json_lines(
+                self._output.metrics, lambda record: record["epoch"] <= epoch
+            )
+            self._is_cut = True
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        record = {
+            "epoch": epoch + 1,
+            "step": int(self.model.optimizer.iterations.numpy()),
+            "time": self._clock(),
+            **{name: output_directory.as_json(value) for name, value in (logs or {}).items()},
+        }
+        output_directory.append_json_line(self._output.metrics, record)

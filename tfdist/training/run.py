@@ -1,0 +1,129 @@
+"""What the callbacks of a training share: the strategy, the signals, and the data of the last `fit`.
+
+    run = TrainingRun(strategy, preemption)
+    model.fit(run.dataset(train_input), callbacks=callbacks.standard(run, output_dir, …))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.compat import stacks
+from tfdist.coordination.preemption import Preemption
+from tfdist.data import sharding
+from tfdist.errors import UsageError
+from tfdist.strategies.base import DatasetFunction, Strategy
+
+_WRAPPED = "_tfdist_is_wrapped"
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What `fit` was given to train on.
+
+    Attributes:
+      dataset_fn: the function that makes a shard.
+      element_spec: the elements of a shard.
+      cardinality: the steps of an epoch; `sharding.UNKNOWN` or `sharding.INFINITE` if so.
+    """
+
+    dataset_fn: DatasetFunction
+    element_spec: Any
+    cardinality: int
+
+    @property
+    def is_infinite(self) -> bool:
+        """Whether the data have no end."""
+        return self.cardinality == sharding.INFINITE
+
+
+class TrainingRun:
+    """The state of a job's training in one task.
+
+    Args:
+      strategy: how the job is distributed.
+      preemption: what signals ask of this task.
+
+    Attributes:
+      data: what `dataset` was given last; None before.
+      scales_learning_rate: whether the script has scaled its learning rate with the replicas.
+    """
+
+    def __init__(self, strategy: Strategy, preemption: Preemption) -> None:
+        self.strategy = strategy
+        self.preemption = preemption
+        self.data: TrainingData | None = None
+        self.scales_learning_rate = False
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this task writes to the output directory."""
+        return self.strategy.topology.is_chief
+
+    def dataset(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
+        """The dataset that `model.fit` trains on; see `tfdist.Job.dataset`."""
+        dataset_fn = sharding.without_autotune(dataset_fn)
+        dataset = self.strategy.distribute(dataset_fn, training=True)
+        self.data = TrainingData(dataset_fn, dataset.element_spec, int(dataset.cardinality()))
+        return dataset
+
+    def eval_dataset(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
+        """The dataset that `model.evaluate` reads, or `model.fit` validates on."""
+        return self.strategy.distribute(sharding.without_autotune(dataset_fn), training=False)
+
+    def count_steps(self) -> int:
+        """The steps of an epoch, found by reading this task's shard once; collective."""
+        assert self.data is not None
+        shard = self.data.dataset_fn(self.strategy.topology.input_context)
+        return self.strategy.cursor.count_steps(shard)
+
+    def wrap_optimizer(self, optimizer: Any) -> Any:
+        """The optimizer with its gradients combined over the replicas; wraps it once."""
+        if _is_wrapped(optimizer):
+            return optimizer
+        with self.strategy.scope():
+            wrapped = self.strategy.wrap_optimizer(optimizer)
+        # `vars`, because Keras would take the attribute of an optimizer for a hyperparameter.
+        vars(wrapped)[_WRAPPED] = True
+        return wrapped
+
+    def prepare(self, model: tf.keras.Model) -> None:
+        """Checks a compiled model and wraps its optimizer; before the first step of a `fit`.
+
+        Raises:
+          UsageError: the strategy cannot train this model.
+        """
+        name, peers = self.strategy.name, self.strategy.topology.peers
+        stacks.check_fit(name, model, tf.__version__)
+        stacks.check_same_keras(model, model.optimizer)
+        if len(peers) > 1 and getattr(model, "autotune_steps_per_execution", False):
+            raise UsageError(
+                "steps_per_execution",
+                received="auto",
+                accepted=f"a number, because {len(peers)} tasks train together",
+                remedy="Pass a number to model.compile: each task would choose its own, and they "
+                "must save after the same step.",
+            )
+        self.strategy.check(model)
+        if _is_wrapped(model.optimizer):
+            return
+        inner = getattr(model.optimizer, "inner_optimizer", None)
+        if inner is not None and _is_wrapped(inner):
+            raise UsageError(
+                "optimizer",
+                received=f"{type(model.optimizer).__name__} around what job.optimizer returned",
+                accepted="an optimizer of Keras, which fit wraps by itself",
+                remedy="Compile the model with the optimizer as it is, without job.optimizer.",
+            )
+        wrapped = self.wrap_optimizer(model.optimizer)
+        if wrapped is not model.optimizer:
+            model.optimizer = wrapped
+        # A training without this job's callbacks may have traced it with the optimizer as it was.
+        model.make_train_function(force=True)
+
+
+def _is_wrapped(optimizer: Any) -> bool:
+    return _WRAPPED in vars(optimizer)

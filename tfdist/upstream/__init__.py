@@ -1,0 +1,1 @@
+"""Fixes of bugs in TensorFlow, Keras and Horovod: one bug a module."""

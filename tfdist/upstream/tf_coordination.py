@@ -1,0 +1,53 @@
+"""TensorFlow's coordination service: its heartbeat and its key-value store have no public API.
+
+    set_heartbeat(cluster, seconds=30.0)     # before the strategy is built
+    store = KeyValueStore()                  # after it
+
+TensorFlow sets its own heartbeat timeout (10 s) when MultiWorkerMirroredStrategy is built, and
+takes no other. The source is `enable_collective_ops` in `tensorflow/python/eager/context.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import tensorflow as tf
+from tensorflow.python.eager import context as tf_context
+
+from tfdist.cluster import Cluster
+
+# The module of its protocol buffers moves with each TensorFlow.
+_CoordinatedJob = tf_context.coordination_config_pb2.CoordinatedJob
+
+
+def set_heartbeat(cluster: Cluster, seconds: float) -> None:
+    """Sets the seconds without a heartbeat after which a task counts as lost."""
+    leader = cluster.leader
+    tf_context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader=f"/job:{leader.type}/replica:0/task:{leader.index}",
+        heartbeat_timeout_in_ms=round(1000 * seconds),
+        coordinated_jobs=[
+            _CoordinatedJob(name=name, num_tasks=len(hosts))
+            for name, hosts in cluster.jobs().items()
+        ],
+    )
+
+
+class KeyValueStore:
+    """The store of the coordination service, as `tfdist.coordination` uses one."""
+
+    def post(self, key: str, value: str) -> None:
+        """Sets a key; a key that is set keeps its value."""
+        with contextlib.suppress(tf.errors.AlreadyExistsError):
+            tf_context.context().set_config_key_value(key, value)
+
+    def read(self, key: str, seconds: float) -> str | None:
+        """Waits for a key for so many seconds; None if it is not set by then."""
+        try:
+            # TensorFlow takes 0 milliseconds to mean forever.
+            milliseconds = max(1, round(1000 * seconds))
+            value: str = tf_context.context().get_config_key_value(key, milliseconds)
+        except tf.errors.DeadlineExceededError:
+            return None
+        return value
