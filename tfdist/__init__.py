@@ -2,19 +2,15 @@
 
     import tfdist          # before TensorFlow: it sets what TensorFlow reads at its import
 
-    tfdist.define_flags()
+    def build_model(job): ...      # returns a compiled model
+    def train_input(context): ...  # a tf.distribute.InputContext -> batches of the per-replica size
 
-    @tfdist.exit_on_usage_error()
-    def main(_):
-        job = tfdist.init()
-        if job.serves:
-            return job.serve()
-        with job.scope():
-            model = build()
-            model.compile(optimizer=job.optimizer(SGD(job.scaled_lr(0.1))), loss=...)
-        if job.evaluates:
-            return job.evaluate(model, eval_input, output_dir)
-        model.fit(job.dataset(train_input), epochs=..., callbacks=job.callbacks(output_dir))
+    @tfdist.main
+    def main(job):
+        job.fit(build_model, train_input, epochs=10, output_dir="/shared/run1")
+
+    if __name__ == "__main__":
+        tfdist.run(main)
 
 Names are loaded when they are first used, so that importing the package imports no TensorFlow.
 """
@@ -31,8 +27,8 @@ if TYPE_CHECKING:
     from tfdist.cluster import Cluster, Task
     from tfdist.errors import UsageError, exit_on_usage_error
     from tfdist.flags import define_flags, parse_flags, parse_only_flags
-    from tfdist.job import init
-    from tfdist.strategies.base import Job
+    from tfdist.job import Job
+    from tfdist.start import init, main, run
 
 __all__ = [
     "Cluster",
@@ -43,20 +39,24 @@ __all__ = [
     "define_flags",
     "exit_on_usage_error",
     "init",
+    "main",
     "parse_flags",
     "parse_only_flags",
+    "run",
 ]
 
 _MODULES = {
     "Cluster": "tfdist.cluster.spec",
-    "Job": "tfdist.strategies.base",
+    "Job": "tfdist.job",
     "Task": "tfdist.cluster.spec",
     "UsageError": "tfdist.errors",
     "define_flags": "tfdist.flags",
     "exit_on_usage_error": "tfdist.errors",
-    "init": "tfdist.job",
+    "init": "tfdist.start",
+    "main": "tfdist.start",
     "parse_flags": "tfdist.flags",
     "parse_only_flags": "tfdist.flags",
+    "run": "tfdist.start",
 }
 
 _set_environment()

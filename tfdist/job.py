@@ -316,4 +316,3 @@ class Job:
             )
         evaluator.follow(self.run, model, dataset_fn, output_dir, epochs=epochs)
         return None
-

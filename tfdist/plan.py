@@ -1,13 +1,14 @@
 """A task's plan: what it is in its job and how it trains, decided before anything is set up.
 
-    plan = make_plan(options, os.environ)    # raises UsageError; imports no TensorFlow
-    plan.config.task, plan.spec.name
+plan = make_plan(options, os.environ)    # raises UsageError; imports no TensorFlow
+plan.config.task, plan.spec.name
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.discovery import Discovery, discover
@@ -69,9 +70,7 @@ class Plan:
     @property
     def strategy_path(self) -> str:
         """The class of this task's strategy, as `module:name`."""
-        return table.strategy_path(
-            self.own_spec, self.options, for_estimators=self.for_estimators
-        )
+        return table.strategy_path(self.own_spec, self.options, for_estimators=self.for_estimators)
 
     @property
     def variant(self) -> str:
@@ -113,8 +112,8 @@ def make_plan(
                 remedy="Leave the evaluator out, because the leader evaluates by itself "
                 "(a master, worker 0, rank 0 of Horovod), or add a chief.",
             )
-        given = {flag for flag in spec.flags if flag != "heartbeat_timeout"}
-        options = replace(options, **dict.fromkeys(given))
+        unused: dict[str, Any] = {flag: None for flag in spec.flags if flag != "heartbeat_timeout"}
+        options = replace(options, **unused)
     elif cluster:
         startup.check_port(cluster, config.task)
         startup.check_addresses(cluster)

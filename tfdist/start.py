@@ -1,11 +1,11 @@
 """The start of a task: from the flags and the environment to a job that is ready to train.
 
-    @main                  # tfdist.main
-    def train(job): ...
+@main                  # tfdist.main
+def train(job): ...
 
-    run(train)             # tfdist.run: parses the flags, starts the job, calls `train`
+run(train)             # tfdist.run: parses the flags, starts the job, calls `train`
 
-    job = init()           # tfdist.init, for a script that does the rest itself
+job = init()           # tfdist.init, for a script that does the rest itself
 """
 
 from __future__ import annotations

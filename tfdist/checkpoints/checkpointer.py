@@ -13,7 +13,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,53 +26,10 @@ from tfdist.checkpoints.output_directory import (
     writing,
 )
 from tfdist.compat import keras as keras_compat
+from tfdist.data.position import Position
 from tfdist.errors import OutputError
 
 _PREFIX = "ckpt"
-
-
-@dataclass(frozen=True)
-class Position:
-    """Where a training stands.
-
-    Attributes:
-      epoch: how many epochs have ended.
-      steps: how many steps the reader of each shard of the data has made in the next epoch; empty
-        for none.
-      replicas: how many replicas' batches meet in an update, without which steps mean nothing; 0
-        where that is not known.
-      earlier: the numbers of replicas that had a part in the next epoch before, each with the steps
-        that they made; the steps above are then those since the last change.
-    """
-
-    epoch: int = 0
-    steps: tuple[int, ...] = ()
-    replicas: int = 0
-    earlier: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def is_within_epoch(self) -> bool:
-        """Whether a part of the next epoch has been trained."""
-        return bool(self.steps or self.earlier)
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Position:
-        read = json.loads(text)
-        steps = tuple(read.get("steps", ()))
-        earlier = tuple((replicas, made) for replicas, made in read.get("earlier", ()))
-        return cls(**{**read, "steps": steps, "earlier": earlier})
-
-    def dealt_anew(self) -> Position | None:
-        """The same place, for replicas of another number to divide what is left of the epoch.
-
-        None where the replicas have not read a shard each, all of them step by step.
-        """
-        if len(self.steps) != self.replicas or len(set(self.steps)) != 1:
-            return None
-        return Position(self.epoch, earlier=(*self.earlier, (self.replicas, self.steps[0])))
 
 
 class _Progress(tf.train.experimental.PythonState):

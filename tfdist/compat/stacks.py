@@ -167,7 +167,7 @@ def refusal(strategy: str, *, tensorflow: str, keras: str, loop: Loop = "fit") -
     Raises:
       UsageError: there is no such strategy.
     """
-    strategies.check_name(strategy)
+    strategies.row(strategy)
     stack = stack_of(tensorflow, keras)
     if stack:
         return _refusal(stack, strategy, loop, _text(_parse(tensorflow)))

@@ -2,11 +2,8 @@
 
     import tfdist.estimator          # before TensorFlow
 
-    tfdist.estimator.define_flags()
-
-    @tfdist.exit_on_usage_error()
-    def main(_):
-        job = tfdist.estimator.init()
+    @tfdist.estimator.main
+    def main(job):
         config = tfdist.estimator.RunConfig(job, "/shared/run1", save_checkpoints_steps=500)
         classifier = tf.estimator.Estimator(model_fn, config=config)
         tfdist.estimator.train_and_evaluate(
@@ -15,8 +12,11 @@
             tf.estimator.EvalSpec(eval_input, steps=None),
         )
 
-The same lines are run by every task: ps serve, an evaluator evaluates, the others train. In
-training `model_fn` gives its optimizer to `config.job.optimizer`. `train_input` takes an
+    if __name__ == "__main__":
+        tfdist.estimator.run(main)
+
+Every task runs the same lines: ps serve, an evaluator evaluates, the others train. In training
+`model_fn` passes its optimizer to `config.job.optimizer`. `train_input` takes an
 `input_context` (a `tf.distribute.InputContext`) and returns its shard in batches of the
 per-replica size.
 """
@@ -36,21 +36,25 @@ if not hasattr(tf, "estimator"):
 from tensorflow.python.util import deprecation
 
 from tfdist.estimator.hooks import ExamplesPerSecondHook
+from tfdist.estimator.job import EstimatorJob, init, main
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.training import evaluate, export, train, train_and_evaluate
 from tfdist.flags import define_estimator_flags as define_flags
-from tfdist.job import init_estimator as init
+from tfdist.start import run
 
 # Each function of `tf.estimator` says at its first call that Keras is to be used instead.
 deprecation._PRINT_DEPRECATION_WARNINGS = False
 
 __all__ = [
+    "EstimatorJob",
     "ExamplesPerSecondHook",
     "RunConfig",
     "define_flags",
     "evaluate",
     "export",
     "init",
+    "main",
+    "run",
     "train",
     "train_and_evaluate",
 ]

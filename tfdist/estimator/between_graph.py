@@ -18,12 +18,12 @@ import tensorflow as tf
 from tfdist.cluster import Cluster, Task
 from tfdist.errors import UsageError
 from tfdist.estimator.optimizers import distributed
+from tfdist.estimator.sessions import NOT_WRAPPED, LocalSessions
 from tfdist.estimator.sync_replicas import SyncReplicasOptimizer
 from tfdist.flags import JobFlags
 from tfdist.runtime.devices import check_one_gpu, use_devices
 from tfdist.strategies.base import DatasetFunction, Strategy, Topology
 from tfdist.strategies.parameter_server.serving import serve_until_end
-from tfdist.estimator.sessions import NOT_WRAPPED, LocalSessions
 
 
 class BetweenGraph(Strategy):
@@ -188,9 +188,7 @@ class _SyncHook(tf.compat.v1.train.SessionRunHook):
         graph = tf.compat.v1.get_default_graph()
         if optimizer is None or getattr(optimizer._global_step, "graph", None) is not graph:
             raise RuntimeError(NOT_WRAPPED)
-        self._hook = optimizer.make_session_run_hook(
-            self._sessions.strategy.topology.is_chief
-        )
+        self._hook = optimizer.make_session_run_hook(self._sessions.strategy.topology.is_chief)
         self._hook.begin()
 
     def after_run(self, run_context: Any, run_values: Any) -> None:

@@ -38,7 +38,7 @@ class HorovodSessions(Sessions):
             return int(session.run(hvd.broadcast(tf.constant(number, tf.int64), root_rank=0)))
 
 
-class _BroadcastHook(hvd.BroadcastGlobalVariablesHook):  # type: ignore[misc]
+class _BroadcastHook(hvd.BroadcastGlobalVariablesHook):
     """Gives every rank the variables of rank 0, whose gradients it then averages."""
 
     def __init__(self, sessions: HorovodSessions) -> None:

@@ -1,26 +1,24 @@
-"""Input functions, each task's with its own shard.
+"""Input functions of Estimators: each task reads its own shard.
 
 sharded(train_input, job)     # an input function for `tf.estimator`, of this task's examples
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
-from tensorflow_estimator.python.estimator.util import fn_args
 
-from tfdist import broken_records
 from tfdist.data import sharding
 from tfdist.errors import UsageError
-from tfdist.strategies.base import Job
+from tfdist.estimator.job import EstimatorJob
 
 InputFunction = Callable[..., Any]
 
 
-def sharded(input_fn: InputFunction, job: Job) -> InputFunction:
+def sharded(input_fn: InputFunction, job: EstimatorJob) -> InputFunction:
     """The training input of this task.
 
     Args:
@@ -31,7 +29,7 @@ def sharded(input_fn: InputFunction, job: Job) -> InputFunction:
     Raises:
       UsageError: several tasks train, and the function does not ask for an `input_context`.
     """
-    if job.num_input_pipelines > 1 and "input_context" not in fn_args(input_fn):
+    if job.num_input_pipelines > 1 and "input_context" not in _arguments(input_fn):
         raise UsageError(
             "input_fn",
             received="a function without input_context",
@@ -48,7 +46,10 @@ def whole(input_fn: InputFunction) -> InputFunction:
 
 
 def check_is_infinite(
-    input_fn: InputFunction, job: Job, params: dict[str, Any], config: tf.estimator.RunConfig
+    input_fn: InputFunction,
+    job: EstimatorJob,
+    params: dict[str, Any],
+    config: tf.estimator.RunConfig,
 ) -> None:
     """Refuses a dataset that may end, where several tasks train: they would not end together.
 
@@ -79,7 +80,7 @@ def check_is_infinite(
 
 
 def _with_context(input_fn: InputFunction, context: tf.distribute.InputContext) -> InputFunction:
-    asked_for = fn_args(input_fn)
+    arguments = _arguments(input_fn)
 
     # `tf.estimator` looks at these names, and gives a context only under its strategies.
     def call(
@@ -94,8 +95,14 @@ def _with_context(input_fn: InputFunction, context: tf.distribute.InputContext) 
             "config": config,
             "input_context": input_context or context,
         }
-        asked = {name: value for name, value in given.items() if name in asked_for}
-        broken_records.remember(mode, [partial(input_fn, **asked)])
-        return sharding.without_autotune(input_fn)(**asked)
+        return sharding.without_autotune(input_fn)(
+            **{name: value for name, value in given.items() if name in arguments}
+        )
 
     return call
+
+
+def _arguments(input_fn: InputFunction) -> set[str]:
+    """The arguments that a function takes by name and is not given yet."""
+    bound = getattr(input_fn, "keywords", {})
+    return {*inspect.signature(input_fn).parameters} - {*bound}

@@ -1,9 +1,9 @@
 """The job of a script with Estimators or TF1 sessions, and how such a script starts.
 
-    @tfdist.estimator.main
-    def main(job): ...
+@tfdist.estimator.main
+def main(job): ...
 
-    tfdist.estimator.run(main)
+tfdist.estimator.run(main)
 """
 
 from __future__ import annotations

@@ -57,8 +57,6 @@ class MultiWorkerMirroredSessions(Sessions):
             key = f"tfdist_agreement_{self._agreements}"
             tasks = self.strategy.topology.peers
             store.post(f"{key}.{self.strategy.task}", str(number))
-            numbers = [
-                store.read(f"{key}.{task}", self.strategy.startup_timeout) for task in tasks
-            ]
+            numbers = [store.read(f"{key}.{task}", self.strategy.startup_timeout) for task in tasks]
             check_same_checkpoint(tasks, [f"step {number}" for number in numbers])
         return number

@@ -15,10 +15,8 @@ import tensorflow as tf
 from tensorflow_estimator.python.estimator import keras_lib
 
 from tfdist.errors import UsageError, log
+from tfdist.estimator.job import EstimatorJob
 from tfdist.estimator.optimizers import undistributed
-from tfdist.strategies.base import Job
-
-_SAVE_STEPS = 1000
 
 
 class RunConfig(tf.estimator.RunConfig):
@@ -41,7 +39,7 @@ class RunConfig(tf.estimator.RunConfig):
 
     def __init__(
         self,
-        job: Job,
+        job: EstimatorJob,
         model_dir: str | os.PathLike[str] | None = None,
         *,
         session_config: tf.compat.v1.ConfigProto | None = None,
@@ -52,20 +50,20 @@ class RunConfig(tf.estimator.RunConfig):
         options = _without_strategy(options, job)
         # The order in which workers start is theirs; none needs to wait for the others' sake.
         options.setdefault("experimental_max_worker_delay_secs", 0)
-        if job.name == "multi_worker_mirrored" and not job.evaluates:
-            options = _with_equal_steps(options)
-        if job.name == "horovod" and not job.is_chief:
+        sessions = job.sessions
+        options = sessions.run_config_options(options)
+        if sessions.has_private_model_dir and not job.is_chief:
             self._temporary = tempfile.TemporaryDirectory(prefix="tfdist-model-")
             model_dir = self._temporary.name
             nothing = {"save_checkpoints_secs": None, "save_checkpoints_steps": None}
             options |= {**nothing, "save_summary_steps": None, "log_step_count_steps": None}
-        config = job.session_config
+        config = sessions.config
         if session_config is not None:
             config.MergeFrom(session_config)
         super().__init__(
             model_dir=model_dir,
             session_config=config,
-            train_distribute=None if job.evaluates else job.train_distribute,
+            train_distribute=sessions.train_distribute,
             **options,
         )
 
@@ -97,7 +95,7 @@ def _agreed_model_dir(given: str | os.PathLike[str] | None, in_tf_config: str | 
     return found
 
 
-def _without_strategy(options: dict[str, Any], job: Job) -> dict[str, Any]:
+def _without_strategy(options: dict[str, Any], job: EstimatorJob) -> dict[str, Any]:
     """The options without the arguments by which old scripts hand over their strategy."""
     for name in ("train_distribute", "experimental_distribute"):
         if options.get(name) is not None:
@@ -110,22 +108,6 @@ def _without_strategy(options: dict[str, Any], job: Job) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name != "train_distribute"}
 
 
-def _with_equal_steps(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with which every worker saves at the same steps: saving is collective."""
-    for name, accepted in (("save_checkpoints_secs", None), ("save_summary_steps", "from 1")):
-        value = options.get(name, 1 if accepted else None)
-        if (value is not None) if accepted is None else not value:
-            raise UsageError(
-                f"RunConfig {name}",
-                received=value,
-                accepted=accepted or "None under multi_worker_mirrored",
-                remedy="Save by steps, at which all workers are together: save_checkpoints_steps."
-                if accepted is None
-                else "Leave it out: without summaries TensorFlow saves no checkpoint here.",
-            )
-    return {"save_checkpoints_steps": _SAVE_STEPS, **options}
-
-
 def _saved_by_the_leader(save_first_checkpoint: Any) -> Any:
     """Makes `model_to_estimator` write a Keras model's first weights in one task alone.
 
@@ -136,7 +118,8 @@ def _saved_by_the_leader(save_first_checkpoint: Any) -> Any:
     def save(keras_model: Any, custom_objects: Any, config: Any, save_object_ckpt: bool) -> Any:
         job = getattr(config, "job", None)
         place = os.path.join(config.model_dir, "keras")
-        if job is not None and not job.is_chief and job.name != "horovod":
+        is_private = job is not None and job.sessions.has_private_model_dir
+        if job is not None and not job.is_chief and not is_private:
             if not tf.train.latest_checkpoint(place):
                 log(f"{job.task} waits for the chief's {place}")
             while not (latest := tf.train.latest_checkpoint(place)):

@@ -25,8 +25,8 @@ from tfdist.errors import UsageError, log
 from tfdist.estimator import inputs
 from tfdist.estimator.evaluation import Evaluation, EvaluationListener, Progress, global_step
 from tfdist.estimator.hooks import LeavingHook
+from tfdist.estimator.job import EstimatorJob
 from tfdist.estimator.run_config import RunConfig
-from tfdist.strategies.base import Job
 
 # How TensorFlow names an Estimator's checkpoints.
 _PREFIX = "model.ckpt"
@@ -57,7 +57,7 @@ def train_and_evaluate(
         evaluation.follow()
         return evaluation.metrics
     listeners = list(train_spec.saving_listeners)
-    if _evaluates(job) and not _is_coordinated(job):
+    if _evaluates(job) and not job.sessions.is_coordinated:
         listeners.append(EvaluationListener(evaluation, job.preemption))
     train(
         estimator,
@@ -104,23 +104,23 @@ def train(
         while not progress.is_complete():
             time.sleep(1.0)
         return
-    job.begin_training()
+    job.sessions.begin_training()
     output = OutputDirectory(estimator.model_dir)
     if job.serves:
         if max_steps is not None and _newest_step(output) >= max_steps:
             return  # Nobody may be there to be served.
         return job.serve()
-    if saving_listeners and _is_coordinated(job):
+    if saving_listeners and job.sessions.is_coordinated:
         raise UsageError(
             "saving_listeners",
             received=f"{len(saving_listeners)} of them",
-            accepted="none under multi_worker_mirrored, where TensorFlow has no place for them",
+            accepted=f"none under {job.name}, because TensorFlow does not support them there",
             remedy="Make them hooks, or choose another strategy.",
         )
     shard = inputs.sharded(input_fn, job)
     inputs.check_is_infinite(shard, job, estimator.params, estimator.config)
     _repair(output, job)
-    step = job.agreed(_newest_step(output))
+    step = job.sessions.agree(_newest_step(output))
     if max_steps is not None and step >= max_steps:
         if job.is_chief:
             log(f"training is complete, at step {step} of {max_steps}")
@@ -128,17 +128,19 @@ def train(
                 _mark_done(output, step)
         return
     if job.is_chief and step:
-        log(f"going on from step {step}")
+        log(f"resuming from step {step}")
     if job.is_chief:
         output.done.unlink(missing_ok=True)
     own = [hook for hook in hooks if job.is_chief or not getattr(hook, "only_on_the_leader", False)]
-    own += [*job.session_hooks(), LeavingHook(job.preemption)]
+    own += [*job.sessions.hooks(), LeavingHook(job.preemption)]
     spec = tf.estimator.TrainSpec(shard, max_steps, hooks=own)
-    with job.preemption.watched(*job.trainers, job.board), writing(output.path, named=True):
+    topology, kv_store = job.topology, job.distribution.kv_store
+    watched = job.preemption.watched(topology.peer, topology.peers, kv_store)
+    with watched, writing(output.path, named=True):
         _train(estimator, spec, saving_listeners)
     if job.preemption.is_leaving:
         if job.is_chief:
-            log(f"saved at step {global_step(estimator)}, leaving with exit code {EXIT_PREEMPTED}")
+            log(f"saved at step {global_step(estimator)}, exiting with exit code {EXIT_PREEMPTED}")
         sys.exit(EXIT_PREEMPTED)
     if job.is_chief:
         _mark_done(output, global_step(estimator))
@@ -150,7 +152,7 @@ def _train(
     saving_listeners: Sequence[tf.compat.v1.train.CheckpointSaverListener],
 ) -> None:
     job = _job_of(estimator)
-    if _is_coordinated(job):
+    if job.sessions.is_coordinated:
         # Workers go through TensorFlow's coordinator, which never gets to the EvalSpec.
         evaluation = tf.estimator.EvalSpec(spec.input_fn)
         tf.estimator.train_and_evaluate(estimator, spec, evaluation)
@@ -176,7 +178,7 @@ def _newest_step(output: OutputDirectory) -> int:
     return checkpoint_files.number(checkpoint_files.newest_whole(output.path, _PREFIX, warn=False))
 
 
-def _repair(output: OutputDirectory, job: Job) -> None:
+def _repair(output: OutputDirectory, job: EstimatorJob) -> None:
     """Returns, in every task, when TensorFlow too will find the newest checkpoint that is whole."""
     if job.is_chief:
         output_directory.check_writable(output.path)
@@ -193,7 +195,7 @@ def _repair(output: OutputDirectory, job: Job) -> None:
     ):
         if not is_waiting:
             log(
-                f"{job.task} waits for the chief to name the newest whole checkpoint in "
+                f"{job.task} waits for the chief to name the newest intact checkpoint in "
                 f"{output.path}"
             )
         is_waiting = True
@@ -254,7 +256,7 @@ def export(
     return output.saved_model
 
 
-def _job_of(estimator: tf.estimator.Estimator) -> Job:
+def _job_of(estimator: tf.estimator.Estimator) -> EstimatorJob:
     config = estimator.config
     if not isinstance(config, RunConfig):
         raise TypeError(
@@ -268,9 +270,5 @@ def _newest(estimator: tf.estimator.Estimator) -> str | None:
     return checkpoint_files.newest_whole(Path(estimator.model_dir), _PREFIX)
 
 
-def _evaluates(job: Job) -> bool:
+def _evaluates(job: EstimatorJob) -> bool:
     return job.evaluates or (job.is_chief and job.leader_evaluates)
-
-
-def _is_coordinated(job: Job) -> bool:
-    return job.name == "multi_worker_mirrored" and bool(job.cluster)

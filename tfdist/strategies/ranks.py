@@ -92,17 +92,15 @@ class Ranks(Strategy):
         self.local = LocalSGD(collectives, outer) if outer else None
         self.tf_strategy = tf.distribute.get_strategy()
         self._statistics = AveragedStatistics(collectives)
-        self.checkpointing = RankCheckpointing(
-            self.name, collectives, self._statistics, self.local
-        )
+        self.checkpointing = RankCheckpointing(self.name, collectives, self._statistics, self.local)
 
     @property
     def topology(self) -> Topology:
         rank, size = self.collectives.rank, self.collectives.size
-        tasks = self.cluster.trainers or tuple(map(str, range(size)))
+        tasks = tuple(map(str, self.cluster.trainers or range(size)))
         return Topology(
-            str(tasks[rank]),
-            tuple(map(str, tasks)),
+            tasks[rank],
+            tasks,
             is_chief=rank == 0,
             num_replicas=size,
             num_shards=size,

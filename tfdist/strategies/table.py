@@ -75,9 +75,7 @@ class StrategySpec:
 
         The chief of a job with parameter servers may train, too, or schedule the others' steps.
         """
-        return [
-            task for task in cluster.trainers if not (self.uses_ps and task.type == "chief")
-        ]
+        return [task for task in cluster.trainers if not (self.uses_ps and task.type == "chief")]
 
     def serves(self, cluster: Cluster, task: Task, *, for_estimators: bool = False) -> bool:
         """Whether a task only serves the others."""
@@ -285,9 +283,7 @@ def check_flags(spec: StrategySpec, options: JobFlags) -> None:
         )
 
 
-def strategy_path(
-    spec: StrategySpec, options: JobFlags, *, for_estimators: bool = False
-) -> str:
+def strategy_path(spec: StrategySpec, options: JobFlags, *, for_estimators: bool = False) -> str:
     """Which of the row's classes a job uses.
 
     Raises:

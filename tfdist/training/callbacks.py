@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,27 +18,30 @@ import tensorflow as tf
 from tfdist.checkpoints import output_directory
 from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.training.resume import resume
-
-if TYPE_CHECKING:
-    from tfdist.strategies.base import Job
+from tfdist.training.run import TrainingRun
 
 Logs = dict[str, Any]
 
 
 def standard(
-    job: Job, output_dir: str, *, batch_size: int | None, keep: int, save_steps: int | None
+    run: TrainingRun,
+    output_dir: str,
+    *,
+    batch_size: int | None = None,
+    keep: int = 5,
+    save_steps: int | None = None,
 ) -> list[tf.keras.callbacks.Callback]:
     """What `Job.callbacks` documents, in the order in which the callbacks need each other."""
     output = OutputDirectory(output_dir)
-    callbacks = [*job.engine_callbacks()]
+    callbacks = [*run.strategy.callbacks()]
     if batch_size is not None:
         callbacks.append(ExamplesPerSecond(batch_size))
-    if job.is_chief:
+    if run.is_chief:
         output_directory.check_writable(output.path, output.checkpoints, output.logs)
         callbacks.append(MetricsLog(output))
         callbacks.append(EpochSummaries(str(output.logs), write_graph=False))
     # Last, so that an epoch with a checkpoint is always one with a line in the metrics log.
-    callbacks.append(resume(job, output, keep=keep, save_steps=save_steps))
+    callbacks.append(resume(run, output, keep=keep, save_steps=save_steps))
     return callbacks
 
 

@@ -1,6 +1,7 @@
-"""The evaluator: evaluates each new checkpoint of a training that runs elsewhere.
+"""Evaluation of a Keras model: once, by all tasks that train, or after each checkpoint.
 
-job.evaluate(model, eval_input, output_dir)     # in the task of type evaluator
+evaluate(run, model, eval_input)                    # in every task that trains
+follow(run, model, eval_input, "/shared/run1")      # in the evaluator
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -21,17 +21,33 @@ from tfdist.checkpoints.files import Fingerprint
 from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import log
+from tfdist.strategies.base import DatasetFunction
+from tfdist.training.run import TrainingRun
 
-if TYPE_CHECKING:
-    from tfdist.strategies.base import DatasetFunction, Job
+#: If the number of epochs is unknown, a completion marker that was there from the start counts as
+#: this training's own after that time.
+_STALE_MARKER_SECONDS = 60.0
 
-#: Where nobody says how many epochs there are to be, a mark of an earlier run that the training has
-#: not taken back by then is this training's own.
-_STALE_MARK_SECONDS = 60.0
+
+def evaluate(
+    run: TrainingRun, model: tf.keras.Model, dataset_fn: DatasetFunction
+) -> dict[str, float]:
+    """Evaluates the model as it is, each example once; collective over the tasks that train.
+
+    Returns:
+      The metrics over the examples of all tasks, by name.
+    """
+    logs = model.evaluate(
+        run.eval_dataset(dataset_fn),
+        callbacks=run.strategy.callbacks(),
+        return_dict=True,
+        verbose=0,
+    )
+    return run.strategy.cluster_metrics(model, logs)
 
 
 def follow(
-    job: Job,
+    run: TrainingRun,
     model: tf.keras.Model,
     dataset_fn: DatasetFunction,
     output_dir: str,
@@ -43,15 +59,15 @@ def follow(
     """Evaluates the checkpoint of each epoch, until training is complete and none is left.
 
     The results go to `eval_metrics.jsonl`, a line a checkpoint, and to TensorBoard's `logs/eval`.
-    A damaged checkpoint is passed over with a warning.
+    A damaged checkpoint is skipped with a warning.
 
     Args:
-      job: the job, in its evaluator.
+      run: that of the evaluator.
       model: the compiled model.
       dataset_fn: what to evaluate.
       output_dir: the training's output directory.
-      epochs: how many the training is to have; with it the mark of an earlier run that had fewer
-        is never taken for the end, however late the chief comes.
+      epochs: those of the training; with them the completion marker of an earlier and shorter
+        training is never mistaken for the end.
       clock: seconds.
       sleep: waits that many.
 
@@ -65,7 +81,7 @@ def follow(
     output = OutputDirectory(output_dir)
     output_directory.check_writable(output.path, output.logs)
     output_directory.remove_leftovers(output.path, of_evaluation=True)
-    dataset = job.eval_dataset(dataset_fn)
+    dataset = run.eval_dataset(dataset_fn)
     if keras_compat.is_keras_3(model):
         # A checkpoint of Keras 3 has some of the variables by their number alone.
         checkpoints.build(model, dataset.element_spec)
@@ -91,12 +107,12 @@ def follow(
             except tf.errors.NotFoundError:
                 continue  # Removed, because the training keeps only the newest.
             if checkpointer.position.steps:
-                continue  # Within an epoch, for the job to go on from.
+                continue  # Within an epoch; the job resumes from it.
             logs = model.evaluate(dataset, return_dict=True, verbose=0)
             _record(output, writer, epoch, logs)
         if mark is not None and (
             mark != first_mark
-            or (epochs is None and clock() - started > _STALE_MARK_SECONDS)
+            or (epochs is None and clock() - started > _STALE_MARKER_SECONDS)
             or (epochs is not None and checkpoints.is_complete(output, epoch, epochs))
         ):
             return logs
@@ -114,7 +130,7 @@ def _is_whole(path: str) -> bool:
 def _record(
     output: OutputDirectory, writer: tf.summary.SummaryWriter, epoch: int, logs: dict[str, float]
 ) -> None:
-    # A job that went on from an earlier epoch comes by the later ones again.
+    # A resumed job evaluates later epochs again.
     output_directory.cut_json_lines(output.eval_metrics, lambda line: bool(line["epoch"] < epoch))
     record = {name: output_directory.as_json(value) for name, value in logs.items()}
     output_directory.append_json_line(output.eval_metrics, {"epoch": epoch, **record})

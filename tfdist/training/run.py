@@ -1,7 +1,7 @@
-"""What the callbacks of a training share: the strategy, the signals, and the data of the last `fit`.
+"""What the callbacks of a training share: the strategy, the signals, and the training data.
 
-    run = TrainingRun(strategy, preemption)
-    model.fit(run.dataset(train_input), callbacks=callbacks.standard(run, output_dir, …))
+run = TrainingRun(strategy, preemption)
+model.fit(run.dataset(train_input), callbacks=callbacks.standard(run, output_dir, …))
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tfdist.coordination.preemption import Preemption
 from tfdist.data import sharding
 from tfdist.errors import UsageError
 from tfdist.strategies.base import DatasetFunction, Strategy
+from tfdist.upstream.onednn_empty_batches import compute_on_empty_batches
 
 _WRAPPED = "_tfdist_is_wrapped"
 
@@ -57,6 +58,8 @@ class TrainingRun:
         self.preemption = preemption
         self.data: TrainingData | None = None
         self.scales_learning_rate = False
+        if strategy.topology.num_replicas > 1:
+            compute_on_empty_batches()
 
     @property
     def is_chief(self) -> bool:

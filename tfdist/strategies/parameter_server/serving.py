@@ -1,7 +1,7 @@
 """The end of a task that serves: it comes when those have ended that it serves.
 
-serve_until_end(job)                            # for the leader
-serve_until_end(job, others=job.cluster.trainers[1:])    # and for every worker
+serve_until_end(strategy)                            # for the chief
+serve_until_end(strategy, others=strategy.cluster.trainers[1:])    # and for every worker
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tfdist.coordination.shutdown import Listener
 from tfdist.errors import EXIT_FAILED, log
 
 if TYPE_CHECKING:
-    from tfdist.strategies.base import Job
+    from tfdist.strategies.base import Strategy
 
 # Seconds between two looks at whether the leader has ended; the shorter one where it was seen to
 # train, and its machine says that nobody is there any more.
@@ -29,7 +29,7 @@ _LOOKS_AFTER_HANGING_UP = 25
 
 
 def serve_until_end(
-    job: Job, others: Sequence[Task] = (), *, sleep: Callable[[float], None] = time.sleep
+    strategy: Strategy, others: Sequence[Task] = (), *, sleep: Callable[[float], None] = time.sleep
 ) -> None:
     """Returns when the leader has ended, and the others, if they came at all.
 
@@ -37,11 +37,11 @@ def serve_until_end(
       SystemExit: this task was told to end (EXIT_PREEMPTED), or it is to be started again with a
         leader that was lost (EXIT_FAILED).
     """
-    leader = job.cluster.leader
-    address = job.cluster.address(leader)
+    leader = strategy.cluster.leader
+    address = strategy.cluster.address(leader)
     and_others = " and every worker have" if others else " has"
-    log(f"{job.task} serves until {leader} at {address}{and_others} ended")
-    watched = {} if job.for_estimators else {str(leader): address}
+    log(f"{strategy.task} serves until {leader} at {address}{and_others} ended")
+    watched = {} if strategy.for_estimators else {str(leader): address}
     has_trained = has_ended_well = False
     looks = 0  # Since it was seen to train.
     seen: dict[str, Listener] = {}  # In the last look, by address.
@@ -67,30 +67,30 @@ def serve_until_end(
         if looks <= _LOOKS_AFTER_HANGING_UP:
             expected.add(Listener.SILENT)
         is_going = has_trained and {*seen.values()} <= expected
-        return _SHORT_INTERVAL if is_going and not job.is_supervised else _INTERVAL
+        return _SHORT_INTERVAL if is_going and not strategy.is_restartable else _INTERVAL
 
     def wait(seconds: float) -> None:
         serving = [where for where, found in seen.items() if found is Listener.SERVER]
-        if serving and not job.is_supervised:
+        if serving and not strategy.is_restartable:
             shutdown.wait_for_hang_up(serving[0], seconds)
         else:
             sleep(seconds)
 
-    with job.preemption.serving(), heartbeat.watched(watched, job.heartbeat_timeout):
+    with strategy.preemption.serving(), heartbeat.watched(watched, strategy.heartbeat_timeout):
         has_come = wait_for_end(
             address,
-            [job.cluster.address(task) for task in others],
+            [strategy.cluster.address(task) for task in others],
             is_up=is_up,
             sleep=wait,
-            startup_timeout=job.startup_timeout,
+            startup_timeout=strategy.startup_timeout,
             interval=interval,
         )
-    if job.preemption.is_requested and not has_ended_well:
+    if strategy.preemption.is_requested and not has_ended_well:
         sys.exit(EXIT_PREEMPTED)
-    if not has_come or (job.is_supervised and not has_ended_well):
+    if not has_come or (strategy.is_restartable and not has_ended_well):
         log(f"error: {leader} was lost")
         sys.exit(EXIT_FAILED)
-    log(f"{leader}{and_others} ended, and so does {job.task}")
+    log(f"{leader}{and_others} ended, and so does {strategy.task}")
 
 
 def wait_for_end(
