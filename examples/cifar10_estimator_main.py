@@ -20,9 +20,9 @@ from absl import app, flags
 from estimators import cifar10
 from tfdist.data.cifar10 import num_examples
 
+tfdist.estimator.define_flags()
 UNUSED = "Passed by the platform; unused: everything goes to --output_dir."
 
-tfdist.estimator.define_flags()
 flags.FLAGS.set_default("num_gpus", min(1, len(tf.config.list_physical_devices("GPU"))))
 flags.DEFINE_alias("num_gpu", "num_gpus")
 flags.DEFINE_string("data_dir", None, "Directory of the TFRecords.", required=True)
@@ -54,17 +54,16 @@ flags.register_validator(
 )
 
 
-def init() -> tfdist.Job:
-    """This task's job, with as many GPUs as asked for and there: the platform always asks for 1."""
+def use_available_gpus() -> None:
+    """Asks for as many GPUs as there are: the platform always asks for 1."""
     asked, available = FLAGS.num_gpus, len(tf.config.list_physical_devices("GPU"))
-    FLAGS.num_gpus = min(asked, available)
-    job = tfdist.estimator.init()
-    if asked > available and not job.serves:
-        seen = (
-            f"{available} here; no more are used" if available else "no GPU here; the CPU is used"
-        )
+    if asked > available:
+        seen = f"{available} here; all are used" if available else "no GPU here; the CPU is used"
         print(f"--num_gpus={asked}: TensorFlow sees {seen}", file=sys.stderr)
-    return job
+        FLAGS.num_gpus = available
+
+
+app.call_after_init(use_available_gpus)
 
 
 def hyper_parameters(per_replica: int) -> cifar10.HyperParameters:
@@ -83,9 +82,8 @@ def hyper_parameters(per_replica: int) -> cifar10.HyperParameters:
     )
 
 
-@tfdist.exit_on_usage_error()
-def main(_: list[str]) -> None:
-    job = init()
+@tfdist.estimator.main
+def main(job: tfdist.estimator.EstimatorJob) -> None:
     if FLAGS.seed is not None:
         tf.keras.utils.set_random_seed(FLAGS.seed)
     per_replica = job.per_replica_batch_size(FLAGS.train_batch_size)
@@ -125,4 +123,4 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=tfdist.parse_only_flags)
+    tfdist.estimator.run(main)

@@ -14,12 +14,11 @@ from functools import partial
 import tfdist  # isort: skip  (before TensorFlow: it sets what TensorFlow reads at its import)
 
 import tensorflow as tf
-from absl import app, flags
+from absl import flags
 
 from estimators.resnet import cifar_resnet
 from tfdist.data import cifar10
 
-tfdist.define_flags()
 flags.DEFINE_string("data_dir", None, "Directory of the TFRecords.", required=True)
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 flags.DEFINE_integer("num_layers", 44, "Layers of the ResNet, 6n+2.")
@@ -47,9 +46,10 @@ flags.register_validator(
 )
 
 
-def build_model(job: tfdist.Job, per_replica: int) -> tf.keras.Model:
+def build_model(job: tfdist.Job) -> tf.keras.Model:
     """A compiled ResNet; its schedule is in epochs of data, however many workers there are."""
     examples = cifar10.num_examples(FLAGS.data_dir, "train")
+    per_replica = job.per_replica_batch_size(FLAGS.train_batch_size)
     steps_per_epoch = job.steps_per_epoch(examples, per_replica)
     epochs = [int(epoch) for epoch in FLAGS.decay_epochs]
     rate = job.scaled_lr(FLAGS.learning_rate)
@@ -64,21 +64,21 @@ def build_model(job: tfdist.Job, per_replica: int) -> tf.keras.Model:
         batch_norm_epsilon=FLAGS.batch_norm_epsilon,
     )
     model.compile(
-        optimizer=job.optimizer(tf.keras.optimizers.SGD(schedule, momentum=FLAGS.momentum)),
+        optimizer=tf.keras.optimizers.SGD(schedule, momentum=FLAGS.momentum),
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
     return model
 
 
-@tfdist.exit_on_usage_error()
-def main(_: list[str]) -> None:
-    job = tfdist.init()
-    if job.serves:
-        return job.serve()
+def eval_input(split: str, context: tf.distribute.InputContext) -> tf.data.Dataset:
+    return cifar10.dataset(FLAGS.data_dir, split, context, batch_size=FLAGS.eval_batch_size)
+
+
+@tfdist.main
+def main(job: tfdist.Job) -> None:
     if FLAGS.seed is not None:
         tf.keras.utils.set_random_seed(FLAGS.seed)
-
     per_replica = job.per_replica_batch_size(FLAGS.train_batch_size)
 
     def train_input(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -93,24 +93,18 @@ def main(_: list[str]) -> None:
             seed=FLAGS.seed,
         )
 
-    def eval_input(context: tf.distribute.InputContext, split: str = "eval") -> tf.data.Dataset:
-        return cifar10.dataset(FLAGS.data_dir, split, context, batch_size=FLAGS.eval_batch_size)
-
-    with job.scope():
-        model = build_model(job, per_replica)
-    if job.evaluates:
-        return job.evaluate(model, eval_input, FLAGS.output_dir, epochs=FLAGS.train_epochs)
-    model.fit(
-        job.dataset(train_input),
+    history = job.fit(
+        build_model,
+        train_input,
         epochs=FLAGS.train_epochs,
-        validation_data=job.eval_dataset(partial(eval_input, split="validation")),
-        callbacks=job.callbacks(FLAGS.output_dir, batch_size=job.global_batch_size(per_replica)),
-        verbose=job.verbose,
+        validation=partial(eval_input, "validation"),
+        output_dir=FLAGS.output_dir,
+        batch_size=job.global_batch_size(per_replica),
     )
-    results = job.evaluate(model, eval_input)
+    results = job.evaluate(history.model, partial(eval_input, "eval"))
     if job.is_chief:
         print(f"test accuracy {results['accuracy']:.4f}")
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=tfdist.parse_only_flags)
+    tfdist.run(main)

@@ -13,13 +13,12 @@ from __future__ import annotations
 import tfdist  # isort: skip  (before TensorFlow: it sets what TensorFlow reads at its import)
 
 import tensorflow as tf
-from absl import app, flags
+from absl import flags
 
 import tfdist.estimator
 from estimators.mnist import model_fn, serving_input_receiver_fn
 from tfdist.data import mnist
 
-tfdist.estimator.define_flags()
 flags.DEFINE_string("data_source", "digits", "digits, or the path of Keras's mnist.npz.")
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 flags.DEFINE_integer("train_steps", 20000, "Steps, divided by the replicas.", lower_bound=1)
@@ -28,9 +27,8 @@ flags.DEFINE_float("learning_rate", 0.001, "Of one replica's batch; scaled with 
 FLAGS = flags.FLAGS
 
 
-@tfdist.exit_on_usage_error()
-def main(_: list[str]) -> None:
-    job = tfdist.estimator.init()
+@tfdist.estimator.main
+def main(job: tfdist.estimator.EstimatorJob) -> None:
     data = mnist.load(FLAGS.data_source)
 
     def train_input(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -61,4 +59,4 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=tfdist.parse_only_flags)
+    tfdist.estimator.run(main)

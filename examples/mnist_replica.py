@@ -53,15 +53,17 @@ def logits(images: tf.Tensor, units: int) -> tf.Tensor:
         return tf.nn.xw_plus_b(hidden, weights, biases)
 
 
-@tfdist.exit_on_usage_error()
-def main(_: list[str]) -> None:
+def set_sync() -> None:
     if FLAGS.issync is not None:
         FLAGS.sync = bool(FLAGS.issync)
-    # Was: tf.train.ClusterSpec, tf.train.Server and, on a ps, server.join(), which never returns.
-    job = tfdist.estimator.init()
-    if job.serves:
-        return job.serve()
 
+
+app.call_after_init(set_sync)
+
+
+# Was: tf.train.ClusterSpec, tf.train.Server and, on a ps, server.join(), which never returns.
+@tfdist.estimator.main
+def main(job: tfdist.estimator.EstimatorJob) -> None:
     with tf.Graph().as_default(), tf.device(job.device_setter()):  # was: replica_device_setter
         data = mnist.load(FLAGS.data_source)
         step = tf.train.get_or_create_global_step()
@@ -95,4 +97,4 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=tfdist.parse_only_flags)
+    tfdist.estimator.run(main)

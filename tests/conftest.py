@@ -40,7 +40,7 @@ from tests.support.launchers import start, tfdist_run  # noqa: E402, F401
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tfdist.strategies.base import Job
+    from tfdist.job import Job
 
 
 def tensorflow_version() -> tuple[int, int]:
@@ -114,10 +114,10 @@ class TinyTraining:
 
     def job(self, environ: dict[str, str] | None = None) -> Job:
         """The job of this process alone, or whatever `environ` describes."""
-        import tfdist.job
+        import tfdist.start
         from tfdist.flags import JobFlags
 
-        return tfdist.job.create(JobFlags(), environ or {})
+        return tfdist.start.create(JobFlags(), environ or {})
 
     def model(self, seed: int = 1, layers: tuple[Any, ...] = ()) -> tf.keras.Model:
         """A compiled model with initial weights that `seed` determines; momentum is its slot."""

@@ -38,7 +38,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("strategy", table.NAMES)
+@pytest.mark.parametrize("strategy", list(table.TABLE))
 def test_digits_are_learned(tmp_path: Path, digits: Path, strategy: str) -> None:
     # Two replicas see twice the examples at a time, so that all make the same number of steps.
     replicas = 1 if strategy in ("one_device", "parameter_server") else 2

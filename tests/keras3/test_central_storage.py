@@ -15,13 +15,13 @@ import json
 import sys
 
 import numpy as np
-import tfdist.job
+import tfdist.start
 import tensorflow as tf
 from tfdist.flags import JobFlags
 
 devices = int(sys.argv[1])
 name = "central_storage" if devices > 1 else "one_device"
-job = tfdist.job.create(
+job = tfdist.start.create(
     JobFlags(strategy=name, num_cpu_devices=devices if devices > 1 else None), {}
 )
 labels = (np.arange(40) % 3 == 0).astype("float32")[:, None]
@@ -45,7 +45,7 @@ history = model.fit(
     job.dataset(data),
     epochs=2,
     validation_data=job.eval_dataset(data),
-    callbacks=job.engine_callbacks(),
+    callbacks=job.distribution.callbacks(),
     verbose=0,
 )
 found = {"untrained": untrained, "evaluated": job.evaluate(model, data), **history.history}

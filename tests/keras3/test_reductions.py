@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist import job as jobs
+import tfdist.start
 from tfdist.flags import JobFlags
-from tfdist.strategies.base import Job
+from tfdist.job import Job
 
 pytestmark = pytest.mark.stacks("2.21")
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.stacks("2.21")
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Job:
     """One task that believes in a second: with a strategy of one task Keras takes another way."""
-    job = jobs.create(JobFlags(strategy="multi_worker_mirrored"), {})
+    job = tfdist.start.create(JobFlags(strategy="multi_worker_mirrored"), {})
     monkeypatch.setattr(job.strategy.extended, "_in_multi_worker_mode", lambda: True)
     monkeypatch.setattr(job.strategy.extended, "_num_workers", 2)
     return job

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+import tfdist.start
 from tests.conftest import TinyTraining
-from tfdist import job as jobs
 from tfdist.compat import stacks
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
@@ -85,37 +85,37 @@ def test_loss_scaling_around_what_the_job_was_given() -> None:
 
 
 def test_loss_scaling_where_replicas_cannot_meet_in_a_condition() -> None:
-    job = jobs.create(JobFlags(strategy="central_storage"), {})
+    job = tfdist.start.create(JobFlags(strategy="central_storage"), {})
     with job.scope():
-        job.check(compiled(optimizer=job.optimizer(tf.keras.optimizers.SGD(0.1))))
+        job.run.prepare(compiled(optimizer=job.optimizer(tf.keras.optimizers.SGD(0.1))))
 
         scaled = tf.keras.optimizers.LossScaleOptimizer(tf.keras.optimizers.SGD(0.1))
         with pytest.raises(UsageError, match="--strategy=mirrored"):
-            job.check(compiled(optimizer=job.optimizer(scaled)))
+            job.run.prepare(compiled(optimizer=job.optimizer(scaled)))
 
 
 def test_what_was_made_outside_of_the_scope() -> None:
-    job = jobs.create(JobFlags(strategy="mirrored"), {})
+    job = tfdist.start.create(JobFlags(strategy="mirrored"), {})
     outside = tf.keras.optimizers.SGD(0.1)
     with pytest.raises(UsageError, match=r"^model: received .made or compiled outside of job"):
-        job.check(compiled(optimizer=outside))
+        job.run.prepare(compiled(optimizer=outside))
     with job.scope():
         model = compiled(optimizer=outside)
         with pytest.raises(UsageError, match=r"^optimizer: received .made or compiled outside"):
-            job.check(model)
+            job.run.prepare(model)
         # Before Keras makes its variables, which would end in a RuntimeError.
         with pytest.raises(UsageError, match=r"^optimizer: received .made or compiled outside"):
             job.optimizer(outside)
         optimizer = job.optimizer(tf.keras.optimizers.SGD(0.1))
         model.compile(optimizer, "mse", metrics=["mae"])
-        job.check(model)
+        job.run.prepare(model)
     model.compile(optimizer, "mse")
     with pytest.raises(UsageError, match=r"^metrics: received .made or compiled outside"):
-        job.check(model)
+        job.run.prepare(model)
 
 
 def test_class_weights_of_the_jobs_data(tiny: TinyTraining) -> None:
-    job = jobs.create(JobFlags(strategy="mirrored"), {})
+    job = tfdist.start.create(JobFlags(strategy="mirrored"), {})
     with job.scope():
         model = tiny.model()
     with pytest.raises(ValueError, match="return sample weights as a third element"):
@@ -149,10 +149,10 @@ def test_horovod_with_an_optimizer_whose_gradients_are_not_reduced(
 ) -> None:
     import horovod.tensorflow as hvd
 
-    job = jobs.create(JobFlags(strategy="horovod"), {})
+    job = tfdist.start.create(JobFlags(strategy="horovod"), {})
     optimizer = tf.keras.optimizers.SGD(0.1)
     model = compiled(optimizer=hvd.DistributedOptimizer(optimizer) if wraps else optimizer)
     with pytest.raises(UsageError, match=received):
-        job.check(model)
+        job.run.prepare(model)
 
-    job.check(compiled(optimizer=job.optimizer(tf.keras.optimizers.SGD(0.1))))
+    job.run.prepare(compiled(optimizer=job.optimizer(tf.keras.optimizers.SGD(0.1))))

@@ -61,7 +61,7 @@ def main(_: list[str]) -> None:
         job.dataset(train_input),
         epochs=EPOCHS,
         callbacks=[
-            *job.engine_callbacks(),
+            *job.distribution.callbacks(),
             tf.keras.callbacks.BackupAndRestore(str(shared / "backup")),
             tf.keras.callbacks.ModelCheckpoint(str(shared / "whole.keras")),
             tf.keras.callbacks.ModelCheckpoint(str(shared / f"of-{job.task.index}.keras")),

@@ -198,7 +198,11 @@ def main(_: list[str]) -> None:
             epochs=FLAGS.epochs,
             validation_data=job.eval_dataset(eval_input) if FLAGS.validate else None,
             # With parameter servers Keras 2 takes no callbacks of steps.
-            callbacks=[*callbacks, accounts, *([steps] if job.sees_steps else [])],
+            callbacks=[
+                *callbacks,
+                accounts,
+                *([steps] if job.distribution.cursor.sees_steps else []),
+            ],
             verbose=job.verbose,
         )
     except SystemExit:

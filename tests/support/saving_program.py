@@ -55,7 +55,9 @@ def main(_: list[str]) -> None:
         ]
     assert len({variable.device for variable in variables}) == 2
     here, state = tf.Variable(0), State()
-    options = tf.train.CheckpointOptions(experimental_io_device=job.io_device)
+    options = tf.train.CheckpointOptions(
+        experimental_io_device=job.distribution.checkpointing.io_device
+    )
     every_one = tf.train.Checkpoint(variables=[*variables, here], state=state)
     few = tf.train.Checkpoint(variables=[variables[5], variables[2]], state=state)
 
@@ -64,7 +66,10 @@ def main(_: list[str]) -> None:
         for place, variable in enumerate(own):
             variable.assign(tf.cast(tf.fill(variable.shape, number + place), variable.dtype))
         state.text = str(number)
-        with job.saving(None) if number else nullcontext(), traces() as traced:
+        with (
+            job.distribution.checkpointing.save_scope(model) if number else nullcontext(),
+            traces() as traced,
+        ):
             path = checkpoint.write(f"{FLAGS.output_dir}/{number}", options=options)
         reader = tf.train.load_checkpoint(path)
         for place, variable in enumerate(own):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from absl import flags as absl_flags
 
-import tfdist.job
+import tfdist.start
 from tests.conftest import tf_config
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.discovery import ClusterFlags
@@ -244,7 +244,7 @@ TAKEN_BY: dict[str, tuple[Any, set[str]]] = {
 
 
 @pytest.mark.parametrize("flag", TAKEN_BY)
-@pytest.mark.parametrize("name", table.NAMES)
+@pytest.mark.parametrize("name", list(table.TABLE))
 def test_a_flag_is_taken_by_its_strategies_and_refused_by_the_others(name: str, flag: str) -> None:
     value, names = TAKEN_BY[flag]
     options = JobFlags(strategy=name, **{flag: value})
@@ -255,7 +255,7 @@ def test_a_flag_is_taken_by_its_strategies_and_refused_by_the_others(name: str, 
     ps = {"ps": [B]} if table.TABLE[name].uses_ps else {}
 
     with pytest.raises(UsageError) as error:
-        tfdist.job.create(options, {"TF_CONFIG": tf_config("worker", 0, worker=[A], **ps)})
+        tfdist.start.create(options, {"TF_CONFIG": tf_config("worker", 0, worker=[A], **ps)})
 
     assert (error.value.field, error.value.received) == (f"--{flag}", value)
     assert error.value.accepted == f"nothing under {name}"
@@ -272,7 +272,7 @@ def test_a_value_that_this_machine_or_strategy_lacks_is_refused(
     options: JobFlags, field: str, received: Any
 ) -> None:
     with pytest.raises(UsageError) as error:
-        tfdist.job.create(options, {})
+        tfdist.start.create(options, {})
 
     assert (error.value.field, error.value.received) == (field, received)
 
@@ -287,7 +287,7 @@ def test_a_port_that_somebody_listens_on_is_refused(listener: socket.socket) -> 
     address = f"127.0.0.1:{listener.getsockname()[1]}"
 
     with pytest.raises(UsageError) as error:
-        tfdist.job.create(JobFlags(), {"TF_CONFIG": tf_config("worker", 1, worker=[A, address])})
+        tfdist.start.create(JobFlags(), {"TF_CONFIG": tf_config("worker", 1, worker=[A, address])})
 
     assert (error.value.field, error.value.received) == ("address of worker:1", address)
     assert "Address already in use" in error.value.remedy
@@ -312,7 +312,7 @@ def test_an_evaluator_is_outside_the_cluster_and_not_its_chief(
     address = f"127.0.0.1:{listener.getsockname()[1]}"
     found = ClusterFlags("evaluator", "0", worker_hosts=f"{address},{B}" if has_cluster else None)
 
-    job = tfdist.job.create(
+    job = tfdist.start.create(
         JobFlags(found, strategy="multi_worker_mirrored", all_reduce="ring"), {}
     )
 
@@ -338,7 +338,7 @@ def test_an_evaluator_is_outside_the_cluster_and_not_its_chief(
 def test_the_flag_goes_before_the_variable_before_the_shape_of_the_cluster(
     environ: dict[str, str], options: JobFlags, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job = tfdist.job.create(options, environ)
+    job = tfdist.start.create(options, environ)
 
     assert job.name == name
     said = capsys.readouterr().err
@@ -349,7 +349,7 @@ def test_the_flag_goes_before_the_variable_before_the_shape_of_the_cluster(
 @pytest.mark.parametrize("name", ["one_device", "mirrored", "multi_worker_mirrored"])
 def test_ranks_of_horovodrun_are_not_left_to_train_each_by_itself(name: str) -> None:
     with pytest.raises(UsageError) as error:
-        tfdist.job.create(JobFlags(strategy=name), {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"})
+        tfdist.start.create(JobFlags(strategy=name), {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"})
 
     assert error.value.field == "--strategy"
 
@@ -357,7 +357,7 @@ def test_ranks_of_horovodrun_are_not_left_to_train_each_by_itself(name: str) -> 
 def test_importing_the_package_and_its_command_imports_no_tensorflow() -> None:
     code = """
 import sys
-import tfdist, tfdist.commands.cli, tfdist.job, tfdist.launch.local
+import tfdist, tfdist.commands.cli, tfdist.start, tfdist.launch.local
 for name in tfdist.__all__:
     if name != "Job":
         getattr(tfdist, name)

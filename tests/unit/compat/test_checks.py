@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+import tfdist.start
 from tests.conftest import TinyTraining
-from tfdist import job as jobs
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
-from tfdist.strategies.base import Job
+from tfdist.job import Job
 
 
 def job_of(strategy: str, **flags: Any) -> Job:
-    return jobs.create(JobFlags(strategy=strategy, **flags), {})
+    return tfdist.start.create(JobFlags(strategy=strategy, **flags), {})
 
 
 def compiled(model: tf.keras.Model, optimizer: Any, **options: Any) -> tf.keras.Model:
@@ -28,7 +28,7 @@ def test_horovod_wants_an_optimizer_that_averages(tiny: TinyTraining) -> None:
 
     job = job_of("horovod")
     with pytest.raises(UsageError, match=r"^optimizer: received .SGD as it is, whose gradients"):
-        job.check(compiled(tiny.model(), "sgd"))
+        job.run.prepare(compiled(tiny.model(), "sgd"))
 
     scales_loss = tf.keras.mixed_precision.LossScaleOptimizer
     for optimizer in (
@@ -37,7 +37,7 @@ def test_horovod_wants_an_optimizer_that_averages(tiny: TinyTraining) -> None:
         job.optimizer(tf.keras.optimizers.legacy.Adam(0.1)),
         scales_loss(job.optimizer(tf.keras.optimizers.SGD(0.1))),
     ):
-        job.check(compiled(tiny.model(), optimizer))
+        job.run.prepare(compiled(tiny.model(), optimizer))
 
 
 def test_horovod_takes_a_train_step_of_the_users_own(tiny: TinyTraining) -> None:
@@ -55,8 +55,8 @@ def test_gradients_that_would_be_sent_as_they_are(tiny: TinyTraining, strategy: 
     job = job_of(strategy, gradient_dtype="float16")
     with job.scope():
         with pytest.raises(UsageError, match=r"^--gradient_dtype: received .float16 with SGD as"):
-            job.check(compiled(tiny.model(), "sgd"))
-        job.check(compiled(tiny.model(), job.optimizer(tf.keras.optimizers.SGD(0.1))))
+            job.run.prepare(compiled(tiny.model(), "sgd"))
+        job.run.prepare(compiled(tiny.model(), job.optimizer(tf.keras.optimizers.SGD(0.1))))
 
 
 def test_each_task_may_not_choose_its_own_steps(
@@ -64,9 +64,9 @@ def test_each_task_may_not_choose_its_own_steps(
 ) -> None:
     job = job_of("multi_worker_mirrored")
     model = compiled(tiny.model(), "sgd", steps_per_execution="auto")
-    job.check(model)
+    job.run.prepare(model)
 
     together = ("worker:0", ("worker:0", "worker:1"))
     monkeypatch.setattr(type(job), "trainers", together)
     with pytest.raises(UsageError, match=r"^steps_per_execution: received 'auto'"):
-        job.check(model)
+        job.run.prepare(model)

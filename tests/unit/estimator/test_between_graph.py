@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tfdist.job
+import tfdist.start
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.discovery import ClusterFlags
 from tfdist.errors import UsageError
 from tfdist.estimator.between_graph import with_chief
+from tfdist.estimator.job import EstimatorJob
 from tfdist.estimator.optimizers import distributed, undistributed
 from tfdist.estimator.sync_replicas import SyncReplicasOptimizer
 from tfdist.flags import JobFlags
+from tfdist.job import Job
 from tfdist.launch.local import hold_ports
-from tfdist.strategies.base import Job
 
 A, B, C = "10.0.0.1:2222", "10.0.0.2:2222", "10.0.0.3:2222"
 
@@ -44,7 +45,7 @@ def make_job(ports: tuple[int, ...], **flags: object) -> Job:
     """Worker 0 of as many workers as there are ports but for the last, which is the ps's."""
     *workers, ps = [f"127.0.0.1:{port}" for port in ports]
     hosts = ClusterFlags("worker", "0", worker_hosts=",".join(workers), ps_hosts=ps)
-    return tfdist.job.create(JobFlags(cluster=hosts, **flags), {}, estimator=True)  # type: ignore[arg-type]
+    return tfdist.start.create(JobFlags(cluster=hosts, **flags), {}, job_class=EstimatorJob)  # type: ignore[arg-type]
 
 
 def test_a_trainer_of_an_asynchronous_job() -> None:
@@ -56,11 +57,11 @@ def test_a_trainer_of_an_asynchronous_job() -> None:
     assert job.num_replicas == 1
     assert job.global_batch_size(32) == 32
     assert (job.num_input_pipelines, job.input_pipeline_id) == (2, 0)
-    assert list(job.session_config.device_filters) == ["/job:ps", "/job:chief/task:0"]
-    config = json.loads(job.session_environment["TF_CONFIG"])
+    assert list(job.sessions.config.device_filters) == ["/job:ps", "/job:chief/task:0"]
+    config = json.loads(job.sessions.environment["TF_CONFIG"])
     assert config["task"] == {"type": "chief", "index": 0}
     assert sorted(config["cluster"]) == ["chief", "ps", "worker"]
-    assert job.session_hooks() == []
+    assert job.sessions.hooks() == []
     optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
     assert job.optimizer(optimizer) is optimizer
     with tf.Graph().as_default(), tf.compat.v1.device(job.device_setter()):
@@ -105,7 +106,7 @@ def test_a_worker_has_one_gpu() -> None:
 
 def test_aggregation_is_of_parameter_servers_alone() -> None:
     with pytest.raises(UsageError) as error:
-        tfdist.job.create(JobFlags(replicas_to_aggregate=1), {}, estimator=True)
+        tfdist.start.create(JobFlags(replicas_to_aggregate=1), {}, job_class=EstimatorJob)
     assert error.value.field == "--replicas_to_aggregate"
 
 

@@ -10,17 +10,20 @@ import pytest
 import tensorflow as tf
 
 import tfdist.estimator
-import tfdist.job
+import tfdist.start
 from tfdist.errors import UsageError
+from tfdist.estimator.job import EstimatorJob
 from tfdist.flags import JobFlags
-from tfdist.strategies.base import Job
+from tfdist.job import Job
 
 
 def job_of(**tf_config: Any) -> Job:
     """The job of one worker whose TF_CONFIG has more than its cluster and its task."""
     cluster = {"worker": ["127.0.0.1:1"]}
     config = {"cluster": cluster, "task": {"type": "worker", "index": 0}, **tf_config}
-    return tfdist.job.create(JobFlags(), {"TF_CONFIG": json.dumps(config)}, estimator=True)
+    return tfdist.start.create(
+        JobFlags(), {"TF_CONFIG": json.dumps(config)}, job_class=EstimatorJob
+    )
 
 
 def test_the_directory_of_tf_config_is_used_where_the_script_names_none(tmp_path: Path) -> None:

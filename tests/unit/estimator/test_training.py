@@ -14,19 +14,20 @@ import pytest
 import tensorflow as tf
 
 import tfdist.estimator
-import tfdist.job
+import tfdist.start
 from tfdist.cluster.discovery import ClusterFlags
 from tfdist.errors import OutputError, UsageError
 from tfdist.estimator import inputs
 from tfdist.estimator.evaluation import Evaluation
+from tfdist.estimator.job import EstimatorJob
 from tfdist.flags import JobFlags
-from tfdist.strategies.base import Job
+from tfdist.job import Job
 
 ROOT = Path(__file__).parents[3]
 
 
 def make_job(environ: Mapping[str, str] | None = None, **flags: Any) -> Job:
-    return tfdist.job.create(JobFlags(**flags), environ or {}, estimator=True)
+    return tfdist.start.create(JobFlags(**flags), environ or {}, job_class=EstimatorJob)
 
 
 def evaluator_job() -> Job:
@@ -118,13 +119,13 @@ def test_threads_are_those_of_the_flags(tmp_path: Path, set_threads: None) -> No
 def test_sessions_have_as_many_threads_as_the_flags_say() -> None:
     script = """
 import glob, sys
-import tfdist.estimator, tfdist.job
+import tfdist.estimator, tfdist.start
 from tfdist.flags import JobFlags
 import tensorflow as tf
 threads = int(sys.argv[1])
 flags = JobFlags(num_intra_threads=threads, num_inter_threads=threads)
-job = tfdist.job.create(flags, {}, estimator=True)
-with tf.Graph().as_default(), tf.compat.v1.Session(config=job.session_config) as session:
+job = tfdist.start.create(flags, {}, job_class=EstimatorJob)
+with tf.Graph().as_default(), tf.compat.v1.Session(config=job.sessions.config) as session:
     session.run(tf.random.normal([300, 300]) @ tf.random.normal([300, 300]))
     print(len(glob.glob("/proc/self/task/*")))
 """
@@ -359,7 +360,7 @@ def test_session_code_cannot_be_had_under_every_strategy() -> None:
 def test_keras_wants_a_worker_beside_the_chief() -> None:
     hosts = ClusterFlags("chief", "0", chief_hosts="127.0.0.1:9", ps_hosts="127.0.0.1:8")
     with pytest.raises(UsageError) as error:
-        tfdist.job.create(JobFlags(cluster=hosts), {})
+        tfdist.start.create(JobFlags(cluster=hosts), {})
     assert error.value.field == "cluster.worker"
 
 

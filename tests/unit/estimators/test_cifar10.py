@@ -17,12 +17,13 @@ import tfdist.estimator  # isort: skip  (before TensorFlow)
 import numpy as np
 import tensorflow as tf
 
-import tfdist.job
+import tfdist.start
 from estimators import cifar10
 from estimators.cifar10 import HyperParameters
 from estimators.resnet import cifar_resnet
 from tfdist.data import cifar10 as cifar10_records
 from tfdist.errors import UsageError
+from tfdist.estimator.job import EstimatorJob
 from tfdist.flags import JobFlags
 
 pytestmark = pytest.mark.timeout(120)
@@ -50,7 +51,7 @@ def input_fn() -> tf.data.Dataset:
 @pytest.fixture
 def config(tmp_path: Path) -> tfdist.estimator.RunConfig:
     tf.keras.utils.set_random_seed(1)
-    job = tfdist.job.create(JobFlags(), {}, estimator=True)
+    job = tfdist.start.create(JobFlags(), {}, job_class=EstimatorJob)
     return tfdist.estimator.RunConfig(job, tmp_path / "model")
 
 
@@ -206,7 +207,7 @@ REPLICAS = """
     import numpy as np
     import tensorflow as tf
 
-    import tfdist.job
+    import tfdist.start
     from estimators import cifar10
     from tests.unit.estimators.test_cifar10 import input_fn, small
     from tfdist.flags import JobFlags
@@ -220,8 +221,8 @@ REPLICAS = """
 
     # The first divides the CPU, which is to come before the first session.
     jobs = [
-        tfdist.job.create(JobFlags(strategy="mirrored", num_cpu_devices=2), {}, estimator=True),
-        tfdist.job.create(JobFlags(), {}, estimator=True),
+        tfdist.start.create(JobFlags(strategy="mirrored", num_cpu_devices=2), {}, job_class=EstimatorJob),
+        tfdist.start.create(JobFlags(), {}, job_class=EstimatorJob),
     ]
     alone, together = (Path(sys.argv[1]) / name for name in ("alone", "together"))
     expected = weights(jobs[1], alone)

@@ -15,9 +15,10 @@ import pytest
 import tensorflow as tf
 
 import tfdist.estimator
-import tfdist.job
+import tfdist.start
 from estimators import mnist
 from tfdist.data import mnist as data
+from tfdist.estimator.job import EstimatorJob
 from tfdist.flags import JobFlags
 
 REPOSITORY = Path(__file__).parents[3]
@@ -152,7 +153,7 @@ _REPLICAS = """
 import sys
 
 import tfdist.estimator
-import tfdist.job
+import tfdist.start
 
 import numpy as np
 import tensorflow as tf
@@ -163,7 +164,7 @@ from tfdist.flags import JobFlags
 strategy, output_dir, batch_size = sys.argv[1:]
 batch_size = int(batch_size)
 devices = 2 if strategy == "mirrored" else None
-job = tfdist.job.create(JobFlags(strategy=strategy, num_cpu_devices=devices), {}, estimator=True)
+job = tfdist.start.create(JobFlags(strategy=strategy, num_cpu_devices=devices), {}, job_class=EstimatorJob)
 images = np.random.RandomState(0).rand(24, 28, 28, 1).astype(np.float32)
 labels = np.arange(24, dtype=np.int32) % 10
 
@@ -255,7 +256,7 @@ def test_prediction_asks_for_no_job_and_no_parameter() -> None:
 
 def test_an_estimator_learns_the_digits_and_serves_what_it_predicts(tmp_path: Path) -> None:
     digits = data.load("digits")
-    job = tfdist.job.create(JobFlags(), {}, estimator=True)
+    job = tfdist.start.create(JobFlags(), {}, job_class=EstimatorJob)
     estimator = tf.estimator.Estimator(
         mnist.model_fn,
         config=tfdist.estimator.RunConfig(job, tmp_path, tf_random_seed=1),

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import pytest
 import tensorflow as tf
 
-import tfdist.job
+import tfdist.start
 from tfdist.cluster import Cluster
 from tfdist.cluster.discovery import ClusterFlags
 from tfdist.errors import UsageError
+from tfdist.estimator.job import EstimatorJob
 from tfdist.flags import JobFlags
 from tfdist.runtime.devices import use_devices
 from tfdist.strategies import table
@@ -111,10 +112,10 @@ def test_each_rank_of_horovod_has_another_gpu(
     monkeypatch.setattr(horovod.hvd, "local_rank", lambda: 1)
     monkeypatch.setattr(horovod.hvd, "size", lambda: 2)
 
-    job = tfdist.job.create(JobFlags(strategy="horovod", num_gpus=1), {}, estimator=True)
+    job = tfdist.start.create(JobFlags(strategy="horovod", num_gpus=1), {}, job_class=EstimatorJob)
 
     assert visible == [GPUS[1]]
-    assert job.session_config.gpu_options.visible_device_list == "1"
+    assert job.sessions.config.gpu_options.visible_device_list == "1"
 
 
 @pytest.mark.parametrize("strategy", ["one_device", "horovod"])
@@ -122,7 +123,7 @@ def test_gpus_that_a_task_would_not_train_on_are_refused(
     visible: list[tf.config.PhysicalDevice], strategy: str
 ) -> None:
     with pytest.raises(UsageError) as error:
-        tfdist.job.create(JobFlags(strategy=strategy, num_gpus=2), {})
+        tfdist.start.create(JobFlags(strategy=strategy, num_gpus=2), {})
 
     assert (error.value.field, error.value.received) == ("--num_gpus", 2)
     assert error.value.accepted == f"0 or 1 under {strategy}"
@@ -132,7 +133,7 @@ def test_an_evaluator_takes_the_flags_of_the_others(
     visible: list[tf.config.PhysicalDevice],
 ) -> None:
     hosts = ClusterFlags("evaluator", "0", chief_hosts=A, worker_hosts=B)
-    job = tfdist.job.create(
+    job = tfdist.start.create(
         JobFlags(hosts, strategy="multi_worker_mirrored", num_gpus=2), {}, estimator=True
     )
     assert job.name == "one_device"
@@ -149,7 +150,7 @@ def test_several_gpus_of_one_process_are_all_trained_on(
 
     monkeypatch.setattr("tfdist.strategies.mirrored.Mirrored._build", build)
 
-    job = tfdist.job.create(JobFlags(num_gpus=2), {}, estimator=True)
+    job = tfdist.start.create(JobFlags(num_gpus=2), {}, job_class=EstimatorJob)
 
     assert job.name == "mirrored"
     assert built == [["GPU:0", "GPU:1"]]
