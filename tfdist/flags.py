@@ -90,9 +90,12 @@ class JobFlags:
 def define_flags() -> None:
     """Defines tfdist's flags with absl, and lets every flag be typed with dashes.
 
-    Call it at the top of the script, before `app.run`: absl knows flags by one spelling only, so
-    the names in `sys.argv` are put into that spelling here.
+    `tfdist.main` does so. A script that does without it, or that makes aliases of these flags, calls
+    it before `app.run`: absl knows flags by one spelling only, so the names in `sys.argv` are put
+    into that spelling here. A second call does nothing.
     """
+    if "strategy" in flags.FLAGS:
+        return
     sys.argv[1:] = with_underscores(sys.argv[1:])
     flags.DEFINE_string(
         "strategy", AUTO, "How training is distributed: auto or a name of the strategy table."
@@ -155,6 +158,8 @@ def define_flags() -> None:
 def define_estimator_flags() -> None:
     """`define_flags`, and the flags that only Estimators and sessions have a use for."""
     define_flags()
+    if "sync" in flags.FLAGS:
+        return
     flags.DEFINE_bool("sync", False, _ESTIMATOR_FLAGS["sync"])
     flags.DEFINE_integer(
         "replicas_to_aggregate", None, _ESTIMATOR_FLAGS["replicas_to_aggregate"], lower_bound=1

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat import keras as keras_compat
 from tfdist.compat import stacks
 from tfdist.coordination.preemption import Preemption
 from tfdist.data import sharding
@@ -114,7 +115,8 @@ class TrainingRun:
         if _is_wrapped(model.optimizer):
             return
         inner = getattr(model.optimizer, "inner_optimizer", None)
-        if inner is not None and _is_wrapped(inner):
+        # Keras 2 keeps what is wrapped in the inner optimizer, and wrapping it again changes nothing.
+        if keras_compat.is_keras_3(model) and inner is not None and _is_wrapped(inner):
             raise UsageError(
                 "optimizer",
                 received=f"{type(model.optimizer).__name__} around what job.optimizer returned",

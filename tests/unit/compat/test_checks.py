@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -23,21 +24,30 @@ def compiled(model: tf.keras.Model, optimizer: Any, **options: Any) -> tf.keras.
     return model
 
 
-def test_horovod_wants_an_optimizer_that_averages(tiny: TinyTraining) -> None:
+def test_horovod_averages_the_gradients_of_any_optimizer(tiny: TinyTraining) -> None:
     import horovod.tensorflow as hvd
 
     job = job_of("horovod")
-    with pytest.raises(UsageError, match=r"^optimizer: received .SGD as it is, whose gradients"):
-        job.run.prepare(compiled(tiny.model(), "sgd"))
-
     scales_loss = tf.keras.mixed_precision.LossScaleOptimizer
     for optimizer in (
+        "sgd",
+        tf.keras.optimizers.SGD(0.1),
         job.optimizer(tf.keras.optimizers.SGD(0.1)),
-        hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1)),
-        job.optimizer(tf.keras.optimizers.legacy.Adam(0.1)),
+        scales_loss(tf.keras.optimizers.SGD(0.1)),
         scales_loss(job.optimizer(tf.keras.optimizers.SGD(0.1))),
     ):
-        job.run.prepare(compiled(tiny.model(), optimizer))
+        model = compiled(tiny.model(), optimizer)
+        job.run.prepare(model)
+        own = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+        assert own.aggregate_gradients.__module__ == "tfdist.strategies.horovod"
+    for optimizer in (
+        hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1)),
+        tf.keras.optimizers.legacy.Adam(0.1),
+        job.optimizer(tf.keras.optimizers.legacy.Adam(0.1)),
+    ):
+        model = compiled(tiny.model(), optimizer)
+        job.run.prepare(model)
+        assert type(model.optimizer).__module__.startswith("horovod.")
 
 
 def test_horovod_takes_a_train_step_of_the_users_own(tiny: TinyTraining) -> None:
@@ -47,16 +57,18 @@ def test_horovod_takes_a_train_step_of_the_users_own(tiny: TinyTraining) -> None
 
     whole = tiny.model()
     model = AveragesItself(whole.inputs, whole.outputs)
-    job_of("horovod").check(compiled(model, "sgd"))
+    job_of("horovod").run.prepare(compiled(model, "sgd"))
 
 
 @pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "horovod"])
-def test_gradients_that_would_be_sent_as_they_are(tiny: TinyTraining, strategy: str) -> None:
+def test_gradients_are_sent_in_the_type_that_was_asked_for(
+    tiny: TinyTraining, strategy: str
+) -> None:
     job = job_of(strategy, gradient_dtype="float16")
     with job.scope():
-        with pytest.raises(UsageError, match=r"^--gradient_dtype: received .float16 with SGD as"):
-            job.run.prepare(compiled(tiny.model(), "sgd"))
-        job.run.prepare(compiled(tiny.model(), job.optimizer(tf.keras.optimizers.SGD(0.1))))
+        model = compiled(tiny.model(), "sgd")
+        job.run.prepare(model)
+    assert "aggregate_gradients" in vars(model.optimizer)
 
 
 def test_each_task_may_not_choose_its_own_steps(
@@ -66,7 +78,8 @@ def test_each_task_may_not_choose_its_own_steps(
     model = compiled(tiny.model(), "sgd", steps_per_execution="auto")
     job.run.prepare(model)
 
-    together = ("worker:0", ("worker:0", "worker:1"))
-    monkeypatch.setattr(type(job), "trainers", together)
+    peers = ("worker:0", "worker:1")
+    together = dataclasses.replace(job.topology, peers=peers)
+    monkeypatch.setattr(type(job.distribution), "topology", together)
     with pytest.raises(UsageError, match=r"^steps_per_execution: received 'auto'"):
         job.run.prepare(model)

@@ -120,6 +120,7 @@ def test_sessions_have_as_many_threads_as_the_flags_say() -> None:
     script = """
 import glob, sys
 import tfdist.estimator, tfdist.start
+from tfdist.estimator import EstimatorJob
 from tfdist.flags import JobFlags
 import tensorflow as tf
 threads = int(sys.argv[1])

@@ -134,7 +134,7 @@ def test_an_evaluator_takes_the_flags_of_the_others(
 ) -> None:
     hosts = ClusterFlags("evaluator", "0", chief_hosts=A, worker_hosts=B)
     job = tfdist.start.create(
-        JobFlags(hosts, strategy="multi_worker_mirrored", num_gpus=2), {}, estimator=True
+        JobFlags(hosts, strategy="multi_worker_mirrored", num_gpus=2), {}, job_class=EstimatorJob
     )
     assert job.name == "one_device"
 
@@ -144,11 +144,11 @@ def test_several_gpus_of_one_process_are_all_trained_on(
 ) -> None:
     built: list[list[str]] = []
 
-    def build(job: object, devices: list[str]) -> tf.distribute.Strategy:
+    def build(strategy: object, devices: list[str]) -> tf.distribute.Strategy:
         built.append(devices)
         return tf.distribute.get_strategy()
 
-    monkeypatch.setattr("tfdist.strategies.mirrored.Mirrored._build", build)
+    monkeypatch.setattr("tfdist.strategies.mirrored.Mirrored.build_over", build)
 
     job = tfdist.start.create(JobFlags(num_gpus=2), {}, job_class=EstimatorJob)
 
@@ -171,4 +171,4 @@ def test_several_gpus_of_one_process_are_all_trained_on(
 def test_the_number_of_gpus_decides_where_the_cluster_does_not(
     cluster: Cluster, source: str, environ: Mapping[str, str], num_gpus: int | None, name: str
 ) -> None:
-    assert table.named("auto", environ, cluster, source, num_gpus) == name
+    assert table.named("auto", environ, cluster, source, num_gpus).name == name

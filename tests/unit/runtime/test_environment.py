@@ -100,7 +100,7 @@ def test_cores_are_divided(tasks: int, cores: set[int], shares: list[set[int]]) 
 def test_a_task_keeps_to_its_cores_and_says_what_was_chosen(share: str | None) -> None:
     environ = {"TFDIST_CORES": share} if share else {}
     code = (
-        "import os, threading; from tfdist import runtime;"
+        "import os, threading; from tfdist.runtime import environment as runtime;"
         "runtime.take_cores(); assert os.environ.get(runtime.CORES_VARIABLE) in (None, '0/1');"
         "thread = threading.Thread(target=lambda: print(*os.sched_getaffinity(0)));"
         "thread.start(); thread.join(); print(runtime.description(os.environ))"

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
-from tfdist.strategies import table as strategies
+from tfdist.strategies import table
 from tfdist.strategies.gradient_dtype import summed_in
 
 
@@ -76,6 +76,6 @@ def test_other_optimizers_are_refused(optimizer: object) -> None:
 )
 def test_what_cannot_be_had_is_refused(strategy: str, options: JobFlags) -> None:
     with pytest.raises(UsageError) as error:
-        strategies.check_flags(strategy, options)
+        table.check_flags(table.row(strategy), options)
 
     assert error.value.field == "--gradient_dtype"

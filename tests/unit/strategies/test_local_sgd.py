@@ -120,16 +120,16 @@ def test_what_the_flags_mean() -> None:
     "options", [JobFlags(outer_momentum=0.9), JobFlags(outer_learning_rate=0.5)]
 )
 def test_an_outer_optimizer_wants_a_period(name: str, options: JobFlags) -> None:
-    with pytest.raises(UsageError, match="accepted: it with --sync_period"):
-        table.check_flags(name, options)
+    with pytest.raises(UsageError, match="accepted: only together with --sync_period"):
+        table.check_flags(table.row(name), options)
 
 
 @pytest.mark.parametrize("name", ["one_device", "mirrored", "parameter_server"])
 def test_other_strategies_refuse_a_period(name: str) -> None:
-    with pytest.raises(UsageError, match=f"--sync_period: .* accepted: nothing under {name}"):
-        table.check_flags(name, JobFlags(sync_period=2))
+    with pytest.raises(UsageError, match=f"--sync_period: .* accepted: not supported with --strategy={name}"):
+        table.check_flags(table.row(name), JobFlags(sync_period=2))
 
 
 def test_estimators_refuse_a_period() -> None:
-    with pytest.raises(UsageError, match="--sync_period: received 'it for an Estimator'"):
-        table.load("horovod", estimator=True, periodic=True)
+    with pytest.raises(UsageError, match="--sync_period: .* not supported for Estimators"):
+        table.strategy_path(table.row("horovod"), JobFlags(sync_period=2), for_estimators=True)

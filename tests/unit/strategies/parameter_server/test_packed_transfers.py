@@ -11,7 +11,7 @@ from tests.support.processes import ROOT, launch
 
 pytestmark = pytest.mark.timeout(180)
 
-PROGRAM = str(ROOT / "tests" / "cluster" / "transfers_program.py")
+PROGRAM = str(ROOT / "tests" / "support" / "transfers_program.py")
 
 
 def test_random_steps_do_the_same_with_fewer_transfers(tmp_path: Path) -> None:

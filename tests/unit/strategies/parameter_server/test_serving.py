@@ -76,14 +76,14 @@ class Job:
     for_estimators = True
     cluster = Cluster(chief=("a:1",), worker=("b:1",), ps=("c:1",))
 
-    def __init__(self, *, is_supervised: bool, is_requested: bool = False) -> None:
-        self.is_supervised = is_supervised
+    def __init__(self, *, is_restartable: bool, is_requested: bool = False) -> None:
+        self.is_restartable = is_restartable
         self.preemption = Preemption()
         self.preemption.is_requested = is_requested
 
 
 @pytest.mark.parametrize(
-    ("is_supervised", "is_requested", "heard", "code"),
+    ("is_restartable", "is_requested", "heard", "code"),
     [
         (False, False, "server nobody nobody nobody", None),
         (False, True, "server nobody nobody nobody", 75),
@@ -98,7 +98,7 @@ class Job:
 )
 def test_a_server_tells_a_leader_that_was_lost_from_one_that_has_ended(
     monkeypatch: pytest.MonkeyPatch,
-    is_supervised: bool,
+    is_restartable: bool,
     is_requested: bool,
     heard: str,
     code: int | None,
@@ -111,7 +111,7 @@ def test_a_server_tells_a_leader_that_was_lost_from_one_that_has_ended(
     monkeypatch.setattr(shutdown, "listener", listener)
     waited: list[str] = []
     monkeypatch.setattr(shutdown, "wait_for_hang_up", lambda address, _: waited.append(address))
-    job = Job(is_supervised=is_supervised, is_requested=is_requested)
+    job = Job(is_restartable=is_restartable, is_requested=is_requested)
     ended = None
     slept: set[float] = set()
     try:
@@ -120,8 +120,8 @@ def test_a_server_tells_a_leader_that_was_lost_from_one_that_has_ended(
         ended = error.code
     assert ended == code
     # Whoever watches over a leader is given time to answer in its place.
-    assert slept == ({1.0} if is_supervised else {0.02})
-    assert waited == ([] if is_supervised else ["a:1"])
+    assert slept == ({1.0} if is_restartable else {0.02})
+    assert waited == ([] if is_restartable else ["a:1"])
 
 
 def test_a_leader_that_hangs_up_is_looked_for_soon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_a_leader_that_hangs_up_is_looked_for_soon(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(shutdown, "listener", lambda _: Listener[next(coming).upper()])
     monkeypatch.setattr(shutdown, "wait_for_hang_up", lambda *_: None)
     slept: list[float] = []
-    serve_until_end(Job(is_supervised=False), sleep=slept.append)  # type: ignore[arg-type]
+    serve_until_end(Job(is_restartable=False), sleep=slept.append)  # type: ignore[arg-type]
     assert slept == [0.02] * 3
 
 
@@ -141,7 +141,7 @@ def test_one_that_hangs_up_again_and_again_is_looked_for_once_a_second(
     monkeypatch.setattr(shutdown, "listener", lambda _: Listener[next(coming).upper()])
     monkeypatch.setattr(shutdown, "wait_for_hang_up", lambda *_: None)
     slept: list[float] = []
-    serve_until_end(Job(is_supervised=False), sleep=slept.append)  # type: ignore[arg-type]
+    serve_until_end(Job(is_restartable=False), sleep=slept.append)  # type: ignore[arg-type]
     assert slept == [*[0.02] * 25, *[1.0] * 5, *[0.02] * 2]
 
 
@@ -153,7 +153,7 @@ def test_a_leader_that_cannot_be_reached_is_looked_for_longer(
     monkeypatch.setattr(shutdown, "listener", lambda _: Listener[next(coming).upper()])
     slept: list[float] = []
     monkeypatch.setattr(shutdown, "wait_for_hang_up", lambda _, seconds: slept.append(-seconds))
-    serve_until_end(Job(is_supervised=False), sleep=slept.append)  # type: ignore[arg-type]
+    serve_until_end(Job(is_restartable=False), sleep=slept.append)  # type: ignore[arg-type]
     assert slept == [1.0, 1.0, -1.0, 1.0, -1.0, 1.0, 1.0]
 
 
@@ -165,7 +165,7 @@ def test_a_task_that_cannot_be_reached_is_looked_for_longer_where_another_has_en
     slept: list[float] = []
     monkeypatch.setattr(shutdown, "wait_for_hang_up", lambda _, seconds: slept.append(-seconds))
     others = [Task("worker", 0)]
-    serve_until_end(Job(is_supervised=False), others, sleep=slept.append)  # type: ignore[arg-type]
+    serve_until_end(Job(is_restartable=False), others, sleep=slept.append)  # type: ignore[arg-type]
     assert slept == [-1.0, 1.0, 1.0]
 
 
@@ -176,6 +176,6 @@ def test_a_worker_that_outlasts_the_leader_is_waited_for(monkeypatch: pytest.Mon
     monkeypatch.setattr(shutdown, "wait_for_hang_up", lambda address, _: waited.append(address))
     slept: list[float] = []
     others = [Task("worker", 0)]
-    serve_until_end(Job(is_supervised=False), others, sleep=slept.append)  # type: ignore[arg-type]
+    serve_until_end(Job(is_restartable=False), others, sleep=slept.append)  # type: ignore[arg-type]
     assert waited == ["a:1", "b:1"]
     assert slept == [0.02, 0.02]
