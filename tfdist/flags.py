@@ -90,9 +90,9 @@ class JobFlags:
 def define_flags() -> None:
     """Defines tfdist's flags with absl, and lets every flag be typed with dashes.
 
-    `tfdist.main` does so. A script that does without it, or that makes aliases of these flags, calls
-    it before `app.run`: absl knows flags by one spelling only, so the names in `sys.argv` are put
-    into that spelling here. A second call does nothing.
+    `tfdist.main` calls it. A script without that, or with aliases of these flags, calls it at its
+    top: absl knows flags by one spelling only, so the names in `sys.argv` are put into that
+    spelling here. A second call does nothing.
     """
     if "strategy" in flags.FLAGS:
         return

@@ -15,7 +15,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from absl import app, logging
 
@@ -114,13 +114,19 @@ def start(job_class: type[AnyJob], environ: Mapping[str, str]) -> AnyJob:
     return job
 
 
+@overload
+def create(options: JobFlags, environ: Mapping[str, str]) -> Job: ...
+@overload
+def create(
+    options: JobFlags, environ: Mapping[str, str], *, job_class: type[AnyJob], meets: bool = ...
+) -> AnyJob: ...
 def create(
     options: JobFlags,
     environ: Mapping[str, str],
     *,
-    job_class: type[AnyJob] = Job,  # type: ignore[assignment]
+    job_class: type[Job] = Job,
     meets: bool = False,
-) -> AnyJob:
+) -> Job:
     """A job, from its inputs as arguments.
 
     Args:

@@ -98,7 +98,7 @@ def test_rounds_of_train_and_evaluate(
     tmp_path: Path, strategy: str, one_process: dict[tuple[int, bool], Path]
 ) -> None:
     ended = run(tmp_path, strategy, ["--workers=2"], "--rounds")
-    assert "going on from step 12" in ended.output
+    assert "resuming from step 12" in ended.output
     assert ended.output.count("final") == 1
     one = one_process[2, False]
     np.testing.assert_allclose(weights(tmp_path), weights(one), rtol=0, atol=1e-6)
@@ -129,7 +129,7 @@ def test_a_resumed_job_goes_on_at_its_global_step(
     # 12 steps are a whole number of epochs, with which the input begins anew.
     run(tmp_path, strategy, options, *flags, "--max_steps=12")
     ended = run(tmp_path, strategy, options, *flags, "--max_steps=24")
-    assert "going on from step 12" in ended.output
+    assert "resuming from step 12" in ended.output
     assert variables(tmp_path)["global_step"] == 24
     one = one_process[2, False]
     np.testing.assert_allclose(weights(tmp_path), weights(one), rtol=0, atol=1e-6)
@@ -152,7 +152,7 @@ def test_a_resumed_asynchronous_job_goes_on_until_it_is_complete(tmp_path: Path)
             steps.append(int(variables(tmp_path)["global_step"]))
             # A worker that is at a step when the last one is reached finishes its own.
             assert target <= steps[number] <= target + 2
-    assert f"going on from step {steps[0]}\n" in ended[1]["worker:0"].output
+    assert f"resuming from step {steps[0]}\n" in ended[1]["worker:0"].output
     assert [task.code for task in ended[2].values()] == [0, 0, 0]
     assert f"training is complete, at step {steps[1]} of 24" in ended[2]["worker:0"].output
 

@@ -122,7 +122,7 @@ def test_keras_goes_on_from_the_newest_whole_checkpoint(tmp_path: Path) -> None:
         else:
             assert ended.output.count("is passed over") == 1
             assert f"{directory / last} " in ended.output
-            assert "going on after epoch 3 of 4" in ended.output
+            assert "resuming after epoch 3 of 4" in ended.output
         assert newest(directory) == last
         np.testing.assert_array_equal(results(paths[kind])["worker-0"]["weights"], expected)
 
@@ -138,7 +138,7 @@ def test_all_tasks_go_on_from_the_same_checkpoint_or_from_none(tmp_path: Path) -
 
     ended = launch(tmp_path, *job, "--epochs=4", deadline=60)
     assert ended.code == 0, ended.output
-    assert "going on after epoch 2 of 4" in ended.output
+    assert "resuming after epoch 2 of 4" in ended.output
     assert ended.output.count("is passed over") == 1, "the chief alone should say so"
     one, other = results(tmp_path).values()
     np.testing.assert_array_equal(one["weights"], other["weights"])
@@ -174,7 +174,7 @@ def test_an_estimator_goes_on_from_the_newest_whole_checkpoint(tmp_path: Path) -
         else:
             assert ended.output.count("is passed over") == 1
             assert f"{output / 'model.ckpt-24'} " in ended.output
-            assert "going on from step 12" in ended.output
+            assert "resuming from step 12" in ended.output
         assert newest(output) == "model.ckpt-24"
         for name, value in weights(output).items():
             np.testing.assert_array_equal(value, expected[name])
@@ -193,7 +193,7 @@ def test_no_task_of_an_estimator_takes_a_damaged_checkpoint_for_the_end(tmp_path
     ended = launch(tmp_path, *job, deadline=90)
 
     assert ended.code == 0, ended.output
-    assert "going on from step 12" in ended.output
+    assert "resuming from step 12" in ended.output
     assert "at 24" in ended.output, "the evaluator should wait for the whole one"
     assert newest(output) == "model.ckpt-24"
 
@@ -242,7 +242,7 @@ def test_a_full_disk_ends_all_tasks_and_no_checkpoint_is_lost(tmp_path: Path) ->
         remount("size=20m")
         ended = launch(tmp_path, *job, deadline=60)
         assert ended.code == 0, ended.output
-        assert "going on after epoch 2 of 5" in ended.output
+        assert "resuming after epoch 2 of 5" in ended.output
 
 
 def test_a_limit_on_the_size_of_files_ends_keras(tmp_path: Path) -> None:
@@ -324,5 +324,5 @@ def test_a_full_disk_ends_an_estimator_and_no_checkpoint_is_lost(tmp_path: Path)
         remount("size=20m")
         ended = run_by_hand(tmp_path, tasks, deadline=60)["job"]
         assert ended.code == 0, ended.output
-        assert f"going on from step {before}" in ended.output
+        assert f"resuming from step {before}" in ended.output
         check_no_leftovers(output)

@@ -94,7 +94,7 @@ def test_an_all_reduce_job_that_loses_its_leader_ends_as_if_it_had_not(
     ended = strike(struck, strategy, "worker:0", "--max_restarts=1")
     assert ended.code == 0, ended.output
     assert "worker:0 was killed by signal 9 (Killed), restart 1 of 1 of all" in ended.output
-    assert "going on after epoch" in ended.output
+    assert "resuming after epoch" in ended.output
     for name, task in results(whole).items():
         np.testing.assert_array_equal(results(struck)[name]["weights"], task["weights"])
 

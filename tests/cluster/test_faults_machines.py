@@ -66,7 +66,7 @@ def test_the_survivors_of_an_all_reduce_leave_and_all_meet_again(
     ended = run(struck, strategy, "worker:1", workers=2)
     assert "worker:1 was killed by signal 9 (Killed), restart 1 of 2" in ended["worker:1"].output
     assert "was lost), restart 1 of 2" in ended["worker:0"].output
-    assert "going on after epoch" in ended["worker:0"].output
+    assert "resuming after epoch" in ended["worker:0"].output
     for name, task in results(whole).items():
         np.testing.assert_array_equal(results(struck)[name]["weights"], task["weights"])
 
@@ -81,6 +81,6 @@ def test_the_servers_tell_a_leader_that_was_lost_from_one_that_has_ended(
     assert "was killed by signal 9 (Killed), restart 1 of 2" in ended[struck].output
     if struck == "chief:0":
         assert "chief:0 was lost" in ended["ps:0"].output + ended["worker:0"].output
-        assert "going on after epoch" in ended["chief:0"].output
+        assert "resuming after epoch" in ended["chief:0"].output
     (found,) = results(tmp_path).values()
     np.testing.assert_array_equal(found["counts"][-1], 1)

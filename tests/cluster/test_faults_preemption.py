@@ -107,7 +107,7 @@ def test_a_launcher_that_is_told_to_end_lets_its_tasks_save(tmp_path: Path, stra
 
     second = launch(cut, *job, *directories(cut), deadline=90)
     assert second.code == 0, second.output
-    assert f"going on after step {step} of epoch {epoch} of 2" in second.output
+    assert f"resuming after step {step} of epoch {epoch} of 2" in second.output
     check_equal(cut, whole)
 
 
@@ -145,11 +145,11 @@ def test_one_signalled_task_takes_the_others_along(
     for name, task in again.items():
         assert task.code == 0, f"{name}: {task.output}"
     output = "".join(task.output for task in again.values())
-    assert f"going on after step {step} of epoch {epoch} of 2" in output
+    assert f"resuming after step {step} of epoch {epoch} of 2" in output
 
 
 def test_nobody_leaves_before_the_chief_has_saved(tmp_path: Path) -> None:
-    program = str(ROOT / "tests" / "cluster" / "fits_program.py")
+    program = str(ROOT / "tests" / "support" / "fits_program.py")
     arguments = ["--strategy=multi_worker_mirrored", f"--output_dir={tmp_path / 'output'}"]
     with hold_ports(2) as ports:
         cluster = cluster_of(ports, workers=2)
@@ -181,17 +181,17 @@ def test_nobody_leaves_before_the_chief_has_saved(tmp_path: Path) -> None:
 )
 def test_estimators_save_and_go_on_too(tmp_path: Path, job: str) -> None:
     options = job.removesuffix(" SYNC")
-    program = str(ROOT / "tests" / "cluster" / "estimator_program.py")
+    program = str(ROOT / "tests" / "support" / "estimator_program.py")
     command = [*options.split(), program, "--max_steps=150", "--step_seconds=0.02"]
     if " SYNC" in job:
         command.append("--sync")
     first = struck(tmp_path, signal.SIGTERM, *command)
     assert first.code == EXIT_PREEMPTED, first.output
-    match = re.search(r"saved at step (\d+), leaving", first.output)
+    match = re.search(r"saved at step (\d+), exiting", first.output)
     assert match, first.output
     assert 0 < int(match[1]) < 150
     assert "Traceback" not in first.output
 
     second = launch(tmp_path, *command, *directories(tmp_path), deadline=90)
     assert second.code == 0, second.output
-    assert f"going on from step {match[1]}" in second.output
+    assert f"resuming from step {match[1]}" in second.output

@@ -65,7 +65,7 @@ def test_all_reduce_goes_on_after_a_kill_as_if_nothing_had_happened(tmp_path: Pa
 
     ended = launch(killed, *job, *FLAGS, *directories(killed), deadline=90)
     assert ended.code == 0, ended.output
-    assert re.search(r"going on after step \d+ of epoch 3 of 4", ended.output)
+    assert re.search(r"resuming after step \d+ of epoch 3 of 4", ended.output)
     assert epochs_logged(killed / "output") == list(range(1, EPOCHS + 1))
 
     expected, found = results(whole), results(killed)
@@ -98,7 +98,7 @@ def test_epochs_and_steps_go_on_and_a_complete_training_says_so(
 
     resumed = launch(tmp_path, *command, "--epochs=4", deadline=90)
     assert resumed.code == 0, resumed.output
-    assert "going on after epoch 2 of 4" in resumed.output
+    assert "resuming after epoch 2 of 4" in resumed.output
     assert epochs_logged(tmp_path / "output") == [1, 2, 3, 4]
     before = results(tmp_path)
     updates = 4 * 40 // 4
@@ -116,10 +116,10 @@ def test_epochs_and_steps_go_on_and_a_complete_training_says_so(
 
 
 def test_tasks_that_train_again_wait_for_what_the_chief_still_saves(tmp_path: Path) -> None:
-    program = str(ROOT / "tests" / "cluster" / "fits_program.py")
+    program = str(ROOT / "tests" / "support" / "fits_program.py")
     output = tmp_path / "output"
     command = ["--strategy=multi_worker_mirrored", "--workers=2", program, f"--output_dir={output}"]
     ended = launch(tmp_path, *command, deadline=90)
     assert ended.code == 0, ended.output
-    assert "going on after epoch 2 of 3 and 160 steps" in ended.output
+    assert "resuming after epoch 2 of 3 and 160 steps" in ended.output
     assert epochs_logged(output) == [1, 2, 3]

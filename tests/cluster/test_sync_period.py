@@ -23,7 +23,7 @@ def test_tasks_that_meet_now_and_then_are_equal(tmp_path: Path, strategy: str) -
     first = results(tmp_path)
     ended = launch(tmp_path, *job, "--epochs=8", deadline=60)
     assert ended.code == 0, ended.output
-    assert "going on after epoch 2 of 8" in ended.output
+    assert "resuming after epoch 2 of 8" in ended.output
     found = results(tmp_path)
     for rank in ("worker-0", "worker-1"):
         np.testing.assert_array_equal(found[rank]["weights"], found["worker-0"]["weights"])

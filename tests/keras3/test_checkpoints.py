@@ -62,6 +62,6 @@ def test_the_evaluator_has_them(tiny: TinyTraining, tmp_path: Path) -> None:
         job.dataset(tiny.train_input), epochs=2, callbacks=job.callbacks(str(tmp_path)), verbose=0
     )
     evaluator = compiled()
-    logs = evaluation.follow(tiny.job(), evaluator, tiny.eval_input, str(tmp_path), epochs=2)
+    logs = evaluation.follow(tiny.job().run, evaluator, tiny.eval_input, str(tmp_path), epochs=2)
     expected = job.evaluate(trained, tiny.eval_input)
     assert logs["loss"] == expected["loss"]

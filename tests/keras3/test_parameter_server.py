@@ -150,7 +150,7 @@ def test_a_job_that_left_in_mid_epoch_goes_on_with_the_rest(tmp_path: Path) -> N
         tmp_path, *command, f"--result_dir={tmp_path / '2/result'}", "--epochs=3", deadline=90
     )
     assert second.code == 0, second.output
-    assert f"going on after step {match[1]} of epoch 1 of 3" in second.output
+    assert f"resuming after step {match[1]} of epoch 1 of 3" in second.output
 
     (before,) = results(tmp_path / "1").values()
     (after,) = results(tmp_path / "2").values()

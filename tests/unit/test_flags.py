@@ -224,7 +224,9 @@ def test_a_flag_of_another_strategy_ends_the_script_with_code_2() -> None:
     end = run_code(PARSING_SCRIPT, "--strategy=mirrored", "--all-reduce=ring")
 
     (line,) = errors_of(end)
-    assert line.startswith("tfdist: error: --all_reduce: received 'ring'; accepted: not supported with")
+    assert line.startswith(
+        "tfdist: error: --all_reduce: received 'ring'; accepted: not supported with"
+    )
 
 
 def test_a_port_in_use_ends_the_script_with_code_2(listener: socket.socket) -> None:

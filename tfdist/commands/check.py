@@ -59,8 +59,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
     found = discover(read_cluster_flags(arguments), os.environ)
     cluster, task = found.cluster, found.task
-    name = table.named(arguments.strategy or "auto", os.environ, cluster, found.source)
-    table.check(name, cluster, found.source)
+    row = table.named(arguments.strategy or "auto", os.environ, cluster, found.source)
+    table.check(row, cluster, found.source)
     tasks = cluster.tasks()
     if task not in tasks:
         print(f"tfdist: {task} of {cluster} ({found.source}) has no other task to meet.")
@@ -70,7 +70,7 @@ def _check(arguments: argparse.Namespace) -> int:
     party = startup.Party(
         cluster=cluster,
         task=task,
-        strategy=name,
+        strategy=row.name,
         timeout=arguments.startup_timeout or _STARTUP_TIMEOUT,
         purpose="check",
         token=os.environ.get(startup.TOKEN_VARIABLE, ""),
@@ -84,6 +84,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _versions(arguments: argparse.Namespace) -> int:
+    from tfdist.commands import versions
     from tfdist.compat import stacks
 
     for name in (*(item.name for item in fields(ClusterFlags)), "strategy", "startup_timeout"):
@@ -96,5 +97,5 @@ def _versions(arguments: argparse.Namespace) -> int:
                 remedy="Leave one of them out.",
             )
     found = stacks.installed()
-    print(found, "", *stacks.table(found), "", *stacks.remarks(found), sep="\n")
+    print(found, "", *versions.table(found), "", *versions.remarks(found), sep="\n")
     return EXIT_OK if found.stacks else EXIT_FAILED

@@ -21,11 +21,10 @@ from tfdist.launch import local
 from tfdist.launch.elastic import Elasticity
 from tfdist.launch.host_discovery import FLAG as HOST_DISCOVERY
 from tfdist.launch.spec import JobSpec, command_of, plan, plan_one
+from tfdist.launch.starting import modules_of
 from tfdist.launch.supervisor import Supervision
 from tfdist.runtime import environment as runtime
 from tfdist.strategies import table
-
-_ELASTIC_STRATEGIES = ("horovod", "multi_worker_mirrored")
 
 
 def add_to(commands: Commands) -> None:
@@ -44,7 +43,7 @@ def add_to(commands: Commands) -> None:
         "strategy",
         default="auto",
         metavar="NAME",
-        help=f"auto (default), {', '.join(table.NAMES)}; auto is parameter_server with ps, "
+        help=f"auto (default), {', '.join(table.TABLE)}; auto is parameter_server with ps, "
         "multi_worker_mirrored with several tasks that train, else one_device",
     )
     flag(run, "ps", type=int, metavar="N", help="parameter servers (default 0)")
@@ -175,7 +174,7 @@ def _run(arguments: argparse.Namespace) -> int:
         grace_period=arguments.grace_period,
         max_restarts=arguments.max_restarts,
         restart_delay=arguments.restart_delay,
-        preload=table.modules(arguments.strategy) if arguments.start_method == "fork" else (),
+        preload=modules_of(arguments.strategy) if arguments.start_method == "fork" else (),
     )
     elasticity = _elasticity(arguments)
     found = None if elasticity else _one_task(arguments)
@@ -233,11 +232,12 @@ def _elasticity(arguments: argparse.Namespace) -> Elasticity | None:
                 accepted=f"nothing with {HOST_DISCOVERY}, whose workers come and go",
                 remedy="Leave one of them out.",
             )
-    if arguments.strategy not in _ELASTIC_STRATEGIES:
+    elastic = [row.name for row in table.TABLE.values() if row.elastic]
+    if arguments.strategy not in elastic:
         raise UsageError(
             "--strategy",
             received=arguments.strategy,
-            accepted=f"{' or '.join(_ELASTIC_STRATEGIES)} with {HOST_DISCOVERY}",
+            accepted=f"{' or '.join(elastic)} with {HOST_DISCOVERY}",
             remedy="Choose one of these.",
         )
     if arguments.max_workers is None:
@@ -266,6 +266,6 @@ def _one_task(arguments: argparse.Namespace) -> Discovery | None:
     if found is None and not given:
         found = from_tf_config(os.environ)
     if found is not None:
-        name = table.named(arguments.strategy, os.environ, found.cluster, found.source)
-        table.check(name, found.cluster, found.source)
+        row = table.named(arguments.strategy, os.environ, found.cluster, found.source)
+        table.check(row, found.cluster, found.source)
     return found

@@ -10,15 +10,12 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import re
-import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
-from tfdist.strategies import table as strategies
-from tfdist.strategies.table import TABLE
 from tfdist.version import __version__
 
 Loop = Literal["fit", "estimator", "custom"]
@@ -31,7 +28,7 @@ LOOPS: dict[Loop, str] = {"fit": "fit", "estimator": "Estimators", "custom": "cu
 LEGACY_VARIABLE = "TF_USE_LEGACY_KERAS"
 
 _COLUMNS = 100
-_NEWEST = "install 'tensorflow==2.21.*' and 'keras>=3.10'"
+NEWEST = "install 'tensorflow==2.21.*' and 'keras>=3.10'"
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class Stack:
     @property
     def tensorflows(self) -> str:
         """The versions of TensorFlow, for the user: `2.16 - 2.18`."""
-        return " - ".join(dict.fromkeys(map(_text, self.tensorflow)))
+        return " - ".join(dict.fromkeys(map(text_of, self.tensorflow)))
 
 
 _WITH_HOROVOD: tuple[Version, Version] = (2, 16), (2, 18)
@@ -123,10 +120,10 @@ class Installed:
 def installed() -> Installed:
     """What pip says of this environment."""
     return Installed(
-        tensorflow=_version_of("tensorflow", "tensorflow-cpu"),
-        keras=_version_of("keras"),
-        tf_keras=_version_of("tf_keras"),
-        horovod=_version_of("horovod"),
+        tensorflow=_installed_version("tensorflow", "tensorflow-cpu"),
+        keras=_installed_version("keras"),
+        tf_keras=_installed_version("tf_keras"),
+        horovod=_installed_version("horovod"),
     )
 
 
@@ -136,7 +133,7 @@ def stack_of(tensorflow: str, keras: str) -> Stack | None:
     Raises:
       ValueError: one of them is not a version.
     """
-    versions = _parse(tensorflow), _parse(keras)
+    versions = version_of(tensorflow), version_of(keras)
     return next((stack for stack in STACKS if stack.includes(*versions)), None)
 
 
@@ -144,61 +141,72 @@ def untested(tensorflow: str, keras: str) -> str | None:
     """The sentence that says that nobody has tried these versions; None where they are known."""
     if stack_of(tensorflow, keras):
         return None
-    release = _parse(tensorflow)
-    remedy = _NEWEST
-    if _parse(keras) < (3, 0) and _WITH_HOROVOD[0] <= release <= _WITHOUT_HOROVOD[1]:
-        remedy = f"install 'tf_keras=={_text(release)}.*'"
+    release = version_of(tensorflow)
+    remedy = NEWEST
+    if version_of(keras) < (3, 0) and _WITH_HOROVOD[0] <= release <= _WITHOUT_HOROVOD[1]:
+        remedy = f"install 'tf_keras=={text_of(release)}.*'"
     return f"TensorFlow {tensorflow} with Keras {keras} is untested: {remedy}."
 
 
-def refusal(strategy: str, *, tensorflow: str, keras: str, loop: Loop = "fit") -> str | None:
-    """Why something cannot be had with these versions, and what to do; None where it can.
+class Capabilities(Protocol):
+    """What a strategy says of itself here: a row of the table of strategies."""
 
-    What is untested is refused, too, except that one process may train by itself: where a Keras
-    does not fit its strategy, what it computes is wrong, and it says nothing.
+    @property
+    def name(self) -> str: ...
+    @property
+    def estimator(self) -> str | None: ...
+    @property
+    def packages(self) -> tuple[str, ...]: ...
+    @property
+    def shares_variables(self) -> bool: ...
+    @property
+    def single_replica(self) -> bool: ...
+
+
+def refusal(
+    strategy: Capabilities, *, tensorflow: str, keras: str, loop: Loop = "fit"
+) -> str | None:
+    """Why these versions do not support something, and what to do; None if they do.
+
+    Untested versions are refused too, except for a process that trains by itself: if a Keras does
+    not fit its strategy, its results are wrong without a warning.
 
     Args:
-      strategy: its name in `strategies.TABLE`.
+      strategy: the row of the strategy.
       tensorflow: the version of TensorFlow.
       keras: the version of the Keras that makes the model: 3.x, or 2.x, which is tf_keras where
         TensorFlow is newer than 2.15.
       loop: what trains.
-
-    Raises:
-      UsageError: there is no such strategy.
     """
-    strategies.row(strategy)
     stack = stack_of(tensorflow, keras)
     if stack:
-        return _refusal(stack, strategy, loop, _text(_parse(tensorflow)))
-    is_alone = strategy == "one_device" and loop != "estimator"
+        return refusal_of(stack, strategy, loop, text_of(version_of(tensorflow)))
+    is_alone = strategy.single_replica and loop != "estimator"
     return None if is_alone else untested(tensorflow, keras)
 
 
-def _refusal(stack: Stack, strategy: str, loop: Loop, tensorflow: str) -> str | None:
-    """`refusal` for a row, and for one of its versions of TensorFlow."""
+def refusal_of(stack: Stack, strategy: Capabilities, loop: Loop, tensorflow: str) -> str | None:
+    """`refusal` for a stack, and for one of its versions of TensorFlow."""
     if loop == "estimator":
         if not stack.has_estimators:
             return (
                 f"TensorFlow {tensorflow} has no Estimators: install 'tensorflow==2.15.1', "
                 "or train a Keras model."
             )
-        if not TABLE[strategy].estimator:
-            others = ", ".join(name for name, other in TABLE.items() if other.estimator)
-            return f"{strategy} is not for Estimators: choose one of {others}."
-    if not stack.is_right and strategy != "one_device":
+        if not strategy.estimator:
+            return f"{strategy.name} does not support Estimators: choose another strategy."
+    if not stack.is_right and not strategy.single_replica:
         return (
             "Keras before 3.10 is wrong with several tasks or replicas and does not say so (3.3: "
             "workers diverge; 3.6 and 3.7: wrong weights; 3.8 and 3.9: wrong metrics): "
             "install 'keras>=3.10', or choose one_device."
         )
-    if strategy == "horovod" and not stack.builds_horovod:
+    if "horovod" in strategy.packages and not stack.builds_horovod:
         return (
             "Horovod 0.28.1 builds against no TensorFlow after 2.18: install 'tensorflow==2.18.*', "
             "or choose multi_worker_mirrored."
         )
-    shares_variables = strategy in ("central_storage", "parameter_server")
-    if loop == "custom" and stack.keras_3 and shares_variables:
+    if loop == "custom" and stack.keras_3 and strategy.shares_variables:
         return (
             "Metrics of Keras 3 miscount in a custom loop whose replicas share variables: train "
             f"with fit, or install 'tf_keras=={tensorflow}.*' and set {LEGACY_VARIABLE}=1."
@@ -206,31 +214,37 @@ def _refusal(stack: Stack, strategy: str, loop: Loop, tensorflow: str) -> str | 
     return None
 
 
-def check_fit(strategy: str, made_by_keras: Any, tensorflow_version: str) -> None:
-    """Checks that Keras's `fit` can be had, for the very Keras that a model or an optimizer is of.
+def check_fit(
+    strategy: Capabilities,
+    made_by_keras: Any,
+    tensorflow_version: str,
+    others: Iterable[Capabilities] = (),
+) -> None:
+    """Checks that `fit` of the Keras which made a model or an optimizer supports a strategy.
 
     Args:
-      strategy: its name in `strategies.TABLE`.
+      strategy: the row of the strategy.
       made_by_keras: a model or an optimizer; what is made by no Keras passes.
       tensorflow_version: `tf.__version__`.
+      others: the rows to choose from instead.
 
     Raises:
-      UsageError: it cannot be had.
+      UsageError: it does not.
     """
     try:
-        keras = _text(keras_compat.keras_version(made_by_keras))
+        keras = text_of(keras_compat.keras_version(made_by_keras))
     except TypeError:
         return
     reason = refusal(strategy, tensorflow=tensorflow_version, keras=keras)
     if reason:
         accepted = [
-            name
-            for name in TABLE
-            if refusal(name, tensorflow=tensorflow_version, keras=keras) is None
+            other.name
+            for other in others
+            if refusal(other, tensorflow=tensorflow_version, keras=keras) is None
         ]
         raise UsageError(
             "--strategy",
-            received=f"{strategy} with TensorFlow {tensorflow_version} and Keras {keras}",
+            received=f"{strategy.name} with TensorFlow {tensorflow_version} and Keras {keras}",
             accepted=", ".join(accepted),
             remedy=reason,
         )
@@ -246,7 +260,7 @@ def check_same_keras(model: Any, optimizer: Any) -> None:
     """
     try:
         names = [keras_compat.keras_of(made).__name__ for made in (model, optimizer)]
-        versions = [_text(keras_compat.keras_version(made)[:2]) for made in (model, optimizer)]
+        versions = [text_of(keras_compat.keras_version(made)[:2]) for made in (model, optimizer)]
     except TypeError:
         return
     if names[0] != names[1]:
@@ -282,80 +296,7 @@ def check_is_of_tf_keras(model: Any, model_class: type) -> None:
         )
 
 
-def table(found: Installed) -> list[str]:
-    """The table in lines of at most 100 columns, with the rows of `found` marked."""
-    # The names are too long for one line, and have a place to break: multi_worker_, mirrored.
-    breaks = [name.rpartition("_") for name in TABLE]
-    lines = [
-        ["", "", *(before + underscore for before, underscore, _ in breaks)],
-        ["TensorFlow", "Keras", *(last for _, _, last in breaks)],
-        *(
-            [stack.tensorflows, stack.keras, *(_cell(stack, name) for name in TABLE)]
-            for stack in STACKS
-        ),
-    ]
-    marks = ["", "", *(">" if stack in found.stacks else "" for stack in STACKS)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return [
-        *(
-            f"{mark:1} {'  '.join(map(str.ljust, line, widths))}".rstrip()
-            for mark, line in zip(marks, lines, strict=True)
-        ),
-        "",
-        "F: fit, E: Estimators, C: custom loops (job.strategy); -: not to be had; >: installed.",
-        f"tf_keras: with {LEGACY_VARIABLE}=1, and with the number of its TensorFlow.",
-        "Keras 3 takes no --variable_partitions. Other versions are untested.",
-    ]
-
-
-def remarks(found: Installed) -> list[str]:
-    """What is untested or refused in this environment, and what to do about it, in lines.
-
-    A cell that each Keras of this environment refuses for the same reason is told once.
-    """
-    if found.tensorflow is None:
-        return _wrapped(f"TensorFlow is not installed: {_NEWEST}.")
-    if not found.kerases:
-        return _wrapped(f"Keras is not installed: {_NEWEST}.")
-    lines: list[str] = []
-    refused: dict[str, list[tuple[Loop, str]]] = {}
-    for keras in found.kerases:
-        stack = stack_of(found.tensorflow, keras)
-        if stack is None:
-            lines += _wrapped(untested(found.tensorflow, keras) or "")
-            continue
-        for loop in LOOPS:
-            for name in TABLE:
-                sentence = _refusal(stack, name, loop, _text(_parse(found.tensorflow)))
-                if sentence:
-                    refused.setdefault(sentence, []).append((loop, name))
-    if refused:
-        lines.append("Not to be had in this environment:")
-    for sentence, cells in refused.items():
-        loops = " and ".join(dict.fromkeys(LOOPS[loop] for loop, _ in cells))
-        names = list(dict.fromkeys(name for _, name in cells))
-        under = "every strategy" if len(names) == len(TABLE) else ", ".join(names)
-        lines += _wrapped(f"{loops} under {under}", indent=2)
-        lines += _wrapped(sentence, indent=6)
-    return lines
-
-
-def _cell(stack: Stack, strategy: str) -> str:
-    newest = _text(stack.tensorflow[1])
-    return "".join(
-        "-" if _refusal(stack, strategy, loop, newest) else loop[0].upper() for loop in LOOPS
-    )
-
-
-def _wrapped(text: str, indent: int = 0) -> list[str]:
-    margin = " " * indent
-    # Else what is to be typed would be broken at its dashes.
-    return textwrap.wrap(
-        text, _COLUMNS, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False
-    )
-
-
-def _version_of(*distributions: str) -> str | None:
+def _installed_version(*distributions: str) -> str | None:
     for distribution in distributions:
         try:
             return importlib.metadata.version(distribution)
@@ -364,12 +305,12 @@ def _version_of(*distributions: str) -> str | None:
     return None
 
 
-def _parse(version: str) -> Version:
+def version_of(version: str) -> Version:
     match = re.match(r"(\d+)\.(\d+)", version)
     if not match:
         raise ValueError(f"{version!r} is not a version.")
     return int(match[1]), int(match[2])
 
 
-def _text(version: Iterable[int]) -> str:
+def text_of(version: Iterable[int]) -> str:
     return ".".join(map(str, version))

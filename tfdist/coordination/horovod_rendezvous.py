@@ -20,7 +20,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -97,6 +97,16 @@ def environment(slot: Slot, host: str, port: int) -> dict[str, str]:
     elif name := interface(slot.host):
         variables[INTERFACE_VARIABLE] = name
     return variables
+
+
+def environment_of(hosts: Sequence[str], rank: int, host: str, port: int) -> dict[str, str]:
+    """`environment` of a rank whose job has one rank for each of `hosts`."""
+    return environment(slots(hosts)[rank], host, port)
+
+
+def serve_hosts(hosts: Sequence[str], host: str, port: int) -> AbstractContextManager[int]:
+    """`serve` for a job that has one rank for each of `hosts`."""
+    return serve(slots(hosts), host, port)
 
 
 def interface(host: str) -> str | None:

@@ -140,7 +140,7 @@ def train(
         _train(estimator, spec, saving_listeners)
     if job.preemption.is_leaving:
         if job.is_chief:
-            log(f"saved at step {global_step(estimator)}, exiting with exit code {EXIT_PREEMPTED}")
+            log(f"saved at step {global_step(estimator)}, exiting with code {EXIT_PREEMPTED}")
         sys.exit(EXIT_PREEMPTED)
     if job.is_chief:
         _mark_done(output, global_step(estimator))

@@ -10,6 +10,7 @@ the launcher, however that ends. Needs Linux (`prctl`), and Python's main thread
 
 from __future__ import annotations
 
+import importlib
 import os
 import secrets
 import socket
@@ -18,12 +19,12 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 
 from tfdist.cluster.discovery import Discovery
-from tfdist.coordination import horovod_rendezvous, shutdown
+from tfdist.coordination import shutdown
 from tfdist.coordination.startup import TOKEN_VARIABLE
 from tfdist.errors import UsageError
 from tfdist.launch.elastic import Elasticity, ElasticMembers
 from tfdist.launch.signals import signals
-from tfdist.launch.spec import HOST, Fixed, JobSpec, TaskSpec, plan, rendezvous_slots
+from tfdist.launch.spec import HOST, Fixed, JobSpec, TaskSpec, plan
 from tfdist.launch.supervisor import Service, Supervision, Supervisor
 
 # Longer than servers take to find that their leader is gone, and to ask.
@@ -36,15 +37,15 @@ def launch(
     """Runs `job` to its end and returns the launcher's exit code, as `run` does.
 
     Raises:
-      UsageError: the strategy is Horovod, and Horovod is not installed.
+      UsageError: a package that the strategy needs is not installed.
     """
     with hold_ports(job.num_ports) as ports:
         tasks = plan(job, ports=ports, cores=available_cores(), environ=environ)
         # Keeps the tasks apart from those of another job that has their ports by mistake.
         environ = {TOKEN_VARIABLE: secrets.token_hex(16), **environ}
         service: Service = nullcontext
-        if job.strategy == "horovod":
-            service = partial(_rendezvous, job, ports[-1])
+        if job.row.rendezvous is not None:
+            service = partial(_rendezvous, job, job.row.rendezvous, ports[-1])
         return run(tasks, environ=environ, supervision=supervision, service=service)
 
 
@@ -120,9 +121,9 @@ def run_elastic(
 
 
 @contextmanager
-def _rendezvous(job: JobSpec, port: int) -> Iterator[None]:
+def _rendezvous(job: JobSpec, module: str, port: int) -> Iterator[None]:
     try:
-        with horovod_rendezvous.serve(rendezvous_slots(job), HOST, port):
+        with importlib.import_module(module).serve_hosts(job.training_hosts, HOST, port):
             yield
     except ModuleNotFoundError as error:
         raise UsageError(

@@ -9,8 +9,9 @@ A launcher asks its surroundings for ports, cores and an environment, and starts
 
 from __future__ import annotations
 
+import importlib
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -81,16 +82,16 @@ class JobSpec:
             )
         if self.strategy == "auto":
             # The addresses play no part in the choice.
-            name = table.choose(self.cluster(range(1, 1 + self.num_ports)), "default")
+            addresses = range(1, 1 + self.chief + self.workers + self.ps)
+            name = table.choose(self.cluster(addresses), "default")
             object.__setattr__(self, "strategy", name)
-        table.check_name(self.strategy)
-        strategy = table.TABLE[self.strategy]
+        strategy = self.row
         if self.ps and not strategy.uses_ps:
             raise UsageError(
                 "--ps",
                 received=self.ps,
                 accepted=f"0 under {self.strategy}",
-                remedy="Take the ps away, or choose --strategy=parameter_server.",
+                remedy=f"Remove the ps, or choose --strategy={_names(lambda row: row.uses_ps)}.",
             )
         if not self.ps and strategy.uses_ps:
             raise UsageError(
@@ -100,7 +101,7 @@ class JobSpec:
                 remedy="Ask for at least one ps: they hold the variables.",
             )
         if not strategy.spans_tasks:
-            remedy = "Choose --strategy=multi_worker_mirrored, horovod or parameter_server."
+            remedy = f"Choose --strategy={_names(lambda row: row.spans_tasks)}."
             if self.workers > 1:
                 raise UsageError(
                     "--workers",
@@ -117,9 +118,19 @@ class JobSpec:
                 )
 
     @property
+    def row(self) -> table.StrategySpec:
+        """The strategy's row in the table."""
+        return table.row(self.strategy)
+
+    @property
     def num_ports(self) -> int:
-        """How many ports the job uses: one a task of the cluster, and Horovod's rendezvous."""
-        return self.chief + self.workers + self.ps + (self.strategy == "horovod")
+        """How many ports the job uses: one a task of the cluster, and one for a rendezvous."""
+        return self.chief + self.workers + self.ps + (self.row.rendezvous is not None)
+
+    @property
+    def training_hosts(self) -> list[str]:
+        """The host of each task that trains: the chief, if there is one, then the workers."""
+        return [HOST] * (self.chief + self.workers)
 
     def cluster(self, ports: Iterable[int]) -> Cluster:
         """The tasks with a port each, chief first, then workers, then ps."""
@@ -205,8 +216,8 @@ def plan(
         are kept; another job's TF_CONFIG or Horovod rank is taken out.
     """
     cluster = job.cluster(ports)
-    uses_ps = table.TABLE[job.strategy].uses_ps
-    computing = table.computing(job.strategy, cluster)
+    uses_ps = job.row.uses_ps
+    computing = job.row.compute_tasks(cluster)
     evaluators = (Task("evaluator", 0),) if job.evaluator else ()
     result = []
     for task in (*cluster.tasks(), *evaluators):
@@ -223,7 +234,8 @@ def plan(
         environment = {
             **_place(job, cluster, task, ports),
             **share,
-            **_named(job.strategy),
+            # One process may turn out to have several GPUs to train on, by a flag of the script's.
+            **({} if job.row.single_replica else {table.STRATEGY_VARIABLE: job.strategy}),
             **{name: environ.get(name, value) for name, value in defaults.items()},
             # A pipe would otherwise hold back what a task prints.
             "PYTHONUNBUFFERED": "1",
@@ -238,11 +250,6 @@ def plan(
         )
         result.append(TaskSpec(str(task), command, environment, tuple(removed), restarts_alone))
     return tuple(result)
-
-
-def _named(strategy: str) -> dict[str, str]:
-    # One process may turn out to have several GPUs to train on, by a flag of the script's.
-    return {} if strategy == "one_device" else {table.STRATEGY_VARIABLE: strategy}
 
 
 def plan_one(found: Discovery, command: Sequence[str], strategy: str) -> TaskSpec:
@@ -272,14 +279,15 @@ def _place(job: JobSpec, cluster: Cluster, task: Task, ports: Sequence[int]) -> 
     """The variables that tell a task which one it is."""
     # The evaluator is outside the cluster under every strategy and reads TF_CONFIG.
     if task.type != "evaluator":
-        if not table.TABLE[job.strategy].spans_tasks:
+        if not job.row.spans_tasks:
             return {}
-        if job.strategy == "horovod":
-            slot = rendezvous_slots(job)[cluster.trainers.index(task)]
-            return horovod_rendezvous.environment(slot, HOST, ports[-1])
+        if job.row.rendezvous is not None:
+            environment: dict[str, str] = importlib.import_module(
+                job.row.rendezvous
+            ).environment_of(job.training_hosts, cluster.trainers.index(task), HOST, ports[-1])
+            return environment
     return {"TF_CONFIG": cluster.tf_config(task)}
 
 
-def rendezvous_slots(job: JobSpec) -> tuple[horovod_rendezvous.Slot, ...]:
-    """The ranks of a Horovod job on this machine: the chief, where there is one, then workers."""
-    return horovod_rendezvous.slots([HOST] * (job.chief + job.workers))
+def _names(has: Callable[[table.StrategySpec], bool]) -> str:
+    return " or ".join(row.name for row in table.TABLE.values() if has(row))

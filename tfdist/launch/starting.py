@@ -19,6 +19,14 @@ from typing import Protocol
 
 from tfdist.launch.forkserver import ForkServer, ForkServerLostError, die_with
 from tfdist.runtime import environment
+from tfdist.strategies import table
+
+
+def modules_of(strategy: str) -> tuple[str, ...]:
+    """The modules that every task of a strategy, or of `auto`, imports."""
+    row = table.TABLE.get(strategy)
+    own = (row.strategy.partition(":")[0],) if row else ()
+    return ("tensorflow", "tfdist.start", "tfdist.training.callbacks", *own)
 
 
 class Started(Protocol):

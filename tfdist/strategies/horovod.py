@@ -25,6 +25,7 @@ from tfdist.coordination import horovod_rendezvous
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
 from tfdist.runtime.devices import check_one_gpu, use_devices
+from tfdist.strategies import table
 from tfdist.strategies.collectives import by_dtype
 from tfdist.strategies.local_sgd import outer_steps
 from tfdist.strategies.ranks import Ranks
@@ -35,7 +36,7 @@ try:
 except ImportError as error:
     raise ImportError(
         stacks.refusal(
-            "horovod",
+            table.row("horovod"),
             tensorflow=tf.__version__,
             keras=keras_compat.keras_of(tf.keras.Model).__version__,
         )

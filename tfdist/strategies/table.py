@@ -43,9 +43,10 @@ class StrategySpec:
       leader_evaluates: whether the leader of an Estimator's job evaluates it, with a chief too.
       shares_variables: whether several replicas update the same variables.
       elastic: whether a job may restart with another number of tasks.
-      extra_ports: ports that a job on one machine needs beside one a task.
-      launch_environment: gives a task of a job on one machine its place, where TF_CONFIG does not:
-        a function of the task's index among the training tasks, their number, host and port.
+      rendezvous: the module with which a launcher lets the tasks find each other, if they do not
+        read TF_CONFIG: `serve_hosts(hosts, host, port)` is its server, and `environment_of(hosts,
+        rank, host, port)` tells a task its place.
+      single_replica: whether nothing is distributed.
       source: the source of cluster descriptions that is for this strategy alone, if any.
       flags: the flags of `tfdist.flags` that only some strategies take and this one does.
       choices: by flag, the values that it takes.
@@ -64,8 +65,8 @@ class StrategySpec:
     leader_evaluates: bool = False
     shares_variables: bool = False
     elastic: bool = False
-    extra_ports: int = 0
-    launch_environment: str | None = None
+    rendezvous: str | None = None
+    single_replica: bool = False
     source: str | None = None
     flags: tuple[str, ...] = ()
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -106,6 +107,7 @@ for _spec in (
         "tfdist.strategies.one_device:OneDevice",
         estimator="tfdist.strategies.one_device:OneDevice",
         sessions="tfdist.estimator.sessions:LocalSessions",
+        single_replica=True,
     ),
     StrategySpec(
         "mirrored",
@@ -156,8 +158,7 @@ for _spec in (
         spans_tasks=True,
         leader_evaluates=True,
         elastic=True,
-        extra_ports=1,
-        launch_environment="tfdist.coordination.horovod_rendezvous:launch_environment",
+        rendezvous="tfdist.coordination.horovod_rendezvous",
         source="horovodrun",
         flags=("gradient_dtype", "heartbeat_timeout", *LOCAL_SGD_FLAGS),
         # Horovod sums no bfloat16.

@@ -212,7 +212,7 @@ class Resume(tf.keras.callbacks.Callback):
         if self._run.is_chief:
             log(
                 f"saved after step {self._cursor.step_of_epoch(steps)} of epoch "
-                f"{self._finished + 1}, exiting with exit code {EXIT_PREEMPTED}"
+                f"{self._finished + 1}, exiting with code {EXIT_PREEMPTED}"
             )
         sys.exit(EXIT_PREEMPTED)
 

@@ -16,6 +16,7 @@ from tfdist.compat import stacks
 from tfdist.coordination.preemption import Preemption
 from tfdist.data import sharding
 from tfdist.errors import UsageError
+from tfdist.strategies import table
 from tfdist.strategies.base import DatasetFunction, Strategy
 from tfdist.upstream.onednn_empty_batches import compute_on_empty_batches
 
@@ -100,8 +101,8 @@ class TrainingRun:
         Raises:
           UsageError: the strategy cannot train this model.
         """
-        name, peers = self.strategy.name, self.strategy.topology.peers
-        stacks.check_fit(name, model, tf.__version__)
+        peers = self.strategy.topology.peers
+        stacks.check_fit(table.row(self.strategy.name), model, tf.__version__, table.TABLE.values())
         stacks.check_same_keras(model, model.optimizer)
         if len(peers) > 1 and getattr(model, "autotune_steps_per_execution", False):
             raise UsageError(
@@ -115,7 +116,7 @@ class TrainingRun:
         if _is_wrapped(model.optimizer):
             return
         inner = getattr(model.optimizer, "inner_optimizer", None)
-        # Keras 2 keeps what is wrapped in the inner optimizer, and wrapping it again changes nothing.
+        # Keras 2 wraps the inner optimizer, and wrapping it once more changes nothing.
         if keras_compat.is_keras_3(model) and inner is not None and _is_wrapped(inner):
             raise UsageError(
                 "optimizer",

@@ -271,7 +271,7 @@ MISTAKES = {
         "--strategy",
         "multi_worker_mirrored with 2 worker + 1 ps",
         "multi_worker_mirrored with no ps",
-        "Take the ps out of the cluster",
+        "Remove the ps from the cluster",
         strategy="multi_worker_mirrored",
     ),
 }

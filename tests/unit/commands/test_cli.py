@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.commands import cli
+from tfdist.commands import cli, versions
 from tfdist.compat import stacks
 from tfdist.data import cifar10
 from tfdist.runtime import environment
@@ -260,7 +260,7 @@ def test_check_prints_what_works_with_which_versions(
 
     out, err = capsys.readouterr()
     assert err == ""
-    lines = [str(found), "", *stacks.table(found), "", *stacks.remarks(found)]
+    lines = [str(found), "", *versions.table(found), "", *versions.remarks(found)]
     assert out.splitlines() == lines
     assert any(line.startswith("> ") for line in lines) == (code == 0)
 

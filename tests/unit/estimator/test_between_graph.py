@@ -17,7 +17,6 @@ from tfdist.estimator.job import EstimatorJob
 from tfdist.estimator.optimizers import distributed, undistributed
 from tfdist.estimator.sync_replicas import SyncReplicasOptimizer
 from tfdist.flags import JobFlags
-from tfdist.job import Job
 from tfdist.launch.local import hold_ports
 
 A, B, C = "10.0.0.1:2222", "10.0.0.2:2222", "10.0.0.3:2222"
@@ -41,7 +40,7 @@ def test_a_chief_stays_what_it_is() -> None:
     assert with_chief(cluster, Task("worker", 0)) == (cluster, Task("worker", 0))
 
 
-def make_job(ports: tuple[int, ...], **flags: object) -> Job:
+def make_job(ports: tuple[int, ...], **flags: object) -> EstimatorJob:
     """Worker 0 of as many workers as there are ports but for the last, which is the ps's."""
     *workers, ps = [f"127.0.0.1:{port}" for port in ports]
     hosts = ClusterFlags("worker", "0", worker_hosts=",".join(workers), ps_hosts=ps)

@@ -14,10 +14,9 @@ import tfdist.start
 from tfdist.errors import UsageError
 from tfdist.estimator.job import EstimatorJob
 from tfdist.flags import JobFlags
-from tfdist.job import Job
 
 
-def job_of(**tf_config: Any) -> Job:
+def job_of(**tf_config: Any) -> EstimatorJob:
     """The job of one worker whose TF_CONFIG has more than its cluster and its task."""
     cluster = {"worker": ["127.0.0.1:1"]}
     config = {"cluster": cluster, "task": {"type": "worker", "index": 0}, **tf_config}

@@ -21,16 +21,15 @@ from tfdist.estimator import inputs
 from tfdist.estimator.evaluation import Evaluation
 from tfdist.estimator.job import EstimatorJob
 from tfdist.flags import JobFlags
-from tfdist.job import Job
 
 ROOT = Path(__file__).parents[3]
 
 
-def make_job(environ: Mapping[str, str] | None = None, **flags: Any) -> Job:
+def make_job(environ: Mapping[str, str] | None = None, **flags: Any) -> EstimatorJob:
     return tfdist.start.create(JobFlags(**flags), environ or {}, job_class=EstimatorJob)
 
 
-def evaluator_job() -> Job:
+def evaluator_job() -> EstimatorJob:
     cluster = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "ps": ["127.0.0.1:3"]}
     config = {"cluster": cluster, "task": {"type": "evaluator", "index": 0}}
     return make_job({"TF_CONFIG": json.dumps(config)})
@@ -59,7 +58,7 @@ def model_fn(
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss, step))
 
 
-def make_estimator(job: Job, path: Path, **options: Any) -> tf.estimator.Estimator:
+def make_estimator(job: EstimatorJob, path: Path, **options: Any) -> tf.estimator.Estimator:
     options = {"save_checkpoints_steps": 5, "tf_random_seed": 1, **options}
     config = tfdist.estimator.RunConfig(job, path, **options)
     return tf.estimator.Estimator(model_fn, config=config)

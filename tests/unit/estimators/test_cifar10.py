@@ -23,7 +23,7 @@ from estimators.cifar10 import HyperParameters
 from estimators.resnet import cifar_resnet
 from tfdist.data import cifar10 as cifar10_records
 from tfdist.errors import UsageError
-from tfdist.estimator.job import EstimatorJob
+from tfdist.estimator import EstimatorJob
 from tfdist.flags import JobFlags
 
 pytestmark = pytest.mark.timeout(120)
@@ -210,6 +210,7 @@ REPLICAS = """
     import tfdist.start
     from estimators import cifar10
     from tests.unit.estimators.test_cifar10 import input_fn, small
+    from tfdist.estimator import EstimatorJob
     from tfdist.flags import JobFlags
 
     def weights(job, directory):
@@ -221,8 +222,8 @@ REPLICAS = """
 
     # The first divides the CPU, which is to come before the first session.
     jobs = [
-        tfdist.start.create(JobFlags(strategy="mirrored", num_cpu_devices=2), {}, job_class=EstimatorJob),
-        tfdist.start.create(JobFlags(), {}, job_class=EstimatorJob),
+        tfdist.start.create(options, {}, job_class=EstimatorJob)
+        for options in (JobFlags(strategy="mirrored", num_cpu_devices=2), JobFlags())
     ]
     alone, together = (Path(sys.argv[1]) / name for name in ("alone", "together"))
     expected = weights(jobs[1], alone)

@@ -18,7 +18,7 @@ import tfdist.estimator
 import tfdist.start
 from estimators import mnist
 from tfdist.data import mnist as data
-from tfdist.estimator.job import EstimatorJob
+from tfdist.estimator import EstimatorJob
 from tfdist.flags import JobFlags
 
 REPOSITORY = Path(__file__).parents[3]
@@ -159,12 +159,14 @@ import numpy as np
 import tensorflow as tf
 
 from estimators import mnist
+from tfdist.estimator import EstimatorJob
 from tfdist.flags import JobFlags
 
 strategy, output_dir, batch_size = sys.argv[1:]
 batch_size = int(batch_size)
 devices = 2 if strategy == "mirrored" else None
-job = tfdist.start.create(JobFlags(strategy=strategy, num_cpu_devices=devices), {}, job_class=EstimatorJob)
+options = JobFlags(strategy=strategy, num_cpu_devices=devices)
+job = tfdist.start.create(options, {}, job_class=EstimatorJob)
 images = np.random.RandomState(0).rand(24, 28, 28, 1).astype(np.float32)
 labels = np.arange(24, dtype=np.int32) % 10
 

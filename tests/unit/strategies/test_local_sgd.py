@@ -126,10 +126,12 @@ def test_an_outer_optimizer_wants_a_period(name: str, options: JobFlags) -> None
 
 @pytest.mark.parametrize("name", ["one_device", "mirrored", "parameter_server"])
 def test_other_strategies_refuse_a_period(name: str) -> None:
-    with pytest.raises(UsageError, match=f"--sync_period: .* accepted: not supported with --strategy={name}"):
+    with pytest.raises(
+        UsageError, match=f"--sync_period: .* accepted: not supported with --strategy={name}"
+    ):
         table.check_flags(table.row(name), JobFlags(sync_period=2))
 
 
 def test_estimators_refuse_a_period() -> None:
-    with pytest.raises(UsageError, match="--sync_period: .* not supported for Estimators"):
+    with pytest.raises(UsageError, match=r"--sync_period: .* not supported for Estimators"):
         table.strategy_path(table.row("horovod"), JobFlags(sync_period=2), for_estimators=True)

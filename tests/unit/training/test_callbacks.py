@@ -132,7 +132,7 @@ def test_more_epochs_go_on_where_the_last_run_ended(
 
     resumed = train(tiny, tmp_path / "twice", 4, seed=2)
 
-    going_on = f"tfdist: going on after epoch 2 of 4 and 10 steps in {tmp_path / 'twice'}\n"
+    going_on = f"tfdist: resuming after epoch 2 of 4 and 10 steps in {tmp_path / 'twice'}\n"
     assert going_on in capsys.readouterr().err
     assert resumed.epoch == [2, 3]
     at_once = train(tiny, tmp_path / "once", 4)

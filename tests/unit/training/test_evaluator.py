@@ -77,7 +77,7 @@ def follow(
         next(things)()
 
     logs = evaluation.follow(
-        tiny.job(EVALUATOR),
+        tiny.job(EVALUATOR).run,
         tiny.model(seed=9),
         tiny.eval_input,
         str(training.output.path),

@@ -131,30 +131,19 @@ def test_a_signal_saves_and_leaves_after_the_step(
     assert "SIGTERM: saving and leaving" in err
     assert "saved after step" in err
     assert_equal(train(tiny, tmp_path / "cut"), whole)
-    assert "going on after" in capfd.readouterr().err
+    assert "resuming after" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("position", "said"),
-    [
-        (Position(1, (2, 2, 2), 3), "3 replicas and 3 shards"),
-        (Position(1, (2,), 1, earlier=((2, 1),)), "1 replicas and 1 shards"),
-    ],
-)
-def test_data_that_was_dealt_out_otherwise_begin_the_epoch_anew(
-    tiny: TinyTraining,
-    tmp_path: Path,
-    position: Position,
-    said: str,
-    caplog: pytest.LogCaptureFixture,
+def test_a_job_with_another_number_of_replicas_repeats_the_epoch(
+    tiny: TinyTraining, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = tiny.model()
     model.optimizer.build(model.trainable_variables)
     checkpointer = Checkpointer(model, tmp_path / "checkpoints", writes=True)
-    checkpointer.save(position, number=7)
+    checkpointer.save(Position(1, (2, 2, 2), 3), number=7)
     trained = train(tiny, tmp_path)
     assert trained.optimizer.iterations.numpy() == (EPOCHS - 1) * tiny.steps
-    assert f"of a job with {said} of the data: epoch 2 begins anew" in caplog.text
+    assert "of a job with 3 replicas and 3 shards of the data: epoch 2 is repeated" in caplog.text
 
 
 def test_a_dataset_without_end_begins_anew(tiny: TinyTraining, tmp_path: Path) -> None:
