@@ -52,7 +52,7 @@ def test_each_example_is_seen_once_an_epoch(
         np.testing.assert_array_equal(task["val_seen"], evaluated)
         assert task["evaluated_seen"] == evaluated
         # A step of training and one of validation, for each replica of the task.
-        assert keras_is_3() or task["traces"] == (4 if strategy == "mirrored" else 2)
+        assert keras_is_3() or task["traces"] == (6 if strategy == "mirrored" else 3)
 
 
 def test_central_storage_repeats_no_more_than_fills_the_last_step(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The trained model, as it is written for serving and for being loaded again.
+"""Exports the trained model, for serving and for `keras.models.load_model`.
 
 export(model, OutputDirectory("/shared/run1"), writes=job.is_chief)
 """
@@ -6,19 +6,17 @@ export(model, OutputDirectory("/shared/run1"), writes=job.is_chief)
 from __future__ import annotations
 
 import contextlib
-import gc
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
-from tensorflow.python.trackable import autotrackable
 
 from tfdist.checkpoints.checkpointer import quiet_tensorflow
 from tfdist.checkpoints.output_directory import OutputDirectory, replacing_directory
 from tfdist.compat import keras as keras_compat
+from tfdist.upstream.keras3_export import signature_of
 from tfdist.upstream.onednn_empty_batches import as_tensorflow_does
 from tfdist.upstream.sync_on_read import are_averages
 
@@ -49,7 +47,6 @@ def export(
         replacing_directory(output.saved_model, writes=writes) as beside,
         quiet_tensorflow(),
         as_tensorflow_does(),
-        _without_garbage_collection(),
     ):
         save = _save_with_keras_3 if keras_compat.is_keras_3(model) else _save_with_keras_2
         save(
@@ -68,18 +65,6 @@ def _is_read_alone(model: tf.keras.Model) -> bool:
     return are_averages(model.variables) and not any(getattr(part, "metrics", ()) for part in parts)
 
 
-@contextlib.contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Saving makes very many objects, among which there is hardly any garbage to find."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 def _save_with_keras_3(model: Any, directory: Path, options: tf.saved_model.SaveOptions) -> None:
     if getattr(model, "inputs", None):
         # A Sequential tells its one input only once it was called.
@@ -89,8 +74,7 @@ def _save_with_keras_3(model: Any, directory: Path, options: tf.saved_model.Save
             tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype, x.name), inputs)
         ]
     else:
-        utilities = importlib.import_module("keras.src.export.export_utils")
-        signature = utilities.get_input_signature(model)
+        signature = signature_of(model)
     archive = keras_compat.keras_of(model).export.ExportArchive()
     archive.track_and_add_endpoint("serve", model, signature)
     archive.write_out(str(directory), options=options, verbose=False)
@@ -121,74 +105,9 @@ def _uncompiled(model: Any) -> Iterator[None]:
 def _save_with_keras_2(
     model: tf.keras.Model, directory: Path, options: tf.saved_model.SaveOptions
 ) -> None:
-    """Writes a model of Keras's own layers without the functions of each layer.
-
-    They take most of the time, and Keras makes them anew from the layers' configurations.
-    """
-    is_simple = _is_made_by_keras_alone(model)
-    with _without_asking_properties() if is_simple else contextlib.nullcontext():
-        model.save(
-            str(directory),
-            save_format="tf",
-            include_optimizer=False,
-            save_traces=not is_simple,
-            signatures=_serving_default(model) if is_simple else None,
-            options=options,
-        )
-
-
-@contextlib.contextmanager
-def _without_asking_properties() -> Iterator[None]:
-    """Lets TensorFlow look for an object's functions among its own attributes alone.
-
-    It asks for each that the object or its class has. In Keras's classes these are properties, some
-    of which go through the whole model, and no function that a model which is loaded needs.
-    """
-    autotrackable.dir = lambda thing: list(vars(thing))
-    try:
-        yield
-    finally:
-        del autotrackable.dir
+    model.save(str(directory), save_format="tf", include_optimizer=False, options=options)
 
 
 def _is_functional_of_keras_2(model: Any) -> bool:
     has_both = getattr(model, "inputs", None) and getattr(model, "outputs", None)
     return bool(has_both) and not keras_compat.is_keras_3(model)
-
-
-def _is_kerass_own(config: Any) -> bool:
-    """Whether Keras can make all that a configuration names without code of the user's."""
-    if isinstance(config, dict):
-        if "class_name" in config:
-            module = config.get("module") or ""
-            if not module.startswith(("keras.", "tf_keras.")) or config["class_name"] == "Lambda":
-                return False
-        elif config.keys() == {"value"}:  # The code of a lambda.
-            return False
-        return all(map(_is_kerass_own, config.values()))
-    return all(map(_is_kerass_own, config)) if isinstance(config, list | tuple) else True
-
-
-def _is_made_by_keras_alone(model: tf.keras.Model) -> bool:
-    """Whether the model takes dense tensors, and no code is in it that is not Keras's."""
-    if not model.inputs or any(type(x.type_spec) is not tf.TensorSpec for x in model.inputs):
-        return False
-    own = tuple(f"{package}." for package in keras_compat.PACKAGES)
-    if any(not type(part).__module__.startswith(own) for part in (model, *model.submodules)):
-        return False
-    try:
-        return _is_kerass_own(model.get_config())
-    except NotImplementedError:  # A regularizer, say, that does not tell its configuration.
-        return False
-
-
-def _serving_default(model: tf.keras.Model) -> Any:
-    """The function that Keras would write for serving: tensors by name, in and out."""
-    names = zip(model.inputs, model.input_names, strict=True)
-
-    @tf.function(input_signature=[tf.TensorSpec(x.shape, x.dtype, name) for x, name in names])
-    def serve(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        outputs = model(tf.nest.pack_sequence_as(model.input, inputs), training=False)
-        return dict(zip(model.output_names, tf.nest.flatten(outputs), strict=True))
-
-    return serve

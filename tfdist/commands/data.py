@@ -1,40 +1,50 @@
-"""`tfdist data`: a data set as TFRecord files."""
+"""`tfdist data`: writes a data set as TFRecord files, and verifies such files."""
 
 from __future__ import annotations
 
 import argparse
+import os
 
 from tfdist.commands.arguments import Commands, flag
-from tfdist.errors import EXIT_OK, UsageError
+from tfdist.errors import EXIT_FAILED, EXIT_OK, UsageError
 
 
 def add_to(commands: Commands) -> None:
     """Adds the command to the parser's."""
     data = commands.add_parser(
         "data",
-        help="write a data set as TFRecord files",
-        description="Writes a data set as TFRecord files.",
+        help="write or verify TFRecord files",
+        description="Writes a data set as TFRecord files, or verifies such files.",
         allow_abbrev=False,
     )
-    data.add_argument("dataset", choices=("cifar10",), help="the data set")
-    flag(
-        data,
-        "data_dir",
-        required=True,
-        metavar="DIR",
-        help="the directory to write to",
+    actions = data.add_subparsers(required=True, metavar="ACTION")
+    cifar10 = actions.add_parser(
+        "cifar10",
+        help="write CIFAR-10, or data in its format, as TFRecord files",
+        description="Writes CIFAR-10, or data in its format, as TFRecord files.",
+        allow_abbrev=False,
     )
+    flag(cifar10, "data_dir", required=True, metavar="DIR", help="the directory to write to")
     flag(
-        data,
+        cifar10,
         "source",
         default="digits",
         metavar="SOURCE",
         help="digits (default; scikit-learn's, needs no network), download, or the path of a copy",
     )
-    data.set_defaults(run=_data)
+    cifar10.set_defaults(run=_cifar10)
+    verify = actions.add_parser(
+        "verify",
+        help="name the TFRecord files that are damaged",
+        description="Reads TFRecord files to their end. Prints a line for each damaged file with "
+        "the offset of its first damaged record. Exit code 0: all are intact, 1: some are not.",
+        allow_abbrev=False,
+    )
+    verify.add_argument("files", nargs="+", metavar="FILE", help="a TFRecord file")
+    verify.set_defaults(run=_verify)
 
 
-def _data(arguments: argparse.Namespace) -> int:
+def _cifar10(arguments: argparse.Namespace) -> int:
     from tfdist.data import cifar10
 
     try:
@@ -47,3 +57,22 @@ def _data(arguments: argparse.Namespace) -> int:
             remedy=str(error),
         ) from error
     return EXIT_OK
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    for file in arguments.files:
+        if not os.path.isfile(file):
+            raise UsageError(
+                "FILE",
+                received=file,
+                accepted="the path of a TFRecord file",
+                remedy="Correct the path: there is no such file.",
+            )
+    from tfdist.data.verify import verify
+
+    damaged = 0
+    for damage in verify(arguments.files):
+        damaged += 1
+        print(damage, flush=True)
+    print(f"{len(arguments.files) - damaged} of {len(arguments.files)} files are intact")
+    return EXIT_FAILED if damaged else EXIT_OK

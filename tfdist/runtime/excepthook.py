@@ -78,10 +78,11 @@ def end_on_uncaught(error_file: str | None) -> None:
             code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
         else:
             print_traceback(kind, error, trace)
-            # Last, because a search takes its time.
-            if cause := lost or _broken_record(error):
-                tell(cause)
-                log(f"error: {cause}")
+            # By its name, because this module does not import TensorFlow.
+            if kind.__name__ == "DataLossError":
+                log("error: a file is damaged. Find it with: tfdist data verify FILE...")
+            elif lost:
+                log(f"error: {lost}")
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else code)
@@ -128,17 +129,3 @@ def write_uncaught(error_file: str | None, error: str, since: float) -> None:
         os.replace(beside, path)
     except OSError:
         pass  # The launcher is gone; the traceback is what counts.
-
-
-def _broken_record(error: BaseException) -> str | None:
-    """What there is to say of a record that TensorFlow could not read; None of any other error."""
-    # By its name, because this module is there before TensorFlow.
-    if type(error).__name__ != "DataLossError":
-        return None
-    try:
-        from tfdist import broken_records
-
-        return broken_records.explain(str(error))
-    except BaseException:
-        # Also Ctrl-C: the traceback is there, and the process is to end.
-        return None

@@ -177,8 +177,9 @@ def test_the_exported_model_predicts_what_the_model_predicts(
     assert os.listdir(tmp_path) == ["saved_model"]
     loaded = tf.keras.models.load_model(tmp_path / "saved_model")
     np.testing.assert_allclose(loaded.predict(tiny.points, verbose=0), expected, rtol=1e-5)
-    serving = tf.saved_model.load(str(tmp_path / "saved_model")).signatures["serving_default"]
-    (served,) = serving(tf.constant(tiny.points)).values()
+    served_model = tf.saved_model.load(str(tmp_path / "saved_model"))
+    np.testing.assert_allclose(served_model(tf.constant(tiny.points)), expected, rtol=1e-5)
+    (served,) = served_model.signatures["serving_default"](tf.constant(tiny.points)).values()
     np.testing.assert_allclose(served.numpy(), expected, rtol=1e-5)
 
 
@@ -210,59 +211,15 @@ class WatchedLayer(tf.keras.layers.Layer):
         return super().get_config()
 
 
-def doubled(x: tf.Tensor) -> tf.Tensor:
-    return 2 * x
-
-
-class SilentRegularizer(tf.keras.regularizers.Regularizer):
-    def __call__(self, weights: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_sum(weights)
-
-
-@pytest.mark.parametrize(
-    ("layer", "has_code"),
-    [
-        (tf.keras.layers.Dense(3, activation="relu", kernel_regularizer="l2"), False),
-        (tf.keras.layers.Dense(3, activation=tf.nn.silu), False),
-        (tf.keras.layers.Dense(3, activation=doubled), True),
-        (tf.keras.layers.Dense(3, activation=lambda x: 2 * x), True),
-        (tf.keras.layers.Dense(3, kernel_regularizer=SilentRegularizer()), True),
-        (tf.keras.layers.Lambda(doubled), True),
-        (WatchedLayer(), True),
-    ],
-)
-def test_only_models_with_code_are_exported_with_their_layers_functions(
-    layer: tf.keras.layers.Layer, has_code: bool, tmp_path: Path
-) -> None:
-    inputs = tf.keras.Input([4])
-    model = tf.keras.Model(inputs, layer(inputs) + 1.0)
-    points = np.ones([2, 4], np.float32)
-
-    export.export(model, OutputDirectory(tmp_path), writes=True)
-
-    assert callable(tf.saved_model.load(str(tmp_path / "saved_model"))) == has_code
-    loaded = tf.keras.models.load_model(tmp_path / "saved_model")
-    np.testing.assert_allclose(loaded(points), model(points))
-
-
-def test_a_function_of_a_layer_is_exported_and_no_property_of_it_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_of_a_layer_is_exported(tmp_path: Path) -> None:
     inputs = tf.keras.Input([4])
     layer = tf.keras.layers.Dense(3)
     layer.halved = tf.function(lambda x: x / 2, input_signature=[tf.TensorSpec([])])
-    model = tf.keras.Model(inputs, layer(inputs))
-    asked: list[bool] = []
-    monkeypatch.setattr(tf.keras.layers.Dense, "asked", property(asked.append), raising=False)
 
-    export.export(model, OutputDirectory(tmp_path), writes=True)
+    export.export(tf.keras.Model(inputs, layer(inputs)), OutputDirectory(tmp_path), writes=True)
 
     loaded = tf.saved_model.load(str(tmp_path / "saved_model"))
     assert float(getattr(loaded, "layer_with_weights-0").halved(3.0)) == 1.5
-    assert not asked
-    # When TensorFlow asks for none, there is no need to keep it from it.
-    model.save(tmp_path / "by_tensorflow", save_format="tf")
-    assert asked
 
 
 def test_a_model_of_ragged_rows_is_served_ragged_rows(tmp_path: Path) -> None:

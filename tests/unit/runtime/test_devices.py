@@ -110,6 +110,7 @@ def test_each_rank_of_horovod_has_another_gpu(
     monkeypatch.setenv("HOROVOD_GLOO_TIMEOUT_SECONDS", "30")
     monkeypatch.setattr(horovod.hvd, "init", lambda: None)
     monkeypatch.setattr(horovod.hvd, "local_rank", lambda: 1)
+    monkeypatch.setattr(horovod.hvd, "rank", lambda: 1)
     monkeypatch.setattr(horovod.hvd, "size", lambda: 2)
 
     job = tfdist.start.create(JobFlags(strategy="horovod", num_gpus=1), {}, job_class=EstimatorJob)

@@ -1,0 +1,86 @@
+"""Truncated and corrupted TFRecord files, and the command that names them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from tfdist.commands import cli
+from tfdist.data.verify import verify
+
+# What a record takes before its payload, and in all beside it.
+_HEADER_BYTES, _FRAME_BYTES = 12, 16
+_PAYLOADS = [bytes([index]) * (50 + 7 * index) for index in range(40)]
+
+
+def offset(record: int) -> int:
+    """Where a record begins."""
+    return sum(len(payload) + _FRAME_BYTES for payload in _PAYLOADS[:record])
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[Path]:
+    """Three intact files, with each compression."""
+    paths = [tmp_path / f"train-{index}.tfrecords" for index in range(3)]
+    for path, compression in zip(paths, ("", "GZIP", "ZLIB"), strict=True):
+        with tf.io.TFRecordWriter(str(path), compression) as writer:
+            for payload in _PAYLOADS:
+                writer.write(payload)
+    return paths
+
+
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+def test_intact_files_are_intact(paths: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(verify(map(str, paths))) == []
+    assert cli.main(["data", "verify", *map(str, paths)]) == 0
+    assert capsys.readouterr().out == "3 of 3 files are intact\n"
+
+
+@pytest.mark.parametrize("kind", ["truncated", "corrupted"])
+def test_a_damaged_file_and_its_offset_are_named(
+    paths: list[Path], kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin = offset(20)
+    if kind == "truncated":
+        os.truncate(paths[0], begin + 30)
+    else:
+        flip(paths[0], begin + 30)
+        begin += _HEADER_BYTES  # The checksum of the payload is wrong, that of its length is not.
+    assert cli.main(["data", "verify", *map(str, paths)]) == 1
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{paths[0]}: received {kind} record at {begin}; accepted: TFRecords. ")
+    assert last == "2 of 3 files are intact"
+
+
+@pytest.mark.parametrize(("place", "compression"), [(1, "GZIP"), (2, "ZLIB")])
+def test_a_damaged_compressed_file_is_named(
+    paths: list[Path], place: int, compression: str
+) -> None:
+    flip(paths[place], paths[place].stat().st_size // 2)
+    (damage,) = verify(map(str, paths))
+    assert damage.file == str(paths[place])
+    assert damage.compression == compression
+
+
+def test_a_file_of_another_kind_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("This is not a file of records, but a text of some length.\n" * 9)
+    (damage,) = verify([str(path)])
+    assert damage.fault == "corrupted record at 0"
+
+
+def test_a_file_that_is_not_there_is_a_usage_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["data", "verify", str(tmp_path / "nowhere")])
+    assert ended.value.code == 2
+    assert "FILE: received '" in capsys.readouterr().err
