@@ -77,7 +77,7 @@ def test_the_metrics_of_a_step_are_reduced_over_a_dimension_that_they_have_not()
 
 
 def test_a_loss_that_is_a_scalar_is_not_divided_by_the_replicas() -> None:
-    """The cure is `weigh_scalar_losses`."""
+    """The cure is `keras3_loss`."""
     lines = run(
         _TWO_DEVICES,
         """
@@ -101,7 +101,7 @@ def test_a_loss_that_is_a_scalar_is_not_divided_by_the_replicas() -> None:
 
 
 def test_gradients_are_clipped_before_they_are_summed() -> None:
-    """The cure is `sums_first`."""
+    """The cure is `keras3_optimizer`."""
     lines = run(
         _TWO_DEVICES,
         """
@@ -259,7 +259,7 @@ def test_fit_takes_no_data_with_parameter_servers() -> None:
 
 
 def test_the_mean_of_no_losses_is_not_a_number() -> None:
-    """The cure is `weigh_scalar_losses`."""
+    """The cure is `keras3_loss`."""
     lines = run(
         "import tensorflow as tf",
         """

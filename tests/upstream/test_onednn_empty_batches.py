@@ -70,10 +70,10 @@ def test_what_is_exported_is_left_as_it_is() -> None:
         """
         from tfdist.upstream.onednn_empty_batches import (
             as_tensorflow_does,
-            compute_on_empty_batches,
+            apply,
         )
 
-        compute_on_empty_batches()
+        apply()
         kernel = tf.ones([1, 1, 1, 1])
 
         def operations():
@@ -92,10 +92,10 @@ def test_what_is_exported_is_left_as_it_is() -> None:
 def test_layers_compute_on_empty_batches() -> None:
     found = run(
         """
-        from tfdist.upstream.onednn_empty_batches import compute_on_empty_batches
+        from tfdist.upstream.onednn_empty_batches import apply
 
-        compute_on_empty_batches()
-        compute_on_empty_batches()
+        apply()
+        apply()
         shapes(layers.Conv1D(7, 3, strides=2), [8, 5])
         shapes(layers.Conv2D(7, 3, strides=2, activation="relu"), [8, 8, 5])
         shapes(layers.Conv3D(7, 3), [8, 8, 8, 5])

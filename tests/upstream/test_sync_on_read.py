@@ -50,7 +50,10 @@ def test_a_checkpoint_takes_one_all_reduce_and_holds_the_averages() -> None:
     output = run(
         """
         import tempfile
+        from tfdist.upstream import sync_on_read
         from tfdist.upstream.sync_on_read import on_read_variables, read_at_once
+
+        sync_on_read.apply()
 
         path = tempfile.mkdtemp() + "/ckpt"
         with read_at_once(strategy, on_read_variables(model)):
@@ -81,7 +84,10 @@ def test_a_checkpoint_takes_one_all_reduce_and_holds_the_averages() -> None:
 def test_each_dtype_has_an_all_reduce_and_the_function_is_traced_once() -> None:
     output = run(
         """
+        from tfdist.upstream import sync_on_read
         from tfdist.upstream.sync_on_read import read_at_once
+
+        sync_on_read.apply()
 
         with strategy.scope():
             halves = tf.Variable(
@@ -107,7 +113,10 @@ def test_what_metrics_and_layers_sum_is_summed_at_once_and_restored() -> None:
     output = run(
         """
         import tempfile
+        from tfdist.upstream import sync_on_read
         from tfdist.upstream.sync_on_read import on_read_variables, read_at_once
+
+        sync_on_read.apply()
 
         def counter(aggregation):
             on_read = tf.VariableSynchronization.ON_READ
@@ -147,7 +156,10 @@ def test_what_keras_wraps_for_mixed_precision_and_has_no_static_shape_is_read_at
     output = run(
         """
         import tempfile
+        from tfdist.upstream import sync_on_read
         from tfdist.upstream.sync_on_read import on_read_variables, read_at_once
+
+        sync_on_read.apply()
 
         tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
         with strategy.scope():
@@ -190,7 +202,9 @@ def test_a_model_is_made_without_reductions() -> None:
 
         # When TensorFlow needs none, there is no need to do better.
         by_tensorflow = make()
-        import tfdist.upstream.sync_on_read
+        from tfdist.upstream import sync_on_read
+
+        sync_on_read.apply()
         model = make()
         for own in (model, by_tensorflow):
             own.layers[1].moving_mean.values[1].assign([2.0, 4.0, 6.0])

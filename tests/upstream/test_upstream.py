@@ -1,6 +1,6 @@
 """The upstream bugs that tfdist works around, in the smallest scripts.
 
-A test that fails here says that upstream has mended one: take the cure named beside it out.
+A test that fails here says that upstream has fixed one: remove the fix that is named beside it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import tensorflow as tf
 from tensorflow.python.data.ops import multi_device_iterator_ops
-from tensorflow.python.training import session_manager
+from tensorflow.python.training import monitored_session, session_manager
 from tensorflow_estimator.python.estimator import keras_lib
 
-import tfdist.data.sharding  # noqa: F401
+import tfdist  # noqa: F401
 from tests.conftest import TinyTraining
 
 pytestmark = pytest.mark.timeout(120)
@@ -34,7 +34,7 @@ def run(script: str) -> str:
 
 
 def test_central_storage_does_not_take_a_learning_rate_schedule() -> None:
-    """The cure is `CentralStorage.optimizer`."""
+    """The cure is `keras3_central_storage.share_learning_rate`."""
     output = run(
         """
         import tensorflow as tf
@@ -76,7 +76,7 @@ def test_saving_before_the_first_step_makes_accuracy_count_something_else() -> N
 
 
 def test_the_iterators_of_a_strategy_are_autotuned_whatever_the_dataset_says() -> None:
-    """The cure is `tfdist.data.sharding._iterators_without_autotune`.
+    """The cure is `tf_data_autotune`.
 
     How long a destructor waits is a matter of chance, so that the cause is looked at in its place.
     """
@@ -86,7 +86,7 @@ def test_the_iterators_of_a_strategy_are_autotuned_whatever_the_dataset_says() -
 
 
 def test_a_worker_that_comes_first_sleeps_for_30_seconds() -> None:
-    """The cure is `tfdist.strategies.sessions._with_short_waits`."""
+    """The cure is `session_recovery_wait`."""
     initialize = inspect.signature(session_manager.SessionManager.__init__)
     assert initialize.parameters["recovery_wait_secs"].default == 30
 
@@ -129,7 +129,7 @@ def test_synchronous_replicas_share_their_tokens() -> None:
 
 
 def test_every_task_saves_a_keras_models_first_weights() -> None:
-    """The cure is `tfdist.estimator.run_config._saved_by_the_leader`."""
+    """The cure is `keras_estimator_first_checkpoint`."""
     source = inspect.getsource(inspect.unwrap(keras_lib._save_first_checkpoint))
     assert "saver.save" in source
     assert "is_chief" not in source
@@ -143,7 +143,7 @@ def test_keras_waits_for_no_steps_logs(tiny: TinyTraining, tmp_path: Path) -> No
 
 
 def test_horovods_wrapper_averages_in_minimize_alone() -> None:
-    """The cure is in `tfdist.strategies.horovod.Horovod.optimizer`."""
+    """The cure is in `tfdist.strategies.horovod.Horovod.wrap_optimizer`."""
     import horovod.tensorflow as hvd
 
     hvd.init()
@@ -163,3 +163,10 @@ def test_horovods_wrapper_averages_in_minimize_alone() -> None:
 
     optimizer.minimize(lambda: 2.0 * variable, [variable])
     assert len(reduced) == 1
+
+
+def test_a_session_takes_a_failed_write_for_the_end_of_its_input() -> None:
+    """The fix is `monitored_session_write_errors`."""
+    source = inspect.getsource(inspect.unwrap(monitored_session._MonitoredSession.__exit__))
+    assert "OutOfRangeError" in source
+    assert "Unknown" not in source

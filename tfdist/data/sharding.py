@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.data.ops import multi_device_iterator_ops
+
+from tfdist.upstream import dataset_inputs, tf_data_autotune
 
 UNKNOWN = int(tf.data.UNKNOWN_CARDINALITY)
 INFINITE = int(tf.data.INFINITE_CARDINALITY)
@@ -66,16 +67,13 @@ def shards_of(dataset: Any) -> Shards | None:
     """
     shards: Shards | None = getattr(dataset, _SHARDS, None)
     if shards is None and isinstance(dataset, tf.data.Dataset):
-        ancestors = list(dataset._inputs())
-        while ancestors:
-            ancestor = ancestors.pop()
+        for ancestor in dataset_inputs.ancestors(dataset):
             if hasattr(ancestor, _SHARDS):
                 raise ValueError(
                     "A dataset of job.dataset was changed before it was distributed (Keras does "
                     "so for class_weight). Make the change in the dataset function: return "
                     "sample weights as a third element, for instance."
                 )
-            ancestors.extend(ancestor._inputs())
     return shards
 
 
@@ -86,6 +84,7 @@ def without_autotune(dataset_fn: Callable[..., Any]) -> Callable[..., Any]:
     each epoch up to as long as the iterator has lived. What is to be chosen automatically then has
     TensorFlow's fixed values: as many parallel calls as there are threads, at most 16.
     """
+    tf_data_autotune.apply()
 
     @functools.wraps(dataset_fn)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -144,25 +143,3 @@ class TakesShards:
         return self.distribute_datasets_from_function(  # type: ignore[attr-defined]
             lambda _: shards.local, options
         )
-
-
-def _iterators_without_autotune(create_device_dataset: Callable[..., Any]) -> Callable[..., Any]:
-    """`without_autotune` for the iterators with which TensorFlow feeds its strategies' devices.
-
-    Their outermost dataset is TensorFlow's own, so that no option of the user's dataset reaches it.
-    """
-
-    @functools.wraps(create_device_dataset)
-    def call(*args: Any, **kwargs: Any) -> tf.data.Dataset:
-        options = tf.data.Options()
-        options.autotune.enabled = False
-        # There is nothing to optimise in it, and TensorFlow would warn that it cannot.
-        options.experimental_optimization.apply_default_optimizations = False
-        return create_device_dataset(*args, **kwargs).with_options(options)
-
-    return call
-
-
-multi_device_iterator_ops._create_device_dataset = _iterators_without_autotune(
-    multi_device_iterator_ops._create_device_dataset
-)

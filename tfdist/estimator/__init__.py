@@ -33,17 +33,12 @@ if not hasattr(tf, "estimator"):
         "does. Install tensorflow==2.15.1, or train with Keras: tfdist.init()."
     )
 
-from tensorflow.python.util import deprecation
-
 from tfdist.estimator.hooks import ExamplesPerSecondHook
 from tfdist.estimator.job import EstimatorJob, init, main
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.training import evaluate, export, train, train_and_evaluate
 from tfdist.flags import define_estimator_flags as define_flags
 from tfdist.start import run
-
-# Each function of `tf.estimator` says at its first call that Keras is to be used instead.
-deprecation._PRINT_DEPRECATION_WARNINGS = False
 
 __all__ = [
     "EstimatorJob",

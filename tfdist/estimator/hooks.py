@@ -5,15 +5,12 @@ hook = ExamplesPerSecondHook(batch_size=job.global_batch_size(32))
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.training import monitored_session
 
-from tfdist.checkpoints.output_directory import write_error
 from tfdist.coordination.preemption import Preemption
 
 
@@ -89,24 +86,3 @@ class LeavingHook(tf.compat.v1.train.SessionRunHook):
     def after_run(self, run_context: Any, run_values: Any) -> None:
         if self._preemption.leaves():
             run_context.request_stop()
-
-
-def _ended_by_input_alone(leave: Any) -> Any:
-    """Lets no session take a file that is too large to be written for the end of the input.
-
-    TensorFlow has one class for both, OutOfRangeError, with which a session ends as if all were
-    well.
-    """
-
-    @functools.wraps(leave)
-    def leave_session(self: Any, kind: Any, error: BaseException | None, trace: Any) -> Any:
-        if error is not None and write_error(error) is not None:
-            kind = tf.errors.UnknownError
-        return leave(self, kind, error, trace)
-
-    return leave_session
-
-
-monitored_session._MonitoredSession.__exit__ = _ended_by_input_alone(
-    monitored_session._MonitoredSession.__exit__
-)

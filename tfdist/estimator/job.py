@@ -21,6 +21,7 @@ from tfdist.job import Job
 from tfdist.plan import Plan
 from tfdist.strategies import table
 from tfdist.training.run import TrainingRun
+from tfdist.upstream import estimator_deprecation, session_recovery_wait
 
 
 class EstimatorJob(Job):
@@ -34,6 +35,8 @@ class EstimatorJob(Job):
 
     def __init__(self, plan: Plan, run: TrainingRun) -> None:
         super().__init__(plan, run)
+        estimator_deprecation.apply()
+        session_recovery_wait.apply()
         self.sessions: Sessions = table.load(plan.own_spec.sessions)(run.strategy)
 
     def optimizer(self, optimizer: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.errors import UsageError
+from tfdist.upstream import keras_legacy_optimizer
 
 Wrap = Callable[[tf.compat.v1.train.Optimizer], tf.compat.v1.train.Optimizer]
 
@@ -89,7 +90,7 @@ def distributed(optimizer: Any, wrap: Wrap) -> Any:
 def _legacy(optimizer: Any) -> Any:
     try:
         if not getattr(optimizer, "weight_decay", None):
-            return tf.keras.__internal__.optimizers.convert_to_legacy_optimizer(optimizer)
+            return keras_legacy_optimizer.convert(optimizer)
     except (AttributeError, TypeError, ValueError):
         pass  # Keras's own words for it name neither the optimizer nor a remedy.
     raise UsageError(

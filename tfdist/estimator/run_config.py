@@ -5,18 +5,21 @@ config = RunConfig(job, "/shared/run1", save_checkpoints_steps=500)
 
 from __future__ import annotations
 
-import functools
 import os
 import tempfile
 import time
 from typing import Any
 
 import tensorflow as tf
-from tensorflow_estimator.python.estimator import keras_lib
 
+from tfdist.checkpoints.output_directory import write_error
 from tfdist.errors import UsageError, log
 from tfdist.estimator.job import EstimatorJob
 from tfdist.estimator.optimizers import undistributed
+from tfdist.upstream import (
+    keras_estimator_first_checkpoint,
+    monitored_session_write_errors,
+)
 
 
 class RunConfig(tf.estimator.RunConfig):
@@ -45,6 +48,8 @@ class RunConfig(tf.estimator.RunConfig):
         session_config: tf.compat.v1.ConfigProto | None = None,
         **options: Any,
     ) -> None:
+        keras_estimator_first_checkpoint.apply(save_first_checkpoint)
+        monitored_session_write_errors.apply(write_failed)
         self.job = job
         model_dir = _agreed_model_dir(model_dir, job.model_dir)
         options = _without_strategy(options, job)
@@ -108,27 +113,22 @@ def _without_strategy(options: dict[str, Any], job: EstimatorJob) -> dict[str, A
     return {name: value for name, value in options.items() if name != "train_distribute"}
 
 
-def _saved_by_the_leader(save_first_checkpoint: Any) -> Any:
-    """Makes `model_to_estimator` write a Keras model's first weights in one task alone.
-
-    TensorFlow writes them in each task, to one and the same place.
-    """
-
-    @functools.wraps(save_first_checkpoint)
-    def save(keras_model: Any, custom_objects: Any, config: Any, save_object_ckpt: bool) -> Any:
-        job = getattr(config, "job", None)
-        place = os.path.join(config.model_dir, "keras")
-        is_private = job is not None and job.sessions.has_private_model_dir
-        if job is not None and not job.is_chief and not is_private:
-            if not tf.train.latest_checkpoint(place):
-                log(f"{job.task} waits for the chief's {place}")
-            while not (latest := tf.train.latest_checkpoint(place)):
-                time.sleep(0.5)
-            return latest
-        with undistributed():
-            return save_first_checkpoint(keras_model, custom_objects, config, save_object_ckpt)
-
-    return save
+def save_first_checkpoint(
+    save: Any, keras_model: Any, custom_objects: Any, config: Any, save_object_ckpt: bool
+) -> Any:
+    """Writes a Keras model's first weights in the chief alone; the others wait for them."""
+    job = getattr(config, "job", None)
+    place = os.path.join(config.model_dir, "keras")
+    if job is not None and not job.is_chief and not job.sessions.has_private_model_dir:
+        if not tf.train.latest_checkpoint(place):
+            log(f"{job.task} waits for the chief's {place}")
+        while not (latest := tf.train.latest_checkpoint(place)):
+            time.sleep(0.5)
+        return latest
+    with undistributed():
+        return save(keras_model, custom_objects, config, save_object_ckpt)
 
 
-keras_lib._save_first_checkpoint = _saved_by_the_leader(keras_lib._save_first_checkpoint)
+def write_failed(error: BaseException) -> bool:
+    """Whether an exception means that a file could not be written."""
+    return write_error(error) is not None

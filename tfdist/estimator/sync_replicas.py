@@ -20,9 +20,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.util import deprecation
 
 from tfdist.errors import log
+from tfdist.upstream import estimator_deprecation
 
 _COLLECTION = "tfdist_sync_replicas"
 
@@ -55,7 +55,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
         worker: int,
         device: str,
     ) -> None:
-        with deprecation.silence():
+        with estimator_deprecation.silence():
             super().__init__(opt, replicas_to_aggregate, total_num_replicas)
         self._worker = worker
         self._device = device

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
@@ -13,8 +11,8 @@ from tfdist.compat import keras as keras_compat
 from tfdist.data import sharding
 from tfdist.errors import UsageError
 from tfdist.strategies.in_graph import InGraph
-from tfdist.upstream.keras3 import ReducesForKeras3
-from tfdist.upstream.keras3_assign_add import add_in_one_operation
+from tfdist.upstream import keras3_central_storage
+from tfdist.upstream.keras3_reduce import ReducesForKeras3
 
 
 class _CentralStorageStrategy(
@@ -58,17 +56,12 @@ class CentralStorage(InGraph):
 
     def build_over(self, devices: list[str]) -> tf.distribute.Strategy:
         if keras_compat.is_keras_3(tf.keras.Model):
-            _count_once(tf.keras.Model)
+            keras3_central_storage.apply(tf.keras.Model, _CentralStorageStrategy)
         return _CentralStorageStrategy(devices, "CPU:0")
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         optimizer = super().wrap_optimizer(optimizer)
-        rate = getattr(optimizer, "_current_learning_rate", None)
-        if rate is not None:
-            # Keras assigns the current rate of a schedule in every replica.
-            optimizer._current_learning_rate = tf.Variable(
-                rate, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
-            )
+        keras3_central_storage.share_learning_rate(optimizer)
         return optimizer
 
     def check(self, model: tf.keras.Model) -> None:
@@ -91,23 +84,3 @@ class CentralStorage(InGraph):
         if training:
             return sharding.with_repeats(local, missing, source)
         return local.concatenate(sharding.empty_batches(source, missing))
-
-
-def _counts_once(make: Callable[..., None]) -> Callable[..., None]:
-    """`make_train_function`, or that for tests, of whose metrics a replica adds its part alone."""
-
-    @functools.wraps(make)
-    def call(model: Any, force: bool = False) -> None:
-        if isinstance(model.distribute_strategy, _CentralStorageStrategy):
-            # What was traced before counts wrong.
-            force = add_in_one_operation(keras_compat.metric_variables(model)) or force
-        make(model, force)
-
-    return call
-
-
-@functools.cache
-def _count_once(model_class: Any) -> None:
-    """Lets the metrics of models of Keras 3 count the sum over the replicas once."""
-    for name in ("make_train_function", "make_test_function"):
-        setattr(model_class, name, _counts_once(getattr(model_class, name)))

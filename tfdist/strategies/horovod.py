@@ -19,8 +19,8 @@ import tensorflow as tf
 from absl import logging
 
 from tfdist.cluster import host_and_port
+from tfdist.compat import checks, stacks
 from tfdist.compat import keras as keras_compat
-from tfdist.compat import stacks
 from tfdist.coordination import horovod_rendezvous
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
@@ -29,7 +29,7 @@ from tfdist.strategies import table
 from tfdist.strategies.collectives import by_dtype
 from tfdist.strategies.local_sgd import outer_steps
 from tfdist.strategies.ranks import Ranks
-from tfdist.upstream import keras3
+from tfdist.upstream import keras3_callbacks, keras3_loss, keras3_optimizer
 
 try:
     import horovod.tensorflow as hvd
@@ -58,7 +58,7 @@ class Horovod(Ranks):
         check_one_gpu(options.num_gpus, self.name, "Start a rank for each GPU.")
         is_keras_3 = keras_compat.is_keras_3(tf.keras.Model)
         if is_keras_3:
-            keras3.weigh_scalar_losses()
+            keras3_loss.apply()
         if self.cluster:
             self._find_peers()
         if options.heartbeat_timeout is not None or _GLOO_TIMEOUT not in self.environ:
@@ -67,7 +67,7 @@ class Horovod(Ranks):
         hvd.init()
         self.set_up_ranks(HorovodCollectives(), outer_steps(options))
         if is_keras_3 and not self.topology.is_chief:
-            keras3.leave_saving_to_the_chief()
+            keras3_callbacks.apply()
         use_devices(options.num_gpus, local_rank=hvd.local_rank())
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
@@ -76,7 +76,9 @@ class Horovod(Ranks):
         compression = self.compression
         if keras_compat.is_keras_3(optimizer):
             # Horovod's own wrapper of an optimizer of Keras 3 reduces nothing.
-            return keras3.applies(optimizer, partial(_averages, compression=compression))
+            return keras3_optimizer.apply_reduced(
+                optimizer, partial(_averages, compression=compression)
+            )
         own = getattr(optimizer, "inner_optimizer", optimizer)
         if not isinstance(own, tf.keras.optimizers.Optimizer):
             return hvd.DistributedOptimizer(optimizer, compression=compression)
@@ -108,7 +110,7 @@ class Horovod(Ranks):
                 accepted="an optimizer of Keras, under horovod",
                 remedy="Compile the model with the optimizer of Keras itself.",
             )
-        keras3.check_optimizer(model.optimizer, self.name)
+        checks.check_optimizer(model.optimizer, self.name)
         if model.jit_compile:
             # Keras chooses it by itself where there is a GPU; XLA does not know Horovod.
             logging.warning("jit_compile is off: XLA cannot compile the steps of Horovod.")

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfdist.data.sharding import TakesShards
 from tfdist.strategies.in_graph import InGraph
-from tfdist.upstream.keras3 import ReducesForKeras3
+from tfdist.upstream.keras3_reduce import ReducesForKeras3
 
 
 class _MirroredStrategy(ReducesForKeras3, TakesShards, tf.distribute.MirroredStrategy):

@@ -19,9 +19,10 @@ from tfdist.runtime.devices import use_devices
 from tfdist.strategies.base import DatasetFunction, Topology
 from tfdist.strategies.gradient_dtype import summed_in
 from tfdist.strategies.replicas import ReplicaCheckpointing, Replicas
-from tfdist.upstream import keras3, tf_coordination
+from tfdist.upstream import keras3_callbacks, tf_coordination
 from tfdist.upstream.keras2_step_logs import KeepsMetricResults
-from tfdist.upstream.keras3 import Statistics
+from tfdist.upstream.keras3_reduce import ReducesForKeras3
+from tfdist.upstream.keras3_statistics import Statistics
 from tfdist.upstream.sync_on_read import on_read_variables, read_at_once
 
 _SERVER_SECONDS = 5.0
@@ -30,7 +31,7 @@ CommunicationImplementation = tf.distribute.experimental.CommunicationImplementa
 
 # `tf.estimator` and TensorFlow's sessions recognize this strategy by the name of its class.
 class MultiWorkerMirroredStrategy(
-    keras3.ReducesForKeras3,
+    ReducesForKeras3,
     KeepsMetricResults,
     TakesShards,
     tf.distribute.MultiWorkerMirroredStrategy,
@@ -90,7 +91,7 @@ class MultiWorkerMirrored(Replicas):
 
     def build(self, options: JobFlags) -> tf.distribute.Strategy:
         if keras_compat.is_keras_3(tf.keras.Model) and not self._is_chief:
-            keras3.leave_saving_to_the_chief()
+            keras3_callbacks.apply()
         return build_strategy(self, options)
 
     @property

@@ -7,12 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat import checks
 from tfdist.compat import keras as keras_compat
 from tfdist.flags import JobFlags
 from tfdist.strategies.base import Strategy
 from tfdist.strategies.checkpointing import Checkpointing
-from tfdist.upstream import keras3
-from tfdist.upstream.keras3 import Statistics
+from tfdist.upstream import keras3_optimizer, sync_on_read
+from tfdist.upstream.keras3_statistics import Statistics
 
 
 class ReplicaCheckpointing(Checkpointing):
@@ -29,6 +30,7 @@ class Replicas(Strategy):
     """The part of a `Strategy` that its subclasses share; they implement `build`."""
 
     def set_up(self, options: JobFlags) -> None:
+        sync_on_read.apply()
         self.tf_strategy = self.build(options)
         self._statistics = Statistics(self.tf_strategy)
         self.checkpointing = ReplicaCheckpointing(self._statistics)
@@ -43,14 +45,14 @@ class Replicas(Strategy):
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         if keras_compat.is_keras_3(optimizer):
-            keras3.check_made_in_scope(optimizer, self.tf_strategy, self.name)
-            return keras3.sums_first(optimizer, self.options.gradient_dtype)
+            checks.check_made_in_scope(optimizer, self.tf_strategy, self.name)
+            return keras3_optimizer.reduce_gradients_first(optimizer, self.options.gradient_dtype)
         return optimizer
 
     def check(self, model: tf.keras.Model) -> None:
         if keras_compat.is_keras_3(model):
-            keras3.check(model, self.name)
-            keras3.check_scope(model, self.tf_strategy, self.name)
+            checks.check_model_of_keras_3(model, self.name)
+            checks.check_scope(model, self.tf_strategy, self.name)
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
         return [self._statistics]

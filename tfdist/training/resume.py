@@ -26,6 +26,7 @@ from tfdist.coordination.preemption import EXIT_PREEMPTED
 from tfdist.data.position import Position
 from tfdist.errors import log
 from tfdist.training.run import TrainingRun
+from tfdist.upstream import keras_initial_epoch
 
 Logs = dict[str, Any]
 
@@ -106,7 +107,7 @@ class Resume(tf.keras.callbacks.Callback):
                 self._output.done.unlink(missing_ok=True)
             self._fast_forward(start, step)
         self._saved = self._updates()
-        keras_compat.set_start(self.model, start.epoch, step)
+        keras_initial_epoch.set_start(self.model, start.epoch, step)
         self._watching.enter_context(
             self._run.preemption.watched(
                 self._topology.peer, self._topology.peers, self._strategy.kv_store
@@ -128,7 +129,7 @@ class Resume(tf.keras.callbacks.Callback):
     def _end(self, logs: Logs | None = None) -> None:
         epochs = self.params["epochs"]
         self._watching.close()
-        keras_compat.forget_start(self.model)
+        keras_initial_epoch.forget_start(self.model)
         if self._saves and (self._has_trained or not self._output.saved_model.exists()):
             with self._checkpointing.save_scope(self.model):
                 export.export(

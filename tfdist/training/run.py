@@ -18,7 +18,7 @@ from tfdist.data import sharding
 from tfdist.errors import UsageError
 from tfdist.strategies import table
 from tfdist.strategies.base import DatasetFunction, Strategy
-from tfdist.upstream.onednn_empty_batches import compute_on_empty_batches
+from tfdist.upstream import onednn_empty_batches
 
 _WRAPPED = "_tfdist_is_wrapped"
 
@@ -61,7 +61,7 @@ class TrainingRun:
         self.data: TrainingData | None = None
         self.scales_learning_rate = False
         if strategy.topology.num_replicas > 1:
-            compute_on_empty_batches()
+            onednn_empty_batches.apply()
 
     @property
     def is_chief(self) -> bool:

@@ -1,1 +1,145 @@
-"""Fixes of bugs in TensorFlow, Keras and Horovod: one bug a module."""
+"""Fixes for bugs and gaps of TensorFlow, Keras and Horovod: one a module.
+
+A fix that changes a class or a function of theirs does so in `apply()`, which is called when a job
+needs it, and never at import. Its canary test fails when upstream no longer has the bug: the fix
+may go then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Fix:
+    """A row of the table of fixes.
+
+    Attributes:
+      module: the module in this package.
+      bug: what is wrong upstream.
+      upstream: where that is: a public thread, or the source.
+      versions: the versions that have it, of those that tfdist supports.
+      canary: the test that fails when upstream has fixed it, as `file::test`.
+    """
+
+    module: str
+    bug: str
+    upstream: str
+    versions: str
+    canary: str
+
+
+_KERAS3 = "tests/upstream/test_keras3.py::test_"
+_UPSTREAM = "tests/upstream/test_upstream.py::test_"
+
+FIXES = (
+    Fix(
+        "keras3_reduce",
+        "Keras 3 calls Strategy.reduce with nested batches, and with an axis for scalars",
+        "keras/src/backend/tensorflow/trainer.py",
+        "Keras 3",
+        _KERAS3 + "the_batch_of_a_symbolic_build_is_reduced_as_a_nest",
+    ),
+    Fix(
+        "keras3_loss",
+        "scalar losses are not divided by the replicas; the mean of no losses is not a number",
+        "keras/src/losses/loss.py",
+        "Keras 3",
+        _KERAS3 + "a_loss_that_is_a_scalar_is_not_divided_by_the_replicas",
+    ),
+    Fix(
+        "keras3_optimizer",
+        "gradients are clipped, accumulated and checked before they are summed",
+        "keras/src/backend/tensorflow/optimizer_distribute.py",
+        "Keras 3",
+        _KERAS3 + "gradients_are_clipped_before_they_are_summed",
+    ),
+    Fix(
+        "keras3_statistics",
+        "moving statistics are those of the first replica, and not numbers after an empty batch",
+        "keras/src/layers/normalization/batch_normalization.py",
+        "Keras 3",
+        _KERAS3 + "moving_statistics_are_those_of_the_first_replica",
+    ),
+    Fix(
+        "keras3_callbacks",
+        "every task writes the files of ModelCheckpoint and BackupAndRestore",
+        "keras/src/callbacks/model_checkpoint.py",
+        "Keras 3",
+        _KERAS3 + "every_task_writes_model_checkpoints",
+    ),
+    Fix(
+        "keras3_assign_add",
+        "assign_add reads, adds and assigns, so that concurrent additions are lost",
+        "keras/src/backend/common/variables.py",
+        "Keras 3",
+        _KERAS3 + "adding_to_a_variable_is_not_one_operation",
+    ),
+    Fix(
+        "keras3_central_storage",
+        "shared variables count each replica's assignment: metrics, and the rate of a schedule",
+        "tensorflow/python/distribute/central_storage_strategy.py",
+        "all",
+        _UPSTREAM + "central_storage_does_not_take_a_learning_rate_schedule",
+    ),
+    Fix(
+        "keras2_step_logs",
+        "results of metrics are summed over the workers once more in the logs of a step",
+        "tf_keras/src/engine/training.py, reduce_per_replica",
+        "Keras 2",
+        "tests/upstream/test_keras2_step_logs.py::test_keras_still_sums_the_results_of_metrics",
+    ),
+    Fix(
+        "onednn_empty_batches",
+        "convolutions of no example have a wrong shape; the gradient of pooling ends the process",
+        "tensorflow/core/kernels/mkl",
+        "all, on CPUs",
+        "tests/upstream/test_onednn_empty_batches.py::"
+        "test_onednn_gives_a_convolution_of_nothing_the_shape_of_its_input",
+    ),
+    Fix(
+        "sync_on_read",
+        "each save averages each variable that is synchronized on read several times",
+        "tensorflow/python/distribute/values.py",
+        "all",
+        "tests/upstream/test_sync_on_read.py::test_upstream_averages_each_variable_several_times",
+    ),
+    Fix(
+        "tf_data_autotune",
+        "the iterators of a strategy are autotuned, whatever the dataset's options are",
+        "tensorflow/python/data/ops/multi_device_iterator_ops.py",
+        "all",
+        _UPSTREAM + "the_iterators_of_a_strategy_are_autotuned_whatever_the_dataset_says",
+    ),
+    Fix(
+        "session_recovery_wait",
+        "a worker that comes before the chief sleeps for 30 seconds at a time",
+        "tensorflow/python/training/session_manager.py",
+        "all",
+        _UPSTREAM + "a_worker_that_comes_first_sleeps_for_30_seconds",
+    ),
+    Fix(
+        "monitored_session_write_errors",
+        "a session that cannot write a file ends as if its input had ended",
+        "tensorflow/python/training/monitored_session.py",
+        "all",
+        _UPSTREAM + "a_session_takes_a_failed_write_for_the_end_of_its_input",
+    ),
+    Fix(
+        "keras_estimator_first_checkpoint",
+        "model_to_estimator writes the first weights in every task",
+        "tensorflow_estimator/python/estimator/keras_lib.py",
+        "TensorFlow 2.15",
+        _UPSTREAM + "every_task_saves_a_keras_models_first_weights",
+    ),
+)
+
+#: Modules that use private names because there is no public one; they change nothing.
+PRIVATE_NAMES = (
+    "dataset_inputs",
+    "estimator_deprecation",
+    "keras3_export",
+    "keras_initial_epoch",
+    "keras_legacy_optimizer",
+    "tf_coordination",
+)

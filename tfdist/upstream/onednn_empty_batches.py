@@ -1,12 +1,12 @@
 """Convolutions and max pooling on a CPU of a batch without examples, which oneDNN gets wrong.
 
-    compute_on_empty_batches()      # before the functions that compute on them are traced
+    apply()      # before the functions that compute on them are traced
     with as_tensorflow_does(): …    # but not those that are traced here
 
 TensorFlow gives such a batch to a replica that has no more data when others have. oneDNN's
 convolutions of it have the shape of their input, with which the next layer fails, and its gradient
-of max pooling ends the process. `tests/test_empty_batches.py` will tell when upstream has mended
-it.
+of max pooling ends the process. `tests/upstream/test_onednn_empty_batches.py` tells when upstream
+has fixed it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _is_left_alone = False
 
 
 @functools.cache
-def compute_on_empty_batches() -> None:
+def apply() -> None:
     """Lets the functions that are traced from now on compute on empty batches.
 
     Of no effect where there is a GPU, which does so by itself.
@@ -63,7 +63,7 @@ def _with_right_shape(convolution: Operation) -> Operation:
         if not input.shape[1:].is_fully_defined():
             return of_an_example(input, *arguments, **options)
         result = convolution(input, *arguments, **options)
-        # In words in which TensorFlow's optimizer does not see that this should change nothing.
+        # Written so that Grappler cannot simplify the reshape away.
         is_found = [1] + [0] * (result.shape.rank - 1)
         reshaped = tf.reshape(result, tf.shape(result) * is_found + [0, *result.shape[1:]])
         reshaped.set_shape(result.shape)

@@ -127,4 +127,8 @@ def _read(variable: SyncOnReadVariable) -> Any:
 
 
 _reduce = SyncOnReadVariable._get_cross_replica
-SyncOnReadVariable._get_cross_replica = _read
+
+
+def apply() -> None:
+    """Lets `read_at_once` have an effect, and Keras find the shapes of such a model's layers."""
+    SyncOnReadVariable._get_cross_replica = _read

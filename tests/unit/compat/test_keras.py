@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tests.conftest import TinyTraining, keras_is_3
 from tfdist.compat import keras as keras_compat
+from tfdist.upstream import keras_initial_epoch
 
 pytestmark = pytest.mark.stacks("2.15", "2.21", "tf_keras")
 
@@ -59,10 +60,10 @@ def test_fit_starts_where_it_is_told_to_once(tiny: TinyTraining) -> None:
 
     class Starts(tf.keras.callbacks.Callback):
         def on_train_begin(self, logs: object = None) -> None:
-            keras_compat.set_start(self.model, 2, 0)
+            keras_initial_epoch.set_start(self.model, 2, 0)
 
         def on_train_end(self, logs: object = None) -> None:
-            keras_compat.forget_start(self.model)
+            keras_initial_epoch.forget_start(self.model)
 
     dataset = tiny.train_input(tf.distribute.InputContext())
     assert model.fit(dataset, epochs=3, callbacks=[Starts()], verbose=0).epoch == [2]

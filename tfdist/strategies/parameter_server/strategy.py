@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster import host_and_port
+from tfdist.compat import checks
 from tfdist.compat import keras as keras_compat
 from tfdist.coordination import heartbeat
 from tfdist.data import sharding
@@ -26,7 +27,6 @@ from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.cursor import EpochCursor
 from tfdist.strategies.parameter_server.coordinator import EpochCoordinator, PassesShards
 from tfdist.strategies.parameter_server.serving import serve_until_end
-from tfdist.upstream import keras3
 
 #: A variable is split only into parts of at least this size, so that small ones are not split.
 _MIN_SHARD_BYTES = 256 << 10
@@ -124,7 +124,7 @@ class ParameterServer(Strategy):
 
     def check(self, model: tf.keras.Model) -> None:
         if keras_compat.is_keras_3(model):
-            keras3.check_scope(model, self.tf_strategy, self.name)
+            checks.check_scope(model, self.tf_strategy, self.name)
 
     def serve(self) -> None:
         if self._is_leader:

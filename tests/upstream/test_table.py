@@ -1,0 +1,24 @@
+"""The table of fixes names what is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import ROOT
+from tfdist.upstream import FIXES, PRIVATE_NAMES, Fix
+
+pytestmark = pytest.mark.stacks("2.15", "2.21")
+
+
+def test_every_module_is_in_the_table() -> None:
+    files = Path(ROOT / "tfdist" / "upstream").glob("*.py")
+    modules = sorted(path.stem for path in files if path.stem != "__init__")
+    assert modules == sorted([*(fix.module for fix in FIXES), *PRIVATE_NAMES])
+
+
+@pytest.mark.parametrize("fix", FIXES, ids=lambda fix: fix.module)
+def test_its_canary_is_a_test(fix: Fix) -> None:
+    file, _, name = fix.canary.partition("::")
+    assert f"def {name}(" in (ROOT / file).read_text()

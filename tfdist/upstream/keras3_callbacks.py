@@ -1,0 +1,32 @@
+"""`ModelCheckpoint` and `BackupAndRestore` of Keras 3, which do not know of other tasks.
+
+All tasks would write the same files at the same time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def apply() -> None:
+    """Stops these callbacks from writing in this task; they still restore.
+
+    Raises:
+      AttributeError: this Keras has no such method.
+    """
+    callbacks = tf.keras.callbacks
+    for kind, method in (
+        (callbacks.ModelCheckpoint, "_save_model"),
+        (callbacks.BackupAndRestore, "_save_model"),
+        # Where it removes what it has saved.
+        (callbacks.BackupAndRestore, "on_train_end"),
+    ):
+        if not hasattr(kind, method):
+            raise AttributeError(f"{kind.__name__} of this Keras has no {method} to leave out.")
+        setattr(kind, method, _do_nothing)
+
+
+def _do_nothing(callback: Any, *arguments: Any, **options: Any) -> None:
+    pass

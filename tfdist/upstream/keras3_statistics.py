@@ -1,0 +1,96 @@
+"""Variables of Keras 3 that are not trained, such as moving statistics, over several replicas.
+
+model.fit(…, callbacks=[Statistics(strategy)])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.compat import keras as keras_compat
+
+
+class Statistics(tf.keras.callbacks.Callback):
+    """Keeps what is not trained right over the replicas, such as moving statistics.
+
+    Of no effect on a model of Keras 2, which sees to it by itself.
+
+    Keras 3 lets each replica keep its own and saves those of the first. They are averages, so that
+    to average them now and then is the same as to average them in every step. And a replica that
+    is given an empty batch, because others have more data, makes them not a number.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        super().__init__()
+        self._strategy = strategy
+        self._average: Any = None
+
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)
+        self._average = None if keras_compat.is_keras_3(model) else lambda: None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if not keras_compat.is_keras_3(self.model):
+            return
+        normalization = keras_compat.keras_of(self.model).layers.BatchNormalization
+        layers = [
+            layer
+            for layer in self.model._flatten_layers()
+            if isinstance(layer, normalization) and "_moments" not in vars(layer)
+        ]
+        for layer in layers:
+            layer._moments = _moments_of_examples(layer)
+        if layers:
+            # A training before may have traced it.
+            self.model.make_train_function(force=True)
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self.average()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self.average()
+
+    def average(self) -> None:
+        """Makes the statistics of all replicas their mean; collective over the tasks."""
+        if self._average is None:
+            variables = [
+                variable
+                for variable in keras_compat.as_tensorflow(self.model.non_trainable_variables)
+                if variable.dtype.is_floating
+            ]
+            self._average = _averaging(self._strategy, variables)
+        self._average()
+
+
+def _moments_of_examples(layer: Any) -> Callable[..., tuple[Any, Any]]:
+    """`BatchNormalization._moments`; of a batch without examples, what the layer has already."""
+    moments = layer._moments
+
+    def call(inputs: Any, *arguments: Any, **options: Any) -> tuple[Any, Any]:
+        mean, variance = moments(inputs, *arguments, **options)
+        has_examples = tf.size(inputs) > 0
+        return (
+            tf.where(has_examples, mean, tf.cast(layer.moving_mean, mean.dtype)),
+            tf.where(has_examples, variance, tf.cast(layer.moving_variance, variance.dtype)),
+        )
+
+    return call
+
+
+def _averaging(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> Any:
+    if not variables:
+        return lambda: None
+
+    @tf.autograph.experimental.do_not_convert
+    def average() -> None:
+        context = tf.distribute.get_replica_context()
+        values = [variable.read_value() for variable in variables]
+        means = context.all_reduce(tf.distribute.ReduceOp.MEAN, values)
+        for variable, mean in zip(variables, means, strict=True):
+            variable.assign(mean)
+
+    # Traced once, which takes longer than to run it.
+    return tf.function(lambda: strategy.run(average), autograph=False)

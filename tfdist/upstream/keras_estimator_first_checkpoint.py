@@ -1,0 +1,23 @@
+"""The first weights of `model_to_estimator`, which TensorFlow writes in every task.
+
+All tasks write them at the same time, to the same place.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from tensorflow_estimator.python.estimator import keras_lib
+
+
+@functools.cache
+def apply(save: Callable[..., Any]) -> None:
+    """Calls `save` in place of the function that writes them.
+
+    Args:
+      save: takes that function, and its arguments: a Keras model, its custom objects, the
+        configuration of the Estimator, and whether to save the objects. Returns the path.
+    """
+    keras_lib._save_first_checkpoint = functools.partial(save, keras_lib._save_first_checkpoint)
