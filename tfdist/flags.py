@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -85,6 +85,35 @@ class JobFlags:
     sync_period: int | None = None
     outer_learning_rate: float | None = None
     outer_momentum: float | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def value(self, flag: str) -> Any:
+        """The value of a flag of this module, or of `register`; None if it was not given."""
+        return self.extra[flag] if flag in self.extra else getattr(self, flag, None)
+
+    def without(self, names: Iterable[str]) -> JobFlags:
+        """The same without the values of some flags."""
+        dropped = set(names)
+        own: dict[str, Any] = dict.fromkeys(dropped - set(self.extra))
+        extra = {name: value for name, value in self.extra.items() if name not in dropped}
+        return replace(self, extra=extra, **own)
+
+
+# The flags of strategies of the user's own: what defines each, and its meaning.
+_registered: dict[str, tuple[Callable[..., Any], str]] = {}
+
+
+def register(name: str, define: Callable[..., Any], meaning: str) -> None:
+    """Adds the flag of a strategy of your own, whose row in the table names it.
+
+    Call it before `define_flags`. The value is `options.extra[name]`.
+
+    Args:
+      name: the flag, with underscores.
+      define: a function of absl, such as `absl.flags.DEFINE_integer`.
+      meaning: the help text.
+    """
+    _registered[name] = define, meaning
 
 
 def define_flags() -> None:
@@ -153,6 +182,8 @@ def define_flags() -> None:
         )
     for name, meaning in _INTEGER_FLAGS.items():
         flags.DEFINE_integer(name, None, meaning, lower_bound=0)
+    for name, (define, meaning) in _registered.items():
+        define(name, None, meaning)
 
 
 def define_estimator_flags() -> None:
@@ -175,7 +206,12 @@ def read_flags(values: flags.FlagValues = flags.FLAGS) -> JobFlags:
     }
     given |= {name: getattr(values, name) for name in _ESTIMATOR_FLAGS if name in values}
     cluster = {name: getattr(values, name) for name in _CLUSTER_FLAGS}
-    return JobFlags(cluster=ClusterFlags(**cluster), **given)
+    extra = {
+        name: value
+        for name in _registered
+        if name in values and (value := getattr(values, name)) is not None
+    }
+    return JobFlags(cluster=ClusterFlags(**cluster), extra=extra, **given)
 
 
 def parse_flags(argv: Sequence[str]) -> list[str]:

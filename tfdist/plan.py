@@ -7,8 +7,7 @@ plan.config.task, plan.spec.name
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.discovery import Discovery, discover
@@ -112,8 +111,7 @@ def make_plan(
                 remedy="Leave the evaluator out, because the leader evaluates by itself "
                 "(a master, worker 0, rank 0 of Horovod), or add a chief.",
             )
-        unused: dict[str, Any] = {flag: None for flag in spec.flags if flag != "heartbeat_timeout"}
-        options = replace(options, **unused)
+        options = options.without(flag for flag in spec.flags if flag != "heartbeat_timeout")
     elif cluster:
         startup.check_port(cluster, config.task)
         startup.check_addresses(cluster)

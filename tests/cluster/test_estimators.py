@@ -175,8 +175,8 @@ def test_a_resumed_asynchronous_job_goes_on_until_it_is_complete(tmp_path: Path)
             2,
             "input_fn: received 'a dataset of unknown length",
         ),
-        ("parameter_server", ["--sync", "--nowrapped"], 1, "was not given to job.optimizer"),
-        ("horovod", ["--nowrapped"], 1, "was not given to job.optimizer"),
+        ("parameter_server", ["--sync", "--nowrapped"], 1, "was not passed to job.optimizer"),
+        ("horovod", ["--nowrapped"], 1, "was not passed to job.optimizer"),
         (
             "parameter_server",
             ["--sync", "--replicas_to_aggregate=3"],

@@ -248,7 +248,7 @@ def check(spec: StrategySpec, cluster: Cluster, source: str) -> None:
 def check_flags(spec: StrategySpec, options: JobFlags) -> None:
     """Raises UsageError for a flag that was given and cannot apply to the strategy."""
     for flag in sorted({flag for other in TABLE.values() for flag in other.flags}):
-        value = getattr(options, flag)
+        value = options.value(flag)
         if value is not None and flag not in spec.flags:
             raise UsageError(
                 f"--{flag}",
@@ -257,7 +257,7 @@ def check_flags(spec: StrategySpec, options: JobFlags) -> None:
                 remedy="Leave it out, or choose a strategy that it applies to.",
             )
     for flag, values in spec.choices.items():
-        value = getattr(options, flag)
+        value = options.value(flag)
         if value is not None and value not in values:
             raise UsageError(
                 f"--{flag}",
@@ -267,7 +267,7 @@ def check_flags(spec: StrategySpec, options: JobFlags) -> None:
             )
     if options.sync_period is None:
         for flag in LOCAL_SGD_FLAGS[1:]:
-            value = getattr(options, flag)
+            value = options.value(flag)
             if value is not None:
                 raise UsageError(
                     f"--{flag}",

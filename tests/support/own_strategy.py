@@ -1,0 +1,84 @@
+"""A strategy of one's own: one module, one row and one flag; the script trains with it.
+
+It trains in one process and multiplies the gradients by `--gradient_scale`.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import tfdist  # isort: skip  (before TensorFlow)
+
+import tensorflow as tf
+from absl import flags
+
+from tfdist.flags import JobFlags, register
+from tfdist.strategies import table
+from tfdist.strategies.base import DatasetFunction, Strategy, Topology
+
+
+class Scaled(Strategy):
+    name = "scaled"
+
+    def set_up(self, options: JobFlags) -> None:
+        self.scale = float(options.value("gradient_scale") or 1.0)
+        self.tf_strategy = tf.distribute.get_strategy()
+
+    @property
+    def topology(self) -> Topology:
+        return Topology(str(self.task), (str(self.task),))
+
+    def scope(self) -> AbstractContextManager[Any]:
+        scope: AbstractContextManager[Any] = self.tf_strategy.scope()
+        return scope
+
+    def wrap_optimizer(self, optimizer: Any) -> Any:
+        apply_gradients = optimizer.apply_gradients
+
+        def scaled(pairs: Any, *arguments: Any, **options: Any) -> Any:
+            pairs = [(gradient * self.scale, variable) for gradient, variable in pairs]
+            return apply_gradients(pairs, *arguments, **options)
+
+        optimizer.apply_gradients = scaled
+        return optimizer
+
+    def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
+        return self.cursor.follow(dataset_fn(self.topology.input_context))
+
+    def check(self, model: tf.keras.Model) -> None:
+        """Accepts any model."""
+
+
+register("gradient_scale", flags.DEFINE_float, "scaled: the factor of the gradients.")
+table.register(
+    table.StrategySpec(
+        Scaled.name,
+        f"{__name__}:Scaled",
+        flags=("gradient_scale",),
+        single_replica=True,
+    )
+)
+
+OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Output directory.", required=True)
+
+
+def build_model(job: tfdist.Job) -> tf.keras.Model:
+    layer = tf.keras.layers.Dense(1, kernel_initializer="zeros")
+    model = tf.keras.Sequential([tf.keras.Input((4,)), layer])
+    model.compile(tf.keras.optimizers.SGD(0.01), "mse")
+    return model
+
+
+def train_input(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensors((tf.ones([8, 4]), tf.ones([8, 1])))
+
+
+@tfdist.main
+def main(job: tfdist.Job) -> None:
+    history = job.fit(build_model, train_input, epochs=1, output_dir=OUTPUT_DIR.value, verbose=0)
+    print(f"{job.name}: weight {history.model.get_weights()[0][0, 0]:.3f}")
+
+
+if __name__ == "__main__":
+    tfdist.run(main)

@@ -1,0 +1,248 @@
+"""The rooms of the package and the arrows between them; `docs/design.md` draws them.
+
+Read from the source, without importing it: every import counts, also one within a function.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import ROOT
+
+PACKAGE = ROOT / "tfdist"
+
+#: A room may import those before it, and itself; rooms of one line do not import each other.
+LAYERS = (
+    ("errors", "version"),
+    ("cluster",),
+    ("runtime",),
+    ("coordination",),
+    ("flags",),
+    ("compat",),
+    ("upstream",),
+    ("data",),
+    ("checkpoints",),
+    ("strategies",),
+    ("training",),
+    ("plan",),
+    ("job",),
+    ("start",),
+    ("estimator",),
+    ("launch",),
+    ("commands",),
+)
+
+#: Where private names of others are used.
+PRIVATE_ROOMS = ("upstream", "strategies/parameter_server")
+
+#: Private names elsewhere, each with its reason.
+ALLOWED_PRIVATE = {
+    ("estimator/between_graph.py", "_global_step"): "state of the base class, which it extends",
+    ("estimator/sync_replicas.py", "_accumulator_list"): "state of the base class of TensorFlow",
+    ("launch/forkserver.py", "_shutdown"): "ends an interpreter that runs in a copied process",
+    ("launch/forkserver.py", "_run_exitfuncs"): "the same",
+    ("launch/forkserver.py", "_summary_state"): "flushes TensorBoard's writers there",
+}
+
+#: Modules that read or write the environment, each with its reason.
+ENVIRONMENT = {
+    "__init__.py": "sets what TensorFlow reads when it is imported",
+    "start.py": "a task starts",
+    "estimator/job.py": "a task starts, and tf.estimator reads TF_CONFIG",
+    "commands/": "a command starts",
+    "runtime/": "reads what the task was started with",
+    "strategies/horovod.py": "hvd.init reads nothing else",
+    "coordination/heartbeat.py": "passes it on to the process that watches",
+    "launch/forkserver.py": "the process that is copied starts",
+    "launch/process.py": "passes it on to the tasks",
+    "data/sources.py": "keeps TensorFlow Datasets from asking the network",
+}
+
+NAMES = (
+    "one_device",
+    "mirrored",
+    "central_storage",
+    "parameter_server",
+    "multi_worker_mirrored",
+    "horovod",
+)
+
+
+def files() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+MODULES = {module_of(path) for path in files()}
+
+
+def imports_of(path: Path, *, deferred: bool = True) -> Iterator[str]:
+    """The modules of tfdist that a module imports; those for type checkers alone do not count."""
+    tree = tree_of(path)
+    skipped: set[int] = set()
+    for node in ast.walk(tree):
+        is_typing = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if is_typing or (is_function and not deferred):
+            skipped.update(map(id, ast.walk(node)))
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = []
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                names.append(whole if whole in MODULES else node.module)
+        else:
+            continue
+        yield from (name for name in names if name in MODULES)
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def test_every_room_has_its_place() -> None:
+    rooms = {room_of(module) for module in MODULES} - {"", "__main__"}
+    assert rooms == {room for layer in LAYERS for room in layer}
+
+
+def test_no_import_goes_against_the_order() -> None:
+    place = {room: index for index, layer in enumerate(LAYERS) for room in layer}
+    wrong = []
+    for path in files():
+        own = room_of(module_of(path))
+        if own in ("", "__main__"):
+            continue
+        for imported in imports_of(path):
+            other = room_of(imported)
+            if other and other != own and place[other] >= place[own]:
+                wrong.append(f"{module_of(path)} imports {imported}")
+    assert wrong == []
+
+
+def test_there_is_no_circle() -> None:
+    graph = {module_of(path): set(imports_of(path)) - {module_of(path)} for path in files()}
+    # Packages themselves are imported with every module of theirs.
+    done: set[str] = set()
+    while ready := {name for name, others in graph.items() if name not in done and others <= done}:
+        done |= ready
+    assert sorted(set(graph) - done) == []
+
+
+def test_the_launcher_and_the_rooms_below_import_no_tensorflow() -> None:
+    """At import; a function may."""
+    bare = ("errors", "version", "cluster", "coordination", "flags", "plan", "launch", "commands")
+    for path in files():
+        if room_of(module_of(path)) not in bare:
+            continue
+        for node in tree_of(path).body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                assert "tensorflow" not in ast.unparse(node), f"{path}: {ast.unparse(node)}"
+
+
+def strings_compared(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Compare):
+            for part in ast.walk(node):
+                if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    yield node.lineno, part.value
+
+
+@pytest.mark.parametrize("path", files(), ids=module_of)
+def test_no_condition_is_on_a_strategys_name(path: Path) -> None:
+    relative = path.relative_to(PACKAGE).as_posix()
+    if relative == "strategies/table.py":
+        return
+    own = path.stem if relative.startswith("strategies/") else ""
+    found = [(line, value) for line, value in strings_compared(path) if value in NAMES]
+    # The name of a package is no strategy's, and `horovod` is both.
+    found = [(line, value) for line, value in found if not is_package(path, line)]
+    assert all(value == own for _, value in found), found
+
+
+def is_package(path: Path, line: int) -> bool:
+    return "packages" in path.read_text().splitlines()[line - 1]
+
+
+def private_names(path: Path) -> Iterator[str]:
+    """What a module uses of others' private names."""
+    tree = tree_of(path)
+    own = {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)
+    }
+    own |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = getattr(node, "module", None) or ""
+            names = [module, *(alias.name for alias in node.names)]
+            yield from (n for n in names if n.startswith(("tensorflow.python", "keras.src")))
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
+            is_dunder = node.attr.startswith("__") and node.attr.endswith("__")
+            target = ast.unparse(node.value)
+            is_own = target in ("self", "cls") or target.startswith(("self.", "super()"))
+            # The documented name of the call of the operating system.
+            is_exit = target == "os" and node.attr == "_exit"
+            if (
+                not is_dunder
+                and not is_own
+                and not is_exit
+                and node.attr not in assigned(tree) | own
+            ):
+                yield node.attr
+
+
+def assigned(tree: ast.Module) -> set[str]:
+    """The attributes that a module gives its own objects."""
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and ast.unparse(node.value) == "self"
+    }
+
+
+def test_private_names_of_others_are_used_in_two_rooms() -> None:
+    wrong = []
+    for path in files():
+        relative = path.relative_to(PACKAGE).as_posix()
+        if relative.startswith(PRIVATE_ROOMS):
+            continue
+        wrong += [
+            f"{relative}: {name}"
+            for name in private_names(path)
+            if (relative, name) not in ALLOWED_PRIVATE
+        ]
+    assert wrong == []
+
+
+def test_the_environment_is_read_where_a_process_starts() -> None:
+    wrong = [
+        relative
+        for path in files()
+        if not (relative := path.relative_to(PACKAGE).as_posix()).startswith(tuple(ENVIRONMENT))
+        and any(
+            isinstance(node, ast.Attribute) and ast.unparse(node) == "os.environ"
+            for node in ast.walk(tree_of(path))
+        )
+    ]
+    assert wrong == []
