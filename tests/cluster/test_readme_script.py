@@ -1,0 +1,63 @@
+"""The script of the README trains as it stands under every strategy."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import ROOT, launch
+from tfdist.strategies import table
+
+pytestmark = [pytest.mark.stacks("2.15", "2.21"), pytest.mark.timeout(200)]
+
+FLAGS = {
+    "one_device": [],
+    "mirrored": [],
+    "central_storage": [],
+    "multi_worker_mirrored": ["--workers=2", "--evaluator"],
+    "horovod": ["--workers=2"],
+    "parameter_server": ["--ps=1", "--workers=2", "--chief", "--evaluator"],
+}
+OWN_FLAGS = {"mirrored": ["--num_cpu_devices=2"], "central_storage": ["--num_cpu_devices=2"]}
+
+
+def script() -> str:
+    """The script that the README calls whole."""
+    readme = (ROOT / "README.md").read_text()
+    match = re.search(
+        r"^A whole script:\n\n```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL
+    )
+    assert match
+    return match[1]
+
+
+@pytest.mark.parametrize("strategy", list(table.TABLE))
+def test_it_trains(tmp_path: Path, strategy: str) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(script())
+    output = tmp_path / "output"
+    ended = launch(
+        tmp_path,
+        f"--strategy={strategy}",
+        *FLAGS[strategy],
+        str(path),
+        f"--output_dir={output}",
+        *OWN_FLAGS.get(strategy, []),
+        deadline=150,
+    )
+    assert ended.code == 0, ended.output
+    losses = [json.loads(line)["loss"] for line in (output / "metrics.jsonl").open()]
+    assert len(losses) == 3
+    assert losses[-1] < losses[0] / 2
+    # Tasks that serve and the evaluator never come to the body's end.
+    said = re.findall(r"^\[(\S+)\] loss ", ended.output, re.MULTILINE)
+    tasks = {"multi_worker_mirrored": 2, "horovod": 2}.get(strategy, 1)
+    assert len(said) == tasks, ended.output
+    assert not {name for name in said if name.startswith(("ps", "evaluator"))}
+    if "--evaluator" in FLAGS[strategy]:
+        assert len((output / "eval_metrics.jsonl").read_text().splitlines()) >= 1
+    assert (output / "saved_model").exists()
+    assert (output / "done.json").exists()
