@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfdist.cluster import Cluster, Task
-from tfdist.cluster.discovery import Discovery, discover
+from tfdist.cluster.discovery import ClusterConfig, discover
 from tfdist.coordination import startup
-from tfdist.coordination.shutdown import SUPERVISED_VARIABLE
+from tfdist.coordination.shutdown import RESTARTABLE_VARIABLE
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
 from tfdist.strategies import table
@@ -33,7 +33,7 @@ class Plan:
       token: the job's token; tasks with different tokens do not train together.
     """
 
-    config: Discovery
+    config: ClusterConfig
     spec: StrategySpec
     options: JobFlags
     for_estimators: bool = False
@@ -121,6 +121,6 @@ def make_plan(
         options,
         for_estimators=for_estimators,
         leader_evaluates=leader_evaluates,
-        is_restartable=SUPERVISED_VARIABLE in environ,
+        is_restartable=RESTARTABLE_VARIABLE in environ,
         token=environ.get(startup.TOKEN_VARIABLE, ""),
     )

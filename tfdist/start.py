@@ -181,7 +181,7 @@ def _divide_cores(plan: Plan, environ: Mapping[str, str]) -> None:
         tasks = int(environ.get("HOROVOD_LOCAL_SIZE", tasks))
     compute_tasks = plan.spec.compute_tasks(plan.cluster)
     if plan.task in compute_tasks:
-        place, tasks = plan.cluster.place_on_host(plan.task, compute_tasks)
+        place, tasks = plan.cluster.local_rank_of(plan.task, compute_tasks)
     environment.divide_cores(place, tasks)
 
 
@@ -203,7 +203,7 @@ def _set_up_tensorflow(options: JobFlags) -> None:
 def _wait_for_peers(plan: Plan) -> None:
     if len(plan.cluster.tasks()) == 1:
         return
-    party = startup.Party(
+    party = startup.BarrierConfig(
         cluster=plan.cluster,
         task=plan.task,
         strategy=plan.variant,
@@ -212,7 +212,7 @@ def _wait_for_peers(plan: Plan) -> None:
         # A worker that was lost is replaced while the others train.
         joins=plan.spec.uses_ps,
     )
-    outcome = startup.meet(party)
+    outcome = startup.wait_at_barrier(party)
     if outcome.verdict:
         log(f"error: {outcome}")
         sys.exit(EXIT_FAILED)

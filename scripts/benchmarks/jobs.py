@@ -140,7 +140,7 @@ class Job:
             chief=tuple(addresses[-1:]) if has_ps else (),
             ps=tuple(addresses[self.processes : self.processes + 1]) if has_ps else (),
         )
-        tasks = sorted(cluster.tasks(), key=lambda task: task != cluster.leader)
+        tasks = sorted(cluster.tasks(), key=lambda task: task != cluster.chief_task)
         return [(command, {"TF_CONFIG": cluster.tf_config(task), **environ}) for task in tasks]
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.conftest import TinyTraining
 from tests.unit.strategies.test_local_sgd import WithAnother
-from tfdist.compat.train_functions import AfterPassingOver
+from tfdist.compat.train_functions import AfterSkippedSteps
 from tfdist.strategies.local_sgd import LocalSGD, OuterSteps, Synchronization
 
 pytestmark = pytest.mark.stacks("2.21")
@@ -23,7 +23,7 @@ class GoesOn(tf.keras.callbacks.Callback):
         self._step = step
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self.model.train_function = AfterPassingOver(self.model, self._step)
+        self.model.train_function = AfterSkippedSteps(self.model, self._step)
 
 
 def test_steps_that_were_made_before_count_for_no_outer_step(tiny: TinyTraining) -> None:

@@ -1,4 +1,4 @@
-"""Tasks that meet, and the parts of others that a test plays."""
+"""Tasks that wait_at_barrier, and the parts of others that a test plays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tfdist.cluster import Cluster, Task, host_and_port
-from tfdist.coordination.startup import Outcome, Party, meet, protocol
+from tfdist.coordination.startup import BarrierConfig, Outcome, protocol, wait_at_barrier
 from tfdist.coordination.startup.protocol import Hello, decode, encode
 
 CHIEF, W0, W1, W2, PS = (
@@ -30,9 +30,9 @@ def workers(ports: Sequence[int]) -> Cluster:
     return Cluster(worker=tuple(f"127.0.0.1:{port}" for port in ports))
 
 
-def party(cluster: Cluster, task: Task, **changes: Any) -> Party:
+def party(cluster: Cluster, task: Task, **changes: Any) -> BarrierConfig:
     defaults = {"strategy": "multi_worker_mirrored", "timeout": 20.0, "versions": {"python": "3"}}
-    return Party(cluster=cluster, task=task, **{**defaults, **changes})
+    return BarrierConfig(cluster=cluster, task=task, **{**defaults, **changes})
 
 
 class Meetings:
@@ -43,14 +43,14 @@ class Meetings:
         self._results: list[Outcome | BaseException | None] = []
         self._threads: list[threading.Thread] = []
 
-    def start(self, one: Party, clock: Callable[[], float] = time.time) -> None:
+    def start(self, one: BarrierConfig, clock: Callable[[], float] = time.time) -> None:
         place = len(self._results)
         self._results.append(None)
         lines = self.lines.setdefault(one.task, [])
 
         def run() -> None:
             try:
-                self._results[place] = meet(one, say=lines.append, clock=clock)
+                self._results[place] = wait_at_barrier(one, say=lines.append, clock=clock)
             except BaseException as error:
                 self._results[place] = error
 
@@ -70,7 +70,7 @@ class Meetings:
         return found
 
 
-def met(*parties: Party) -> list[Outcome]:
+def met(*parties: BarrierConfig) -> list[Outcome]:
     meetings = Meetings()
     for one in parties:
         meetings.start(one)

@@ -95,7 +95,7 @@ class Checkpointer:
           OutputError: there are checkpoints, and none is whole.
         """
         if path is None:
-            path = checkpoint_files.newest_whole(self._directory, _PREFIX, warn=self._writes)
+            path = checkpoint_files.newest_intact(self._directory, _PREFIX, warn=self._writes)
             if self._writes:
                 checkpoint_files.repair_state(self._directory, _PREFIX, path)
         if path is None:
@@ -146,11 +146,11 @@ def is_complete(output: OutputDirectory, finished: int, epochs: int) -> bool:
     """
     if finished >= epochs:
         return True
-    mark = read_mark(output)
+    mark = read_marker(output)
     return bool(mark and finished and mark["finished"] == finished and mark["epochs"] >= epochs)
 
 
-def read_mark(output: OutputDirectory) -> dict[str, Any] | None:
+def read_marker(output: OutputDirectory) -> dict[str, Any] | None:
     """What `done.json` says; None where it is not there or damaged."""
     try:
         mark: dict[str, Any] = json.loads(output.done.read_text())

@@ -1,6 +1,6 @@
 """The checkpoints in a directory, and which of them are whole.
 
-    path = newest_whole(directory, "ckpt")    # in every task: to go on from
+    path = newest_intact(directory, "ckpt")    # in every task: to go on from
     repair_state(directory, "ckpt", path)     # in the one that writes there
 
 TensorFlow's `checkpoint` file is not asked: it may be damaged, a checkpoint that it names may be
@@ -38,7 +38,7 @@ def saved(directory: Path) -> list[str]:
     return _named(directory) or []
 
 
-def newest_whole(directory: Path, prefix: str, *, warn: bool = True) -> str | None:
+def newest_intact(directory: Path, prefix: str, *, warn: bool = True) -> str | None:
     """The path of the newest checkpoint that can be restored; None where there is none at all.
 
     Args:
@@ -50,7 +50,7 @@ def newest_whole(directory: Path, prefix: str, *, warn: bool = True) -> str | No
       OutputError: there are checkpoints, and each is damaged.
     """
     paths = _found(directory, prefix)
-    whole = first_whole(paths, warn=warn)
+    whole = first_intact(paths, warn=warn)
     if whole is None and paths and not _is_first_save(directory, paths):
         raise OutputError(
             directory,
@@ -60,7 +60,7 @@ def newest_whole(directory: Path, prefix: str, *, warn: bool = True) -> str | No
     return whole
 
 
-def first_whole(paths: Iterable[str], *, warn: bool = True) -> str | None:
+def first_intact(paths: Iterable[str], *, warn: bool = True) -> str | None:
     """The first of the paths that is one of a whole checkpoint; the others before it are named."""
     for path in paths:
         reason = damage(path)
@@ -90,7 +90,7 @@ def fingerprint(path: str) -> Fingerprint:
 
 @functools.cache
 def warn_once(path: str | Path, reason: str) -> None:
-    """Warns that a file is not used, however often it is come by."""
+    """Logs once per file that it is skipped."""
     logging.warning("%s %s and is passed over", path, reason)
 
 

@@ -42,7 +42,7 @@ _REMEDIES = {
     ),
     **dict.fromkeys(
         (errno.ENOENT, errno.ENOTDIR, errno.EISDIR),
-        "Nobody may move or remove it while the job runs; start the job again.",
+        "Do not move or delete it while the job is running; start the job again.",
     ),
 }
 

@@ -31,7 +31,7 @@ class ClusterFlags:
 
 
 @dataclass(frozen=True)
-class Discovery:
+class ClusterConfig:
     """What was found: the cluster (empty for one process), this task, and where it was read.
 
     `source` is `flags`, `TF_CONFIG`, `horovodrun` or `default`. Under `horovodrun` the addresses
@@ -46,17 +46,19 @@ class Discovery:
     model_dir: str | None = None
 
 
-def discover(flags: ClusterFlags, environ: Mapping[str, str]) -> Discovery:
+def discover(flags: ClusterFlags, environ: Mapping[str, str]) -> ClusterConfig:
     """Reads the job from the first source that describes one.
 
     Raises:
       UsageError: the first source that says anything says something wrong; later ones are not
         looked at, so a mistake never ends as a job of one process.
     """
-    return from_flags(flags) or from_tf_config(environ) or from_horovodrun(environ) or Discovery()
+    return (
+        from_flags(flags) or from_tf_config(environ) or from_horovodrun(environ) or ClusterConfig()
+    )
 
 
-def from_flags(flags: ClusterFlags) -> Discovery | None:
+def from_flags(flags: ClusterFlags) -> ClusterConfig | None:
     """The job that `--job_name --task_index --*_hosts` describe; None where none was given."""
     if flags == ClusterFlags():
         return None
@@ -83,7 +85,7 @@ def from_flags(flags: ClusterFlags) -> Discovery | None:
     return _checked("flags", flag_of, hosts, flags.job_name, flags.task_index)
 
 
-def from_tf_config(environ: Mapping[str, str]) -> Discovery | None:
+def from_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
     """The job that TF_CONFIG describes, in TF2's dialect or the older one; None where unset.
 
     The older dialect calls the chief `master`. `model_dir` is an Estimator's output directory;
@@ -146,7 +148,7 @@ def from_tf_config(environ: Mapping[str, str]) -> Discovery | None:
     return replace(found, has_master=has_master, model_dir=_model_dir(config))
 
 
-def from_horovodrun(environ: Mapping[str, str]) -> Discovery | None:
+def from_horovodrun(environ: Mapping[str, str]) -> ClusterConfig | None:
     """The rank that `horovodrun` started; None where it did not start this process."""
     rank = environ.get("HOROVOD_RANK")
     if rank is None:
@@ -159,7 +161,7 @@ def from_horovodrun(environ: Mapping[str, str]) -> Discovery | None:
             accepted="a whole number from 0",
             remedy="Start the script with horovodrun, or unset the variable.",
         )
-    return Discovery(Cluster(), Task("worker", number), "horovodrun")
+    return ClusterConfig(Cluster(), Task("worker", number), "horovodrun")
 
 
 def _checked(
@@ -168,7 +170,7 @@ def _checked(
     jobs: Mapping[str, Any],
     task_type: object,
     task_index: object,
-) -> Discovery:
+) -> ClusterConfig:
     """Builds and checks cluster and task; errors name their fields as the source spells them."""
     try:
         cluster = Cluster(**{name: jobs.get(name) or () for name in JOB_NAMES})
@@ -182,7 +184,7 @@ def _checked(
             accepted=error.accepted,
             remedy=error.remedy,
         ) from None
-    return Discovery(cluster, task, source)
+    return ClusterConfig(cluster, task, source)
 
 
 def _model_dir(config: Mapping[str, Any]) -> str | None:

@@ -124,12 +124,12 @@ class Cluster:
         return {name: hosts for name, hosts in named if hosts}
 
     @property
-    def leader(self) -> Task:
+    def chief_task(self) -> Task:
         """The chief, or worker 0 where no task is called chief."""
         return Task("chief", 0) if self.chief else Task("worker", 0)
 
     @property
-    def trainers(self) -> tuple[Task, ...]:
+    def training_tasks(self) -> tuple[Task, ...]:
         """Chief and workers, the chief first: the members of an all-reduce."""
         return tuple(
             Task(name, index)
@@ -139,9 +139,9 @@ class Cluster:
 
     def tasks(self) -> tuple[Task, ...]:
         """Every task of the cluster, trainers first."""
-        return self.trainers + tuple(Task("ps", index) for index in range(len(self.ps)))
+        return self.training_tasks + tuple(Task("ps", index) for index in range(len(self.ps)))
 
-    def place_on_host(self, task: Task, among: Sequence[Task]) -> tuple[int, int]:
+    def local_rank_of(self, task: Task, among: Sequence[Task]) -> tuple[int, int]:
         """Which of the tasks `among` whom it is `task` is on its host, and how many these are."""
         hosts = [self.address(other).rpartition(":")[0] for other in among]
         index = among.index(task)

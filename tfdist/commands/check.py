@@ -1,4 +1,4 @@
-"""`tfdist check`: finds out whether the tasks of a job can meet, and what the versions allow."""
+"""`tfdist check`: checks that the tasks of a job reach each other, and what the versions allow."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def add_to(commands: Commands) -> None:
     """Adds the command to the parser's."""
     check = commands.add_parser(
         "check",
-        help="find out whether the tasks of a job can meet",
-        description="Checks the configuration of one task, in place of its training, and meets the "
-        "other tasks, where the same command runs; prints who reaches whom, and who is at fault. "
-        "The task is told who it is by flags, or by TF_CONFIG. Exit code 0: all is well, 1: the "
-        "tasks do not meet, 2: the configuration cannot be used. With --versions it checks nothing "
-        "of this: it prints what works with which TensorFlow and Keras, and ends with 0 where it "
-        "knows those that are installed, with 1 where it does not.",
+        help="check that the tasks of a job reach each other",
+        description="Checks the configuration of one task instead of training it, and connects to "
+        "the other tasks, which run the same command; prints which task reaches which, and the task "
+        "at fault. Flags or TF_CONFIG say which task this is. Exit code 0: all is well, 1: the tasks "
+        "do not reach each other, 2: the configuration cannot be used. With --versions it only "
+        "prints what works with which TensorFlow and Keras, and ends with 0 if it knows the "
+        "installed versions, with 1 if it does not.",
         allow_abbrev=False,
     )
     cluster_flags(check)
@@ -63,11 +63,11 @@ def _check(arguments: argparse.Namespace) -> int:
     table.check(row, cluster, found.source)
     tasks = cluster.tasks()
     if task not in tasks:
-        print(f"tfdist: {task} of {cluster} ({found.source}) has no other task to meet.")
+        print(f"tfdist: {task} of {cluster} ({found.source}) has no other task to reach.")
         return EXIT_OK
     startup.check_port(cluster, task)
     startup.check_addresses(cluster)
-    party = startup.Party(
+    party = startup.BarrierConfig(
         cluster=cluster,
         task=task,
         strategy=row.name,
@@ -75,7 +75,7 @@ def _check(arguments: argparse.Namespace) -> int:
         purpose="check",
         token=os.environ.get(startup.TOKEN_VARIABLE, ""),
     )
-    outcome = startup.meet(party)
+    outcome = startup.wait_at_barrier(party)
     if outcome.verdict:
         print(f"tfdist: error: {outcome}")
         return EXIT_FAILED
@@ -93,7 +93,7 @@ def _versions(arguments: argparse.Namespace) -> int:
             raise UsageError(
                 f"--{name}",
                 received=value,
-                accepted="nothing with --versions",
+                accepted="not supported with --versions",
                 remedy="Leave one of them out.",
             )
     found = stacks.installed()

@@ -7,7 +7,7 @@ import os
 import sys
 from dataclasses import fields
 
-from tfdist.cluster.discovery import ClusterFlags, Discovery, from_flags, from_tf_config
+from tfdist.cluster.discovery import ClusterConfig, ClusterFlags, from_flags, from_tf_config
 from tfdist.commands.arguments import (
     Commands,
     cluster_flags,
@@ -219,7 +219,7 @@ def _elasticity(arguments: argparse.Namespace) -> Elasticity | None:
             raise UsageError(
                 f"--{name}",
                 received=value,
-                accepted=f"it with {HOST_DISCOVERY}",
+                accepted=f"only together with {HOST_DISCOVERY}",
                 remedy="Name the program that lists the hosts; or give --workers.",
             )
         return None
@@ -229,7 +229,7 @@ def _elasticity(arguments: argparse.Namespace) -> Elasticity | None:
             raise UsageError(
                 f"--{name}",
                 received=getattr(arguments, name),
-                accepted=f"nothing with {HOST_DISCOVERY}, whose workers come and go",
+                accepted=f"not supported with {HOST_DISCOVERY}, whose workers come and go",
                 remedy="Leave one of them out.",
             )
     elastic = [row.name for row in table.TABLE.values() if row.elastic]
@@ -251,7 +251,7 @@ def _elasticity(arguments: argparse.Namespace) -> Elasticity | None:
     return Elasticity(script=arguments.host_discovery_script, **given)
 
 
-def _one_task(arguments: argparse.Namespace) -> Discovery | None:
+def _one_task(arguments: argparse.Namespace) -> ClusterConfig | None:
     """The task to run on this machine, of a job that spans machines; None for a whole job here."""
     numbers = ("ps", "workers", "chief", "evaluator")
     given = [f"--{name}" for name in numbers if getattr(arguments, name) not in (None, False)]

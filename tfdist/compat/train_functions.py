@@ -14,7 +14,7 @@ import tensorflow as tf
 
 
 def after_skipping(model: tf.keras.Model, steps: int) -> Callable[[Any], Any]:
-    """Keras's train function, whose first call reads over what so many steps have read."""
+    """Keras's train function, whose first call skips the batches of `steps` steps."""
     train = model.train_function
 
     @tf.function
@@ -30,8 +30,8 @@ def after_skipping(model: tf.keras.Model, steps: int) -> Callable[[Any], Any]:
     return train_after_skipping
 
 
-class AfterPassingOver:
-    """The train function, which does nothing in its first calls: so many of Keras 3's."""
+class AfterSkippedSteps:
+    """Keras 3's train function, which does nothing in its first `executions` calls."""
 
     def __init__(self, model: tf.keras.Model, executions: int) -> None:
         self._model = model
@@ -46,6 +46,6 @@ class AfterPassingOver:
         return self._train(iterator)
 
 
-def has_passed_over(model: tf.keras.Model) -> bool:
+def is_skipping(model: tf.keras.Model) -> bool:
     """Whether the step that has just ended was made before, and only seemed to be made."""
-    return isinstance(model.train_function, AfterPassingOver)
+    return isinstance(model.train_function, AfterSkippedSteps)

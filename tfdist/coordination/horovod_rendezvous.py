@@ -165,7 +165,7 @@ def serve(all_slots: Sequence[Slot], host: str, port: int) -> Iterator[int]:
         server.server_close()
 
 
-def meet(
+def wait_for_ranks(
     host: str,
     port: int,
     rank: int,

@@ -95,7 +95,7 @@ class Preemption:
     def watched(
         self, task: str, tasks: Sequence[str], board: Board | None = None
     ) -> Iterator[None]:
-        """While the block runs, `begin_step` and `leaves` say when to leave.
+        """While the block runs, `begin_step` and `should_stop` say when to leave.
 
         Args:
           task: the name of this task.
@@ -146,7 +146,7 @@ class Preemption:
             self._begun += 1
             return True
 
-    def leaves(self) -> bool:
+    def should_stop(self) -> bool:
         """Between two steps: whether this is the common step after which all leave.
 
         Raises:
@@ -156,7 +156,7 @@ class Preemption:
             return self._leaves()
 
     @property
-    def is_leaving(self) -> bool:
+    def is_preempted(self) -> bool:
         """Whether a signal has reached any of the tasks."""
         return self._is_frozen
 

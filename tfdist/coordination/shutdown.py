@@ -18,7 +18,7 @@ import time
 from tfdist.cluster import host_and_port
 
 #: Set for a task that is started again when it fails, on a machine of its own.
-SUPERVISED_VARIABLE = "TFDIST_SUPERVISED"
+RESTARTABLE_VARIABLE = "TFDIST_SUPERVISED"
 
 _GREETING = b"tfdist: the training is complete\n"
 # TensorFlow's own servers speak first, too, and at once.

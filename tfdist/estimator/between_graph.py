@@ -37,12 +37,12 @@ class BetweenGraph(Strategy):
         if self.task.type == "ps":
             use_devices(0)
         else:
-            place = self.cluster.place_on_host(self.task, self.cluster.trainers)
+            place = self.cluster.local_rank_of(self.task, self.cluster.training_tasks)
             use_devices(options.num_gpus, place=place)
         self.tf_strategy = tf.distribute.get_strategy()
 
     def _check_options(self, options: JobFlags) -> None:
-        workers = len(self.cluster.trainers)
+        workers = len(self.cluster.training_tasks)
         aggregated = options.replicas_to_aggregate
         if aggregated is not None and not (options.sync and 1 <= aggregated <= workers):
             raise UsageError(
@@ -73,13 +73,13 @@ class BetweenGraph(Strategy):
 
     @property
     def topology(self) -> Topology:
-        tasks, options = self.cluster.trainers, self.options
+        tasks, options = self.cluster.training_tasks, self.options
         own = str(self.task)
         peers = tuple(map(str, tasks)) if options.sync else (own,)
         return Topology(
             own,
             peers,
-            is_chief=self.task == self.cluster.leader,
+            is_chief=self.task == self.cluster.chief_task,
             num_replicas=(options.replicas_to_aggregate or len(tasks)) if options.sync else 1,
             num_shards=len(tasks),
             shard=tasks.index(self.task) if self.task in tasks else 0,
@@ -103,8 +103,8 @@ class BetweenGraph(Strategy):
     def serve(self) -> None:
         if self.task.type != "ps":
             super().serve()
-        leader = self.cluster.leader
-        serve_until_end(self, [task for task in self.cluster.trainers if task != leader])
+        leader = self.cluster.chief_task
+        serve_until_end(self, [task for task in self.cluster.training_tasks if task != leader])
 
 
 class BetweenGraphSessions(LocalSessions):

@@ -28,7 +28,7 @@ from tfdist.estimator.inputs import whole
 def latest_checkpoint(estimator: tf.estimator.Estimator) -> str | None:
     """An Estimator's newest checkpoint that is whole, of those that are saved; None if none is."""
     paths = reversed(checkpoint_files.saved(Path(estimator.model_dir)))
-    return checkpoint_files.first_whole(paths)
+    return checkpoint_files.first_intact(paths)
 
 
 def global_step(estimator: tf.estimator.Estimator) -> int:
@@ -139,7 +139,7 @@ class Evaluation:
         try:
             self._use(path, final)
         except (tf.errors.NotFoundError, ValueError):
-            # Both are what TensorFlow says of it, and of much else that will not mend by itself.
+            # TensorFlow raises both for a missing checkpoint, and for much else that does not pass.
             if checkpoint_files.damage(path) is None:
                 raise
             return False
@@ -190,7 +190,7 @@ class Evaluation:
             if name != "global_step" and np.asarray(value).dtype.kind in "biuf"
         }
         record = {name: output_directory.as_json(value) for name, value in values.items()}
-        # A job that went on from an earlier step comes by the later ones again.
+        # A resumed job evaluates later steps again.
         output_directory.cut_json_lines(
             self._output.eval_metrics, lambda line: bool(line["global_step"] < step)
         )
@@ -213,7 +213,7 @@ class EvaluationListener(tf.compat.v1.train.CheckpointSaverListener):
 
     def after_save(self, session: Any, global_step_value: int) -> None:
         # The first is of a model that this job has not trained yet.
-        stays = not self._preemption.is_leaving
+        stays = not self._preemption.is_preempted
         if stays and not self._is_first and self._evaluation.is_due:
             self._evaluation.newest(final=False)
         self._is_first = False

@@ -68,7 +68,7 @@ class ExamplesPerSecondHook(tf.compat.v1.train.SessionRunHook):
         return (step - since[0]) * self._batch_size / (now - since[1])
 
 
-class LeavingHook(tf.compat.v1.train.SessionRunHook):
+class PreemptionHook(tf.compat.v1.train.SessionRunHook):
     """Ends the session, which then saves, at the step after which all tasks leave.
 
     Args:
@@ -84,5 +84,5 @@ class LeavingHook(tf.compat.v1.train.SessionRunHook):
             raise StopIteration
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        if self._preemption.leaves():
+        if self._preemption.should_stop():
             run_context.request_stop()

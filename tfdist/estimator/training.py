@@ -24,7 +24,7 @@ from tfdist.coordination.preemption import EXIT_PREEMPTED
 from tfdist.errors import UsageError, log
 from tfdist.estimator import inputs
 from tfdist.estimator.evaluation import Evaluation, EvaluationListener, Progress, global_step
-from tfdist.estimator.hooks import LeavingHook
+from tfdist.estimator.hooks import PreemptionHook
 from tfdist.estimator.job import EstimatorJob
 from tfdist.estimator.run_config import RunConfig
 
@@ -132,13 +132,13 @@ def train(
     if job.is_chief:
         output.done.unlink(missing_ok=True)
     own = [hook for hook in hooks if job.is_chief or not getattr(hook, "only_on_the_leader", False)]
-    own += [*job.sessions.hooks(), LeavingHook(job.preemption)]
+    own += [*job.sessions.hooks(), PreemptionHook(job.preemption)]
     spec = tf.estimator.TrainSpec(shard, max_steps, hooks=own)
     topology, kv_store = job.topology, job.distribution.kv_store
     watched = job.preemption.watched(topology.peer, topology.peers, kv_store)
     with watched, writing(output.path, named=True):
         _train(estimator, spec, saving_listeners)
-    if job.preemption.is_leaving:
+    if job.preemption.is_preempted:
         if job.is_chief:
             log(f"saved at step {global_step(estimator)}, exiting with code {EXIT_PREEMPTED}")
         sys.exit(EXIT_PREEMPTED)
@@ -175,7 +175,7 @@ def _mark_done(output: OutputDirectory, step: int) -> None:
 
 def _newest_step(output: OutputDirectory) -> int:
     """The global step to go on from, the same in every task."""
-    return checkpoint_files.number(checkpoint_files.newest_whole(output.path, _PREFIX, warn=False))
+    return checkpoint_files.number(checkpoint_files.newest_intact(output.path, _PREFIX, warn=False))
 
 
 def _repair(output: OutputDirectory, job: EstimatorJob) -> None:
@@ -185,7 +185,7 @@ def _repair(output: OutputDirectory, job: EstimatorJob) -> None:
         output_directory.remove_leftovers(output.path)
         if _evaluates(job):
             output_directory.remove_leftovers(output.path, of_evaluation=True)
-        newest = checkpoint_files.newest_whole(output.path, _PREFIX)
+        newest = checkpoint_files.newest_intact(output.path, _PREFIX)
         checkpoint_files.repair_state(output.path, _PREFIX, newest)
         return
     is_waiting = False
@@ -267,7 +267,7 @@ def _job_of(estimator: tf.estimator.Estimator) -> EstimatorJob:
 
 
 def _newest(estimator: tf.estimator.Estimator) -> str | None:
-    return checkpoint_files.newest_whole(Path(estimator.model_dir), _PREFIX)
+    return checkpoint_files.newest_intact(Path(estimator.model_dir), _PREFIX)
 
 
 def _evaluates(job: EstimatorJob) -> bool:

@@ -1,9 +1,9 @@
 """A job that shrinks and grows with the machines that there are.
 
     options = Elasticity(script="./hosts.sh", max_workers=8)
-    members = ElasticMembers(job, options, ports, cores=8, environ=os.environ)
+    members = ElasticMembership(job, options, ports, cores=8, environ=os.environ)
     members.tasks()            # this machine's, for the hosts that there are now
-    members.news()             # a sentence when the hosts have changed, else None
+    members.change()             # a sentence when the hosts have changed, else None
 
 Whenever the hosts change, all tasks save at one common step, leave and start again in the new
 number: the same script, from the same step. On several machines the same command runs on each,
@@ -73,7 +73,7 @@ class Elasticity:
             )
 
 
-class ElasticMembers:
+class ElasticMembership:
     """The tasks of an elastic job that run on this machine.
 
     Args:
@@ -142,7 +142,7 @@ class ElasticMembers:
         log(f"{workers} on {_listed(self._hosts)}")
         return tuple(self._task(cluster, place, mine) for place in range(len(mine)))
 
-    def news(self) -> str | None:
+    def change(self) -> str | None:
         """Why the tasks have to start again; None while they need not. Never waits."""
         try:
             hosts = self._script.answer()

@@ -147,7 +147,7 @@ class HostDiscoveryScript:
 
 
 def parse(lines: Iterable[str]) -> tuple[Host, ...]:
-    """The hosts that have a slot, by name, because a program may list them now so, now so.
+    """The hosts that have a slot, sorted by name, because the order of the list may vary.
 
     `#` begins a comment.
 

@@ -18,13 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 
-from tfdist.cluster.discovery import Discovery
+from tfdist.cluster.discovery import ClusterConfig
 from tfdist.coordination import shutdown
 from tfdist.coordination.startup import TOKEN_VARIABLE
 from tfdist.errors import UsageError
-from tfdist.launch.elastic import Elasticity, ElasticMembers
+from tfdist.launch.elastic import Elasticity, ElasticMembership
 from tfdist.launch.signals import signals
-from tfdist.launch.spec import HOST, Fixed, JobSpec, TaskSpec, plan
+from tfdist.launch.spec import HOST, FixedMembership, JobSpec, TaskSpec, plan
 from tfdist.launch.supervisor import Service, Supervision, Supervisor
 
 # Longer than servers take to find that their leader is gone, and to ask.
@@ -70,12 +70,12 @@ def run(
     """
     with signals() as wakeup:
         return Supervisor(
-            Fixed(tasks), environ, wakeup, supervision or Supervision(), service
+            FixedMembership(tasks), environ, wakeup, supervision or Supervision(), service
         ).run()
 
 
 def run_one(
-    found: Discovery, task: TaskSpec, *, environ: Mapping[str, str], supervision: Supervision
+    found: ClusterConfig, task: TaskSpec, *, environ: Mapping[str, str], supervision: Supervision
 ) -> int:
     """Runs this machine's task of a job that spans machines; started again when it fails.
 
@@ -92,7 +92,7 @@ def run_one(
       As `run`.
     """
     code = run([task], environ=environ, supervision=supervision)
-    if code == 0 and found.cluster.ps and found.task == found.cluster.leader:
+    if code == 0 and found.cluster.ps and found.task == found.cluster.chief_task:
         shutdown.announce_completion(found.cluster.address(found.task), _FAREWELL_SECONDS)
     return code
 
@@ -115,7 +115,9 @@ def run_elastic(
     with hold_ports(elasticity.max_workers) as ports, signals() as wakeup:
         if elasticity.port is None:
             environ = {TOKEN_VARIABLE: secrets.token_hex(16), **environ}
-        members = ElasticMembers(job, elasticity, ports, cores=available_cores(), environ=environ)
+        members = ElasticMembership(
+            job, elasticity, ports, cores=available_cores(), environ=environ
+        )
         with closing(members):
             return Supervisor(members, environ, wakeup, supervision).run()
 

@@ -112,7 +112,7 @@ class Process:
 def how_it_ended(code: int) -> str:
     """An exit code of `Process.close` in words."""
     if code == EXIT_PREEMPTED:
-        return f"was told to end, has saved and left with exit code {code}"
+        return f"was preempted, saved a checkpoint and exited with code {code}"
     if code > 0:
         return f"failed with exit code {code}"
     return f"was killed by signal {-code} ({signal.strsignal(-code)})"

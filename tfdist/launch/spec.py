@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from tfdist.cluster import Cluster, Task
-from tfdist.cluster.discovery import Discovery
+from tfdist.cluster.discovery import ClusterConfig
 from tfdist.coordination import horovod_rendezvous
-from tfdist.coordination.shutdown import SUPERVISED_VARIABLE
+from tfdist.coordination.shutdown import RESTARTABLE_VARIABLE
 from tfdist.errors import UsageError
 from tfdist.runtime import environment as runtime
 from tfdist.strategies import table
@@ -28,7 +28,7 @@ HOST = "127.0.0.1"
 # What says which task of which job a process is; one job's must not reach the tasks of another.
 _PLACE_VARIABLES = (
     "TF_CONFIG",
-    SUPERVISED_VARIABLE,
+    RESTARTABLE_VARIABLE,
     runtime.CORES_VARIABLE,
     table.STRATEGY_VARIABLE,
     *horovod_rendezvous.environment(horovod_rendezvous.slots([HOST])[0], HOST, 0),
@@ -168,7 +168,7 @@ class TaskSpec:
         return " ".join([*without, *added, shlex.join(self.command)])
 
 
-class Members(Protocol):
+class Membership(Protocol):
     """Which tasks a job consists of, each time that all of them are started.
 
     Attributes:
@@ -184,13 +184,13 @@ class Members(Protocol):
           TimeoutError: it has waited for too long.
         """
 
-    def news(self) -> str | None:
+    def change(self) -> str | None:
         """Why all are to leave and start again; None while there is no reason. Never waits."""
 
 
 @dataclass(frozen=True)
-class Fixed:
-    """The `Members` of a job whose tasks are always the same."""
+class FixedMembership:
+    """The `Membership` of a job whose tasks are always the same."""
 
     always: Sequence[TaskSpec]
 
@@ -199,7 +199,7 @@ class Fixed:
     def tasks(self) -> Sequence[TaskSpec]:
         return self.always
 
-    def news(self) -> None:
+    def change(self) -> None:
         return None
 
 
@@ -246,13 +246,13 @@ def plan(
         removed = (name for name in _PLACE_VARIABLES if name in environ and name not in environment)
         command = command_of(job.python, job.script, job.args, module=job.module)
         restarts_alone = task.type == "evaluator" or (
-            uses_ps and task.type == "worker" and task != cluster.leader
+            uses_ps and task.type == "worker" and task != cluster.chief_task
         )
         result.append(TaskSpec(str(task), command, environment, tuple(removed), restarts_alone))
     return tuple(result)
 
 
-def plan_one(found: Discovery, command: Sequence[str], strategy: str) -> TaskSpec:
+def plan_one(found: ClusterConfig, command: Sequence[str], strategy: str) -> TaskSpec:
     """The one task of a job that runs on this machine, its others elsewhere.
 
     Args:
@@ -260,7 +260,7 @@ def plan_one(found: Discovery, command: Sequence[str], strategy: str) -> TaskSpe
       command: what runs the script.
       strategy: `auto`, or a name of the strategy table.
     """
-    environment = {SUPERVISED_VARIABLE: "1", "PYTHONUNBUFFERED": "1"}
+    environment = {RESTARTABLE_VARIABLE: "1", "PYTHONUNBUFFERED": "1"}
     if found.source == "flags":
         environment["TF_CONFIG"] = found.cluster.tf_config(found.task)
     if strategy != "auto":
@@ -284,7 +284,9 @@ def _place(job: JobSpec, cluster: Cluster, task: Task, ports: Sequence[int]) -> 
         if job.row.rendezvous is not None:
             environment: dict[str, str] = importlib.import_module(
                 job.row.rendezvous
-            ).environment_of(job.training_hosts, cluster.trainers.index(task), HOST, ports[-1])
+            ).environment_of(
+                job.training_hosts, cluster.training_tasks.index(task), HOST, ports[-1]
+            )
             return environment
     return {"TF_CONFIG": cluster.tf_config(task)}
 

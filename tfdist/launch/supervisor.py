@@ -1,7 +1,7 @@
 """The processes of one job, from the first start to the last end.
 
 with signals() as wakeup:
-    code = Supervisor(Fixed(tasks), environ, wakeup, options, service).run()
+    code = Supervisor(FixedMembership(tasks), environ, wakeup, options, service).run()
 
 A task that fails is started again, by itself or with all others as the task says, or ends the job.
 Where the tasks may become more and fewer, all start again when they do.
@@ -26,7 +26,7 @@ from tfdist.errors import EXIT_FAILED, EXIT_USAGE, log
 from tfdist.launch.output import prefix
 from tfdist.launch.process import Process, how_it_ended
 from tfdist.launch.signals import INTERRUPTIONS
-from tfdist.launch.spec import Members, TaskSpec
+from tfdist.launch.spec import Membership, TaskSpec
 from tfdist.launch.starting import Starter
 from tfdist.runtime import environment
 
@@ -75,7 +75,7 @@ class Supervisor:
 
     def __init__(
         self,
-        members: Members,
+        members: Membership,
         environ: Mapping[str, str],
         wakeup: socket.socket,
         options: Supervision,
@@ -199,14 +199,14 @@ class Supervisor:
             if not (self._restarts_all and "grace" in self._deadlines):
                 self._end_all(number, self._options.grace_period)
         elif number == signal.SIGINT:
-            # Whoever presses Ctrl-C again does not want to wait.
+            # A second Ctrl-C means that the user does not want to wait.
             self._on_grace_period()
 
     def _on_news(self) -> None:
         self._deadlines["news"] = _in(_NEWS_SECONDS, self._on_news)
         if self._outcome is not None or self._restarts_all or self._leader_has_ended:
             return
-        if news := self._members.news():
+        if news := self._members.change():
             log(f"{news}: all tasks save and start again")
             self._end_all(signal.SIGTERM, self._options.grace_period)
             self._restart_all(delay=0.0)
@@ -304,7 +304,7 @@ class Supervisor:
             for process in (ended, *self._running)
             if (uncaught := process.uncaught)
         }
-        # Whoever is killed from outside is nobody's victim.
+        # A task killed by SIGKILL is itself the root cause.
         if code == -signal.SIGKILL or not times:
             return ended
         return min(times, key=lambda process: times[process])

@@ -38,7 +38,7 @@ def use_devices(
             "--num_gpus",
             received=num_gpus,
             accepted=f"0 to {len(seen)} (TensorFlow sees {len(seen)} GPUs here)",
-            remedy="Train on the CPU with --num_gpus=0, or mend the GPU's driver.",
+            remedy="Train on the CPU with --num_gpus=0, or fix the GPU driver.",
         )
     index, count = place
     if count > 1 and gpus and "CUDA_VISIBLE_DEVICES" not in os.environ:

@@ -110,7 +110,7 @@ class TensorFlowCollectives:
             self._board.post(key, text)
         said = self._board.read(key, self._timeout)
         if said is None:
-            raise TimeoutError(f"worker:0 has said nothing within {self._timeout:g} s")
+            raise TimeoutError(f"worker:0 has not answered within {self._timeout:g} s")
         return said
 
     def _sum_of_one_dtype(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -127,7 +127,7 @@ class Horovod(Ranks):
         )
 
     def _find_peers(self) -> None:
-        trainers = self.cluster.trainers
+        trainers = self.cluster.training_tasks
         host, port = host_and_port(self.cluster.address(trainers[0]))
         slots = horovod_rendezvous.slots(
             [host_and_port(self.cluster.address(task))[0] for task in trainers]
@@ -143,7 +143,9 @@ class Horovod(Ranks):
             variables.pop(horovod_rendezvous.INTERFACE_VARIABLE, None)
         os.environ.update(variables)
         # Horovod gives the others 30 seconds to start, and then aborts.
-        horovod_rendezvous.meet(host, port, rank, len(slots), timeout=self.startup_timeout)
+        horovod_rendezvous.wait_for_ranks(
+            host, port, rank, len(slots), timeout=self.startup_timeout
+        )
 
 
 class HorovodCollectives:

@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
-from tfdist.compat.train_functions import has_passed_over
+from tfdist.compat.train_functions import is_skipping
 from tfdist.flags import JobFlags
 from tfdist.strategies.collectives import Collectives
 
@@ -128,7 +128,7 @@ class Synchronization(tf.keras.callbacks.Callback):
         self._periods = batch // self._local.options.period
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        if has_passed_over(self.model):
+        if is_skipping(self.model):
             return
         self._local.step()
         # More than one step after its beginning where Keras executes several at a time.

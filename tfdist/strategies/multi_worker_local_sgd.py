@@ -31,7 +31,7 @@ class MultiWorkerLocalSGD(Ranks):
                 accepted="only one device a task",
                 remedy="Start a task for each GPU, with a CUDA_VISIBLE_DEVICES of its own.",
             )
-        rank = self.cluster.trainers.index(self.task) if self.cluster else 0
+        rank = self.cluster.training_tasks.index(self.task) if self.cluster else 0
         self.set_up_ranks(
             TensorFlowCollectives(strategy, rank, self.kv_store, self.startup_timeout),
             outer_steps(options),
@@ -45,4 +45,4 @@ class MultiWorkerLocalSGD(Ranks):
 
     @functools.cached_property
     def kv_store(self) -> tf_coordination.KeyValueStore | None:
-        return tf_coordination.KeyValueStore() if len(self.cluster.trainers) > 1 else None
+        return tf_coordination.KeyValueStore() if len(self.cluster.training_tasks) > 1 else None

@@ -96,7 +96,7 @@ class MultiWorkerMirrored(Replicas):
 
     @property
     def topology(self) -> Topology:
-        tasks = self.cluster.trainers
+        tasks = self.cluster.training_tasks
         replicas = int(self.tf_strategy.num_replicas_in_sync)
         shards = max(1, len(tasks))
         return Topology(
@@ -111,7 +111,7 @@ class MultiWorkerMirrored(Replicas):
 
     @property
     def _is_chief(self) -> bool:
-        return not self.cluster or self.task == self.cluster.leader
+        return not self.cluster or self.task == self.cluster.chief_task
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         if self.options.gradient_dtype and not keras_compat.is_keras_3(optimizer):
@@ -134,7 +134,7 @@ class MultiWorkerMirrored(Replicas):
 
     @functools.cached_property
     def kv_store(self) -> tf_coordination.KeyValueStore | None:
-        return tf_coordination.KeyValueStore() if len(self.cluster.trainers) > 1 else None
+        return tf_coordination.KeyValueStore() if len(self.cluster.training_tasks) > 1 else None
 
     def _gather(self, number: int) -> list[int]:
         """The number of every task that trains, in their order."""
@@ -162,15 +162,15 @@ def build_strategy(task: Any, options: JobFlags) -> MultiWorkerMirroredStrategy:
       options: `num_gpus` and `all_reduce` are used.
     """
     cluster, own = task.cluster, task.task
-    tasks = cluster.trainers
+    tasks = cluster.training_tasks
     devices = use_devices(
-        options.num_gpus, place=cluster.place_on_host(own, tasks) if tasks else (0, 1)
+        options.num_gpus, place=cluster.local_rank_of(own, tasks) if tasks else (0, 1)
     )
     if len(tasks) > 1:
         tf_coordination.set_heartbeat(cluster, task.heartbeat_timeout)
-        if own != cluster.leader:
+        if own != cluster.chief_task:
             # TensorFlow waits for a second before it tries again where the server is not up yet.
-            shutdown.wait_for_server(cluster.address(cluster.leader), _SERVER_SECONDS)
+            shutdown.wait_for_server(cluster.address(cluster.chief_task), _SERVER_SECONDS)
     return MultiWorkerMirroredStrategy(
         cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec(cluster.jobs()),

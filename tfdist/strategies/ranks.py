@@ -97,7 +97,7 @@ class Ranks(Strategy):
     @property
     def topology(self) -> Topology:
         rank, size = self.collectives.rank, self.collectives.size
-        tasks = tuple(map(str, self.cluster.trainers or range(size)))
+        tasks = tuple(map(str, self.cluster.training_tasks or range(size)))
         return Topology(
             tasks[rank],
             tasks,

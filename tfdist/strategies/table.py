@@ -76,12 +76,14 @@ class StrategySpec:
 
         The chief of a job with parameter servers may train, too, or schedule the others' steps.
         """
-        return [task for task in cluster.trainers if not (self.uses_ps and task.type == "chief")]
+        return [
+            task for task in cluster.training_tasks if not (self.uses_ps and task.type == "chief")
+        ]
 
     def serves(self, cluster: Cluster, task: Task, *, for_estimators: bool = False) -> bool:
         """Whether a task only serves the others."""
         types = self.estimator_serving if for_estimators else self.serving
-        return task.type in types and bool(cluster) and task != cluster.leader
+        return task.type in types and bool(cluster) and task != cluster.chief_task
 
 
 #: The flags of local SGD; the first makes sense by itself, the others only with it.
@@ -175,7 +177,7 @@ def choose(cluster: Cluster, source: str, num_gpus: int | None = None) -> str:
             return spec.name
     if cluster.ps:
         return "parameter_server"
-    if len(cluster.trainers) > 1:
+    if len(cluster.training_tasks) > 1:
         return "multi_worker_mirrored"
     return "mirrored" if num_gpus is not None and num_gpus > 1 else "one_device"
 
@@ -234,7 +236,7 @@ def check(spec: StrategySpec, cluster: Cluster, source: str) -> None:
         accepted, remedy = "at least one worker and one ps", "Add ps to the cluster"
     elif cluster.ps and not spec.uses_ps:
         accepted, remedy = "no ps", "Remove the ps from the cluster"
-    elif len(cluster.trainers) > 1 and not spec.spans_tasks:
+    elif len(cluster.training_tasks) > 1 and not spec.spans_tasks:
         accepted, remedy = "one process", "Leave the cluster out"
     if accepted is not None:
         raise UsageError(

@@ -87,20 +87,20 @@ def follow(
         checkpoints.build(model, dataset.element_spec)
     checkpointer = Checkpointer(model, output.checkpoints)
     writer = tf.summary.create_file_writer(str(output.logs / "eval"))
-    first_mark, started = checkpoints.read_mark(output), clock()
+    first_mark, started = checkpoints.read_marker(output), clock()
     evaluated: dict[str, Fingerprint] = {}
     epoch = 0
     logs: dict[str, float] = {}
     log(f"evaluating the checkpoints in {output.checkpoints}")
     while True:
         # Read before the checkpoints, so that the last one was there when training was complete.
-        mark = checkpoints.read_mark(output)
+        mark = checkpoints.read_marker(output)
         for path in checkpoint_files.saved(output.checkpoints):
             fingerprint = checkpoint_files.fingerprint(path)
             if evaluated.get(path) == fingerprint:
                 continue
             evaluated[path] = fingerprint
-            if not _is_whole(path):
+            if not _is_intact(path):
                 continue
             try:
                 epoch = checkpointer.restore(path)
@@ -119,7 +119,7 @@ def follow(
         sleep(1.0)
 
 
-def _is_whole(path: str) -> bool:
+def _is_intact(path: str) -> bool:
     reason = checkpoint_files.damage(path)
     # One that is no longer named was removed, because the training keeps only the newest.
     if reason and path in checkpoint_files.saved(Path(path).parent):

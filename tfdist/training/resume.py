@@ -21,7 +21,7 @@ from tfdist.checkpoints import checkpointer, export, output_directory
 from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.compat import keras as keras_compat
 from tfdist.compat import stacks
-from tfdist.compat.train_functions import AfterPassingOver
+from tfdist.compat.train_functions import AfterSkippedSteps
 from tfdist.coordination.preemption import EXIT_PREEMPTED
 from tfdist.data.position import Position
 from tfdist.errors import log
@@ -145,7 +145,7 @@ class Resume(tf.keras.callbacks.Callback):
             self._log(f"fit ended early, after epoch {self._finished} of {epochs}")
 
     def _before_step(self, steps: Callable[[], Sequence[int]]) -> None:
-        if self._run.preemption.leaves():
+        if self._run.preemption.should_stop():
             self._leave(steps())
         if self._save_steps and self._steps and self._steps % self._save_steps == 0:
             self._save(steps())
@@ -181,10 +181,10 @@ class Resume(tf.keras.callbacks.Callback):
         if step and self._cursor.sees_steps and keras_compat.is_keras_3(self.model):
             self._passed_over = step
             executions = step // self.model.steps_per_execution
-            self.model.train_function = AfterPassingOver(self.model, executions)
+            self.model.train_function = AfterSkippedSteps(self.model, executions)
 
     def _scale_learning_rate(self, replicas: int) -> None:
-        """Puts right the checkpoint's learning rate, which was scaled for so many replicas."""
+        """Scales the checkpoint's learning rate from its number of replicas to this job's."""
         rate = keras_compat.learning_rate_variable(self.model.optimizer)
         own = self._topology.num_replicas
         scales = self._run.scales_learning_rate and replicas not in (0, own)
@@ -245,7 +245,7 @@ class ResumeByStep(Resume):
         if done <= self._passed_over or done == self.params["steps"]:
             return  # The end of the epoch saves.
         # Where this may be the epoch's last step, tasks could leave on either side of its end.
-        if self.params["steps"] is not None and self._run.preemption.leaves():
+        if self.params["steps"] is not None and self._run.preemption.should_stop():
             self._leave(self._everywhere(done))
         if self._save_steps and done // self._save_steps > self._begun // self._save_steps:
             self._save(self._everywhere(done))

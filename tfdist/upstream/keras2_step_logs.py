@@ -5,7 +5,7 @@
 
 The result of a metric is over all replicas. Keras 2 sums it over the workers once more, so that two
 of them show an accuracy of 1.6 until the epoch ends (`reduce_per_replica` in its `training.py`).
-`tests/test_step_logs.py` will tell when upstream has mended it.
+`tests/upstream/test_keras2_step_logs.py` tells when upstream has fixed it.
 """
 
 from __future__ import annotations

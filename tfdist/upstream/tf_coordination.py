@@ -22,7 +22,7 @@ _CoordinatedJob = tf_context.coordination_config_pb2.CoordinatedJob
 
 def set_heartbeat(cluster: Cluster, seconds: float) -> None:
     """Sets the seconds without a heartbeat after which a task counts as lost."""
-    leader = cluster.leader
+    leader = cluster.chief_task
     tf_context.context().configure_coordination_service(
         service_type="standalone",
         service_leader=f"/job:{leader.type}/replica:0/task:{leader.index}",

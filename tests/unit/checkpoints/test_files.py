@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.checkpoints import files as checkpoint_files
-from tfdist.checkpoints.files import damage, newest_whole, repair_state
+from tfdist.checkpoints.files import damage, newest_intact, repair_state
 from tfdist.errors import OutputError
 
 pytestmark = pytest.mark.stacks("2.15", "2.21")
@@ -85,7 +85,7 @@ class Saved:
 
     def newest(self) -> int:
         """What a task that writes goes on from."""
-        path = newest_whole(self.path, "ckpt")
+        path = newest_intact(self.path, "ckpt")
         repair_state(self.path, "ckpt", path)
         return checkpoint_files.number(path)
 
@@ -214,11 +214,11 @@ def test_what_an_interrupted_save_left_goes_and_a_missing_index_does_not(saved: 
 
 
 def test_no_checkpoint_is_none(tmp_path: Path) -> None:
-    assert newest_whole(tmp_path / "missing", "ckpt") is None
-    assert newest_whole(tmp_path, "ckpt") is None
+    assert newest_intact(tmp_path / "missing", "ckpt") is None
+    assert newest_intact(tmp_path, "ckpt") is None
     (tmp_path / "ckpt-best.index").touch()
     (tmp_path / "other-3.index").touch()
-    assert newest_whole(tmp_path, "ckpt") is None
+    assert newest_intact(tmp_path, "ckpt") is None
 
 
 def test_the_first_save_may_be_interrupted(
@@ -226,12 +226,12 @@ def test_the_first_save_may_be_interrupted(
 ) -> None:
     (tmp_path / f"ckpt-1.{DATA}").write_bytes(b"new")
 
-    assert newest_whole(tmp_path, "ckpt") is None
+    assert newest_intact(tmp_path, "ckpt") is None
     assert "ckpt-1 has no .index file" in caplog.text
 
     (tmp_path / f"ckpt-2.{DATA}").write_bytes(b"new")
     with pytest.raises(OutputError):
-        newest_whole(tmp_path, "ckpt")
+        newest_intact(tmp_path, "ckpt")
 
 
 def test_a_state_without_its_checkpoints_is_no_beginning(saved: Saved) -> None:
@@ -248,10 +248,10 @@ def test_another_task_finds_the_same_while_the_state_is_put_right(
     DAMAGES["truncated_data"][0](saved.at(3))
     STATES["truncated"](saved.path / "checkpoint")
 
-    before = newest_whole(saved.path, "ckpt", warn=False)
+    before = newest_intact(saved.path, "ckpt", warn=False)
     assert not caplog.messages
     saved.newest()
-    assert newest_whole(saved.path, "ckpt", warn=False) == before == str(saved.at(2))
+    assert newest_intact(saved.path, "ckpt", warn=False) == before == str(saved.at(2))
 
 
 def test_the_state_of_a_dataset_can_be_read(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import tfdist
 from tests.conftest import tf_config
 from tfdist.cluster import Cluster, Task
-from tfdist.cluster.discovery import ClusterFlags, Discovery, discover
+from tfdist.cluster.discovery import ClusterConfig, ClusterFlags, discover
 from tfdist.errors import UsageError
 from tfdist.strategies.table import STRATEGY_VARIABLE
 
@@ -23,7 +23,7 @@ HOROVODRUN = {"HOROVOD_RANK": "2", "HOROVOD_SIZE": "3"}
 NO_FLAGS = ClusterFlags()
 
 
-def in_tf_config(text: str) -> Discovery:
+def in_tf_config(text: str) -> ClusterConfig:
     return discover(NO_FLAGS, {"TF_CONFIG": text})
 
 
@@ -33,20 +33,20 @@ def in_tf_config(text: str) -> Discovery:
         (
             FLAGS,
             {**TF_CONFIG, **HOROVODRUN},
-            Discovery(Cluster(worker=(A,)), Task("worker", 0), "flags"),
+            ClusterConfig(Cluster(worker=(A,)), Task("worker", 0), "flags"),
         ),
         (
             NO_FLAGS,
             {**TF_CONFIG, **HOROVODRUN},
-            Discovery(Cluster(worker=(A, B)), Task("worker", 1), "TF_CONFIG"),
+            ClusterConfig(Cluster(worker=(A, B)), Task("worker", 1), "TF_CONFIG"),
         ),
-        (NO_FLAGS, HOROVODRUN, Discovery(Cluster(), Task("worker", 2), "horovodrun")),
-        (NO_FLAGS, {}, Discovery(Cluster(), Task("worker", 0), "default")),
+        (NO_FLAGS, HOROVODRUN, ClusterConfig(Cluster(), Task("worker", 2), "horovodrun")),
+        (NO_FLAGS, {}, ClusterConfig(Cluster(), Task("worker", 0), "default")),
     ],
-    ids=lambda value: value.source if isinstance(value, Discovery) else "",
+    ids=lambda value: value.source if isinstance(value, ClusterConfig) else "",
 )
 def test_flags_go_before_tf_config_before_horovodrun(
-    flags: ClusterFlags, environ: dict[str, str], found: Discovery
+    flags: ClusterFlags, environ: dict[str, str], found: ClusterConfig
 ) -> None:
     assert discover(flags, environ) == found
 
@@ -65,7 +65,7 @@ def test_a_rank_that_is_no_number_is_refused_by_its_variable_s_name() -> None:
 
 @pytest.mark.parametrize("blank", ["", " ", "\n\t"])
 def test_a_blank_tf_config_is_none(blank: str) -> None:
-    assert in_tf_config(blank) == Discovery()
+    assert in_tf_config(blank) == ClusterConfig()
 
 
 @pytest.mark.parametrize(
@@ -108,13 +108,13 @@ def test_both_dialects_of_tf_config_are_read(
     config: dict[str, Any], cluster: Cluster, task: Task
 ) -> None:
     has_master = "master" in config["cluster"]
-    assert in_tf_config(json.dumps(config)) == Discovery(cluster, task, "TF_CONFIG", has_master)
+    assert in_tf_config(json.dumps(config)) == ClusterConfig(cluster, task, "TF_CONFIG", has_master)
 
 
 def test_an_evaluator_needs_no_cluster_by_flags() -> None:
     found = discover(ClusterFlags(job_name="evaluator", task_index="0"), {})
 
-    assert found == Discovery(Cluster(), Task("evaluator", 0), "flags")
+    assert found == ClusterConfig(Cluster(), Task("evaluator", 0), "flags")
 
 
 def test_flags_take_spaces_after_commas() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdist.cluster import Cluster, Task, host_and_port
-from tfdist.cluster.discovery import ClusterFlags, Discovery, from_flags, from_tf_config
+from tfdist.cluster.discovery import ClusterConfig, ClusterFlags, from_flags, from_tf_config
 from tfdist.errors import UsageError
 
 A, B, C, D = "10.0.0.1:2222", "b.example.org:2222", "[fe80::1]:2222", "d:1"
@@ -208,8 +208,8 @@ def test_cluster_and_task_are_frozen_and_hashable() -> None:
 def test_leader_trainers_and_tasks(
     cluster: Cluster, leader: str, trainers: list[str], tasks: list[str], text: str
 ) -> None:
-    assert str(cluster.leader) == leader
-    assert [str(task) for task in cluster.trainers] == trainers
+    assert str(cluster.chief_task) == leader
+    assert [str(task) for task in cluster.training_tasks] == trainers
     assert [str(task) for task in cluster.tasks()] == tasks
     assert str(cluster) == text
     assert bool(cluster) == bool(tasks)
@@ -256,7 +256,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
     )
 
 
-def read_flags(arguments: list[str]) -> Discovery | None:
+def read_flags(arguments: list[str]) -> ClusterConfig | None:
     given = dict(argument.removeprefix("--").split("=", 1) for argument in arguments)
     return from_flags(ClusterFlags(**given))
 
@@ -266,5 +266,5 @@ def read_flags(arguments: list[str]) -> Discovery | None:
 def test_every_task_reads_back_from_both_renderings(cluster: Cluster) -> None:
     for task in (*cluster.tasks(), Task("evaluator", 0)):
         environ = {"TF_CONFIG": cluster.tf_config(task)}
-        assert from_tf_config(environ) == Discovery(cluster, task, "TF_CONFIG")
-        assert read_flags(cluster.flags(task)) == Discovery(cluster, task, "flags")
+        assert from_tf_config(environ) == ClusterConfig(cluster, task, "TF_CONFIG")
+        assert read_flags(cluster.flags(task)) == ClusterConfig(cluster, task, "flags")

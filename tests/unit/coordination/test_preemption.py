@@ -51,7 +51,7 @@ class AllReduce:
                 return done
             time.sleep(seconds)
             self.barrier.wait()
-            if preemption.leaves():
+            if preemption.should_stop():
                 return done + 1
         return steps
 
@@ -95,9 +95,9 @@ def test_who_trains_alone_leaves_after_its_step(handlers: None) -> None:
         assert preemption.begin_step()
         os.kill(os.getpid(), signal.SIGUSR1)
         deadline = time.monotonic() + 10
-        while not preemption.leaves() and time.monotonic() < deadline:
+        while not preemption.should_stop() and time.monotonic() < deadline:
             pass
-        assert preemption.leaves()
+        assert preemption.should_stop()
         assert not preemption.begin_step()
     assert preemption.is_requested
 
@@ -108,7 +108,7 @@ def test_without_a_signal_nothing_happens() -> None:
     for board in (None, Blackboard()):
         with preemption.watched("worker:0", ["worker:0", "worker:1"], board):
             assert preemption.begin_step()
-            assert not preemption.leaves()
+            assert not preemption.should_stop()
     preemption._end_watching()
     assert set(threading.enumerate()) <= set(before)
 
@@ -124,7 +124,7 @@ def test_a_peer_that_is_lost_is_an_error_and_not_a_wait() -> None:
     with preemption.watched("worker:0", ["worker:0", "worker:1"], Lost()):
         preemption._requests.put(True)
         with pytest.raises(RuntimeError, match="worker:1 is gone"):
-            while not preemption.leaves():
+            while not preemption.should_stop():
                 pass
 
 
@@ -146,13 +146,13 @@ def test_the_first_task_leaves_when_all_others_have_read_its_board() -> None:
     with first.watched("0", names, board), second.watched("1", names, board):
         first._requests.put(True)
         deadline = time.monotonic() + 10
-        while not first.leaves() and time.monotonic() < deadline:
+        while not first.should_stop() and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert first.leaves()
+        assert first.should_stop()
         first_has_left.set()
-        while not second.leaves() and time.monotonic() < deadline:
+        while not second.should_stop() and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert second.leaves()
+        assert second.should_stop()
     assert late == [False]
 
 
@@ -171,7 +171,7 @@ def test_a_board_that_cannot_be_read_for_a_while_ends_nothing() -> None:
         while board.failures:
             assert preemption.begin_step()
         preemption._requests.put(True)
-        while not preemption.leaves():
+        while not preemption.should_stop():
             pass
 
 
@@ -179,12 +179,12 @@ def test_the_next_training_has_its_own_board_keys() -> None:
     preemption, board = Preemption(), Blackboard()
     with preemption.watched("worker:0", ["worker:0"], board):
         preemption._requests.put(True)
-        while not preemption.leaves():
+        while not preemption.should_stop():
             pass
     with preemption.watched("worker:0", ["worker:0"], board):
         time.sleep(0.6)
         assert preemption.begin_step()
-        assert not preemption.leaves()
+        assert not preemption.should_stop()
 
 
 def test_the_end_of_a_training_waits_for_no_board() -> None:

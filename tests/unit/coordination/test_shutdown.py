@@ -36,7 +36,7 @@ def test_a_meeting() -> None:
     """Of a task whose other one never comes."""
     with hold_ports(2) as ports:
         addresses = tuple(f"127.0.0.1:{port}" for port in ports)
-        party = startup.Party(
+        party = startup.BarrierConfig(
             cluster=Cluster(worker=addresses),
             task=Task("worker", 0),
             strategy="horovod",
@@ -45,7 +45,7 @@ def test_a_meeting() -> None:
         )
         outcomes: list[startup.Outcome] = []
         meeting = threading.Thread(
-            target=lambda: outcomes.append(startup.meet(party, say=lambda _: None))
+            target=lambda: outcomes.append(startup.wait_at_barrier(party, say=lambda _: None))
         )
         meeting.start()
         heard = Listener.NOBODY

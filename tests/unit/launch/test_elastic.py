@@ -15,7 +15,7 @@ from tests.support.launchers import DEADLINE, Start, lines_until
 from tfdist.commands import cli
 from tfdist.errors import UsageError
 from tfdist.launch import host_discovery
-from tfdist.launch.elastic import Elasticity, ElasticMembers
+from tfdist.launch.elastic import Elasticity, ElasticMembership
 from tfdist.launch.host_discovery import Host, HostDiscoveryScript, parse
 from tfdist.launch.spec import JobSpec, TaskSpec
 
@@ -99,13 +99,13 @@ def test_numbers_that_contradict_each_other(options: dict[str, int | None], fiel
 
 
 @pytest.fixture
-def members(tmp_path: Path) -> Callable[..., ElasticMembers]:
+def members(tmp_path: Path) -> Callable[..., ElasticMembership]:
     """Makes members whose program lists what is in the file `hosts`."""
 
-    def make(**options: object) -> ElasticMembers:
+    def make(**options: object) -> ElasticMembership:
         given = {"max_workers": 3, "script": f"cat {tmp_path / 'hosts'}", **options}
         job = JobSpec(python="python", script="train.py", strategy="horovod")
-        return ElasticMembers(job, Elasticity(**given), PORTS, cores=4, environ={})  # type: ignore[arg-type]
+        return ElasticMembership(job, Elasticity(**given), PORTS, cores=4, environ={})  # type: ignore[arg-type]
 
     return make
 
@@ -115,7 +115,9 @@ def workers(task: TaskSpec) -> list[str]:
     return found
 
 
-def test_the_tasks_of_this_machine(tmp_path: Path, members: Callable[..., ElasticMembers]) -> None:
+def test_the_tasks_of_this_machine(
+    tmp_path: Path, members: Callable[..., ElasticMembership]
+) -> None:
     (tmp_path / "hosts").write_text("localhost:8\n127.0.0.1:1\n")
     tasks = members().tasks()
     assert [task.name for task in tasks] == ["worker:0", "worker:1", "worker:2"]
@@ -133,7 +135,7 @@ def test_the_tasks_of_this_machine(tmp_path: Path, members: Callable[..., Elasti
 
 
 def test_the_job_waits_for_hosts(
-    tmp_path: Path, members: Callable[..., ElasticMembers], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, members: Callable[..., ElasticMembership], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "hosts").write_text("localhost:1\n")
     few = members(min_workers=2)
@@ -151,17 +153,17 @@ def test_the_job_waits_for_hosts(
         elsewhere.tasks()
 
 
-def news(found: ElasticMembers) -> str | None:
+def change(found: ElasticMembership) -> str | None:
     """What there is to say once the program has been asked anew."""
-    found.news()
+    found.change()
     deadline = time.monotonic() + DEADLINE
-    while (said := found.news()) is None and time.monotonic() < deadline:
+    while (said := found.change()) is None and time.monotonic() < deadline:
         time.sleep(0.05)
     return said
 
 
 def test_news_is_what_changes_the_tasks(
-    tmp_path: Path, members: Callable[..., ElasticMembers], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, members: Callable[..., ElasticMembership], capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "hosts"
     file.write_text("localhost:3\n")
@@ -170,22 +172,24 @@ def test_news_is_what_changes_the_tasks(
     # Slots beyond --max_workers change nothing.
     file.write_text("localhost:5\n")
     for _ in range(5):
-        assert found.news() is None
+        assert found.change() is None
         time.sleep(0.05)
     file.write_text("localhost:1\n")
-    assert news(found) == "the hosts are now localhost:1"
+    assert change(found) == "the hosts are now localhost:1"
     assert len(found.tasks()) == 1
     # Whoever cannot say what there is has no news, and the job goes on with what there was.
     file.unlink()
     for _ in range(5):
-        assert found.news() is None
+        assert found.change() is None
         time.sleep(0.05)
     assert len(found.tasks()) == 1
     assert capsys.readouterr().err.count("warning: going on with the hosts that there were") == 1
     found.close()
 
 
-def test_a_program_that_fails_at_first_is_a_mistake(members: Callable[..., ElasticMembers]) -> None:
+def test_a_program_that_fails_at_first_is_a_mistake(
+    members: Callable[..., ElasticMembership],
+) -> None:
     with pytest.raises(UsageError, match="it ended with code 1"):
         members().tasks()
 
@@ -333,7 +337,7 @@ def test_tasks_that_leave_by_themselves_start_again(tfdist_run: Start, tmp_path:
         0,
         [
             "tfdist: 1 worker on localhost:1",
-            "tfdist: worker:0 was told to end, has saved and left with exit code 75: "
+            "tfdist: worker:0 was preempted, saved a checkpoint and exited with code 75: "
             "looking for the hosts anew",
             "tfdist: 1 worker on localhost:1",
         ],

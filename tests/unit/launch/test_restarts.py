@@ -156,7 +156,7 @@ time.sleep(60)
     _, err = launcher.communicate(timeout=DEADLINE)
     assert launcher.returncode == 75
     assert (tmp_path / "saved").exists()
-    assert "evaluator:0 was told to end, has saved and left with exit code 75" in err
+    assert "evaluator:0 was preempted, saved a checkpoint and exited with code 75" in err
 
 
 def test_those_that_leave_together_are_not_signalled_again(

@@ -92,8 +92,8 @@ def test_the_tasks_of_a_machine_divide_its_gpus(
 def test_the_tasks_of_a_machine_are_those_of_its_host() -> None:
     cluster = Cluster(chief=("a:1",), worker=("a:2", "b:1", "a:3", "[::1]:4"))
 
-    tasks = cluster.trainers
-    places = [cluster.place_on_host(task, tasks) for task in tasks]
+    tasks = cluster.training_tasks
+    places = [cluster.local_rank_of(task, tasks) for task in tasks]
 
     assert places == [(0, 3), (1, 3), (0, 1), (2, 3), (0, 1)]
 

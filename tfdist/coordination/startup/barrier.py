@@ -1,15 +1,15 @@
-"""The tasks of a job meet before they train: each reaches every other one, or it is said why not.
+"""The startup barrier: returns when each task of a job reaches every other one, or says why not.
 
-    party = Party(cluster=cluster, task=Task("worker", 0), strategy="parameter_server", timeout=300)
-    outcome = meet(party)
+    config = BarrierConfig(cluster=cluster, task=task, strategy="parameter_server", timeout=300)
+    outcome = wait_at_barrier(config)
     if outcome.verdict:
         sys.exit(str(outcome))
 
-Each task listens on its own port and visits all the others. Once it has met everyone it tells each
-of them so ("complete"), which is acknowledged. It leaves when all its notices are acknowledged and
-all the others' have come, so that nobody leaves whom another task still needs; and it says so, upon
-which the others leave too. TensorFlow then has the port. What contradicts itself ends the meeting
-of all; what may come right is tried again until the time is up.
+Each task listens on its own port and connects to all others. When it has reached every peer, it
+sends each a notice ("complete"), which is acknowledged. A task exits the barrier only after every
+peer has acknowledged its notice and has sent one; the others then exit too, and TensorFlow has the
+port. A contradiction between tasks ends the barrier for all of them; a task that is not reached is
+tried again until the timeout.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tfdist.cluster import Cluster, Task
 from tfdist.coordination.startup import addresses, protocol
 from tfdist.coordination.startup.conflicts import are_of_one_job, clocks
 from tfdist.coordination.startup.connection import PATIENCE, Contact, contact
-from tfdist.coordination.startup.peers import Attendance, Peer
+from tfdist.coordination.startup.peers import Peer, PeerTable
 from tfdist.coordination.startup.protocol import LIMIT, Hello, Reach, Row, Verdict, decode, encode
 from tfdist.coordination.startup.report import explain, matrix, waiting
 from tfdist.errors import log
@@ -56,16 +56,16 @@ _FIRST_NOTICE, _NOTICE = 5.0, 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Party:
-    """A task that goes to a meeting.
+class BarrierConfig:
+    """Configuration of one participant in the startup barrier.
 
     Attributes:
-      cluster: the tasks that are to meet.
+      cluster: the tasks that wait for each other.
       task: this one.
       strategy: the strategy that the job trains under.
-      timeout: seconds that the meeting may take.
-      purpose: `training`, or `check`; tasks with different ones do not meet.
-      token: the job's; tasks with different ones do not meet.
+      timeout: seconds that the tasks wait at most.
+      purpose: `training`, or `check`; it must be the same in all tasks.
+      token: the job's; it must be the same in all tasks.
       joins: whether a job that is under way can be joined by this task.
       versions: those of the packages that all tasks must share.
     """
@@ -82,7 +82,7 @@ class Party:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a meeting ended: why it failed (empty: all have met), who reaches whom, and seconds."""
+    """The result: why it failed (empty if it did not), which task reaches which, and seconds."""
 
     verdict: str
     matrix: str
@@ -92,48 +92,48 @@ class Outcome:
         return f"{self.verdict}\n{self.matrix}" if self.verdict else self.matrix
 
 
-def meet(
-    party: Party,
+def wait_at_barrier(
+    config: BarrierConfig,
     *,
     say: Callable[[str], None] = log,
     clock: Callable[[], float] = time.time,
 ) -> Outcome:
-    """Meets every other task of the cluster; returns when all have met, or cannot.
+    """Waits at the startup barrier; returns when all tasks are there, or cannot all come.
 
     Args:
-      party: this task.
-      say: is given lines about whom this task waits for; by default stderr.
+      config: this task, and what it expects.
+      say: logs lines about the tasks that this one waits for; by default to stderr.
       clock: the wall clock, in seconds since the epoch.
 
     Raises:
       UsageError: this task's port cannot be bound.
     """
-    with addresses.open_port(party.cluster, party.task) as listener:
-        return asyncio.run(_Meeting(party, say, clock).run(listener))
+    with addresses.open_port(config.cluster, config.task) as listener:
+        return asyncio.run(_Barrier(config, say, clock).run(listener))
 
 
-class _Meeting:
+class _Barrier:
     def __init__(
-        self, party: Party, say: Callable[[str], None], clock: Callable[[], float]
+        self, config: BarrierConfig, say: Callable[[str], None], clock: Callable[[], float]
     ) -> None:
-        self._party = party
+        self._config = config
         self._say = say
         self._clock = clock
         me = Hello(
-            token=hashlib.sha256(party.token.encode()).hexdigest()[:16],
-            purpose=party.purpose,
-            task=party.task,
+            token=hashlib.sha256(config.token.encode()).hexdigest()[:16],
+            purpose=config.purpose,
+            task=config.task,
             incarnation=secrets.token_hex(8),
             host=socket.gethostname(),
             pid=os.getpid(),
-            cluster=party.cluster,
-            strategy=party.strategy,
-            versions=protocol.versions(party.strategy)
-            if party.versions is None
-            else party.versions,
+            cluster=config.cluster,
+            strategy=config.strategy,
+            versions=protocol.versions(config.strategy)
+            if config.versions is None
+            else config.versions,
             clock=0.0,
         )
-        self._attendance = Attendance(me, joins=party.joins)
+        self._table = PeerTable(me, joins=config.joins)
         self._is_leaving = False
         self._grace: asyncio.TimerHandle | None = None
         # What is open, to whomever.
@@ -146,17 +146,17 @@ class _Meeting:
         begin = loop.time()
         self._ended: asyncio.Future[str] = loop.create_future()
         server = await asyncio.start_server(self._receive, sock=listener, limit=LIMIT)
-        peers = self._attendance.peers.values()
+        peers = self._table.peers.values()
         running = [self._started(self._visit(peer)) for peer in peers]
         running.append(self._started(self._give_notice(begin)))
         self._look()
         try:
-            async with asyncio.timeout(self._party.timeout):
+            async with asyncio.timeout(self._config.timeout):
                 verdict = await self._ended
         except TimeoutError:
-            verdict = self._attendance.contradiction() or explain(self._attendance.found())
-        outcome = Outcome(verdict, matrix(self._attendance.found()), loop.time() - begin)
-        for sentence in clocks(self._attendance.clocks()):
+            verdict = self._table.contradiction() or explain(self._table.found())
+        outcome = Outcome(verdict, matrix(self._table.found()), loop.time() - begin)
+        for sentence in clocks(self._table.clocks()):
             self._say(f"warning: {sentence}")
         server.close()
         await self._leave(verdict, running)
@@ -187,7 +187,7 @@ class _Meeting:
                 pause = _FIRST_PAUSE
             else:
                 reach = found
-                self._attendance.misplaced.pop(peer.task, None)
+                self._table.misplaced.pop(peer.task, None)
             if not peer.is_settled:
                 peer.reach = reach
             self._look()
@@ -200,18 +200,18 @@ class _Meeting:
         self._writers.add(found.writer)
         teller = None
         try:
-            me = self._attendance.me
+            me = self._table.me
             if hello.purpose != me.purpose:
                 return Reach(protocol.CHECKING, hello.place)
             if not are_of_one_job(me, hello):
                 return Reach(protocol.OTHER_JOB, f"{hello.task} {hello.place}")
             if hello.task != peer.task:
-                self._attendance.misplaced[peer.task] = hello
-                other = self._attendance.peers.get(hello.task)
+                self._table.misplaced[peer.task] = hello
+                other = self._table.peers.get(hello.task)
                 if other is not None and other.hello is None:
                     other.hello = hello
                 return Reach(protocol.OTHER_TASK, str(hello.task))
-            self._attendance.misplaced.pop(peer.task, None)
+            self._table.misplaced.pop(peer.task, None)
             peer.reach = Reach(protocol.REACHED)
             teller = self._started(self._tell(peer, found.writer))
             await self._listen(peer, hello, found.reader, found.writer, incoming=False)
@@ -224,14 +224,14 @@ class _Meeting:
     async def _tell(self, peer: Peer, writer: asyncio.StreamWriter) -> None:
         try:
             while not self._is_leaving:
-                if not self._attendance.is_complete:
+                if not self._table.is_complete:
                     await _set_within(peer.tell, _HEARTBEAT)
                 peer.tell.clear()
                 if self._is_leaving:
                     return
-                writer.write(encode(self._attendance.row()))
+                writer.write(encode(self._table.row()))
                 await writer.drain()
-                if self._attendance.is_complete:
+                if self._table.is_complete:
                     await _set_within(peer.tell, _HEARTBEAT)
         except OSError:
             pass  # `_listen` sees the end of the connection as well.
@@ -247,16 +247,16 @@ class _Meeting:
                 return
             # Also to a stranger who asks like one of us, so that it can tell whom it has found.
             writer.write(self._introduction())
-            me = self._attendance.me
+            me = self._table.me
             if hello.purpose != me.purpose or not are_of_one_job(me, hello):
                 return
             if hello.task == me.task:
                 # An address of another task may lead back here, which `_visit` finds.
                 if hello.incarnation != me.incarnation:
-                    self._attendance.twice[hello.task] = (me, hello)
+                    self._table.twice[hello.task] = (me, hello)
                     self._look()
             else:
-                peer = self._attendance.peer_of(hello)
+                peer = self._table.peer_of(hello)
                 await self._listen(peer, hello, reader, writer, incoming=True)
         except (OSError, ValueError):
             pass  # Silence, an endless line, or the end: nobody of this job. (TimeoutError too.)
@@ -278,7 +278,7 @@ class _Meeting:
         """Hears what the task says on a connection, until that ends."""
         peer.connections[writer] = hello.incarnation
         peer.incoming += incoming
-        older = self._attendance.remember(peer, hello, incoming=incoming)
+        older = self._table.remember(peer, hello, incoming=incoming)
         asyncio.get_running_loop().call_later(_SILENCE, _abort, older)
         if incoming and peer.reach.kind != protocol.REACHED:
             peer.visit.set()
@@ -289,9 +289,9 @@ class _Meeting:
                 if isinstance(message, Verdict):
                     self._end(message.text)
                 elif isinstance(message, Row):
-                    self._attendance.note(peer, hello, message, incoming=incoming)
+                    self._table.note(peer, hello, message, incoming=incoming)
                     if incoming and not self._is_leaving:
-                        writer.write(encode(self._attendance.row(noted=peer.complete)))
+                        writer.write(encode(self._table.row(noted=peer.complete)))
                 else:
                     return
                 self._look()
@@ -308,14 +308,14 @@ class _Meeting:
         """Draws the conclusions; called whenever something has changed."""
         if self._ended.done():
             return
-        contradiction = self._attendance.contradiction()
-        is_complete = contradiction is None and self._attendance.reaches_all()
-        if is_complete != self._attendance.is_complete:
-            self._attendance.is_complete = is_complete
+        contradiction = self._table.contradiction()
+        is_complete = contradiction is None and self._table.reaches_all()
+        if is_complete != self._table.is_complete:
+            self._table.is_complete = is_complete
             self._tell_all()
         if contradiction is not None:
-            self._end_within(_SETTLING if self._attendance.has_heard_all() else _GRACE)
-        elif self._attendance.is_over():
+            self._end_within(_SETTLING if self._table.has_heard_all() else _GRACE)
+        elif self._table.is_over():
             self._end("")
 
     def _end(self, verdict: str) -> None:
@@ -334,24 +334,24 @@ class _Meeting:
 
     def _end_in_contradiction(self) -> None:
         self._grace = None
-        if contradiction := self._attendance.contradiction():
+        if contradiction := self._table.contradiction():
             self._end(contradiction)
 
     def _tell_all(self) -> None:
-        for peer in self._attendance.peers.values():
+        for peer in self._table.peers.values():
             peer.tell.set()
 
     def _introduction(self) -> bytes:
-        return encode(replace(self._attendance.me, clock=self._clock()))
+        return encode(replace(self._table.me, clock=self._clock()))
 
     async def _give_notice(self, begin: float) -> None:
         pause = _FIRST_NOTICE
         while True:
             await asyncio.sleep(pause)
             pause = _NOTICE
-            left = self._party.timeout - (asyncio.get_running_loop().time() - begin)
-            why = waiting(self._attendance.found(), self._attendance.awaited())
-            task = self._attendance.me.task
+            left = self._config.timeout - (asyncio.get_running_loop().time() - begin)
+            why = waiting(self._table.found(), self._table.awaited())
+            task = self._table.me.task
             self._say(f"{task} waits for {why}; for {left:.0f} s more")
 
     # The end.
@@ -359,7 +359,7 @@ class _Meeting:
     async def _leave(self, verdict: str, running: list[asyncio.Task[None]]) -> None:
         """Tells the others the verdict, and lets what was said arrive before all is closed."""
         self._is_leaving = True
-        attendance = self._attendance
+        attendance = self._table
         for peer in attendance.peers.values():
             peer.tell.set()
             peer.visit.set()

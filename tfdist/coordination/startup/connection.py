@@ -1,4 +1,4 @@
-"""A first word with whoever is at an address: a task of tfdist's, or what else it is.
+"""Connects to an address and identifies what is listening there.
 
 found = await contact("10.0.0.2", 2222, encode(hello), resolver=ThreadPoolExecutor())
 """

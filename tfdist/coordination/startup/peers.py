@@ -1,9 +1,9 @@
-"""What a task knows of the others in the course of a meeting, and what follows from it.
+"""What a task knows about its peers while it waits at the startup barrier.
 
-    attendance = Attendance(hello, joins=False)
-    older = attendance.remember(peer, hello, incoming=True)
-    attendance.contradiction()         # why these tasks cannot make a job; None as yet
-    attendance.reaches_all()           # whether this task has met all others
+    table = PeerTable(hello, joins=False)
+    older = table.remember(peer, hello, incoming=True)
+    table.contradiction()         # why these tasks cannot make a job; None so far
+    table.reaches_all()           # whether this task reaches all peers
 
 Nothing here waits, or has a connection of its own.
 """
@@ -58,7 +58,7 @@ class Peer:
 
     @property
     def is_settled(self) -> bool:
-        """Whether neither needs the other any more."""
+        """Whether neither task waits for the other any longer."""
         return self.complete and self.noted
 
     @property
@@ -67,16 +67,16 @@ class Peer:
         return any(incarnation in self.superseded for incarnation in self.connections.values())
 
 
-class Attendance:
-    """Who is there.
+class PeerTable:
+    """What this task knows about each peer.
 
     Attributes:
       me: what this task says of itself.
       peers: the other tasks of the cluster.
       unexpected: tasks of the job that the cluster, as this task has been told of it, lacks.
-      misplaced: by a task, who answers at its address in its place.
+      misplaced: by a task, the task that answers at its address.
       twice: by a task, two of its processes that run at the same time.
-      is_complete: whether this task has met everyone, as it was found last.
+      is_complete: whether this task reached all peers when it looked last.
     """
 
     def __init__(self, me: Hello, *, joins: bool) -> None:
@@ -221,6 +221,6 @@ class Attendance:
 
         One running task alone may be left over from an older job.
         """
-        leader = self.me.cluster.leader
+        leader = self.me.cluster.chief_task
         needed = [peer for task, peer in self.peers.items() if task.type == "ps" or task == leader]
         return self._joins and all(peer.reach.kind == protocol.RUNNING for peer in needed)

@@ -1,7 +1,7 @@
 """The end of a task that serves: it comes when those have ended that it serves.
 
 serve_until_end(strategy)                            # for the chief
-serve_until_end(strategy, others=strategy.cluster.trainers[1:])    # and for every worker
+serve_until_end(strategy, others=strategy.cluster.training_tasks[1:])    # and for every worker
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def serve_until_end(
       SystemExit: this task was told to end (EXIT_PREEMPTED), or it is to be started again with a
         leader that was lost (EXIT_FAILED).
     """
-    leader = strategy.cluster.leader
+    leader = strategy.cluster.chief_task
     address = strategy.cluster.address(leader)
     and_others = " and every worker have" if others else " has"
     log(f"{strategy.task} serves until {leader} at {address}{and_others} ended")

@@ -78,7 +78,7 @@ class ParameterServer(Strategy):
         tasks = [task for task in self.cluster.tasks() if task.type == self.task.type]
         use_devices(
             0 if self.task.type == "ps" else options.num_gpus,
-            place=self.cluster.place_on_host(self.task, tasks),
+            place=self.cluster.local_rank_of(self.task, tasks),
         )
         if self.task.type != "chief":
             self._server = tf.distribute.Server(
@@ -103,7 +103,7 @@ class ParameterServer(Strategy):
 
     @property
     def _is_leader(self) -> bool:
-        return self.task == self.cluster.leader
+        return self.task == self.cluster.chief_task
 
     def scope(self) -> AbstractContextManager[Any]:
         scope: AbstractContextManager[Any] = self.tf_strategy.scope()

@@ -26,7 +26,7 @@ from tests.support.startup import (
     workers,
 )
 from tfdist.cluster import Cluster, Task
-from tfdist.coordination.startup import addresses, meet, protocol
+from tfdist.coordination.startup import addresses, protocol, wait_at_barrier
 from tfdist.coordination.startup.protocol import Reach, Row, decode, encode
 from tfdist.errors import UsageError
 from tfdist.launch.local import hold_ports
@@ -287,4 +287,4 @@ def test_clocks_that_are_apart_are_a_warning(three: Cluster) -> None:
 
 def test_a_port_that_is_taken_in_the_meantime_is_refused(three: Cluster) -> None:
     with server(three.address(W0), says(b"")), pytest.raises(UsageError, match="already in use"):
-        meet(party(three, W0))
+        wait_at_barrier(party(three, W0))

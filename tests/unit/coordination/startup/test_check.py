@@ -83,7 +83,7 @@ def test_a_task_without_a_cluster_meets_nobody(
     monkeypatch.delenv("TF_CONFIG", raising=False)
     hosts = ["--job_name=evaluator", "--task_index=0", "--worker_hosts=localhost:7,localhost:8"]
     assert cli.main(["check", *(hosts if job_name else [])]) == 0
-    assert "has no other task to meet" in capsys.readouterr().out
+    assert "has no other task to reach" in capsys.readouterr().out
 
 
 def test_the_command_imports_no_tensorflow() -> None:

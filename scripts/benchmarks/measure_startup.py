@@ -1,7 +1,7 @@
 """Measures how long the tasks of a starting job take to meet on this machine, a process a task.
 
-    python scripts/benchmarks/measure_meeting.py 2 4 8 16
-    python scripts/benchmarks/measure_meeting.py --late=3 16  # the last task comes 3 s late
+    python scripts/benchmarks/measure_startup.py 2 4 8 16
+    python scripts/benchmarks/measure_startup.py --late=3 16  # the last task comes 3 s late
 
 Prints, for each number of tasks, the seconds from the moment when the last task begins to meet the
 others until every task has met every other one and has its port free again.
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tfdist.cluster import Cluster, Task  # noqa: E402
-from tfdist.coordination.startup import Party, meet  # noqa: E402
+from tfdist.coordination.startup import BarrierConfig, wait_at_barrier  # noqa: E402
 from tfdist.launch.local import hold_ports  # noqa: E402
 
 
@@ -78,8 +78,8 @@ def be_a_task(cluster: Cluster, index: int) -> int:
     print("ready", flush=True)
     sys.stdin.readline()
     begin = time.monotonic()
-    outcome = meet(
-        Party(
+    outcome = wait_at_barrier(
+        BarrierConfig(
             cluster=cluster,
             task=Task("worker", index),
             strategy="multi_worker_mirrored",
