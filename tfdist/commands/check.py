@@ -1,4 +1,4 @@
-"""`tfdist check`: checks that the tasks of a job reach each other, and what the versions allow."""
+"""`tfdist check`: checks that tasks reach each other, and prints what the versions support."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def add_to(commands: Commands) -> None:
     check = commands.add_parser(
         "check",
         help="check that the tasks of a job reach each other",
-        description="Checks the configuration of one task instead of training it, and connects to "
-        "the other tasks, which run the same command; prints which task reaches which, and the task "
-        "at fault. Flags or TF_CONFIG say which task this is. Exit code 0: all is well, 1: the tasks "
-        "do not reach each other, 2: the configuration cannot be used. With --versions it only "
-        "prints what works with which TensorFlow and Keras, and ends with 0 if it knows the "
-        "installed versions, with 1 if it does not.",
+        description="Checks the configuration of one task instead of training it, and connects "
+        "to the other tasks, which run the same command; prints which task reaches which, and the "
+        "task at fault. Flags or TF_CONFIG say which task this is. Exit code 0: all is well, 1: "
+        "the tasks do not reach each other, 2: the configuration cannot be used. With --versions "
+        "it only prints what works with which TensorFlow and Keras, and ends with 0 if it knows "
+        "the installed versions, with 1 if it does not.",
         allow_abbrev=False,
     )
     cluster_flags(check)
