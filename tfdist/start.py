@@ -1,11 +1,11 @@
-"""The start of a task: from the flags and the environment to a job that is ready to train.
+"""Starts a task: turns flags and environment into a `Job` that is ready to train.
 
 @main                  # tfdist.main
 def train(job): ...
 
 run(train)             # tfdist.run: parses the flags, starts the job, calls `train`
 
-job = init()           # tfdist.init, for a script that does the rest itself
+job = init()           # tfdist.init, for scripts in the long form
 """
 
 from __future__ import annotations
@@ -34,43 +34,45 @@ Main = Callable[[list[str]], None]
 
 
 def init() -> Job:
-    """This process's part in the job that flags, TF_CONFIG or `horovodrun` describe.
+    """Starts this task of the job that flags, TF_CONFIG or `horovodrun` describe.
 
-    Reads tfdist's flags if the script has defined and parsed them, and the environment once.
-    Prints one line that says what was found. A mistake in either is printed as one line and ends
-    the process with exit code 2.
+    Reads tfdist's flags, if the script has defined and parsed them, and the environment. Logs one
+    line with the cluster, the task and the strategy.
 
-    Returns when all tasks of the cluster have started and reach each other. If they do not within
-    `--startup_timeout` seconds, or contradict each other, the task at fault is named and the
-    process ends with exit code 1.
+    Returns when all tasks of the cluster have started and reach each other.
+
+    Raises:
+      SystemExit: a flag or TF_CONFIG is invalid (code 2); or the tasks do not reach each other
+        within `--startup_timeout` seconds, or contradict each other (code 1). The error is logged
+        as one line and names the flag or the task at fault.
     """
     return start(Job, os.environ)
 
 
 def main(function: Callable[[Job], Any]) -> Main:
-    """Decorates the body of a training script, a function of its job, for `run`.
+    """Decorator for the body of a training script, a function that takes the `Job`; see `run`.
 
-    Defines tfdist's absl flags. A task that only serves others never calls the body. A usage error
-    in the body is printed as one line, with exit code 2.
+    Defines tfdist's absl flags. A task that only serves others does not call the body. A UsageError
+    in the body is printed as one line and exits with code 2.
 
     Returns:
-      A function of the command line's words, as `absl.app.run` calls it.
+      A function of the command line's arguments, as `absl.app.run` calls it.
     """
     define_flags()
     return main_of(function, init)
 
 
 def run(main: Main) -> None:
-    """Parses the command line, then runs a function that `main` has decorated; does not return.
+    """Parses the command line and runs a function decorated with `main`; does not return.
 
     Raises:
-      SystemExit: always: code 0 when the function has returned.
+      SystemExit: always; with code 0 after the function has returned.
     """
     app.run(main, flags_parser=parse_only_flags)
 
 
 def main_of(function: Callable[[AnyJob], Any], init: Callable[[], AnyJob]) -> Main:
-    """`main` for a kind of job whose flags are defined.
+    """Implements `main` for one class of jobs, whose flags are already defined.
 
     Args:
       function: the body of the script.
@@ -90,11 +92,11 @@ def main_of(function: Callable[[AnyJob], Any], init: Callable[[], AnyJob]) -> Ma
 
 
 def start(job_class: type[AnyJob], environ: Mapping[str, str]) -> AnyJob:
-    """Starts this process's part in its job: waits for its peers, handles signals and errors.
+    """Starts this task: waits for its peers, and handles signals and uncaught exceptions.
 
     Args:
       job_class: the class of the job.
-      environ: the environment that the process was started with.
+      environ: the environment of this process.
 
     Raises:
       SystemExit: a usage error (code 2), or the tasks do not reach each other (code 1).
@@ -109,7 +111,7 @@ def start(job_class: type[AnyJob], environ: Mapping[str, str]) -> AnyJob:
     with exit_on_usage_error():
         job = create(read_flags(), environ, job_class=job_class, meets=True)
     job.preemption.listen(has_nothing_to_save=job.evaluates)
-    # TensorFlow's modules stay to the end; without this Python searches them for garbage then.
+    # Otherwise Python's garbage collector walks all of TensorFlow's modules at exit.
     gc.freeze()
     return job
 
@@ -127,17 +129,17 @@ def create(
     job_class: type[Job] = Job,
     meets: bool = False,
 ) -> Job:
-    """A job, from its inputs as arguments.
+    """Creates a job from explicit inputs.
 
     Args:
       options: the flags.
       environ: the environment.
       job_class: the class of the job.
-      meets: whether the tasks of the cluster divide their machine's cores, and wait for each other
+      meets: whether the tasks of the cluster divide their machine's cores and wait for each other
         at the startup barrier.
 
     Raises:
-      UsageError: a flag or a variable cannot be used as it is; the error names it.
+      UsageError: a flag or an environment variable is invalid; the error names it.
       SystemExit: the tasks of the cluster do not reach each other (code 1).
     """
     plan = make_plan(options, environ, for_estimators=job_class.for_estimators)
@@ -159,7 +161,7 @@ def create(
     )
     if meets and plan.task in plan.cluster.tasks():
         _wait_for_peers(plan)
-    # Imports TensorFlow, which reads its environment then.
+    # Imports TensorFlow, which reads its environment variables at that time.
     from tfdist.training.run import TrainingRun
 
     preemption = Preemption()
@@ -188,8 +190,8 @@ def _divide_cores(plan: Plan, environ: Mapping[str, str]) -> None:
 def _set_up_tensorflow(options: JobFlags) -> None:
     import tensorflow as tf
 
-    # `absl.app` turns on a level at which TensorFlow reports every collective that it traces. Its
-    # own logger and absl's both apply, and would print the rest twice.
+    # At the log level of `absl.app`, TensorFlow reports every collective that it traces.
+    # TensorFlow's logger and absl's both handle a message, which prints it twice.
     tf.get_logger().setLevel("WARNING")
     tf.get_logger().propagate = False
     if logging.get_verbosity() == logging.INFO:
@@ -203,16 +205,17 @@ def _set_up_tensorflow(options: JobFlags) -> None:
 def _wait_for_peers(plan: Plan) -> None:
     if len(plan.cluster.tasks()) == 1:
         return
-    party = startup.BarrierConfig(
+    config = startup.BarrierConfig(
         cluster=plan.cluster,
         task=plan.task,
         strategy=plan.variant,
         timeout=plan.options.startup_timeout,
         token=plan.token,
-        # A worker that was lost is replaced while the others train.
+        # A restarted worker joins while the others train.
         joins=plan.spec.uses_ps,
+        versions=startup.versions(plan.spec.packages),
     )
-    outcome = startup.wait_at_barrier(party)
+    outcome = startup.wait_at_barrier(config)
     if outcome.verdict:
         log(f"error: {outcome}")
         sys.exit(EXIT_FAILED)

@@ -84,6 +84,7 @@ def be_a_task(cluster: Cluster, index: int) -> int:
             task=Task("worker", index),
             strategy="multi_worker_mirrored",
             timeout=60.0,
+            versions={},
         )
     )
     # Of one clock for all processes, since the machine's start.

@@ -82,7 +82,7 @@ def test_a_task_that_was_told_another_port_for_itself(tmp_path: Path, strategy: 
         ended = run(tmp_path, tasks)
     check_all(
         ended,
-        f"worker:1 has another cluster description than {cluster.tasks()[0]} and "
+        f"worker:1 has a different cluster description than {cluster.tasks()[0]} and "
         f"{cluster.tasks()[2]}: worker:1 is at 127.0.0.1:{ports[3]} for worker:1 and at "
         f"127.0.0.1:{ports[1]} for the others.",
     )
@@ -99,7 +99,7 @@ def test_addresses_that_one_task_has_swapped(tmp_path: Path) -> None:
         ended = run(tmp_path, tasks)
     check_all(
         ended,
-        "worker:0 has another cluster description than worker:1 and worker:2: worker:1 is at "
+        "worker:0 has a different cluster description than worker:1 and worker:2: worker:1 is at "
         f"127.0.0.1:{ports[2]} for worker:0 and at 127.0.0.1:{ports[1]} for the others.",
     )
 
@@ -116,7 +116,7 @@ def test_descriptions_with_another_number_of_tasks(tmp_path: Path, strategy: str
         ended = run(tmp_path, tasks)
     check_all(
         ended,
-        "worker:0 has another cluster description than worker:1"
+        "worker:0 has a different cluster description than worker:1"
         f"{', worker:2 and ps:0' if ps else ' and worker:2'}: "
         f"worker:2 is absent for worker:0 and at 127.0.0.1:{ports[2]} for the others.",
     )
@@ -161,7 +161,7 @@ def test_a_port_that_another_program_listens_on(tmp_path: Path, strategy: str) -
     address = cluster.address(last)
     check_all({"last": ended.pop(str(last))}, f"address of {last}: received '{address}'", code=2)
     assert len(ended) == len(others)
-    check_all(ended, f"{last} is not at its address {address}: connected, and nothing answers.")
+    check_all(ended, f"{last} is not at its address {address}: connected, but nothing answers.")
 
 
 def test_a_task_that_ends_before_the_others_have_come(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_task_that_ends_before_the_others_have_come(tmp_path: Path) -> None:
         ended = run(tmp_path, tasks, copies=False)
     assert ended["worker:1"].code == 137
     assert ended["worker:0"].code == 1
-    assert "worker:1 was here (on host " in ended["worker:0"].output
+    assert "worker:1 started (on host " in ended["worker:0"].output
     assert f"worker:2 has not started: nothing listens at {cluster.worker[2]}." in (
         ended["worker:0"].output
     )

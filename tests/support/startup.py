@@ -1,4 +1,4 @@
-"""Tasks that wait_at_barrier, and the parts of others that a test plays."""
+"""Tasks at the startup barrier: real ones, and ones that a test plays."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ CHIEF, W0, W1, W2, PS = (
     Task("ps", 0),
 )
 A, B, C = "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"
-TOLD = Cluster(worker=(A, B, C))
-# What a server of HTTP/2, such as TensorFlow's, says first.
+CLUSTER = Cluster(worker=(A, B, C))
+# What an HTTP/2 server, such as TensorFlow's, sends first.
 SETTINGS = bytes.fromhex("000018040000000000000400400000000500400000")
 
 
@@ -30,13 +30,13 @@ def workers(ports: Sequence[int]) -> Cluster:
     return Cluster(worker=tuple(f"127.0.0.1:{port}" for port in ports))
 
 
-def party(cluster: Cluster, task: Task, **changes: Any) -> BarrierConfig:
+def config(cluster: Cluster, task: Task, **changes: Any) -> BarrierConfig:
     defaults = {"strategy": "multi_worker_mirrored", "timeout": 20.0, "versions": {"python": "3"}}
     return BarrierConfig(cluster=cluster, task=task, **{**defaults, **changes})
 
 
-class Meetings:
-    """Tasks that meet at the same time, each in a thread of its own."""
+class Participants:
+    """Tasks that wait at the startup barrier, each in a thread."""
 
     def __init__(self) -> None:
         self.lines: dict[Task, list[str]] = {}
@@ -50,7 +50,7 @@ class Meetings:
 
         def run() -> None:
             try:
-                self._results[place] = wait_at_barrier(one, say=lines.append, clock=clock)
+                self._results[place] = wait_at_barrier(one, log=lines.append, clock=clock)
             except BaseException as error:
                 self._results[place] = error
 
@@ -59,10 +59,10 @@ class Meetings:
         thread.start()
 
     def outcomes(self) -> list[Outcome]:
-        """How each of them ended, in the order of their starts."""
+        """The outcome of each, in the order of their starts."""
         for thread in self._threads:
             thread.join(timeout=45)
-            assert not thread.is_alive(), "a meeting should end"
+            assert not thread.is_alive(), "the barrier should end"
         found = []
         for result in self._results:
             assert isinstance(result, Outcome), repr(result)
@@ -70,15 +70,15 @@ class Meetings:
         return found
 
 
-def met(*parties: BarrierConfig) -> list[Outcome]:
-    meetings = Meetings()
-    for one in parties:
-        meetings.start(one)
-    return meetings.outcomes()
+def outcomes_of(*configs: BarrierConfig) -> list[Outcome]:
+    participants = Participants()
+    for one in configs:
+        participants.start(one)
+    return participants.outcomes()
 
 
 def hello(cluster: Cluster, task: Task, **changes: Any) -> Hello:
-    """What a task of `party` says of itself."""
+    """The hello of a task that `config` describes."""
     defaults: dict[str, Any] = {
         "token": "e3b0c44298fc1c14",
         "purpose": "training",
@@ -93,7 +93,7 @@ def hello(cluster: Cluster, task: Task, **changes: Any) -> Hello:
 
 
 class Visitor:
-    """A connection of a task whose part the test plays."""
+    """A connection from a task that the test plays."""
 
     def __init__(self, cluster: Cluster, to: Task, said: Hello | None = None) -> None:
         self.socket = dial(cluster.address(to))
@@ -116,7 +116,7 @@ class Visitor:
 
 
 def dial(address: str) -> socket.socket:
-    """A connection to an address where something will listen soon."""
+    """A connection to an address at which something will listen soon."""
     until = time.monotonic() + 10
     while True:
         try:
@@ -128,7 +128,7 @@ def dial(address: str) -> socket.socket:
 
 @contextlib.contextmanager
 def server(address: str, answer: Callable[[socket.socket], None]) -> Iterator[None]:
-    """Something that listens at an address and treats each connection as it likes."""
+    """Listens at an address and handles each connection with `answer`."""
     with socket.create_server(host_and_port(address)) as listener:
 
         def serve() -> None:

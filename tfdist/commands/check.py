@@ -1,4 +1,4 @@
-"""`tfdist check`: checks that tasks reach each other, and prints what the versions support."""
+"""`tfdist check`: checks that tasks reach each other, or prints the supported versions."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _STARTUP_TIMEOUT = 60.0
 
 
 def add_to(commands: Commands) -> None:
-    """Adds the command to the parser's."""
+    """Adds the command to the parser."""
     check = commands.add_parser(
         "check",
         help="check that the tasks of a job reach each other",
-        description="Checks the configuration of one task instead of training it, and connects "
-        "to the other tasks, which run the same command; prints which task reaches which, and the "
-        "task at fault. Flags or TF_CONFIG say which task this is. Exit code 0: all is well, 1: "
-        "the tasks do not reach each other, 2: the configuration cannot be used. With --versions "
-        "it only prints what works with which TensorFlow and Keras, and ends with 0 if it knows "
-        "the installed versions, with 1 if it does not.",
+        description="Checks the configuration of one task without training. Connects to the other "
+        "tasks, which run the same command, and prints which task reaches which and the task at "
+        "fault. Flags or TF_CONFIG define the cluster and this task. Exit code 0: all tasks reach "
+        "each other, 1: they do not, 2: the configuration is invalid. With --versions the command "
+        "only prints the supported versions of TensorFlow and Keras; exit code 0: the installed "
+        "versions are supported, 1: they are untested or missing.",
         allow_abbrev=False,
     )
     cluster_flags(check)
-    flag(check, "strategy", metavar="NAME", help="the strategy to train under")
+    flag(check, "strategy", metavar="NAME", help="the strategy of the training")
     flag(
         check,
         "startup_timeout",
@@ -47,7 +47,7 @@ def add_to(commands: Commands) -> None:
         check,
         "versions",
         action="store_true",
-        help="print what works with which TensorFlow and Keras, and with those that are installed",
+        help="print the supported versions of TensorFlow and Keras, and mark the installed ones",
     )
     check.set_defaults(run=_check)
 
@@ -55,27 +55,26 @@ def add_to(commands: Commands) -> None:
 def _check(arguments: argparse.Namespace) -> int:
     if arguments.versions:
         return _versions(arguments)
-    # Here, because it takes longer to load than all else.
-
-    found = discover(read_cluster_flags(arguments), os.environ)
-    cluster, task = found.cluster, found.task
-    row = table.named(arguments.strategy or "auto", os.environ, cluster, found.source)
-    table.check(row, cluster, found.source)
+    cluster_config = discover(read_cluster_flags(arguments), os.environ)
+    cluster, task, source = cluster_config.cluster, cluster_config.task, cluster_config.source
+    row = table.named(arguments.strategy or "auto", os.environ, cluster, source)
+    table.check(row, cluster, source)
     tasks = cluster.tasks()
     if task not in tasks:
-        print(f"tfdist: {task} of {cluster} ({found.source}) has no other task to reach.")
+        print(f"tfdist: {task} of {cluster} ({source}) has no other task to reach.")
         return EXIT_OK
     startup.check_port(cluster, task)
     startup.check_addresses(cluster)
-    party = startup.BarrierConfig(
+    config = startup.BarrierConfig(
         cluster=cluster,
         task=task,
         strategy=row.name,
         timeout=arguments.startup_timeout or _STARTUP_TIMEOUT,
         purpose="check",
         token=os.environ.get(startup.TOKEN_VARIABLE, ""),
+        versions=startup.versions(row.packages),
     )
-    outcome = startup.wait_at_barrier(party)
+    outcome = startup.wait_at_barrier(config)
     if outcome.verdict:
         print(f"tfdist: error: {outcome}")
         return EXIT_FAILED
@@ -96,6 +95,6 @@ def _versions(arguments: argparse.Namespace) -> int:
                 accepted="not supported with --versions",
                 remedy="Leave one of them out.",
             )
-    found = stacks.installed()
-    print(found, "", *versions.table(found), "", *versions.remarks(found), sep="\n")
-    return EXIT_OK if found.stacks else EXIT_FAILED
+    installed = stacks.installed()
+    print(installed, "", *versions.table(installed), "", *versions.remarks(installed), sep="\n")
+    return EXIT_OK if installed.stacks else EXIT_FAILED

@@ -2,20 +2,16 @@
 
     startup.check_addresses(cluster)
     startup.check_port(cluster, task)
-    config = startup.BarrierConfig(cluster=cluster, task=task, strategy=name, timeout=300.0)
-    outcome = startup.wait_at_barrier(config)
+    outcome = startup.wait_at_barrier(startup.BarrierConfig(cluster=cluster, task=task, ...))
 
-`tfdist check` does this alone; `tfdist.init()` does it before TensorFlow could wait for a task that
-never comes. Nothing here imports TensorFlow.
+`tfdist check` does only this. `tfdist.init()` does it before TensorFlow, which would wait for ever
+for a task that never starts. Nothing here imports TensorFlow.
 """
 
 from tfdist.coordination.startup.addresses import check_addresses, check_port
-from tfdist.coordination.startup.barrier import (
-    TOKEN_VARIABLE,
-    BarrierConfig,
-    Outcome,
-    wait_at_barrier,
-)
+from tfdist.coordination.startup.barrier import TOKEN_VARIABLE, Outcome, wait_at_barrier
+from tfdist.coordination.startup.participant import BarrierConfig
+from tfdist.coordination.startup.protocol import versions
 
 __all__ = [
     "TOKEN_VARIABLE",
@@ -23,5 +19,6 @@ __all__ = [
     "Outcome",
     "check_addresses",
     "check_port",
+    "versions",
     "wait_at_barrier",
 ]

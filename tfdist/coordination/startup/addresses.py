@@ -1,8 +1,8 @@
-"""What is wrong with a configuration on the face of it, before any other task is asked.
+"""Checks the addresses and the port of a task without connecting to any other task.
 
 check_addresses(cluster)                 # two tasks at one address, loopback among machines
-check_port(cluster, task)                # somebody else has this task's port
-listener = open_port(cluster, task)      # or: have it, as TensorFlow would
+check_port(cluster, task)                # another process has this task's port
+listener = open_port(cluster, task)      # listens on it, as TensorFlow will
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from tfdist.cluster import Cluster, Task, host_and_port
 from tfdist.errors import UsageError
 
-# A name that takes longer is looked up again in the meeting.
+# A name that takes longer is looked up again at the startup barrier.
 _RESOLVE_SECONDS = 2.0
 
-# The addresses of a host, as text; none where its name does not resolve.
+# The addresses of a host, as text; none if its name does not resolve.
 Resolve = Callable[[str], frozenset[str]]
 
 
 def resolve(host: str) -> frozenset[str]:
-    """The IP addresses of a host, without duplicates; none where its name does not resolve."""
+    """The IP addresses of a host, without duplicates; none if its name does not resolve."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -51,11 +51,11 @@ def check_addresses(
 ) -> None:
     """Checks the addresses of the tasks against each other.
 
-    Names that do not resolve, or not within two seconds, are left to the meeting.
+    Names that do not resolve within two seconds are left to the startup barrier.
 
     Raises:
       UsageError: two tasks have the same address under different names; or a task has a loopback
-        address and another one is on another machine, from which it means that machine itself.
+        address although another task is on another machine, for which it means that machine itself.
     """
     tasks = cluster.tasks()
     places = {task: host_and_port(cluster.address(task)) for task in tasks}
@@ -84,13 +84,13 @@ def check_addresses(
                 received=cluster.address(loopback[0]),
                 accepted=f"an address that other machines reach: {task} is at "
                 f"{cluster.address(task)}",
-                remedy="Give the machine's own name or address; on another machine this one means "
-                "that machine itself.",
+                remedy="Give the machine's own name or address: a loopback address means each "
+                "machine itself.",
             )
 
 
 def check_port(cluster: Cluster, task: Task) -> None:
-    """Refuses a port that another process listens on; TensorFlow says so on stderr alone.
+    """Refuses a port that another process listens on; TensorFlow only logs that.
 
     Raises:
       UsageError: the port of `task` cannot be bound.
@@ -120,7 +120,7 @@ def _bind(cluster: Cluster, task: Task) -> socket.socket:
     try:
         if dual:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        # As gRPC does, so that a port which is only held for this task counts as free.
+        # As gRPC does: a port that the launcher only holds for this task counts as free.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("", port))
     except OSError as error:
@@ -136,7 +136,7 @@ def _refused(cluster: Cluster, task: Task, error: OSError) -> Exception:
         f"address of {task}",
         received=cluster.address(task),
         accepted="a port that this process may bind",
-        remedy=f"{error.strerror}: choose another port, or end the process that has it.",
+        remedy=f"{error.strerror}: choose another port, or end the process that uses it.",
     )
 
 
@@ -152,7 +152,7 @@ def _resolve_all(hosts: set[str], resolve: Resolve) -> dict[str, frozenset[str]]
 
 
 def _plain(address: str) -> str:
-    """`::ffff:10.0.0.1` as `10.0.0.1`: one place in two notations."""
+    """`::ffff:10.0.0.1` as `10.0.0.1`: the same address in two notations."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:

@@ -1,8 +1,8 @@
-"""What cannot be put right by waiting: tasks that contradict each other, found by comparing hellos.
+"""Contradictions between tasks, which waiting does not resolve, found by comparing their hellos.
 
-    find(mine, hellos, misplaced={}, twice={})      # the sentence that names the task at fault
+    find(hellos, misplaced={}, twice={})      # the sentence that names the task at fault
 
-All functions are pure, and their sentences are the same in whichever task they are made.
+All functions are pure. Their sentences are the same in every task that has the same hellos.
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ def ordered(tasks: Iterable[Task]) -> list[Task]:
 
 
 def are_of_one_job(one: Hello, other: Hello) -> bool:
-    """Whether two tasks are of the same job, though one may have been told wrong things.
+    """Whether two tasks are of the same job, although one may be configured wrongly.
 
-    They share the token, and at least half of the addresses. Where nobody sets a token this keeps a
-    stranger's job from ending another one by a slip in one of its addresses.
+    They have the same token and at least half of the addresses in common. Without a token, this
+    keeps a job with one mistyped address from ending another job.
     """
     if one.token != other.token:
         return False
+    if one.cluster == other.cluster:
+        return True
     ours, theirs = (set(entries(hello.cluster).values()) for hello in (one, other))
     return 2 * len(ours & theirs) >= min(len(ours), len(theirs))
 
@@ -55,11 +57,11 @@ def find(
     misplaced: Mapping[Task, Hello],
     twice: Mapping[Task, tuple[Hello, Hello]],
 ) -> str | None:
-    """Why these tasks cannot make a job; None while nothing speaks against it.
+    """Why these tasks cannot train together; None if nothing contradicts it.
 
     Args:
-      hellos: what each task has said, this one included.
-      misplaced: by a task, who answers at its address in its place.
+      hellos: the hello of each task, this one included.
+      misplaced: by a task, the hello of another task that answers at its address.
       twice: by a task, two of its processes that run at the same time.
     """
     for task in ordered(twice):
@@ -85,7 +87,7 @@ def clocks(offsets: Mapping[Task, float], tolerance: float = CLOCK_TOLERANCE) ->
 
     Args:
       offsets: by task, seconds that its clock is ahead of this machine's; this task's is 0.
-      tolerance: seconds from the median that are no matter.
+      tolerance: seconds from the median that are accepted.
     """
     if len(offsets) == 2:
         (one, early), (other, late) = sorted(offsets.items(), key=lambda item: item[1])
@@ -107,7 +109,7 @@ def _twice(task: Task, processes: Sequence[Hello], misplaced: Mapping[Task, Hell
     for place in ordered(misplaced):
         if misplaced[place].task == task:
             address = misplaced[place].cluster.address(place)
-            return f"{sentence} It answers at {address}, where {place} should."
+            return f"{sentence} It answers at {address}, the address of {place}."
     return f"{sentence} End one of them."
 
 
@@ -117,17 +119,17 @@ def _descriptions(clusters: Mapping[Task, Cluster]) -> str:
     others = [task for group in groups[1:] for task in group]
     ours, theirs = (entries(clusters[group[0]]) for group in (rest, groups[1]))
     task = next(task for task in ordered([*ours, *theirs]) if ours.get(task) != theirs.get(task))
-    here, there = (f"at {told[task]}" if task in told else "absent" for told in (ours, theirs))
+    here, there = (f"at {known[task]}" if task in known else "absent" for known in (ours, theirs))
     if len(rest) == len(groups[1]):
         return (
             f"{names([*rest, *others])} have different cluster descriptions: {task} is {here} for "
-            f"{names(rest)} and {there} for {names(groups[1])}. Give all tasks the same."
+            f"{names(rest)} and {there} for {names(groups[1])}. Give all tasks the same one."
         )
     have = "has" if len(others) == 1 else "have"
     return (
-        f"{names(others)} {have} another cluster description than {names(rest)}: "
+        f"{names(others)} {have} a different cluster description than {names(rest)}: "
         f"{task} is {there} for {names(groups[1])} and {here} for the others. "
-        "Give all tasks the same."
+        "Give all tasks the same one."
     )
 
 
@@ -162,7 +164,7 @@ def _apart(what: str, values: Mapping[Task, str]) -> str | None:
         f"{names(group)} {'has' if len(group) == 1 else 'have'} {what} {values[group[0]]}"
         for group in others
     ]
-    return f"{', '.join(found)}, and the others {values[rest[0]]}."
+    return f"{', '.join(found)}; the others have {values[rest[0]]}."
 
 
 def _groups(values: Mapping[Task, object]) -> list[list[Task]]:

@@ -1,6 +1,6 @@
-"""Connects to an address and identifies what is listening there.
+"""Connects to an address and identifies what listens there.
 
-found = await contact("10.0.0.2", 2222, encode(hello), resolver=ThreadPoolExecutor())
+found = await connect("10.0.0.2", 2222, encode(hello), resolver=ThreadPoolExecutor())
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tfdist.coordination.startup.protocol import (
     decode,
 )
 
-#: Seconds that a connection and the answer on it may take, each.
-PATIENCE = 5.0
+#: Seconds that the connection may take, and then the answer on it.
+HANDSHAKE_SECONDS = 5.0
 
 # Frame header of HTTP/2 (RFC 9113, 4.1): length in 3 bytes, type, flags, stream in 4 bytes. A gRPC
 # server begins every connection with a frame of the type SETTINGS on stream 0.
@@ -34,51 +34,51 @@ _SETTINGS = b"\x04\x00\x00\x00\x00\x00"
 
 
 @dataclass(frozen=True)
-class Contact:
-    """An open connection to a task that has introduced itself."""
+class Connection:
+    """An open connection to a task that has sent its hello."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     hello: Hello
 
 
-async def contact(host: str, port: int, hello: bytes, *, resolver: Executor) -> Contact | Reach:
-    """Connects, says `hello` and reads who answers.
+async def connect(host: str, port: int, hello: bytes, *, resolver: Executor) -> Connection | Reach:
+    """Connects, sends `hello` and reads the answer.
 
     Args:
       host: a name, or an address without brackets.
       port: the port there.
       hello: the encoded message.
-      resolver: where names are looked up.
+      resolver: the threads that look up names.
 
     Returns:
-      The connection, or how far this came.
+      The connection if a tfdist task answers, else what happened.
     """
-    found = await _connect(host, port, resolver)
+    found = await _open(host, port, resolver)
     if isinstance(found, Reach):
         return found
     reader, writer = found
     answer: Hello | Reach
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(HANDSHAKE_SECONDS):
             writer.write(hello)
-            answer = await _first_word(reader)
+            answer = await _identify(reader)
     except TimeoutError:
         answer = Reach(SILENT)
     except (OSError, asyncio.IncompleteReadError):
-        answer = Reach(STRANGER, "it hangs up")
+        answer = Reach(STRANGER, "it closes the connection")
     except ValueError:
-        answer = Reach(STRANGER, "a line without end")
+        answer = Reach(STRANGER, "an endless line")
     except BaseException:
         writer.transport.abort()
         raise
     if isinstance(answer, Hello):
-        return Contact(reader, writer, answer)
+        return Connection(reader, writer, answer)
     writer.transport.abort()
     return answer
 
 
-async def _connect(
+async def _open(
     host: str, port: int, resolver: Executor
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | Reach:
     loop = asyncio.get_running_loop()
@@ -88,10 +88,10 @@ async def _connect(
 
     try:
         try:
-            # An address needs no name server, and no thread that waits for one.
+            # A numeric address needs no name server, and no thread that waits for one.
             places = look_up(socket.AI_NUMERICHOST)
         except socket.gaierror:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
                 places = await loop.run_in_executor(resolver, look_up)
     except (OSError, UnicodeError):  # TimeoutError is an OSError.
         return Reach(UNRESOLVED)
@@ -100,9 +100,9 @@ async def _connect(
         connection = socket.socket(family, socket.SOCK_STREAM)
         connection.setblocking(False)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
                 await loop.sock_connect(connection, place)
-            # Where nothing listens, the kernel may connect a local port with itself.
+            # If nothing listens, the kernel may connect a local port to itself.
             if connection.getsockname() != connection.getpeername():
                 return await asyncio.open_connection(sock=connection, limit=LIMIT)
             last = Reach(REFUSED)
@@ -119,14 +119,14 @@ async def _connect(
     return last
 
 
-async def _first_word(reader: asyncio.StreamReader) -> Hello | Reach:
-    # An empty read is an end, which `readexactly` reports.
+async def _identify(reader: asyncio.StreamReader) -> Hello | Reach:
+    # At the end of the stream `readexactly` raises; `read` would return nothing.
     first = await reader.readexactly(1)
     if first == b"{":
-        message = decode(first + await reader.readline())
-        return message if isinstance(message, Hello) else Reach(STRANGER)
+        answer = decode(first + await reader.readline())
+        return answer if isinstance(answer, Hello) else Reach(STRANGER)
     first += await reader.read(63)
     if first[3:9] == _SETTINGS:
         return Reach(RUNNING)
-    words = first.decode("ascii", "replace").partition("\n")[0].strip()
-    return Reach(STRANGER, words if words.isascii() and words.isprintable() else "")
+    banner = first.decode("ascii", "replace").partition("\n")[0].strip()
+    return Reach(STRANGER, banner if banner.isascii() and banner.isprintable() else "")

@@ -1,10 +1,10 @@
-"""What the tasks of a starting job tell each other: a bounded line of JSON a message.
+"""The messages between the tasks of a starting job: one bounded line of JSON each.
 
-    writer.write(encode(Row(reach={Task("ps", 0): Reach(REFUSED)})))
-    message = decode(await reader.readline())    # None for whatever else came in
+    writer.write(encode(Report(reach={Task("ps", 0): Reach(REFUSED)})))
+    message = decode(await reader.readline())    # None for anything else
 
-Nothing that is received is run or unpickled. A line that is longer than `LIMIT` bytes, that is not
-JSON of exactly these shapes, or that carries text which cannot be printed is no message at all.
+Nothing that is received is executed or unpickled. A line is no message if it is longer than `LIMIT`
+bytes, if it is not JSON of exactly these shapes, or if it contains text that cannot be printed.
 """
 
 from __future__ import annotations
@@ -14,30 +14,32 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from tfdist.cluster import JOB_NAMES, Cluster, Task
 from tfdist.errors import UsageError
 from tfdist.version import __version__
 
-#: The longest line that is read, in bytes; the hello of a job of 2,000 tasks fits in.
+#: The longest line that is read, in bytes. The hello of a job of 2,000 tasks is shorter.
 LIMIT = 256 << 10
 
-_PROTOCOL = "tfdist/1"
-# Characters of a text, and of a verdict.
-_TEXT_LIMIT, _VERDICT_LIMIT = 255, 4096
+_PROTOCOL = "tfdist/2"
+# Characters of a text, and of a verdict or of a line of the matrix.
+_TEXT_LIMIT, _LINE_LIMIT = 255, 4096
+_MATRIX_LINES = 50
 _TASK = re.compile(rf"({'|'.join(JOB_NAMES)}):([0-9]{{1,6}})")
 
-# How far a task came with another one; `Reach.kind`.
+# The outcome of an attempt to reach a task; `Reach.kind`.
 REACHED = "reached"
 NOT_TRIED = "not tried yet"
 REFUSED = "refused"
 TIMED_OUT = "timed out"
 UNREACHABLE = "unreachable"
 UNRESOLVED = "name does not resolve"
-SILENT = "connected, and nothing answers"
+SILENT = "connected, but nothing answers"
 STRANGER = "another program answers"
 RUNNING = "a TensorFlow server is running"
 CHECKING = "is running `tfdist check` instead of training, or vice versa"
@@ -61,7 +63,7 @@ _KINDS = (
 
 @dataclass(frozen=True)
 class Reach:
-    """How far a task came with another one: one of the kinds above, and what is known beyond."""
+    """The outcome of an attempt to reach a task: one of the kinds above, and a detail."""
 
     kind: str
     detail: str = ""
@@ -72,17 +74,17 @@ class Reach:
 
 @dataclass(frozen=True, kw_only=True)
 class Hello:
-    """Who a task is; the first message in each direction of a connection.
+    """The handshake: what a task is. It is the first message in each direction of a connection.
 
     Attributes:
       token: digest of the job's token.
       purpose: `training`, or `check` for the command.
-      task: the task that speaks.
-      incarnation: random; a task that is started again has another one.
+      task: the task that sends it.
+      incarnation: a random number; a restarted task has a new one.
       host: the name of its machine.
       pid: its process.
-      cluster: the cluster as this task has been told of it.
-      strategy: the strategy that it is to train under.
+      cluster: the cluster that this task was configured with.
+      strategy: the strategy that it is configured to train under.
       versions: what `versions` returned there.
       clock: its wall clock, in seconds since the epoch.
     """
@@ -100,43 +102,59 @@ class Hello:
 
     @property
     def place(self) -> str:
-        """Where the process is, for people."""
+        """The host and the process, for a message to the user."""
         return f"on host {self.host}, process {self.pid}"
 
 
 @dataclass(frozen=True)
-class Row:
-    """What a task knows of the others; sent again and again, and answered by another one.
+class Report:
+    """What a task reports to the chief, at every change and at least once a second.
 
     Attributes:
-      reach: how far it came with the tasks that it does not reach.
-      heard: the tasks that it has a connection from.
-      complete: whether it has met every other task.
-      noted: in an answer: whether the sender of what is answered is known to be complete.
+      reach: the outcome for each peer that it does not reach.
+      complete: whether it reaches every peer that it must connect to.
+      gives_up: whether its timeout has passed.
     """
 
     reach: Mapping[Task, Reach] = field(default_factory=dict)
-    heard: tuple[Task, ...] = ()
     complete: bool = False
-    noted: bool = False
+    gives_up: bool = False
+
+
+@dataclass(frozen=True)
+class Status:
+    """What the chief sends to a waiting task once a second: the tasks that the job waits for."""
+
+    waiting: str = ""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why the job cannot start, or nothing where all have met; ends the receiver's meeting too."""
+    """The result, which the chief sends to every task.
+
+    Attributes:
+      text: why the job cannot start; empty if it can.
+      matrix: lines that show which task reaches which.
+      warnings: sentences that every task logs.
+    """
 
     text: str
+    matrix: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
-Message = Hello | Row | Verdict
+Message = Hello | Report | Status | Verdict
 
 
-def versions(strategy: str) -> dict[str, str]:
-    """The versions that all tasks must share; Horovod's only where it does the distributing."""
+def versions(packages: Iterable[str] = ()) -> dict[str, str]:
+    """The versions that must be equal in all tasks.
+
+    Args:
+      packages: packages that the strategy needs beside TensorFlow and Keras.
+    """
     found = {"python": ".".join(map(str, sys.version_info[:2])), "tfdist": __version__}
     engines = {"tensorflow": ("tensorflow", "tensorflow-cpu"), "keras": ("keras",)}
-    if strategy.startswith("horovod"):
-        engines["horovod"] = ("horovod",)
+    engines |= {package: (package,) for package in packages}
     for name, distributions in engines.items():
         for distribution in distributions:
             try:
@@ -148,84 +166,110 @@ def versions(strategy: str) -> dict[str, str]:
 
 
 def encode(message: Message) -> bytes:
-    """The line that `decode` reads back."""
+    """The line that `decode` reads back; too long texts are cut."""
     fields: dict[str, Any]
     if isinstance(message, Hello):
-        fields = {**vars(message), "task": str(message.task), "cluster": message.cluster.jobs()}
-    elif isinstance(message, Row):
+        fields = {
+            **vars(message),
+            "task": str(message.task),
+            "cluster": _cluster_text(message.cluster),
+        }
+    elif isinstance(message, Report):
         reach = {
             str(task): [reach.kind, reach.detail[:_TEXT_LIMIT]]
             for task, reach in message.reach.items()
         }
-        fields = {**vars(message), "reach": reach, "heard": [str(task) for task in message.heard]}
+        fields = {**vars(message), "reach": reach}
+    elif isinstance(message, Status):
+        fields = {"waiting": message.waiting[:_LINE_LIMIT]}
     else:
-        # A verdict names a few tasks; its length is bounded for the sake of the reader.
-        fields = {"text": message.text[:_VERDICT_LIMIT]}
-    said = {"protocol": _PROTOCOL, "kind": type(message).__name__, **fields}
-    return json.dumps(said, separators=(",", ":")).encode() + b"\n"
+        fields = {
+            "text": message.text[:_LINE_LIMIT],
+            "matrix": [line[:_LINE_LIMIT] for line in message.matrix[:_MATRIX_LINES]],
+            "warnings": [line[:_LINE_LIMIT] for line in message.warnings[:_MATRIX_LINES]],
+        }
+    content = {"protocol": _PROTOCOL, "kind": type(message).__name__, **fields}
+    return json.dumps(content, separators=(",", ":")).encode() + b"\n"
 
 
 def decode(line: bytes) -> Message | None:
-    """The message that a line is; None for anything else."""
+    """The message in a line; None for anything else."""
     if len(line) > LIMIT or not line.endswith(b"\n"):
         return None
     try:
-        said = json.loads(line)
-        if not isinstance(said, dict) or said.get("protocol") != _PROTOCOL:
+        content = json.loads(line)
+        if not isinstance(content, dict) or content.get("protocol") != _PROTOCOL:
             return None
-        return _DECODERS[said["kind"]](said)
+        return _DECODERS[content["kind"]](content)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, UsageError):
         return None
 
 
-def _hello(said: Mapping[str, Any]) -> Hello:
-    jobs = said["cluster"]
+@lru_cache(maxsize=8)
+def _cluster_text(cluster: Cluster) -> str:
+    return json.dumps(cluster.jobs(), separators=(",", ":"))
+
+
+# The tasks of a job have the same cluster: it is checked once, not once for each of them.
+@lru_cache(maxsize=8)
+def _cluster(text: str) -> Cluster:
+    jobs = json.loads(text)
     if not set(jobs) <= set(JOB_NAMES):
         raise ValueError("jobs")
-    clock = said["clock"]
+    return Cluster(**jobs)
+
+
+def _hello(content: Mapping[str, Any]) -> Hello:
+    clock = content["clock"]
     if not isinstance(clock, (int, float)) or not math.isfinite(clock):
         raise ValueError("clock")
-    if type(said["pid"]) is not int:
+    if type(content["pid"]) is not int:
         raise ValueError("pid")
-    cluster, task = Cluster(**jobs), _task(said["task"])
+    cluster, task = _cluster(content["cluster"]), _task(content["task"])
     cluster.check(task)
     return Hello(
-        token=_text(said["token"]),
-        purpose=_text(said["purpose"]),
+        token=_text(content["token"]),
+        purpose=_text(content["purpose"]),
         task=task,
-        incarnation=_text(said["incarnation"]),
-        host=_text(said["host"]),
-        pid=said["pid"],
+        incarnation=_text(content["incarnation"]),
+        host=_text(content["host"]),
+        pid=content["pid"],
         cluster=cluster,
-        strategy=_text(said["strategy"]),
-        versions={_text(name): _text(version) for name, version in said["versions"].items()},
+        strategy=_text(content["strategy"]),
+        versions={_text(name): _text(version) for name, version in content["versions"].items()},
         clock=float(clock),
     )
 
 
-def _row(said: Mapping[str, Any]) -> Row:
+def _report(content: Mapping[str, Any]) -> Report:
     reach = {}
-    for task, (kind, detail) in said["reach"].items():
+    for task, (kind, detail) in content["reach"].items():
         if kind not in _KINDS:
             raise ValueError("kind")
         reach[_task(task)] = Reach(kind, _text(detail))
-    if not isinstance(said["heard"], list):
-        raise TypeError("heard")
-    return Row(
+    return Report(
         reach=reach,
-        heard=tuple(map(_task, said["heard"])),
-        complete=said["complete"] is True,
-        noted=said["noted"] is True,
+        complete=content["complete"] is True,
+        gives_up=content["gives_up"] is True,
     )
 
 
-def _verdict(said: Mapping[str, Any]) -> Verdict:
-    return Verdict(_text(said["text"], _VERDICT_LIMIT))
+def _status(content: Mapping[str, Any]) -> Status:
+    return Status(_text(content["waiting"], _LINE_LIMIT))
+
+
+def _verdict(content: Mapping[str, Any]) -> Verdict:
+    return Verdict(
+        _text(content["text"], _LINE_LIMIT),
+        _lines(content["matrix"]),
+        _lines(content["warnings"]),
+    )
 
 
 _DECODERS: Mapping[str, Callable[[Mapping[str, Any]], Message]] = {
     "Hello": _hello,
-    "Row": _row,
+    "Report": _report,
+    "Status": _status,
     "Verdict": _verdict,
 }
 
@@ -238,7 +282,13 @@ def _task(value: str) -> Task:
 
 
 def _text(value: str, limit: int = _TEXT_LIMIT) -> str:
-    # What is printed on a terminal must not be able to steer it.
+    # Text from a stranger must not be able to control the user's terminal.
     if not isinstance(value, str) or len(value) > limit or not value.isprintable():
         raise ValueError("text")
     return value
+
+
+def _lines(value: list[str]) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > _MATRIX_LINES:
+        raise ValueError("lines")
+    return tuple(_text(line, _LINE_LIMIT) for line in value)

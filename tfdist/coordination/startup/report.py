@@ -1,21 +1,22 @@
-"""What a meeting found, in words: the sentence that names the task at fault, and who reaches whom.
+"""The findings of the startup barrier in words: the task at fault, and which task reaches which.
 
-print(explain(found))           # worker:2 has not started: nothing listens at 10.0.0.4:2222.
-print(matrix(found))            # … chief:0 → worker:2 10.0.0.4:2222 refused
+print(explain(findings))           # worker:2 has not started: nothing listens at 10.0.0.4:2222.
+print(*matrix(findings), sep="\n")  # … chief:0 → worker:2 10.0.0.4:2222 refused
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tfdist.cluster import Cluster, Task
 from tfdist.coordination.startup import protocol
 from tfdist.coordination.startup.conflicts import names
-from tfdist.coordination.startup.protocol import Hello, Reach, Row
+from tfdist.coordination.startup.protocol import Hello, Reach, Report
 
-# Up to this many tasks, each pair that fails has a line of its own; and the widest grid.
+# Up to this many tasks, each pair that fails has its own line. A grid is at most so wide.
 _FEW_TASKS, _GRID_WIDTH = 16, 100
+_MAX_SENTENCES = 4
 
 _SHORT = {
     protocol.NOT_TRIED: "not tried",
@@ -31,50 +32,49 @@ _SHORT = {
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a task knows of a meeting.
+class Findings:
+    """What a task knows of its job.
 
     Attributes:
       cluster: the tasks.
-      task: the one that knows.
-      rows: the last row of each task that has sent one, and this task's own.
-      hellos: what each task has said of itself.
-      present: the tasks that this one has a connection with.
+      task: this task.
+      reports: the last report of each task that has sent one, and this task's own.
+      hellos: the last hello of each task.
+      connected: the tasks that are connected to this one now.
     """
 
     cluster: Cluster
     task: Task
-    rows: Mapping[Task, Row]
+    reports: Mapping[Task, Report]
     hellos: Mapping[Task, Hello] = field(default_factory=dict)
-    present: frozenset[Task] = frozenset()
+    connected: frozenset[Task] = frozenset()
 
-    def failures(self, target: Task) -> dict[Task, Reach]:
-        """How far those came with `target` that do not reach it."""
-        rows = ((task, self.rows.get(task, Row())) for task in self.cluster.tasks())
-        return {task: row.reach[target] for task, row in rows if target in row.reach}
+    def failures(self) -> dict[Task, dict[Task, Reach]]:
+        """By each task that is not reached, the tasks that do not reach it, and the outcomes."""
+        failures: dict[Task, dict[Task, Reach]] = {task: {} for task in self.cluster.tasks()}
+        for source in list(failures):
+            for target, reach in self.reports.get(source, Report()).reach.items():
+                failures.setdefault(target, {})[source] = reach
+        return {target: sources for target, sources in failures.items() if sources}
 
-    def is_heard(self, target: Task) -> bool:
-        """Whether anyone has a connection from `target`."""
-        heard = any(target in row.heard for row in self.rows.values())
-        return heard or target == self.task or target in self.present
+    def runs(self, target: Task) -> bool:
+        """Whether the process of `target` is known to run."""
+        return target == self.task or target in self.connected
 
 
-def explain(found: Found) -> str:
-    """Why the tasks have not met, the tasks at fault first."""
+def explain(findings: Findings) -> str:
+    """Why the barrier does not open, the tasks at fault first."""
     absent: dict[str, list[Task]] = {}
     sentences = []
-    for target in found.cluster.tasks():
-        failures = found.failures(target)
-        if not failures:
-            continue
+    for target, failures in findings.failures().items():
         # What this task sees itself is the newest.
-        reach = failures.get(found.task) or next(iter(failures.values()))
-        address = found.cluster.address(target)
-        hello = found.hellos.get(target)
+        reach = failures.get(findings.task) or next(iter(failures.values()))
+        address = findings.cluster.address(target)
+        hello = findings.hellos.get(target)
         if reach.kind == protocol.RUNNING:
             sentences.append(
                 f"{target} is running already: a TensorFlow server answers at {address}. "
-                "End the older process, or start the job when it has ended."
+                "End the older process, or wait until it has ended."
             )
         elif reach.kind in (protocol.STRANGER, protocol.SILENT):
             sentences.append(
@@ -83,53 +83,59 @@ def explain(found: Found) -> str:
             )
         elif reach.kind in (protocol.OTHER_JOB, protocol.CHECKING):
             sentences.append(f"{target} is not at its address {address}: {reach}.")
-        elif found.is_heard(target):
-            place = f" {hello.place}," if hello else ""
+        elif findings.runs(target):
+            place = f" {hello.place}" if hello else ""
             sentences.append(
-                f"{target} runs{place} but is not reached at its address {address} by "
-                f"{names(failures)} ({reach}): the address is wrong, or a firewall is between."
+                f"{target} runs{place}, but {names(failures)} cannot reach it at its address "
+                f"{address} ({reach}): the address is wrong, or a firewall blocks it."
             )
         elif hello is not None:
-            sentences.append(f"{target} was here ({hello.place}) and has ended.")
+            sentences.append(f"{target} started ({hello.place}) and has ended.")
         else:
             absent.setdefault(reach.kind, []).append(target)
-    sentences = [_absent(found.cluster, kind, tasks) for kind, tasks in absent.items()] + sentences
+    sentences = [_absent(findings.cluster, *item) for item in absent.items()] + sentences
     if not sentences:
         late = [
             task
-            for task in found.cluster.tasks()
-            if task != found.task and not found.rows.get(task, Row()).complete
+            for task in findings.cluster.tasks()
+            if task != findings.task and not findings.reports.get(task, Report()).complete
         ]
-        sentences = [f"{names(late)} did not say in time whom they reach."]
-    if len(sentences) > 4:
-        sentences = [*sentences[:4], f"{len(sentences) - 4} more tasks are not reached."]
+        sentences = [f"{names(late)} did not report in time which tasks it reaches."]
+    if len(sentences) > _MAX_SENTENCES:
+        more = len(sentences) - _MAX_SENTENCES
+        sentences = [*sentences[:_MAX_SENTENCES], f"{more} more tasks are not reached."]
     return " ".join(sentences)
 
 
-def waiting(found: Found, incomplete: Iterable[Task]) -> str:
-    """Whom this task waits for, and why."""
-    own = found.rows[found.task].reach
+def reasons(findings: Findings, awaited: Sequence[Task]) -> str:
+    """The awaited tasks, each with the reason; first of all those that this task does not reach."""
+    own = findings.reports[findings.task].reach
     why = []
-    for target in incomplete:
-        others = found.rows.get(target, Row()).reach
+    for target in [task for task in awaited if task in own] or awaited:
+        report = findings.reports.get(target)
         if target in own:
-            why.append(f"{target} ({found.cluster.address(target)} {own[target]})")
-        elif not own:
-            why.append(f"{target}" + (f" (which does not reach {names(others)})" if others else ""))
-    if len(why) > 4:
-        why = [*why[:4], f"{len(why) - 4} more"]
+            reason = f"{findings.cluster.address(target)} {own[target]}"
+        elif report is None:
+            reason = "which has not reported yet"
+        else:
+            reason = f"which does not reach {names(report.reach)}"
+        why.append(f"{target} ({reason})")
+    if len(why) > _MAX_SENTENCES:
+        why = [*why[:_MAX_SENTENCES], f"{len(why) - _MAX_SENTENCES} more"]
     return ", ".join(why)
 
 
-def matrix(found: Found) -> str:
-    """Who reaches whom: a grid where it fits, and the pairs that fail, in groups in a large job."""
-    tasks = found.cluster.tasks()
-    lines = _grid(found, tasks) if len(tasks) <= _FEW_TASKS else []
+def matrix(findings: Findings) -> tuple[str, ...]:
+    """Which task reaches which: a grid if it fits, and a line for each failure.
+
+    In a large job the failures to reach a task share a line.
+    """
+    tasks = findings.cluster.tasks()
+    lines = _grid(findings, tasks) if len(tasks) <= _FEW_TASKS else []
     if any(len(line) > _GRID_WIDTH for line in lines):
         lines = []
-    for target in tasks:
-        address = found.cluster.address(target)
-        failures = found.failures(target)
+    for target, failures in findings.failures().items():
+        address = findings.cluster.address(target)
         groups: dict[str, list[Task]] = {}
         for task, reach in failures.items():
             groups.setdefault(str(reach), []).append(task)
@@ -138,24 +144,24 @@ def matrix(found: Found) -> str:
                 lines += [f"{source} → {target} {address} {reason}" for source in sources]
             else:
                 lines.append(f"{names(sources)} → {target} {address} {reason}")
-    silent = [task for task in tasks if task not in found.rows]
-    if silent:
-        lines.append(f"nothing is known from {names(silent)}")
-    return "\n".join(f"  {line}" for line in lines)
+    missing = [task for task in tasks if task not in findings.reports]
+    if missing:
+        lines.append(f"no report from {names(missing)}")
+    return tuple(f"  {line}" for line in lines)
 
 
-def _grid(found: Found, tasks: tuple[Task, ...]) -> list[str]:
+def _grid(findings: Findings, tasks: tuple[Task, ...]) -> list[str]:
     cells = [["from \\ to", *map(str, tasks)]]
     for source in tasks:
-        row = found.rows.get(source)
+        report = findings.reports.get(source)
         cells.append([str(source)])
         for target in tasks:
             if source == target:
                 cells[-1].append("-")
-            elif row is None:
+            elif report is None:
                 cells[-1].append("?")
-            elif target in row.reach:
-                kind = row.reach[target].kind
+            elif target in report.reach:
+                kind = report.reach[target].kind
                 cells[-1].append(_SHORT.get(kind, kind))
             else:
                 cells[-1].append("ok")

@@ -1,11 +1,12 @@
-"""Meetings of real tasks: who is waited for, who is named, when they leave."""
+"""Real tasks at the startup barrier: which are waited for, which are named, when they exit."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import socket
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,26 +17,27 @@ from tests.support.startup import (
     W0,
     W1,
     W2,
-    Meetings,
+    Participants,
     Visitor,
+    config,
     hello,
-    met,
-    party,
+    outcomes_of,
     says,
     server,
     workers,
 )
 from tfdist.cluster import Cluster, Task
 from tfdist.coordination.startup import addresses, protocol, wait_at_barrier
-from tfdist.coordination.startup.protocol import Reach, Row, decode, encode
+from tfdist.coordination.startup.peers import peers_of
+from tfdist.coordination.startup.protocol import Hello, Reach, Report, Status, encode
 from tfdist.errors import UsageError
 from tfdist.launch.local import hold_ports
 
 pytestmark = pytest.mark.timeout(60)
 
 
-def test_all_tasks_meet_and_leave_their_ports(three: Cluster) -> None:
-    outcomes = met(*(party(three, task) for task in three.tasks()))
+def test_all_tasks_pass_and_close_their_ports(three: Cluster) -> None:
+    outcomes = outcomes_of(*(config(three, task) for task in three.tasks()))
 
     assert [outcome.verdict for outcome in outcomes] == [""] * 3
     assert "worker:2   ok        ok        -" in outcomes[0].matrix
@@ -43,161 +45,219 @@ def test_all_tasks_meet_and_leave_their_ports(three: Cluster) -> None:
         addresses.open_port(three, task).close()
 
 
-def test_sixteen_tasks_meet() -> None:
+def test_sixteen_tasks_pass() -> None:
     with hold_ports(16) as ports:
         cluster = workers(ports)
-        outcomes = met(*(party(cluster, task) for task in cluster.tasks()))
+        outcomes = outcomes_of(*(config(cluster, task) for task in cluster.tasks()))
     assert [outcome.verdict for outcome in outcomes] == [""] * 16
 
 
-def test_a_task_that_comes_late_is_waited_for(three: Cluster) -> None:
-    meetings = Meetings()
-    meetings.start(party(three, W0))
-    meetings.start(party(three, W1))
+def test_a_late_task_is_waited_for(three: Cluster) -> None:
+    participants = Participants()
+    participants.start(config(three, W0))
+    participants.start(config(three, W1))
     time.sleep(1.0)
     begin = time.monotonic()
-    meetings.start(party(three, W2))
-    outcomes = meetings.outcomes()
+    participants.start(config(three, W2))
+    outcomes = participants.outcomes()
 
     assert [outcome.verdict for outcome in outcomes] == [""] * 3
     assert outcomes[0].seconds >= 1.0
     assert time.monotonic() - begin < 20
 
 
-def test_a_task_that_comes_is_visited_at_once(
+def test_a_task_that_starts_is_connected_to_at_once(
     three: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for pause in ("_FIRST_PAUSE", "_LAST_PAUSE"):
-        monkeypatch.setattr(f"tfdist.coordination.startup.barrier.{pause}", 60.0)
-    meetings = Meetings()
-    meetings.start(party(three, W0))
-    meetings.start(party(three, W1))
+        monkeypatch.setattr(f"tfdist.coordination.startup.participant.{pause}", 60.0)
+    participants = Participants()
+    participants.start(config(three, W0))
+    participants.start(config(three, W1))
     time.sleep(0.2)
-    meetings.start(party(three, W2))
-    assert [outcome.verdict for outcome in meetings.outcomes()] == [""] * 3
+    participants.start(config(three, W2))
+    assert [outcome.verdict for outcome in participants.outcomes()] == [""] * 3
 
 
 def test_a_task_that_never_starts_is_named_by_all(three: Cluster) -> None:
-    first, second = met(party(three, W0, timeout=2.0), party(three, W1, timeout=60.0))
+    first, second = outcomes_of(config(three, W0, timeout=2.0), config(three, W1, timeout=60.0))
 
     address = three.address(W2)
     assert first.verdict == f"worker:2 has not started: nothing listens at {address}."
-    assert second.verdict == first.verdict, "who gives up tells the others"
+    assert second.verdict == first.verdict, "a task that gives up ends the barrier for all"
     assert f"worker:1 → worker:2 {address} refused" in first.matrix
     assert str(first).startswith(first.verdict)
 
 
-def test_whom_a_task_waits_for_is_said(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfdist.coordination.startup.barrier._FIRST_NOTICE", 1.5)
-    meetings = Meetings()
-    meetings.start(party(three, W0, timeout=3.0))
-    meetings.start(party(three, W1, timeout=3.0))
-    meetings.outcomes()
+def test_the_awaited_task_is_logged(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfdist.coordination.startup.participant._FIRST_NOTICE", 1.5)
+    participants = Participants()
+    participants.start(config(three, W0, timeout=3.0))
+    participants.start(config(three, W1, timeout=3.0))
+    participants.outcomes()
 
-    (line,) = meetings.lines[W0]
-    assert line.startswith(f"worker:0 waits for worker:2 ({three.address(W2)} refused); for ")
+    (line,) = participants.lines[W0]
+    assert line.startswith(
+        f"worker:0 waits for worker:2 ({three.address(W2)} refused); it gives up in "
+    )
 
 
 def test_another_cluster_description_is_named_by_all(three: Cluster) -> None:
     with hold_ports(1) as (port,):
         wrong = Cluster(worker=(*three.worker[:2], f"127.0.0.1:{port}"))
-        outcomes = met(party(three, W0), party(three, W1), party(wrong, W2))
+        outcomes = outcomes_of(config(three, W0), config(three, W1), config(wrong, W2))
 
     for outcome in outcomes:
         assert outcome.verdict.startswith(
-            "worker:2 has another cluster description than worker:0 and worker:1: worker:2 is at "
-            f"127.0.0.1:{port} for worker:2 and at {three.address(W2)} for the others."
+            "worker:2 has a different cluster description than worker:0 and worker:1: worker:2 is "
+            f"at 127.0.0.1:{port} for worker:2 and at {three.address(W2)} for the others."
         )
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"versions": {"python": "4"}}, "worker:1 has python 4, and the others 3."),
+        ({"versions": {"python": "4"}}, "worker:1 has python 4; the others have 3."),
         (
             {"strategy": "horovod"},
-            "worker:1 has --strategy horovod, and the others multi_worker_mirrored.",
+            "worker:1 has --strategy horovod; the others have multi_worker_mirrored.",
         ),
     ],
 )
 def test_another_version_or_strategy_is_named_by_all(
     three: Cluster, change: dict[str, Any], sentence: str
 ) -> None:
-    outcomes = met(party(three, W0), party(three, W1, **change), party(three, W2))
+    outcomes = outcomes_of(config(three, W0), config(three, W1, **change), config(three, W2))
     assert [outcome.verdict for outcome in outcomes] == [sentence] * 3
 
 
-def test_a_contradiction_is_told_to_a_task_that_comes_a_moment_later(three: Cluster) -> None:
-    meetings = Meetings()
-    meetings.start(party(three, W0))
-    meetings.start(party(three, W1, strategy="horovod"))
+def test_a_task_that_starts_a_moment_later_receives_the_contradiction(three: Cluster) -> None:
+    participants = Participants()
+    participants.start(config(three, W0))
+    participants.start(config(three, W1, strategy="horovod"))
     time.sleep(1.0)
-    meetings.start(party(three, W2))
-    assert {outcome.verdict for outcome in meetings.outcomes()} == {
-        "worker:1 has --strategy horovod, and the others multi_worker_mirrored."
+    participants.start(config(three, W2))
+    assert {outcome.verdict for outcome in participants.outcomes()} == {
+        "worker:1 has --strategy horovod; the others have multi_worker_mirrored."
     }
 
 
 def test_swapped_tasks_are_named_by_all(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As if each ran on the other's machine.
+    # As if each ran on the machine of the other.
     elsewhere, open_port = {W0: W0, W1: W2, W2: W1}, addresses.open_port
     monkeypatch.setattr(
         addresses, "open_port", lambda cluster, task: open_port(cluster, elsewhere[task])
     )
 
-    for outcome in met(*(party(three, task) for task in three.tasks())):
+    for outcome in outcomes_of(*(config(three, task) for task in three.tasks())):
         assert outcome.verdict.startswith("worker:1 and worker:2 are swapped")
 
 
 def test_an_address_that_leads_back_is_named() -> None:
     with hold_ports(1) as (port,):
         cluster = Cluster(worker=(f"127.0.0.1:{port}", f"127.0.0.2:{port}"))
-        (outcome,) = met(party(cluster, W0, timeout=2.0))
+        (outcome,) = outcomes_of(config(cluster, W0, timeout=2.0))
     assert outcome.verdict.startswith(
         f"worker:0 answers at 127.0.0.2:{port}, the address of worker:1 (on host "
     )
 
 
-def test_nobody_leaves_before_all_reach_all(three: Cluster) -> None:
-    """A firewall is between worker 1 and worker 2, in one direction."""
-    said = hello(three, W1)
-    blocked = Row({W2: Reach(protocol.TIMED_OUT)}, (W0, W2))
+@contextlib.contextmanager
+def answering(cluster: Cluster, said: Hello) -> Iterator[None]:
+    """Listens at a task's address and answers each hello."""
 
     def answer(connection: socket.socket) -> None:
-        file = connection.makefile("rb")
-        file.readline()
+        connection.makefile("rb").readline()
         connection.sendall(encode(said))
-        while isinstance(message := decode(file.readline()), Row):
-            connection.sendall(encode(dataclasses.replace(blocked, noted=message.complete)))
 
-    with server(three.address(W1), answer):
-        meetings = Meetings()
-        meetings.start(party(three, W0, timeout=3.0))
-        meetings.start(party(three, W2, timeout=6.0))
-        visitors = [Visitor(three, task, said) for task in (W0, W2)]
-        for visitor in visitors:
-            visitor.send(blocked)
-        outcomes = meetings.outcomes()
-        for visitor in visitors:
-            visitor.close()
+    with server(cluster.address(said.task), answer):
+        yield
+
+
+def test_no_task_exits_before_all_reach_all(three: Cluster) -> None:
+    """A firewall blocks the connections from worker 1 to worker 2."""
+    said = hello(three, W1)
+    with answering(three, said):
+        participants = Participants()
+        participants.start(config(three, W0, timeout=3.0))
+        participants.start(config(three, W2, timeout=30.0))
+        visitor = Visitor(three, W0, said)
+        visitor.send(Report({W2: Reach(protocol.TIMED_OUT)}))
+        outcomes = participants.outcomes()
+        visitor.close()
     for outcome in outcomes:
         assert outcome.verdict.startswith("worker:2 runs on host ")
-        assert f"is not reached at its address {three.address(W2)} by worker:1 (timed out)" in (
+        assert f", but worker:1 cannot reach it at its address {three.address(W2)} (timed out)" in (
             outcome.verdict
         )
+        assert f"worker:1 → worker:2 {three.address(W2)} timed out" in outcome.matrix
 
 
-def test_a_task_that_is_started_again_in_mid_meeting_is_met(three: Cluster) -> None:
-    meetings = Meetings()
-    meetings.start(party(three, W0))
-    meetings.start(party(three, W2))
-    first = Visitor(three, W0, hello(three, W1))
-    first.send(Row(complete=True))
-    while not (isinstance(answer := first.receive(), Row) and answer.noted):
-        pass
-    first.close()
-    meetings.start(party(three, W1))
-    assert [outcome.verdict for outcome in meetings.outcomes()] == [""] * 3
+def test_a_member_that_gives_up_ends_the_barrier_for_all(three: Cluster) -> None:
+    outcomes = outcomes_of(config(three, W0, timeout=60.0), config(three, W1, timeout=2.0))
+    verdict = f"worker:2 has not started: nothing listens at {three.address(W2)}."
+    assert [outcome.verdict for outcome in outcomes] == [verdict] * 2
+    assert outcomes[0].matrix == outcomes[1].matrix
+
+
+def test_a_task_without_a_chief_says_so_itself(three: Cluster) -> None:
+    outcomes = outcomes_of(config(three, W1, timeout=2.0), config(three, W2, timeout=2.0))
+    verdict = f"worker:0 has not started: nothing listens at {three.address(W0)}."
+    assert [outcome.verdict for outcome in outcomes] == [verdict] * 2
+    assert f"worker:1 → worker:0 {three.address(W0)} refused" in outcomes[0].matrix
+
+
+def test_a_chief_that_is_started_again_is_found(three: Cluster) -> None:
+    participants = Participants()
+    participants.start(config(three, W1))
+    participants.start(config(three, W2))
+    lost = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        connection.makefile("rb").readline()
+        connection.sendall(encode(hello(three, W0)))
+        lost.wait(10)
+
+    with server(three.address(W0), answer):
+        time.sleep(1.0)
+        lost.set()
+    participants.start(config(three, W0))
+    assert [outcome.verdict for outcome in participants.outcomes()] == [""] * 3
+
+
+def test_a_task_that_is_started_again_is_waited_for(three: Cluster) -> None:
+    participants = Participants()
+    participants.start(config(three, W0))
+    participants.start(config(three, W2))
+    with answering(three, hello(three, W1)):
+        first = Visitor(three, W0, hello(three, W1))
+        first.send(Report())
+        assert isinstance(first.receive(), Status)
+        first.close()
+    participants.start(config(three, W1))
+    assert [outcome.verdict for outcome in participants.outcomes()] == [""] * 3
+
+
+def test_in_a_large_job_a_task_connects_to_the_chief_the_ps_and_its_neighbors() -> None:
+    workers = tuple(f"10.0.1.{index}:1" for index in range(40))
+    large = Cluster(worker=workers, ps=("10.0.2.0:1", "10.0.2.1:1"))
+    assert len(peers_of(large, W0)) == 41
+    assert set(peers_of(large, Task("worker", 20))) == {
+        W0,
+        *(Task("worker", index) for index in (21, 22, 23, 24)),
+        Task("ps", 0),
+        Task("ps", 1),
+    }
+    small = Cluster(worker=workers[:30], ps=large.ps)
+    assert len(peers_of(small, Task("worker", 20))) == 31
+
+
+def test_a_large_job_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfdist.coordination.startup.peers._FULL_MESH_TASKS", 3)
+    with hold_ports(12) as ports:
+        cluster = workers(ports)
+        outcomes = outcomes_of(*(config(cluster, task) for task in cluster.tasks()))
+    assert [outcome.verdict for outcome in outcomes] == [""] * 12
 
 
 def test_a_task_that_was_started_twice_is_named_by_all(
@@ -213,45 +273,47 @@ def test_a_task_that_was_started_twice_is_named_by_all(
             return socket.create_server(("", 0))
 
     monkeypatch.setattr(addresses, "open_port", anywhere)
-    meetings = Meetings()
+    participants = Participants()
     for task in (W1, W1, W0):
-        meetings.start(party(three, task))
-    # Who came before the second process would have left without it.
+        participants.start(config(three, task))
+    # Without this one, the others would pass before the second process is noticed.
     time.sleep(1.0)
-    meetings.start(party(three, W2))
-    for outcome in meetings.outcomes():
+    participants.start(config(three, W2))
+    for outcome in participants.outcomes():
         assert outcome.verdict.startswith("worker:1 was started twice: on host ")
 
 
 def test_an_older_process_that_lives_is_a_second_one(three: Cluster) -> None:
-    meetings = Meetings()
-    meetings.start(party(three, W0))
+    participants = Participants()
+    participants.start(config(three, W0))
     older = Visitor(three, W0, hello(three, W1))
-    meetings.start(party(three, W1))
-    meetings.start(party(three, W2))
+    older.send(Report())
+    participants.start(config(three, W1))
+    participants.start(config(three, W2))
     with contextlib.suppress(OSError):
         while True:
             time.sleep(0.05)
-            older.send(Row(complete=True))
-    for outcome in meetings.outcomes():
+            older.send(Report())
+    for outcome in participants.outcomes():
         assert outcome.verdict.startswith("worker:1 was started twice: on host host-of-worker-1, ")
 
 
 def test_an_older_process_that_is_silent_counts_as_dead(three: Cluster) -> None:
-    """Its machine was lost, and has not closed the connection."""
-    meetings = Meetings()
-    meetings.start(party(three, W0))
-    meetings.start(party(three, W2))
+    """Its machine was lost without closing the connection."""
+    participants = Participants()
+    participants.start(config(three, W0))
+    participants.start(config(three, W2))
     lost = Visitor(three, W0, hello(three, W1))
-    meetings.start(party(three, W1))
-    assert [outcome.verdict for outcome in meetings.outcomes()] == [""] * 3
+    lost.send(Report())
+    participants.start(config(three, W1))
+    assert [outcome.verdict for outcome in participants.outcomes()] == [""] * 3
     lost.close()
 
 
 def test_a_worker_is_replaced_while_the_others_train(job: Cluster) -> None:
     with server(job.address(W0), says(SETTINGS)), server(job.address(PS), says(SETTINGS)):
         joined, waited = (
-            met(party(job, W1, joins=joins, timeout=2.0))[0] for joins in (True, False)
+            outcomes_of(config(job, W1, joins=joins, timeout=2.0))[0] for joins in (True, False)
         )
     assert joined.verdict == ""
     assert "worker:0 is running already" in waited.verdict
@@ -261,30 +323,40 @@ def test_two_workers_are_replaced_while_the_others_train() -> None:
     with hold_ports(4) as ports:
         first, second, third, ps = (f"127.0.0.1:{port}" for port in ports)
         cluster = Cluster(worker=(first, second, third), ps=(ps,))
+        verdicts: dict[Task, str] = {}
+        all_joined = threading.Barrier(3)
+
+        def replace(task: Task) -> None:
+            verdicts[task] = wait_at_barrier(config(cluster, task, joins=True)).verdict
+            with server(cluster.address(task), says(SETTINGS)):
+                all_joined.wait(30)
+
         with server(first, says(SETTINGS)), server(ps, says(SETTINGS)):
-            outcomes = met(*(party(cluster, task, joins=True) for task in (W1, W2)))
-    assert [outcome.verdict for outcome in outcomes] == ["", ""]
+            for task in (W1, W2):
+                threading.Thread(target=replace, args=[task], daemon=True).start()
+            all_joined.wait(30)
+    assert verdicts == {W1: "", W2: ""}
 
 
 def test_a_server_that_is_left_over_does_not_let_a_first_start_through(job: Cluster) -> None:
     with server(job.address(PS), says(SETTINGS)):
-        outcomes = met(*(party(job, task, joins=True, timeout=2.0) for task in (W0, W1)))
+        outcomes = outcomes_of(*(config(job, task, joins=True, timeout=2.0) for task in (W0, W1)))
     for outcome in outcomes:
         assert outcome.verdict.startswith("ps:0 is running already")
 
 
-def test_clocks_that_are_apart_are_a_warning(three: Cluster) -> None:
-    meetings = Meetings()
-    meetings.start(party(three, W0))
-    meetings.start(party(three, W1))
-    meetings.start(party(three, W2), clock=lambda: time.time() + 60)
-    assert [outcome.verdict for outcome in meetings.outcomes()] == [""] * 3
-    for lines in meetings.lines.values():
+def test_clocks_that_differ_are_a_warning(three: Cluster) -> None:
+    participants = Participants()
+    participants.start(config(three, W0))
+    participants.start(config(three, W1))
+    participants.start(config(three, W2), clock=lambda: time.time() + 60)
+    assert [outcome.verdict for outcome in participants.outcomes()] == [""] * 3
+    for lines in participants.lines.values():
         (line,) = lines
         assert line.startswith("warning: the clock of worker:2 is ")
         assert line.endswith(" s ahead of those of the others.")
 
 
-def test_a_port_that_is_taken_in_the_meantime_is_refused(three: Cluster) -> None:
+def test_a_port_that_is_in_use_is_refused(three: Cluster) -> None:
     with server(three.address(W0), says(b"")), pytest.raises(UsageError, match="already in use"):
-        wait_at_barrier(party(three, W0))
+        wait_at_barrier(config(three, W0))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.startup import TOLD, W0, W1, W2, A, B, C, hello
+from tests.support.startup import CLUSTER, W0, W1, W2, A, B, C, hello
 from tfdist.cluster import Cluster, Task
 from tfdist.coordination.startup.conflicts import are_of_one_job, clocks, find
 from tfdist.coordination.startup.protocol import Hello
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(60)
 def hellos(**changes: Mapping[str, Any]) -> dict[Task, Hello]:
     """Of three workers, with what is different in `w0`, `w1` and `w2`."""
     return {
-        task: hello(**{"cluster": TOLD, "task": task, **changes.get(f"w{task.index}", {})})
+        task: hello(**{"cluster": CLUSTER, "task": task, **changes.get(f"w{task.index}", {})})
         for task in (W0, W1, W2)
     }
 
@@ -46,8 +46,8 @@ def test_equal_tasks_do_not_contradict_each_other() -> None:
 )
 def test_the_minority_has_the_wrong_description(cluster: Cluster, differs: str) -> None:
     assert found_in(hellos(w1={"cluster": cluster})) == (
-        "worker:1 has another cluster description than worker:0 and worker:2: "
-        f"{differs} for the others. Give all tasks the same."
+        "worker:1 has a different cluster description than worker:0 and worker:2: "
+        f"{differs} for the others. Give all tasks the same one."
     )
 
 
@@ -56,18 +56,18 @@ def test_two_descriptions_with_as_many_tasks_each() -> None:
     del heard[W2]
     assert found_in(heard) == (
         "worker:0 and worker:1 have different cluster descriptions: worker:2 is at 10.0.0.3:1 for "
-        "worker:0 and absent for worker:1. Give all tasks the same."
+        "worker:0 and absent for worker:1. Give all tasks the same one."
     )
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"versions": {"python": "4"}}, "worker:1 has python 4, and the others 3."),
-        ({"versions": {}}, "worker:1 has python none, and the others 3."),
+        ({"versions": {"python": "4"}}, "worker:1 has python 4; the others have 3."),
+        ({"versions": {}}, "worker:1 has python none; the others have 3."),
         (
             {"strategy": "horovod"},
-            "worker:1 has --strategy horovod, and the others multi_worker_mirrored.",
+            "worker:1 has --strategy horovod; the others have multi_worker_mirrored.",
         ),
     ],
 )
@@ -95,7 +95,7 @@ def test_tasks_in_each_others_places() -> None:
     for twice in ({}, {W0: (heard[W0], again)}):
         assert found_in(heard, misplaced={W1: again}, twice=twice) == (
             "worker:0 was started twice: on host host-of-worker-0, process 7, and on host "
-            f"host-of-worker-0, process 8. It answers at {B}, where worker:1 should."
+            f"host-of-worker-0, process 8. It answers at {B}, the address of worker:1."
         )
 
 
@@ -120,7 +120,7 @@ def test_a_task_that_was_started_twice() -> None:
     ],
 )
 def test_which_tasks_are_of_one_job(changes: dict[str, Any], same: bool) -> None:
-    one, other = hello(TOLD, W0), hello(**{"cluster": TOLD, "task": W1, **changes})
+    one, other = hello(CLUSTER, W0), hello(**{"cluster": CLUSTER, "task": W1, **changes})
     assert are_of_one_job(one, other) == are_of_one_job(other, one) == same
 
 

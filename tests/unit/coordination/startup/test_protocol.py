@@ -1,4 +1,4 @@
-"""What tasks say to each other in a meeting, and what they take for none of it."""
+"""The messages at the startup barrier, and lines that are none."""
 
 from __future__ import annotations
 
@@ -10,19 +10,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.startup import PS, W0, W1, hello
+from tests.support.startup import PS, W1, hello
 from tfdist.cluster import Cluster
 from tfdist.coordination.startup import protocol
-from tfdist.coordination.startup.protocol import LIMIT, Reach, Row, Verdict, decode, encode
+from tfdist.coordination.startup.protocol import (
+    LIMIT,
+    Reach,
+    Report,
+    Status,
+    Verdict,
+    decode,
+    encode,
+)
 
 pytestmark = pytest.mark.timeout(60)
 
 
 HELLO = hello(Cluster(worker=("a:1", "b:1"), ps=("c:1",)), W1, clock=1e9)
-ROW = Row({PS: Reach(protocol.UNREACHABLE, "no route to host")}, (W0,), complete=True)
+REPORT = Report({PS: Reach(protocol.UNREACHABLE, "no route to host")}, complete=True)
+VERDICT = Verdict("worker:1 → ps:0", ("  a  b", "  c"), ("warning: d",))
 
 
-@pytest.mark.parametrize("message", [HELLO, ROW, Row(noted=True), Verdict("worker:1 → ps:0")])
+@pytest.mark.parametrize(
+    "message", [HELLO, REPORT, Report(gives_up=True), Status("ps:0 → a"), VERDICT]
+)
 def test_a_message_is_a_line_that_reads_back(message: protocol.Message) -> None:
     line = encode(message)
     assert line.count(b"\n") == 1
@@ -44,7 +55,7 @@ def changed(message: protocol.Message, **changes: Any) -> bytes:
         encode(HELLO)[:-1],
         b"[" * 200_000 + b"\n",
         b"9" * 10_000 + b"\n",
-        changed(HELLO, protocol="tfdist/2"),
+        changed(HELLO, protocol="tfdist/1"),
         changed(HELLO, kind="Found"),
         changed(HELLO, kind=["Hello"]),
         changed(HELLO, task="evaluator:0"),
@@ -59,16 +70,21 @@ def changed(message: protocol.Message, **changes: Any) -> bytes:
         changed(HELLO, clock="now"),
         changed(HELLO, clock=float("nan")),
         changed(HELLO, clock=None),
-        changed(HELLO, cluster={"worker": ["no port"]}),
-        changed(HELLO, cluster={"evaluator": ["a:1"]}),
-        changed(HELLO, cluster=[]),
+        changed(HELLO, cluster='{"worker": ["no port"]}'),
+        changed(HELLO, cluster='{"evaluator": ["a:1"]}'),
+        changed(HELLO, cluster="[]"),
+        changed(HELLO, cluster={"worker": ["a:1", "b:1"]}),
+        changed(HELLO, cluster="{"),
         changed(HELLO, versions=["python"]),
         changed(HELLO, versions={"python": 3}),
         changed(HELLO, strategy="s" * LIMIT),
-        changed(ROW, reach={"worker:0": ["fell asleep", ""]}),
-        changed(ROW, reach={"worker:0": "refused"}),
-        changed(ROW, reach=[["worker:0", "refused"]]),
-        changed(ROW, heard="worker:0"),
+        changed(REPORT, reach={"worker:0": ["fell asleep", ""]}),
+        changed(REPORT, reach={"worker:0": "refused"}),
+        changed(REPORT, reach=[["worker:0", "refused"]]),
+        changed(Status(""), waiting=["worker:0"]),
+        changed(VERDICT, matrix="a line"),
+        changed(VERDICT, matrix=["a line"] * 51),
+        changed(VERDICT, warnings=["\x1b[2J"]),
         changed(Verdict(""), text="two\nlines"),
         changed(Verdict(""), text="x" * 5000),
     ],
@@ -84,10 +100,10 @@ def test_no_line_raises(line: bytes, value: Any) -> None:
     assert decode(line + b"\n") is None
     for name in json.loads(encode(HELLO)):
         decode(changed(HELLO, **{name: value}))
-    for name in json.loads(encode(ROW)):
-        decode(changed(ROW, **{name: value}))
+    for name in json.loads(encode(REPORT)):
+        decode(changed(REPORT, **{name: value}))
 
 
-def test_the_versions_are_those_that_the_strategy_needs() -> None:
-    assert set(protocol.versions("horovod")) - {"horovod"} == set(protocol.versions("mirrored"))
-    assert protocol.versions("mirrored")["python"] == ".".join(map(str, sys.version_info[:2]))
+def test_the_versions_include_the_packages_of_the_strategy() -> None:
+    assert set(protocol.versions(["horovod"])) - {"horovod"} == set(protocol.versions())
+    assert protocol.versions()["python"] == ".".join(map(str, sys.version_info[:2]))

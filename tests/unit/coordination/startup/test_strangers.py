@@ -1,4 +1,4 @@
-"""Whoever else connects to a meeting is ignored, whatever else answers is named."""
+"""Strangers that connect to the startup barrier are ignored; what else answers is named."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tests.support.startup import (
     W0,
     W1,
     W2,
-    Meetings,
+    Participants,
     Visitor,
+    config,
     dial,
     hello,
-    met,
-    party,
+    outcomes_of,
     says,
     server,
     workers,
 )
 from tfdist.cluster import Cluster
-from tfdist.coordination.startup.protocol import LIMIT, Row, Verdict, encode
+from tfdist.coordination.startup.protocol import LIMIT, Report, Verdict, encode
 from tfdist.launch.local import hold_ports
 
 pytestmark = pytest.mark.timeout(60)
@@ -39,23 +39,23 @@ pytestmark = pytest.mark.timeout(60)
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS,
         b"{" + b"x" * (3 * LIMIT),
         b"\x80\x04cos\nsystem\n(S'false'\ntR.",
-        encode(Row(complete=True)),
+        encode(Report(complete=True)),
         encode(Verdict("a stranger says so")),
     ],
 )
 @pytest.mark.parametrize("stays", [True, False])
 def test_strangers_are_ignored(three: Cluster, words: bytes, stays: bool) -> None:
-    meetings = Meetings()
-    meetings.start(party(three, W0))
-    meetings.start(party(three, W1))
+    participants = Participants()
+    participants.start(config(three, W0))
+    participants.start(config(three, W1))
     connections = [dial(three.address(W0)) for _ in range(20)]
     for connection in connections:
         with contextlib.suppress(OSError):
             connection.sendall(words)
         if not stays:
             connection.close()
-    meetings.start(party(three, W2))
-    assert [outcome.verdict for outcome in meetings.outcomes()] == [""] * 3
+    participants.start(config(three, W2))
+    assert [outcome.verdict for outcome in participants.outcomes()] == [""] * 3
     for connection in connections:
         connection.close()
 
@@ -63,19 +63,19 @@ def test_strangers_are_ignored(three: Cluster, words: bytes, stays: bool) -> Non
 def test_a_stranger_that_says_nothing_is_hung_up_on(
     three: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tfdist.coordination.startup.barrier.PATIENCE", 0.2)
-    meetings = Meetings()
-    meetings.start(party(three, W0))
+    monkeypatch.setattr("tfdist.coordination.startup.participant.HANDSHAKE_SECONDS", 0.2)
+    participants = Participants()
+    participants.start(config(three, W0))
     with dial(three.address(W0)) as connection:
         assert connection.recv(1) == b""
-    meetings.start(party(three, W1))
-    meetings.start(party(three, W2))
-    assert [outcome.verdict for outcome in meetings.outcomes()] == [""] * 3
+    participants.start(config(three, W1))
+    participants.start(config(three, W2))
+    assert [outcome.verdict for outcome in participants.outcomes()] == [""] * 3
 
 
 def test_a_stranger_that_is_slow_is_not_waited_for(three: Cluster) -> None:
-    meetings = Meetings()
-    meetings.start(party(three, W0))
+    participants = Participants()
+    participants.start(config(three, W0))
     done = threading.Event()
     connection = dial(three.address(W0))
 
@@ -86,23 +86,23 @@ def test_a_stranger_that_is_slow_is_not_waited_for(three: Cluster) -> None:
 
     dripping = threading.Thread(target=drip)
     dripping.start()
-    meetings.start(party(three, W1))
-    meetings.start(party(three, W2))
-    assert [outcome.verdict for outcome in meetings.outcomes()] == [""] * 3
+    participants.start(config(three, W1))
+    participants.start(config(three, W2))
+    assert [outcome.verdict for outcome in participants.outcomes()] == [""] * 3
     done.set()
     dripping.join()
 
 
 def test_a_message_that_is_none_ends_a_connection_and_nothing_else(three: Cluster) -> None:
-    meetings = Meetings()
-    meetings.start(party(three, W0))
+    participants = Participants()
+    participants.start(config(three, W0))
     visitor = Visitor(three, W0, hello(three, W1))
     visitor.socket.sendall(b"no message\n")
     while visitor.file.readline():
         pass
-    meetings.start(party(three, W1))
-    meetings.start(party(three, W2))
-    assert [outcome.verdict for outcome in meetings.outcomes()] == [""] * 3
+    participants.start(config(three, W1))
+    participants.start(config(three, W2))
+    assert [outcome.verdict for outcome in participants.outcomes()] == [""] * 3
 
 
 def test_two_jobs_with_tokens_do_not_disturb_each_other() -> None:
@@ -110,19 +110,19 @@ def test_two_jobs_with_tokens_do_not_disturb_each_other() -> None:
     with hold_ports(3) as ports:
         one = workers(ports[:2])
         other = Cluster(worker=(f"127.0.0.1:{ports[2]}", one.address(W1)))
-        meetings = Meetings()
-        meetings.start(party(other, W0, token="b", timeout=3.0))
-        meetings.start(party(one, W1, token="a"))
+        participants = Participants()
+        participants.start(config(other, W0, token="b", timeout=3.0))
+        participants.start(config(one, W1, token="a"))
         time.sleep(1.0)
-        meetings.start(party(one, W0, token="a"))
-        stray, *rest = meetings.outcomes()
+        participants.start(config(one, W0, token="a"))
+        stray, *rest = participants.outcomes()
     assert [outcome.verdict for outcome in rest] == ["", ""]
     assert stray.verdict
 
 
 def test_another_job_at_an_address_is_named(three: Cluster) -> None:
-    found, other = met(
-        party(three, W0, token="a", timeout=2.0), party(three, W1, token="b", timeout=4.0)
+    found, other = outcomes_of(
+        config(three, W0, token="a", timeout=2.0), config(three, W1, token="b", timeout=4.0)
     )
     place = f"worker:1 is not at its address {three.address(W1)}: another job answers (worker:1 on"
     assert place in found.verdict
@@ -130,8 +130,8 @@ def test_another_job_at_an_address_is_named(three: Cluster) -> None:
 
 
 def test_a_check_does_not_meet_a_training(three: Cluster) -> None:
-    first, second = met(
-        party(three, W0, timeout=2.0), party(three, W1, timeout=3.0, purpose="check")
+    first, second = outcomes_of(
+        config(three, W0, timeout=2.0), config(three, W1, timeout=3.0, purpose="check")
     )
     assert "worker:1 is not at its address" in first.verdict
     assert "`tfdist check`" in first.verdict
@@ -145,18 +145,18 @@ def test_a_check_does_not_meet_a_training(three: Cluster) -> None:
         (b"HTTP/1.0 400 Bad Request\r\n\r\n", "another program answers (HTTP/1.0 400 Bad Request)"),
         (b"\xff\x1b[2J" * 20, "another program answers"),
         (b"{}\n", "another program answers"),
-        (b"{" + b"x" * (2 * LIMIT), "another program answers (a line without end)"),
-        (b"{", "connected, and nothing answers"),
-        (b"", "connected, and nothing answers"),
+        (b"{" + b"x" * (2 * LIMIT), "another program answers (an endless line)"),
+        (b"{", "connected, but nothing answers"),
+        (b"", "connected, but nothing answers"),
         (SETTINGS, "a TensorFlow server is running"),
     ],
 )
 def test_what_else_answers_at_an_address_is_named(
     three: Cluster, words: bytes, answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tfdist.coordination.startup.connection.PATIENCE", 0.5)
+    monkeypatch.setattr("tfdist.coordination.startup.connection.HANDSHAKE_SECONDS", 0.5)
     with server(three.address(W1), says(words)):
-        (outcome,) = met(party(three, W0, timeout=1.5))
+        (outcome,) = outcomes_of(config(three, W0, timeout=1.5))
     assert f"worker:0 → worker:1 {three.address(W1)} {answer}" in outcome.matrix.splitlines()[4]
     assert "worker:1 is" in outcome.verdict
 
@@ -164,7 +164,7 @@ def test_what_else_answers_at_an_address_is_named(
 def test_a_name_that_does_not_resolve_is_named() -> None:
     with hold_ports(1) as (port,):
         cluster = Cluster(worker=(f"127.0.0.1:{port}", "no-such-host.invalid:1"))
-        (outcome,) = met(party(cluster, W0, timeout=3.0))
+        (outcome,) = outcomes_of(config(cluster, W0, timeout=3.0))
     assert outcome.verdict == (
         "worker:1 has a host name that does not resolve: no-such-host.invalid:1."
     )

@@ -1,0 +1,297 @@
+"""What every task does at the startup barrier: it listens on its port and connects to its peers.
+
+`chief.Chief` and `member.Member` add the two ends of the reports to the chief.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import secrets
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tfdist.cluster import Cluster, Task
+from tfdist.coordination.startup import protocol
+from tfdist.coordination.startup.conflicts import clocks
+from tfdist.coordination.startup.connection import HANDSHAKE_SECONDS, Connection, connect
+from tfdist.coordination.startup.peers import Peer, PeerTable
+from tfdist.coordination.startup.protocol import LIMIT, Hello, Verdict, decode, encode
+from tfdist.coordination.startup.report import Findings, explain, matrix
+
+# All in seconds. Between two attempts to reach a peer, at first and at last. A task that starts
+# connects to its peers at once, and they connect to it at once.
+_FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0
+#: Between two messages on a connection; without one for `LOST_SECONDS` the connection is dropped.
+HEARTBEAT_SECONDS, LOST_SECONDS = 1.0, 15.0
+#: For the other side to answer or to close its connection, at the end.
+CLOSE_SECONDS = 2.0
+# After a contradiction, for more tasks to start: they receive the verdict too, and show which tasks
+# are in the minority. Once all tasks have started, for all contradictions to appear.
+_GRACE_SECONDS, _SETTLE_SECONDS = 5.0, 0.5
+# Until the log names the tasks that this one waits for, at first and from then on.
+_FIRST_NOTICE, _NOTICE = 5.0, 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarrierConfig:
+    """Configuration of one participant in the startup barrier.
+
+    Attributes:
+      cluster: the tasks that wait for each other.
+      task: this task.
+      strategy: the strategy of the job.
+      timeout: the longest wait, in seconds.
+      purpose: `training`, or `check`; it must be the same in all tasks.
+      token: the token of the job; it must be the same in all tasks.
+      joins: whether this task can join a job that is training already.
+      versions: the versions of the packages that must be equal in all tasks.
+    """
+
+    cluster: Cluster
+    task: Task
+    strategy: str
+    timeout: float
+    purpose: str = "training"
+    token: str = ""
+    joins: bool = False
+    versions: dict[str, str]
+
+
+class Participant(ABC):
+    """One task at the startup barrier.
+
+    Args:
+      config: this task, and what it expects.
+      log: logs a line.
+      clock: the wall clock, in seconds since the epoch.
+    """
+
+    def __init__(
+        self, config: BarrierConfig, log: Callable[[str], None], clock: Callable[[], float]
+    ) -> None:
+        self.config = config
+        self.log = log
+        self.clock = clock
+        me = Hello(
+            token=hashlib.sha256(config.token.encode()).hexdigest()[:16],
+            purpose=config.purpose,
+            task=config.task,
+            incarnation=secrets.token_hex(8),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            cluster=config.cluster,
+            strategy=config.strategy,
+            versions=config.versions,
+            clock=0.0,
+        )
+        self.table = PeerTable(me, joins=config.joins)
+        self._resolver = ThreadPoolExecutor(max_workers=32)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._running: set[asyncio.Task[None]] = set()
+        self._incoming: dict[asyncio.StreamWriter, asyncio.Task[None] | None] = {}
+
+    async def run(self, listener: socket.socket) -> Verdict:
+        """Takes part in the barrier until it has a result.
+
+        Args:
+          listener: a socket that listens on this task's port; closed at the end.
+        """
+        loop = asyncio.get_running_loop()
+        self._begin = loop.time()
+        self._verdict: asyncio.Future[Verdict] = loop.create_future()
+        server = await asyncio.start_server(self._receive, sock=listener, limit=LIMIT)
+        for peer in self.table.peers.values():
+            self.start(self.try_to_reach(peer))
+        self.start(self._log_waiting())
+        self.start_role()
+        self.look()
+        try:
+            async with asyncio.timeout(self.config.timeout):
+                verdict = await asyncio.shield(self._verdict)
+        except TimeoutError:
+            verdict = self._verdict.result() if self.has_ended() else await self.give_up()
+        server.close()
+        await self.finish(verdict)
+        for task in self._running:
+            task.cancel()
+        for writer in self._incoming:
+            writer.transport.abort()
+        await asyncio.gather(
+            *self._running, *filter(None, self._incoming.values()), return_exceptions=True
+        )
+        self._resolver.shutdown(wait=False, cancel_futures=True)
+        return verdict
+
+    # What a chief and a member do differently.
+
+    @abstractmethod
+    def start_role(self) -> None:
+        """Starts what this kind of participant does beside connecting to its peers."""
+
+    @abstractmethod
+    async def converse(self, hello: Hello, connection: Connection) -> None:
+        """Handles a connection from a task of this job; it is closed afterwards."""
+
+    @abstractmethod
+    def look(self) -> None:
+        """Draws conclusions; called after every change."""
+
+    @abstractmethod
+    def waiting(self) -> str:
+        """The tasks that this one waits for, with reasons."""
+
+    @abstractmethod
+    def findings(self) -> Findings:
+        """What is known at this moment."""
+
+    def decides(self) -> bool:
+        """Whether this task, and not another one, judges what it knows."""
+        return True
+
+    async def after_reaching(self, peer: Peer, connection: Connection) -> None:
+        """Uses the connection to a peer that was reached; it is closed afterwards."""
+        return
+
+    async def give_up(self) -> Verdict:
+        """The result when the timeout has passed."""
+        return self.judge()
+
+    async def finish(self, verdict: Verdict) -> None:
+        """Sends the result to those who wait for it."""
+        return
+
+    # What all share.
+
+    def judge(self) -> Verdict:
+        """The result if the barrier ended now and could not succeed."""
+        findings = self.findings()
+        why = self.table.contradiction() or explain(findings)
+        return Verdict(why, matrix(findings), self.warnings())
+
+    def warnings(self) -> tuple[str, ...]:
+        """What does not keep the tasks from training, but may be a mistake."""
+        return tuple(f"warning: {line}" for line in clocks(self.table.clocks()))
+
+    def end(self, verdict: Verdict) -> None:
+        """Ends the barrier for this task."""
+        if not self.has_ended():
+            self._verdict.set_result(verdict)
+
+    def has_ended(self) -> bool:
+        """Whether there is a result."""
+        return self._verdict.done()
+
+    def end_in_contradiction(self) -> None:
+        """Ends the barrier soon, unless the contradiction disappears until then."""
+        wait = _SETTLE_SECONDS if self.table.has_all_hellos() else _GRACE_SECONDS
+        loop = asyncio.get_running_loop()
+        if self._deadline is not None:
+            if self._deadline.when() <= loop.time() + wait:
+                return
+            self._deadline.cancel()
+        self._deadline = loop.call_later(wait, self._end_if_contradicted)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Runs a coroutine until the barrier ends; its exception ends the barrier."""
+
+        def pass_on(task: asyncio.Task[None]) -> None:
+            self._running.discard(task)
+            if not task.cancelled() and (error := task.exception()):
+                self._fail(error)
+
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(pass_on)
+        return task
+
+    async def try_to_reach(self, peer: Peer) -> None:
+        """Connects to a peer's address until the peer answers, and again when it was lost."""
+        pause = _FIRST_PAUSE
+        while True:
+            peer.wake.clear()
+            begin = self.clock()
+            found = await connect(peer.host, peer.port, self._hello(), resolver=self._resolver)
+            if isinstance(found, Connection):
+                peer.ahead = found.hello.clock - (begin + self.clock()) / 2
+                peer.reach = self.table.identify(peer, found.hello)
+                self.look()
+                try:
+                    if peer.is_reached:
+                        pause = _FIRST_PAUSE
+                        await self.after_reaching(peer, found)
+                finally:
+                    found.writer.close()
+            else:
+                self.table.misplaced.pop(peer.task, None)
+                peer.reach = found
+                self.look()
+            await wait_for(peer.wake, None if peer.is_reached else pause)
+            pause = min(2 * pause, _LAST_PAUSE)
+
+    async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._incoming[writer] = asyncio.current_task()
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                hello = decode(await reader.readline())
+            if not isinstance(hello, Hello) or self.has_ended():
+                return
+            # A task of another job receives it as well, so that it can tell what it has found.
+            writer.write(self._hello())
+            if not self.table.is_of_this_job(hello):
+                return
+            self.table.receive(hello)
+            peer = self.table.peers.get(hello.task)
+            if peer is not None and not peer.is_reached:
+                peer.wake.set()
+            self.look()
+            await self.converse(hello, Connection(reader, writer, hello))
+        except (OSError, ValueError):
+            pass  # Silence (TimeoutError is an OSError), an endless line, or the end.
+        except Exception as error:
+            self._fail(error)
+        finally:
+            writer.close()
+            del self._incoming[writer]
+
+    def _fail(self, error: BaseException) -> None:
+        if not self.has_ended():
+            self._verdict.set_exception(error)
+
+    def _hello(self) -> bytes:
+        return encode(replace(self.table.me, clock=self.clock()))
+
+    def _end_if_contradicted(self) -> None:
+        self._deadline = None
+        if self.decides() and self.table.contradiction():
+            self.end(self.judge())
+
+    async def _log_waiting(self) -> None:
+        pause = _FIRST_NOTICE
+        while True:
+            await asyncio.sleep(pause)
+            pause = _NOTICE
+            left = self.config.timeout - (asyncio.get_running_loop().time() - self._begin)
+            self.log(f"{self.config.task} waits for {self.waiting()}; it gives up in {left:.0f} s")
+
+
+async def wait_for(event: asyncio.Event, seconds: float | None) -> None:
+    """Returns when the event is set, or after that time."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
+async def read(connection: Connection) -> protocol.Message | None:
+    """The next message on a connection; None at its end, or for anything that is no message."""
+    try:
+        async with asyncio.timeout(LOST_SECONDS):
+            return decode(await connection.reader.readline())
+    except (OSError, ValueError):
+        return None
