@@ -20,4 +20,10 @@ def apply(save: Callable[..., Any]) -> None:
       save: takes that function, and its arguments: a Keras model, its custom objects, the
         configuration of the Estimator, and whether to save the objects. Returns the path.
     """
-    keras_lib._save_first_checkpoint = functools.partial(save, keras_lib._save_first_checkpoint)
+    original = keras_lib._save_first_checkpoint
+
+    @functools.wraps(original)
+    def save_first_checkpoint(*arguments: Any) -> Any:
+        return save(original, *arguments)
+
+    keras_lib._save_first_checkpoint = save_first_checkpoint
