@@ -58,6 +58,7 @@ class Job:
       flags: more of them for `tfdist run`.
       environ: variables by name, beside those that its way wants.
       training_flags: more of them for the training by tfdist.
+      checkout: where the tfdist is that trains; empty for this one.
     """
 
     way: str
@@ -67,10 +68,12 @@ class Job:
     flags: tuple[str, ...] = ()
     environ: tuple[tuple[str, str], ...] = ()
     training_flags: tuple[str, ...] = ()
+    checkout: str = ""
 
     def __str__(self) -> str:
         cores = f" on {self.cores} core" if self.cores else ""
-        return f"{self.strategy} x {self.processes}{cores}, {self.way}"
+        checkout = f" of {self.checkout}" if self.checkout else ""
+        return f"{self.strategy} x {self.processes}{cores}, {self.way}{checkout}"
 
     def with_training_flags(self, *flags: str) -> Job:
         """The same with more flags for the training by tfdist."""
@@ -96,20 +99,22 @@ class Job:
         if self.strategy == APART:
             return self._apart(directory, size)
         if self.way == "tfdist":
-            run = [
-                sys.executable,
-                "-m",
-                "tfdist",
+            # Before there was a `tfdist/__main__.py`, the command was in `tfdist/cli.py`.
+            is_old = self.checkout and not Path(self.checkout, "tfdist/__main__.py").exists()
+            run = [sys.executable, "-m", "tfdist.cli" if is_old else "tfdist"]
+            run += [
                 "run",
                 f"--strategy={self.strategy}",
+                f"--workers={self.processes}",
+                *self.flags,
             ]
-            run += [f"--workers={self.processes}", *self.flags]
             if self.strategy == "parameter_server":
                 run += ["--ps=1", "--chief"]
             own = [f"--output_dir={directory / 'output'}", *self.training_flags]
             if self.strategy == "parameter_server":
                 own += ["--repeat"]  # As by hand, where it cannot be otherwise.
-            return [([*run, _program("with_tfdist"), *size.flags(), *own], {})]
+            found = {"PYTHONPATH": f"{self.checkout}{os.pathsep}{ROOT}"} if self.checkout else {}
+            return [([*run, _program("with_tfdist"), *size.flags(), *own], found)]
         forced = {"plain_without_onednn": {ONEDNN: "0"}, "plain_with_onednn": {ONEDNN: "1"}}
         return self._plain(ports, size, forced.get(self.way, {}))
 
