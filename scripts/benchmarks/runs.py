@@ -30,8 +30,8 @@ import psutil
 
 from scripts.benchmarks import marks
 from scripts.benchmarks.jobs import APART, ONEDNN, ROOT, Job, Size, marks_of
-from tfdist.launch.forkserver import die_with
 from tfdist.launch.local import hold_ports
+from tfdist.launch.starting import die_with
 
 Name = TypeVar("Name", bound=Hashable)
 

@@ -29,9 +29,6 @@ import numpy as np
 import psutil
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from tfdist.launch.forkserver import NAME  # noqa: E402
 
 PROGRAM = ROOT / "tests" / "support" / "program.py"
 TRAINING = ["--shuffle", "--examples=2001", "--batch_size=2", "--save_steps=100"]
@@ -95,9 +92,10 @@ class Job:
 
     def disturb(self, fault: str, chance: random.Random) -> str | None:
         """Does it to one of the tasks; gives its number, None where there is none just now."""
+        # The tasks are children of the launcher's fork server.
         children = psutil.Process(self.process.pid).children()
         tasks = sorted(
-            (child for child in children if child.name() != NAME), key=lambda task: task.pid
+            (task for child in children for task in child.children()), key=lambda task: task.pid
         )
         if not tasks:
             return None

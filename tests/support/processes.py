@@ -25,7 +25,8 @@ import numpy as np
 import psutil
 
 from tfdist.cluster import Cluster, Task
-from tfdist.launch.forkserver import NAME, ForkServer
+from tfdist.launch.forkserver import ForkServer
+from tfdist.launch.starting import Started
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = str(Path(__file__).with_name("program.py"))
@@ -81,20 +82,19 @@ def start(
 class Copy:
     """A process that was started by `copy`, with what of `subprocess.Popen` is used here."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
+    def __init__(self, started: Started) -> None:
+        self._started = started
+        self.pid = started.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
 
     def poll(self) -> int | None:
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
-        return self.returncode
+        return self._started.wait() if self._started.has_ended() else None
 
     def wait(self) -> int:
-        if self.returncode is None:
-            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self.returncode
+        return self._started.wait()
 
     def kill(self) -> None:
         if self.poll() is None:
@@ -102,7 +102,8 @@ class Copy:
 
 
 @functools.cache
-def _fork_server() -> ForkServer:
+def fork_server() -> ForkServer:
+    """The fork server of this process, which has imported TensorFlow."""
     server = ForkServer(_PRELOAD, {**_INHERITED, "PYTHONPATH": str(ROOT)})
     server.read_ready()
     return server
@@ -111,7 +112,7 @@ def _fork_server() -> ForkServer:
 def copy(command: Sequence[str], environment: Mapping[str, str], output: IO[str]) -> Copy:
     """As `start`, for a Python script: without the seconds that importing TensorFlow takes."""
     environ = {**_INHERITED, "PYTHONPATH": str(ROOT), **environment}
-    return Copy(_fork_server().start(command, environ, output.fileno()).pid)
+    return Copy(fork_server().start(command, environ, output.fileno()))
 
 
 def run_by_hand(
@@ -210,7 +211,9 @@ def checkpoints(path: Path) -> list[str]:
 def tasks_of(launcher: int) -> list[psutil.Process]:
     """The tasks that run under a `tfdist run`, by its number, in the order of their starts."""
     children = psutil.Process(launcher).children()
-    return sorted((task for task in children if task.name() != NAME), key=lambda task: task.pid)
+    # The fork server is the one of them that has children of its own.
+    tasks = [task for child in children for task in child.children()]
+    return sorted(tasks, key=lambda task: task.pid)
 
 
 class OnceSaved:

@@ -1,6 +1,6 @@
-"""The rooms of the package and the arrows between them; `docs/design.md` draws them.
+"""The rules of the rooms in `docs/design.md`, beside the imports that `lint-imports` checks.
 
-Read from the source, without importing it: every import counts, also one within a function.
+They are checked in the source, without importing it.
 """
 
 from __future__ import annotations
@@ -16,27 +16,6 @@ from tests.support.processes import ROOT
 
 PACKAGE = ROOT / "tfdist"
 
-#: A room may import those before it, and itself; rooms of one line do not import each other.
-LAYERS = (
-    ("errors", "version"),
-    ("cluster",),
-    ("runtime",),
-    ("coordination",),
-    ("flags",),
-    ("compat",),
-    ("upstream",),
-    ("data",),
-    ("checkpoints",),
-    ("strategies",),
-    ("training",),
-    ("plan",),
-    ("job",),
-    ("start",),
-    ("estimator",),
-    ("launch",),
-    ("commands",),
-)
-
 #: Where private names of others are used.
 PRIVATE_ROOMS = ("upstream", "strategies/parameter_server")
 
@@ -44,9 +23,6 @@ PRIVATE_ROOMS = ("upstream", "strategies/parameter_server")
 ALLOWED_PRIVATE = {
     ("estimator/between_graph.py", "_global_step"): "state of the base class, which it extends",
     ("estimator/sync_replicas.py", "_accumulator_list"): "state of the base class of TensorFlow",
-    ("launch/forkserver.py", "_shutdown"): "ends an interpreter that runs in a copied process",
-    ("launch/forkserver.py", "_run_exitfuncs"): "the same",
-    ("launch/forkserver.py", "_summary_state"): "flushes TensorBoard's writers there",
 }
 
 #: Modules that read or write the environment, each with its reason.
@@ -58,7 +34,7 @@ ENVIRONMENT = {
     "runtime/": "reads what the task was started with",
     "strategies/horovod.py": "hvd.init reads nothing else",
     "coordination/heartbeat.py": "passes it on to the process that watches",
-    "launch/forkserver.py": "the process that is copied starts",
+    "launch/forkserver.py": "a fork server starts, and a task starts in a copy of it",
     "launch/process.py": "passes it on to the tasks",
     "data/sources.py": "keeps TensorFlow Datasets from asking the network",
 }
@@ -87,63 +63,8 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-MODULES = {module_of(path) for path in files()}
-
-
-def imports_of(path: Path, *, deferred: bool = True) -> Iterator[str]:
-    """The modules of tfdist that a module imports; those for type checkers alone do not count."""
-    tree = tree_of(path)
-    skipped: set[int] = set()
-    for node in ast.walk(tree):
-        is_typing = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        if is_typing or (is_function and not deferred):
-            skipped.update(map(id, ast.walk(node)))
-    for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = []
-            for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                names.append(whole if whole in MODULES else node.module)
-        else:
-            continue
-        yield from (name for name in names if name in MODULES)
-
-
 def room_of(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
-
-
-def test_every_room_has_its_place() -> None:
-    rooms = {room_of(module) for module in MODULES} - {"", "__main__"}
-    assert rooms == {room for layer in LAYERS for room in layer}
-
-
-def test_no_import_goes_against_the_order() -> None:
-    place = {room: index for index, layer in enumerate(LAYERS) for room in layer}
-    wrong = []
-    for path in files():
-        own = room_of(module_of(path))
-        if own in ("", "__main__"):
-            continue
-        for imported in imports_of(path):
-            other = room_of(imported)
-            if other and other != own and place[other] >= place[own]:
-                wrong.append(f"{module_of(path)} imports {imported}")
-    assert wrong == []
-
-
-def test_there_is_no_circle() -> None:
-    graph = {module_of(path): set(imports_of(path)) - {module_of(path)} for path in files()}
-    # Packages themselves are imported with every module of theirs.
-    done: set[str] = set()
-    while ready := {name for name, others in graph.items() if name not in done and others <= done}:
-        done |= ready
-    assert sorted(set(graph) - done) == []
 
 
 def test_the_launcher_and_the_rooms_below_import_no_tensorflow() -> None:

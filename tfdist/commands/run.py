@@ -1,4 +1,4 @@
-"""`tfdist run`: a job on this machine, or this machine's task of a job."""
+"""`tfdist run`: runs a job on this machine, or this machine's task of a job on several machines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from dataclasses import fields
+from pathlib import Path
 
 from tfdist.cluster.discovery import ClusterConfig, ClusterFlags, from_flags, from_tf_config
 from tfdist.commands.arguments import (
@@ -21,20 +22,19 @@ from tfdist.launch import local
 from tfdist.launch.elastic import Elasticity
 from tfdist.launch.host_discovery import FLAG as HOST_DISCOVERY
 from tfdist.launch.spec import JobSpec, command_of, plan, plan_one
-from tfdist.launch.starting import modules_of
 from tfdist.launch.supervisor import Supervision
 from tfdist.runtime import environment as runtime
 from tfdist.strategies import table
 
 
 def add_to(commands: Commands) -> None:
-    """Adds the command to the parser's."""
+    """Adds the command to the parser."""
     run = commands.add_parser(
         "run",
         help="run a training script as a job of several processes on this machine",
-        description="Runs SCRIPT as a job of several processes on this machine; or, where flags "
-        "or TF_CONFIG give a cluster, the one task of it that belongs to this machine. The first "
-        "task that fails ends the others; its exit code is that of the command.",
+        description="Runs SCRIPT as a job of several processes on this machine. If flags or "
+        "TF_CONFIG describe a cluster, runs only the task of this machine. When a task fails, the "
+        "command stops the other tasks and exits with the exit code of the failed task.",
         usage="%(prog)s [options] SCRIPT [ARGS ...]",
         allow_abbrev=False,
     )
@@ -43,23 +43,23 @@ def add_to(commands: Commands) -> None:
         "strategy",
         default="auto",
         metavar="NAME",
-        help=f"auto (default), {', '.join(table.TABLE)}; auto is parameter_server with ps, "
-        "multi_worker_mirrored with several tasks that train, else one_device",
+        help=f"auto (default), {', '.join(table.TABLE)}; auto selects parameter_server with ps, "
+        "multi_worker_mirrored with several training tasks, and one_device otherwise",
     )
-    flag(run, "ps", type=int, metavar="N", help="parameter servers (default 0)")
-    flag(run, "workers", type=int, metavar="N", help="workers (default 1)")
+    flag(run, "ps", type=int, metavar="N", help="number of parameter servers (default 0)")
+    flag(run, "workers", type=int, metavar="N", help="number of workers (default 1)")
     flag(
         run,
         "chief",
         action="store_true",
-        help="a chief beside the workers: under parameter_server it coordinates, elsewhere it is "
-        "one more task that trains; without it worker 0 leads",
+        help="add a chief: with parameter_server it coordinates the workers, with other strategies "
+        "it trains too; without this flag worker 0 is the chief",
     )
     flag(
         run,
         "evaluator",
         action="store_true",
-        help="one more task, which evaluates the checkpoints",
+        help="add a task that evaluates the checkpoints",
     )
     cluster_flags(run)
     flag(
@@ -68,8 +68,8 @@ def add_to(commands: Commands) -> None:
         type=seconds,
         default=Supervision.grace_period,
         metavar="S",
-        help="seconds that the tasks have to save and leave when this command is told to end, "
-        "before they are killed (default 30); when a task has failed, at most 5",
+        help="seconds that the tasks have to save and exit when this command receives SIGTERM, "
+        "before they are killed (default 30); at most 5 after a task has failed",
     )
     flag(
         run,
@@ -77,8 +77,8 @@ def add_to(commands: Commands) -> None:
         type=count,
         default=0,
         metavar="N",
-        help="how many times, over the whole job, tasks that failed are started again, with the "
-        "others where these cannot go on without them (default 0)",
+        help="how many times the job may restart failed tasks, together with the tasks that cannot "
+        "continue without them (default 0)",
     )
     flag(
         run,
@@ -86,44 +86,45 @@ def add_to(commands: Commands) -> None:
         type=seconds,
         default=1.0,
         metavar="S",
-        help="seconds before the first restart; twice as many before each next one, at most 60 "
+        help="seconds before the first restart, doubled before each further one, at most 60 "
         "(default 1)",
     )
     flag(
         run,
         "start_method",
         choices=("fork", "spawn"),
-        default="fork",
-        help="fork (the default): TensorFlow is imported once, in a process that the tasks are "
-        "copies of; spawn: each task is a new process, as one that is never restarted always is",
+        default="spawn" if _has_gpus() else "fork",
+        help="fork (the default on a machine without NVIDIA GPUs): a fork server imports "
+        "TensorFlow once, and the tasks are copies of it; spawn: each task is a new process. A job "
+        "of one task that is never restarted always uses spawn",
     )
     flag(
         run,
         "cores",
         choices=("divide", "share"),
         default="divide",
-        help="divide (the default): each task that trains keeps to its own cores; share: all tasks "
-        "run wherever there is place",
+        help="divide (the default): each training task is pinned to its own cores; share: every "
+        "task may use all cores",
     )
     flag(
         run,
         "onednn",
         choices=("auto", "on", "off"),
         default="auto",
-        help="auto (the default): TensorFlow uses oneDNN where that is faster on this CPU, unless "
-        f"{runtime.ONEDNN_VARIABLE} says otherwise",
+        help="auto (the default): TensorFlow uses oneDNN if that is faster on this CPU, unless "
+        f"{runtime.ONEDNN_VARIABLE} is set",
     )
     flag(
         run,
         "dry_run",
         action="store_true",
-        help="print each task's environment and command, and start nothing",
+        help="print each task's environment and command without starting it",
     )
     _elastic_flags(run)
     run.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     run.add_argument("script", metavar="SCRIPT", help="the training script")
     run.add_argument(
-        "args", metavar="ARGS", nargs=argparse.REMAINDER, help="what the script is given, untouched"
+        "args", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments for the script"
     )
     run.set_defaults(run=_run)
 
@@ -133,30 +134,30 @@ def _elastic_flags(run: argparse.ArgumentParser) -> None:
         run,
         "host_discovery_script",
         metavar="PROGRAM",
-        help="makes the job elastic: a program that prints host:slots for each machine that it may "
-        "use now; when that changes, all workers save and start again in the new number",
+        help="makes the job elastic: PROGRAM prints host:slots for each machine that is available; "
+        "when its output changes, all workers save and restart with the new number of workers",
     )
-    flag(run, "min_workers", type=int, metavar="N", help="wait while there are fewer (default 1)")
-    flag(run, "max_workers", type=int, metavar="N", help="leave slots beyond these free")
+    flag(run, "min_workers", type=int, metavar="N", help="wait for this many workers (default 1)")
+    flag(run, "max_workers", type=int, metavar="N", help="start at most this many workers")
     flag(
         run,
         "elastic_timeout",
         type=seconds,
         metavar="S",
-        help="seconds to wait for --min_workers, or for this machine to be listed (default 600)",
+        help="seconds to wait for --min_workers, and for this machine in the list (default 600)",
     )
     flag(
         run,
         "host",
         metavar="HOST",
-        help="the name under which this machine is listed (default: the one with its address)",
+        help="this machine's name in the list (default: the entry with this machine's address)",
     )
     flag(
         run,
         "port",
         type=int,
         metavar="PORT",
-        help="the first port of each host's workers; needed where several machines are listed",
+        help="the first port of each host's workers; required if several machines are listed",
     )
 
 
@@ -174,19 +175,19 @@ def _run(arguments: argparse.Namespace) -> int:
         grace_period=arguments.grace_period,
         max_restarts=arguments.max_restarts,
         restart_delay=arguments.restart_delay,
-        preload=modules_of(arguments.strategy) if arguments.start_method == "fork" else (),
+        preload=_modules_of(arguments.strategy) if arguments.start_method == "fork" else (),
     )
     elasticity = _elasticity(arguments)
-    found = None if elasticity else _one_task(arguments)
-    if found is not None:
+    cluster_config = None if elasticity else _one_task(arguments)
+    if cluster_config is not None:
         command = command_of(
             sys.executable, arguments.script, arguments.args, module=arguments.module
         )
-        task = plan_one(found, command, arguments.strategy)
+        task = plan_one(cluster_config, command, arguments.strategy)
         if arguments.dry_run:
             print(f"[{task.name}] {task.shell()}")
             return EXIT_OK
-        return local.run_one(found, task, environ=os.environ, supervision=supervision)
+        return local.run_one(cluster_config, task, environ=os.environ, supervision=supervision)
     job = JobSpec(
         python=sys.executable,
         script=arguments.script,
@@ -210,8 +211,19 @@ def _run(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _has_gpus() -> bool:
+    return any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+def _modules_of(strategy: str) -> tuple[str, ...]:
+    """The modules that every task of a strategy, or of `auto`, imports."""
+    row = table.TABLE.get(strategy)
+    own = (row.strategy.partition(":")[0],) if row else ()
+    return ("tensorflow", "tfdist.start", "tfdist.training.callbacks", *own)
+
+
 def _elasticity(arguments: argparse.Namespace) -> Elasticity | None:
-    """How an elastic job follows its hosts; None for any other job."""
+    """The settings of an elastic job; None for any other job."""
     names = ("min_workers", "max_workers", "elastic_timeout", "host", "port")
     given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
     if arguments.host_discovery_script is None:
@@ -220,7 +232,7 @@ def _elasticity(arguments: argparse.Namespace) -> Elasticity | None:
                 f"--{name}",
                 received=value,
                 accepted=f"only together with {HOST_DISCOVERY}",
-                remedy="Name the program that lists the hosts; or give --workers.",
+                remedy="Pass the program that lists the hosts, or use --workers.",
             )
         return None
     cluster = [item.name for item in fields(ClusterFlags)]
@@ -229,7 +241,7 @@ def _elasticity(arguments: argparse.Namespace) -> Elasticity | None:
             raise UsageError(
                 f"--{name}",
                 received=getattr(arguments, name),
-                accepted=f"not supported with {HOST_DISCOVERY}, whose workers come and go",
+                accepted=f"not supported with {HOST_DISCOVERY}, which sets the number of workers",
                 remedy="Leave one of them out.",
             )
     elastic = [row.name for row in table.TABLE.values() if row.elastic]
@@ -245,27 +257,27 @@ def _elasticity(arguments: argparse.Namespace) -> Elasticity | None:
             "--max_workers",
             received=None,
             accepted=f"a number with {HOST_DISCOVERY}",
-            remedy="Say how many workers the hosts may lead to.",
+            remedy="Pass the maximum number of workers.",
         )
     given["timeout"] = given.pop("elastic_timeout", Elasticity.timeout)
     return Elasticity(script=arguments.host_discovery_script, **given)
 
 
 def _one_task(arguments: argparse.Namespace) -> ClusterConfig | None:
-    """The task to run on this machine, of a job that spans machines; None for a whole job here."""
+    """This machine's task of a job on several machines; None if the whole job runs here."""
     numbers = ("ps", "workers", "chief", "evaluator")
     given = [f"--{name}" for name in numbers if getattr(arguments, name) not in (None, False)]
-    found = from_flags(read_cluster_flags(arguments))
-    if found is not None and given:
+    config = from_flags(read_cluster_flags(arguments))
+    if config is not None and given:
         raise UsageError(
             given[0],
-            received=f"it and --job_name={found.task.type}",
-            accepted="either the tasks of a whole job, or one task of a cluster",
+            received=f"{given[0]} with --job_name={config.task.type}",
+            accepted="either the numbers of tasks of a whole job, or one task of a cluster",
             remedy="Leave one of them out.",
         )
-    if found is None and not given:
-        found = from_tf_config(os.environ)
-    if found is not None:
-        row = table.named(arguments.strategy, os.environ, found.cluster, found.source)
-        table.check(row, found.cluster, found.source)
-    return found
+    if config is None and not given:
+        config = from_tf_config(os.environ)
+    if config is not None:
+        row = table.named(arguments.strategy, os.environ, config.cluster, config.source)
+        table.check(row, config.cluster, config.source)
+    return config

@@ -27,8 +27,8 @@ from tfdist.launch.signals import signals
 from tfdist.launch.spec import HOST, FixedMembership, JobSpec, TaskSpec, plan
 from tfdist.launch.supervisor import Service, Supervision, Supervisor
 
-# Longer than servers take to find that their leader is gone, and to ask.
-_FAREWELL_SECONDS = 10.0
+# Longer than a server takes to find that its leader has exited.
+_COMPLETION_NOTICE_SECONDS = 10.0
 
 
 def launch(
@@ -93,7 +93,7 @@ def run_one(
     """
     code = run([task], environ=environ, supervision=supervision)
     if code == 0 and found.cluster.ps and found.task == found.cluster.chief_task:
-        shutdown.announce_completion(found.cluster.address(found.task), _FAREWELL_SECONDS)
+        shutdown.announce_completion(found.cluster.address(found.task), _COMPLETION_NOTICE_SECONDS)
     return code
 
 

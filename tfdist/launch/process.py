@@ -16,7 +16,9 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from tfdist.coordination.preemption import EXIT_PREEMPTED
 from tfdist.launch.output import LineReader
@@ -81,14 +83,24 @@ class Process:
         self._show(self._reader.feed(data, time.monotonic()))
         return len(data)
 
+    @property
+    def sources(self) -> tuple[IO[bytes] | int, ...]:
+        """What can be read when the task has written something, or has ended."""
+        sentinel = self._started.sentinel
+        return (self.pipe,) if sentinel is None else (self.pipe, sentinel)
+
     def has_ended(self) -> bool:
-        """Whether the process has ended; it stays a zombie, so its group's number stays taken."""
-        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, self._started.pid, flags) is not None
+        return self._started.has_ended()
 
     def signal(self, number: int) -> None:
         """Sends a signal to the task and to what it has started. Not after `close`."""
-        os.killpg(self._started.pid, number)
+        with suppress(ProcessLookupError):
+            try:
+                os.killpg(self._started.pid, number)
+            except ProcessLookupError:
+                # A copy makes its group a moment after its start.
+                if not self.has_ended():
+                    os.kill(self._started.pid, number)
 
     def close(self) -> int:
         """Kills what is left of the group, shows the rest of the output, gives the exit code."""

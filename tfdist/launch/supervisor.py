@@ -17,17 +17,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tfdist.coordination.preemption import EXIT_PREEMPTED
 from tfdist.errors import EXIT_FAILED, EXIT_USAGE, log
+from tfdist.launch.forkserver import ForkServer
 from tfdist.launch.output import prefix
 from tfdist.launch.process import Process, how_it_ended
 from tfdist.launch.signals import INTERRUPTIONS
 from tfdist.launch.spec import Membership, TaskSpec
-from tfdist.launch.starting import Starter
+from tfdist.launch.starting import spawn
 from tfdist.runtime import environment
 
 _LONGEST_RESTART_DELAY = 60.0
@@ -51,8 +52,8 @@ class Supervision:
       patience: seconds after the end of the task that leads until those are named that still run,
         and until those of them are ended that were started again by themselves; an evaluator may
         take its time.
-      preload: modules that are imported once, in a process that the tasks are copies of, where
-        there is more than one start; none: each task is a new process.
+      preload: modules that a fork server imports once for all tasks, if there is more than one
+        start; none: each task is a new process.
     """
 
     grace_period: float = 30.0
@@ -110,9 +111,9 @@ class Supervisor:
         with tempfile.TemporaryDirectory(prefix="tfdist-run-") as directory, ExitStack() as stack:
             self._directory = Path(directory)
             self._service = stack.enter_context(ExitStack())
-            self._starter = stack.enter_context(closing(self._make_starter()))
-            if self._starter.socket:
-                self._selector.register(self._starter.socket, selectors.EVENT_READ, self._starter)
+            self._server = self._make_server()
+            if self._server:
+                self._selector.register(self._server, selectors.EVENT_READ, self._server)
             try:
                 self._start_all()
                 while self._running or self._starts:
@@ -124,20 +125,23 @@ class Supervisor:
                 self._selector.close()
         return self._outcome or 0
 
-    def _make_starter(self) -> Starter:
+    def _make_server(self) -> ForkServer | None:
         tasks = () if self._members.can_change else self._members.tasks()
-        # What is started once is started soonest as a new process.
-        if len(tasks) == 1 and not self._options.max_restarts:
-            return Starter((), self._environ)
-        environ = dict(self._environ)
+        # A new process is faster for a task that starts once.
+        if not self._options.preload or (len(tasks) == 1 and not self._options.max_restarts):
+            return None
+        environ: dict[str, str] = {}
         for task in tasks:
-            # NumPy's library reads it when it is loaded, and so for all tasks.
+            # NumPy's library reads it at its import, and so for all tasks.
             if threads := task.environment.get(environment.OPENMP_VARIABLE):
                 environ.setdefault(environment.OPENMP_VARIABLE, threads)
-        return Starter(self._options.preload, environ)
+        # Its socket may have no place, as in a temporary directory with a long path.
+        with suppress(OSError):
+            return ForkServer(self._options.preload, {**environ, **self._environ})
+        return None
 
     def _start_all(self) -> None:
-        if not self._starter.is_ready:
+        if self._server and not self._server.is_ready:
             self._starts["all"] = _in(math.inf, self._start_all)
             return
         self._restarts_all = False
@@ -167,22 +171,23 @@ class Supervisor:
             prefix(task.name, self._tasks.index(task) if coloured else None),
             self._environ,
             self._directory / task.name.replace(":", "-"),
-            self._starter.start,
+            self._server.start if self._server else spawn,
         )
         self._running.append(process)
-        self._selector.register(process.pipe, selectors.EVENT_READ, process)
+        for source in process.sources:
+            self._selector.register(source, selectors.EVENT_READ, process)
 
     def _wait(self) -> None:
         for key, _ in self._selector.select(self._seconds_to_next()):
-            if key.data is self._starter:
-                self._selector.unregister(key.fileobj)
-                self._starter.read_socket()
-                if self._starts.pop("all", None):
-                    self._start_all()
-            elif key.data is None:
+            if key.data is None:
                 for number in self._wakeup.recv(1 << 12):
                     self._on_signal(number)
-            elif key.data.copy_output() == 0:
+            elif isinstance(key.data, ForkServer):
+                self._selector.unregister(key.data)
+                key.data.read_ready()
+                if self._starts.pop("all", None):
+                    self._start_all()
+            elif key.fileobj is key.data.pipe and key.data.copy_output() == 0:
                 self._selector.unregister(key.data.pipe)
         for process in [process for process in self._running if process.has_ended()]:
             self._on_end(process)
@@ -212,8 +217,9 @@ class Supervisor:
             self._restart_all(delay=0.0)
 
     def _on_end(self, process: Process) -> None:
-        if process.pipe in self._selector.get_map():
-            self._selector.unregister(process.pipe)
+        for source in process.sources:
+            if source in self._selector.get_map():
+                self._selector.unregister(source)
         self._running.remove(process)
         code = process.close()
         if self._outcome is not None:

@@ -219,7 +219,8 @@ def test_mistakes_of_usage(
     script = tmp_path / "train.py"
     script.touch()
     with pytest.raises(SystemExit) as ended:
-        cli.main(["run", *flags, str(script)])
+        # A fork server would be that of all tests of this process.
+        cli.main(["run", "--start_method=spawn", *flags, str(script)])
     assert ended.value.code == 2
     err = capsys.readouterr().err
     assert err.startswith(f"tfdist: error: {field}: received ")

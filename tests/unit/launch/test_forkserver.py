@@ -1,27 +1,25 @@
-"""Tasks that are copies of one process: each is as a new process would be."""
+"""Tasks that are copies of the fork server: each does what a new process does."""
 
 from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
+from tests.support import processes
 from tests.support.launchers import HEADER, ROOT, Start, is_alive, lines_until
-from tfdist.launch.forkserver import Forked, ForkServer, ForkServerLostError
-from tfdist.launch.starting import Starter
+from tfdist.launch.process import Process
+from tfdist.launch.spec import TaskSpec
 
 ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT)}
 
@@ -32,65 +30,65 @@ class Ended:
     output: str
 
 
-class Server:
-    """A fork server, with what a test needs to look at its tasks."""
-
-    def __init__(self, path: Path, *modules: str) -> None:
-        self.path = path
-        self.server = ForkServer(modules, ENVIRON)
-        self.server.read_ready()
-
-    def start(
-        self, script: str, *arguments: str, environ: Mapping[str, str] = ENVIRON
-    ) -> tuple[Forked, int]:
-        """Starts a script; returns the task and where its output can be read."""
-        (self.path / "train.py").write_text(textwrap.dedent(script))
-        return self.start_command([str(self.path / "train.py"), *arguments], environ)
-
-    def start_command(
-        self, arguments: Sequence[str], environ: Mapping[str, str] = ENVIRON
-    ) -> tuple[Forked, int]:
-        reader, writer = os.pipe()
-        try:
-            return self.server.start([sys.executable, *arguments], environ, writer), reader
-        finally:
-            os.close(writer)
-
-    def run(self, script: str, *arguments: str, **options: Any) -> Ended:
-        return ended(*self.start(script, *arguments, **options))
-
-
-def ended(task: Forked, output: int) -> Ended:
-    with os.fdopen(output) as file:
-        text = file.read()
+def run(arguments: Sequence[str], environ: Mapping[str, str] = ENVIRON) -> Ended:
+    """Runs `python ARGUMENTS` as a copy of the fork server."""
+    reader, writer = os.pipe()
+    try:
+        task = processes.fork_server().start([sys.executable, *arguments], environ, writer)
+    finally:
+        os.close(writer)
+    with os.fdopen(reader) as output:
+        text = output.read()
     return Ended(task.wait(), text)
 
 
+def run_new(arguments: Sequence[str]) -> Ended:
+    """Runs `python ARGUMENTS` as a new process."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**ENVIRON, "PYTHONUNBUFFERED": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return Ended(done.returncode, done.stdout)
+
+
+InScript = Callable[[str], str]
+
+
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    found = Server(tmp_path, "numpy")
-    with closing(found.server):
-        yield found
+def in_script(tmp_path: Path) -> InScript:
+    """Writes a script; returns its path."""
+
+    def write(script: str) -> str:
+        path = tmp_path / "train.py"
+        path.write_text(textwrap.dedent(script))
+        return str(path)
+
+    return write
 
 
 REPORT = """
-    import json, os, sys
+    import json, multiprocessing, os, sys
     print(json.dumps({
         "argv": sys.argv, "path": sys.path[0], "name": __name__, "file": __file__,
         "greeting": os.environ.get("GREETING"), "home": os.environ.get("HOME"),
-        "parent": os.getppid(), "group": os.getpgid(0) == os.getpid(),
+        "group": os.getpgid(0) == os.getpid(), "session": os.getsid(0) == os.getpid(),
         "stdin": sys.stdin.read(), "main": sys.modules["__main__"].__dict__ is globals(),
+        "method": multiprocessing.get_start_method(allow_none=True),
+        "process": multiprocessing.current_process().name,
     }))
     print("to stderr", file=sys.stderr)
 """
 
 
-def test_a_task_is_as_a_new_process(server: Server, tmp_path: Path) -> None:
-    environ = {"GREETING": "hello"}
-    found = server.run(REPORT, "--epochs=2", "x y", environ=environ)
+def test_a_task_is_as_a_new_process(in_script: InScript, tmp_path: Path) -> None:
+    script = in_script(REPORT)
+    found = run([script, "--epochs=2", "x y"], {"GREETING": "hello"})
     assert found.code == 0
     report, *rest = found.output.splitlines()
-    script = str(tmp_path / "train.py")
     assert json.loads(report) == {
         "argv": [script, "--epochs=2", "x y"],
         "path": str(tmp_path),
@@ -98,35 +96,45 @@ def test_a_task_is_as_a_new_process(server: Server, tmp_path: Path) -> None:
         "file": script,
         "greeting": "hello",
         "home": None,
-        "parent": os.getpid(),
         "group": True,
+        "session": True,
         "stdin": "",
         "main": True,
+        "method": None,
+        "process": "MainProcess",
     }
     assert rest == ["to stderr"]
 
 
-def test_a_script_may_be_named_from_here(server: Server, tmp_path: Path) -> None:
-    """Its `__file__` is absolute all the same, and only its own directory is searched."""
-    (tmp_path / "train.py").write_text("import sys; print(__file__, sys.argv, sys.path[:2])")
-    path = os.path.relpath(tmp_path / "train.py")
-    found = ended(*server.start_command([path]))
-    expected = subprocess.run(
-        [sys.executable, path], env=ENVIRON, capture_output=True, text=True, check=True
-    )
-    assert found == Ended(0, expected.stdout)
+def test_a_relative_path_is_enough(in_script: InScript) -> None:
+    """`__file__` is absolute, and the search path has the script's directory only."""
+    script = os.path.relpath(in_script("import sys; print(__file__, sys.argv, sys.path[:2])"))
+    assert run([script]) == run_new([script])
 
 
-def test_a_module_may_be_run(server: Server) -> None:
-    found = ended(*server.start_command(["-m", "tfdist", "--version"]))
-    assert found.code == 0
-    expected = subprocess.run(
-        [sys.executable, "-m", "tfdist", "--version"],
-        env=ENVIRON,
-        capture_output=True,
-        text=True,
+def test_a_script_imports_its_neighbours(in_script: InScript, tmp_path: Path) -> None:
+    (tmp_path / "neighbour.py").write_text("print('imported')\n")
+    assert run([in_script("import neighbour")]) == Ended(0, "imported\n")
+
+
+def test_a_module_may_be_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "neighbour.py").write_text("")
+    (package / "train.py").write_text(
+        "import sys; from . import neighbour\n"
+        "print(sys.argv, __file__, __spec__.name, __package__, neighbour, sys.path[0])\n"
+        "log = open('/dev/stdout', 'w')\nlog.write('closed by nobody')\ndef f(): log\n"
     )
-    assert found.output == expected.stdout
+    monkeypatch.chdir(tmp_path)
+    for arguments in (["package.train", "--epochs=2"], ["tfdist", "--version"]):
+        found = run(["-m", *arguments])
+        assert found == run_new(["-m", *arguments])
+        assert found.code == 0
+    missing = run(["-m", "package.missing"])
+    assert missing.code == 1
+    assert "No module named package.missing" in missing.output
 
 
 @pytest.mark.parametrize(
@@ -134,140 +142,156 @@ def test_a_module_may_be_run(server: Server) -> None:
     [
         "raise SystemExit(3)",
         "raise SystemExit('a sentence')",
+        "raise SystemExit(300)",
         "import atexit, sys; atexit.register(print, 'bye'); sys.exit()",
         "def fail():\n    raise ValueError('no')\nfail()",
         "1 +",
+        "import missing",
         "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
         "import os, signal; os.kill(os.getpid(), signal.SIGINT)",
+        "import atexit; atexit.register(print, 'bye'); raise KeyboardInterrupt",
         "import sys; sys.excepthook = lambda *found: print('mine', found[1]); raise ValueError(1)",
-        "import threading; threading.Thread(target=print, args=['thread']).start()",
-        "import missing",
-        "raise SystemExit(300)",
+        "import threading, time\n"
+        "threading.Thread(target=lambda: time.sleep(0.1) or print(__name__)).start()",
         "file = open('/dev/stdout', 'w'); file.write('closed by nobody')\ndef f(): pass",
-        "class Last:\n    def __del__(self):\n        print('gone')\nlast = Last()",
+        "import colorsys, io; colorsys.log = open('/dev/stdout', 'w'); colorsys.log.write('kept')",
         "import ctypes\nc = ctypes.CDLL(None)\nc.fopen.restype = ctypes.c_void_p\n"
         "c.fputs(b'by the C library', ctypes.c_void_p(c.fopen(b'/dev/stdout', b'w')))",
-        "import colorsys, io; colorsys.log = open('/dev/stdout', 'w'); colorsys.log.write('kept')",
+        "class Last:\n    def __del__(self):\n        print('gone')\nlast = Last()",
+        "import atexit, pickle\nclass Mine: pass\n"
+        "atexit.register(lambda: print(pickle.dumps(Mine)))",
     ],
 )
-def test_a_task_ends_as_a_new_process_does(server: Server, tmp_path: Path, script: str) -> None:
-    found = server.run(script)
-    expected = subprocess.run(
-        [sys.executable, str(tmp_path / "train.py")],
-        env=ENVIRON,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert found == Ended(expected.returncode, expected.stdout)
+def test_a_task_ends_as_a_new_process_does(in_script: InScript, script: str) -> None:
+    path = in_script(script)
+    assert run([path]) == run_new([path])
 
 
-def test_what_others_remember_of_a_script_is_let_go(server: Server) -> None:
-    script = """
-    import numpy
-
-    class Last:
-        def __del__(self):
-            print("gone")
-
-    last = Last()
-    numpy.remembered = lambda: last
-    """
-    assert server.run(script) == Ended(0, "gone\n")
-
-
-def test_random_numbers_differ(server: Server) -> None:
-    script = "import random, numpy; print(random.random(), numpy.random.rand())"
-    first, second = (server.run(script).output.split() for _ in range(2))
+def test_random_numbers_differ(in_script: InScript) -> None:
+    script = in_script("import random, numpy; print(random.random(), numpy.random.rand())")
+    first, second = (run([script]).output.split() for _ in range(2))
     assert first[0] != second[0]
     assert first[1] != second[1]
 
 
-def test_what_is_in_main_can_be_sent_to_processes_of_its_own(server: Server) -> None:
-    found = server.run("""
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_task_may_have_processes_of_its_own(in_script: InScript, method: str) -> None:
+    script = in_script(f"""
         import multiprocessing
 
         def double(x):
             return 2 * x
 
         if __name__ == "__main__":
-            with multiprocessing.get_context("spawn").Pool(1) as pool:
+            multiprocessing.set_start_method("{method}")
+            with multiprocessing.Pool(1) as pool:
                 print(pool.map(double, [21]))
     """)
-    assert (found.code, found.output) == (0, "[42]\n")
+    assert run([script]) == Ended(0, "[42]\n")
 
 
-def test_a_task_ends_with_its_launcher(tmp_path: Path) -> None:
-    """The launcher here is a process that dies without a word."""
-    launcher = f"""
-        import os, sys
-        sys.path.insert(0, {str(ROOT)!r})
-        from tfdist.launch.forkserver import ForkServer
-        server = ForkServer([], os.environ)
-        server.read_ready()
-        task = server.start([sys.executable, {str(tmp_path / "task.py")!r}], os.environ, 1)
-        print(task.pid, server._popen.pid, flush=True)
-        input()
-        os._exit(1)
+def test_a_task_can_be_killed_right_after_its_start(in_script: InScript, tmp_path: Path) -> None:
+    script = in_script("import time; time.sleep(60)")
+    for _ in range(5):
+        process = Process(
+            TaskSpec("worker:0", (sys.executable, script), {}),
+            "",
+            ENVIRON,
+            tmp_path / "error.json",
+            processes.fork_server().start,
+        )
+        process.signal(signal.SIGKILL)
+        while not process.has_ended():
+            time.sleep(0.001)
+        assert process.close() == -signal.SIGKILL
+
+
+@pytest.fixture
+def run_launcher(tmp_path: Path) -> Callable[[str], list[str]]:
+    """Runs a launcher that has a fork server of its own; returns the lines that it prints.
+
+    The launcher has `start(script)`; it is a script that does not check `__name__`.
     """
-    (tmp_path / "task.py").write_text("import time\ntime.sleep(60)\n")
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(launcher)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdin is not None and process.stdout is not None
-        pids = process.stdout.readline().split()
-        assert len(pids) == 2
-        left = [psutil.Process(int(pid)) for pid in pids]
-        assert all(map(is_alive, left))
-        process.stdin.write("\n")
-    _, alive = psutil.wait_procs(left, timeout=30)
-    assert not alive
+
+    def run_it(script: str, *modules: str) -> list[str]:
+        header = f"""
+import os, signal, subprocess, sys
+from pathlib import Path
+from tfdist.launch.forkserver import ForkServer
+
+print("launcher", flush=True)
+server = ForkServer({modules!r}, os.environ)
+server.read_ready()
+
+def start(script):
+    path = Path("task.py")
+    path.write_text(script)
+    return server.start([sys.executable, str(path)], os.environ, 1)
+"""
+        (tmp_path / "launcher.py").write_text(header + textwrap.dedent(script))
+        done = subprocess.run(
+            [sys.executable, "launcher.py"],
+            cwd=tmp_path,
+            env={**ENVIRON, "PYTHONPATH": f"{ROOT}:{tmp_path}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+        )
+        first, *rest = done.stdout.splitlines()
+        assert first == "launcher", done.stdout
+        return rest
+
+    return run_it
 
 
-def test_the_server_may_be_lost(tmp_path: Path) -> None:
-    starter = Starter(["numpy"], ENVIRON)
-    with closing(starter):
-        assert starter.socket is not None
-        assert not starter.is_ready
-        assert select.select([starter.socket], [], [], 30)[0]
-        starter.read_socket()
-        assert starter.is_ready
-        server = starter._server
-        assert server is not None
-        server._popen.kill()
-        server._popen.wait()
-        with pytest.raises(ForkServerLostError):
-            server.start([sys.executable, "-c", ""], ENVIRON, 1)
-        # A new process in its place.
-        task = starter.start([sys.executable, "-c", "raise SystemExit(7)"], ENVIRON, 1)
-        assert starter.socket is None
-        assert task.wait() == 7
+RunLauncher = Callable[..., list[str]]
 
 
-def test_a_server_that_is_lost_before_it_is_ready(tmp_path: Path) -> None:
+def test_a_task_ends_with_its_launcher(run_launcher: RunLauncher) -> None:
+    """The launcher is killed, and so are the fork server and the task."""
+    (line,) = run_launcher("""
+        start("import os, time\\nprint(os.getpid(), os.getppid(), flush=True)\\ntime.sleep(60)")
+        signal.sigtimedwait([], 1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    until = time.monotonic() + 10
+    left = [pid for pid in map(int, line.split()) if psutil.pid_exists(pid)]
+    while any(is_alive(psutil.Process(pid)) for pid in left if psutil.pid_exists(pid)):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_the_server_may_be_lost(run_launcher: RunLauncher) -> None:
+    """Its tasks end with it; the next task starts in a new one, or as a new process."""
+    lines = run_launcher("""
+        task = start("import os, signal; os.kill(os.getppid(), 9); signal.pause()")
+        print(task.wait(), flush=True)
+        print(start("raise SystemExit(7)").wait())
+    """)
+    assert lines == ["255", "7"]
+
+
+def test_a_server_that_is_lost_before_it_is_ready(
+    run_launcher: RunLauncher, tmp_path: Path
+) -> None:
+    """New processes are started in its place."""
     (tmp_path / "fatal.py").write_text("import os\nos._exit(1)\n")
-    starter = Starter(["fatal"], {**ENVIRON, "PYTHONPATH": f"{ROOT}:{tmp_path}"})
-    with closing(starter):
-        assert starter.socket is not None
-        assert select.select([starter.socket], [], [], 30)[0]
-        starter.read_socket()
-        assert starter.is_ready and starter.socket is None
-        task = starter.start([sys.executable, "-c", "raise SystemExit(7)"], ENVIRON, 1)
-        assert task.wait() == 7
+    script = "print(start(f'import os, sys; sys.exit(os.getppid() == {os.getpid()})').wait())"
+    assert run_launcher(script, "fatal") == ["1"]
 
 
-def test_what_cannot_be_imported_is_left_to_the_tasks(tmp_path: Path) -> None:
-    found = Server(tmp_path, "missing", "numpy")
-    with closing(found.server):
-        assert found.run("import sys; print('numpy' in sys.modules)").output == "True\n"
+def test_what_cannot_be_imported_is_left_to_the_tasks(
+    run_launcher: RunLauncher, tmp_path: Path
+) -> None:
+    """What the fork server prints meanwhile is not shown."""
+    (tmp_path / "loud.py").write_text("import sys; print(1); print(2, file=sys.stderr); 1 / 0\n")
+    script = "start('import sys; print(\"numpy\" in sys.modules)').wait()"
+    assert run_launcher(script, "missing", "loud", "numpy") == ["True"]
 
 
-def test_tensorflow_begins_anew_in_each_task(tmp_path: Path) -> None:
-    found = Server(tmp_path, "tensorflow", "tfdist.strategies.horovod")
-    script = """
+def test_tensorflow_begins_anew_in_each_task(in_script: InScript) -> None:
+    script = in_script("""
         import json, os, sys
         is_there, threads = "tensorflow" in sys.modules, len(os.listdir("/proc/self/task"))
         import tensorflow as tf
@@ -279,10 +303,8 @@ def test_tensorflow_begins_anew_in_each_task(tmp_path: Path) -> None:
             "weights": tf.keras.layers.Dense(1)(tf.ones([1, 1])).numpy().tolist(),
             "onednn": os.environ["TF_ENABLE_ONEDNN_OPTS"],
         }))
-    """
-    with closing(found.server):
-        environ = {**ENVIRON, "TF_ENABLE_ONEDNN_OPTS": "1"}
-        outputs = [found.run(script, environ=environ).output for _ in range(2)]
+    """)
+    outputs = [run([script], {**ENVIRON, "TF_ENABLE_ONEDNN_OPTS": "1"}).output for _ in range(2)]
     first, second = (json.loads(output.splitlines()[-1]) for output in outputs)
     for task in (first, second):
         assert task["is_there"]
@@ -291,47 +313,46 @@ def test_tensorflow_begins_anew_in_each_task(tmp_path: Path) -> None:
         assert first[name] != second[name]
 
 
-@pytest.fixture
-def in_script(tmp_path: Path) -> Callable[[str], str]:
-    """Writes a script, with what those of these tests begin with; returns its name."""
-
-    def write(script: str) -> str:
-        (tmp_path / "train.py").write_text(HEADER + textwrap.dedent(script))
-        return "train.py"
-
-    return write
-
-
-TASK = """
-    import os, signal, sys, time
-    print("tensorflow" in sys.modules, os.environ["GREETING"], flush=True)
-    if os.environ["HOROVOD_RANK"] == "1" and not os.path.exists("failed"):
-        open("failed", "w").close()
-        sys.exit(5)
-    wait_for("end")
-"""
-
-
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        ("sys.exit(5)", "worker:1 failed with exit code 5, restart 1 of 1 of all tasks"),
+        # The fork server is lost, and all tasks with it.
+        ("os.kill(os.getppid(), 9)", "failed with exit code 255, restart 1 of 1 of all tasks"),
+    ],
+)
 def test_a_job_starts_and_restarts(
-    start: Start, tmp_path: Path, in_script: Callable[[str], str]
+    start: Start, tmp_path: Path, in_script: InScript, failure: str, message: str
 ) -> None:
-    flags = ["--workers=2", "--max_restarts=1", "--restart_delay=0", "--strategy=horovod"]
-    command = ["-m", "tfdist", "run", *flags, in_script(TASK)]
-    launcher = start(command, extra={"GREETING": "hello"})
+    script = in_script(f"""{HEADER}
+if os.path.exists(name):
+    print("again", flush=True)
+    wait_for("end")
+else:
+    print("tensorflow" in sys.modules, os.environ["GREETING"], flush=True)
+    open(name, "w").close()
+    wait_for("worker:0")
+    wait_for("worker:1")
+    if name == "worker:1":
+        {failure}
+    wait_for("end")
+""")
+    flags = ["--workers=2", "--max_restarts=1", "--restart_delay=0"]
+    launcher = start(["-m", "tfdist", "run", *flags, script], extra={"GREETING": "hello"})
     lines_until(launcher, "[worker:0] True hello", "[worker:1] True hello")
-    time.sleep(0.5)
+    lines_until(launcher, "[worker:0] again", "[worker:1] again")
     (tmp_path / "end").touch()
     _, errors = launcher.communicate(timeout=30)
     assert launcher.returncode == 0, errors
-    assert "worker:1 failed with exit code 5, restart 1 of 1 of all tasks" in errors
+    assert message in errors
 
 
 @pytest.mark.timeout(60)
 def test_a_launcher_can_be_ended_while_tensorflow_is_imported(
-    start: Start, in_script: Callable[[str], str]
+    start: Start, in_script: InScript
 ) -> None:
-    launcher = start(["-m", "tfdist", "run", "--workers=2", in_script(TASK)])
+    launcher = start(["-m", "tfdist", "run", "--workers=2", in_script("print('started')")])
     while not psutil.Process(launcher.pid).children():
         time.sleep(0.01)
     launcher.send_signal(signal.SIGINT)
