@@ -79,7 +79,7 @@ def faults(strategy: str) -> Iterator[Fault]:
     if not uses_ps:
         yield Fault("exception", "worker:1", None, "^tfdist: worker:1 failed", "ends", code=1)
     for target in ("chief:0" if uses_ps else "worker:1", "launcher"):
-        yield Fault("SIGTERM", target, term, "SIGTERM: saving and leaving", "again", PREEMPTED)
+        yield Fault("SIGTERM", target, term, "SIGTERM: saving and exiting", "again", PREEMPTED)
     yield Fault("kill -9", "launcher", kill, None, "again", -kill)
 
 

@@ -45,7 +45,7 @@ def test_training_goes_on_without_a_lost_worker(tmp_path: Path) -> None:
     for name in ("chief:0", "worker:0", "ps:0"):
         assert ended[name].code == 0, f"{name}: {ended[name].output}"
     # The wait for the lost worker comes once, not in every epoch that follows.
-    assert ended["chief:0"].output.count("which takes no step") == 1
+    assert ended["chief:0"].output.count("which makes no steps") == 1
     (found,) = results(tmp_path).values()
     np.testing.assert_array_equal(found["counts"][0], 1)
     np.testing.assert_array_equal(found["counts"][-1][0::2], 1)

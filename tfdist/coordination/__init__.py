@@ -1,1 +1,1 @@
-"""What the tasks of a job tell each other beside TensorFlow."""
+"""Communication between the tasks of a job, apart from TensorFlow's own."""

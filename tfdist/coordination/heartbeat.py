@@ -1,18 +1,18 @@
-"""Ends this process when another one that it needs is stopped or has lost its machine.
+"""Ends this process when a peer stops answering.
 
-    with watched({"chief:0": "10.0.0.1:2222"}, timeout=30.0):     # in a server
+    with watched({"chief:0": "10.0.0.1:2222"}, timeout=30.0):       # in a server
         ...
-    watch_from_outside({"ps:0": "10.0.0.3:2222"}, timeout=30.0)   # in whoever calls servers
+    watch_in_subprocess({"ps:0": "10.0.0.3:2222"}, timeout=30.0)    # in a task that calls servers
 
-TensorFlow's own calls wait for such a one for ever. A task that is merely gone is no concern here:
-TensorFlow notices a connection that is refused.
+TensorFlow's remote calls have no timeout: they wait forever for a process that is suspended, or for
+a machine that was lost. A peer that has exited is not handled here, because TensorFlow itself
+reports a refused connection.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,21 +21,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tfdist.cluster import host_and_port
+from tfdist.coordination.probe import Listener, identify
 from tfdist.errors import LostTaskError, log
 from tfdist.runtime import excepthook
 
-_PROBE_SECONDS = 2.0
-_PROBES = 6  # within the time of the heartbeat
+_NO_ANSWER = (Listener.UNREACHABLE, Listener.SILENT)
+_PROBES = 6  # per timeout
 _ORPHAN_SECONDS = 1.0
 
 
 @contextmanager
 def watched(tasks: Mapping[str, str], timeout: float) -> Iterator[None]:
-    """While the block runs, the process ends when a task gives no sign of life for so long.
+    """While the block runs, ends this process when a task has not answered for `timeout` seconds.
 
     Args:
-      tasks: addresses, by the names of the tasks; TensorFlow's servers listen there.
+      tasks: the addresses of TensorFlow servers, by task name.
       timeout: seconds.
     """
     stopped = threading.Event()
@@ -44,7 +44,7 @@ def watched(tasks: Mapping[str, str], timeout: float) -> Iterator[None]:
         if not stopped.is_set():
             excepthook.end(error)
 
-    arguments = (tasks, timeout, end, is_silent, stopped.wait)
+    arguments = (tasks, timeout, end, stopped.wait)
     threading.Thread(target=_watch, args=arguments, name="heartbeat", daemon=True).start()
     try:
         yield
@@ -52,59 +52,34 @@ def watched(tasks: Mapping[str, str], timeout: float) -> Iterator[None]:
         stopped.set()
 
 
-def watch_from_outside(tasks: Mapping[str, str], timeout: float) -> None:
-    """As `watched` to this process's end, from a process of its own, which kills this one.
+def watch_in_subprocess(tasks: Mapping[str, str], timeout: float) -> None:
+    """Like `watched`, until this process exits, from a subprocess that kills this process.
 
-    Some of TensorFlow's calls to another task hold Python's global lock while they wait.
+    A thread is not enough for a task that calls servers: some of TensorFlow's remote calls hold
+    Python's global interpreter lock while they wait.
     """
     package = str(Path(__file__).parents[2])
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([package, *sys.path])}
-    named = [f"{task}={address}" for task, address in tasks.items()]
-    command = [
-        sys.executable,
-        "-m",
-        "tfdist.coordination.heartbeat",
-        str(os.getpid()),
-        str(timeout),
-        *named,
-    ]
+    command = [sys.executable, "-m", "tfdist.coordination.heartbeat", str(os.getpid())]
+    command += [str(timeout), *(f"{task}={address}" for task, address in tasks.items())]
     subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environ)
-
-
-def is_silent(address: str, seconds: float = _PROBE_SECONDS) -> bool:
-    """Whether whoever should listen at `address` says nothing within so many seconds.
-
-    TensorFlow's server speaks first, from a thread of its own; a task that still waits for others
-    in the startup barrier closes a connection that sends nothing it knows. Where the machine
-    refuses the connection the answer is False.
-    """
-    try:
-        with socket.create_connection(host_and_port(address), timeout=seconds) as connection:
-            connection.sendall(b"\n")
-            connection.recv(1)
-    except (ConnectionError, socket.gaierror):
-        return False
-    except OSError:
-        return True
-    return False
 
 
 def _watch(
     tasks: Mapping[str, str],
     timeout: float,
     end: Callable[[BaseException], None],
-    is_silent_at: Callable[[str], bool],
     sleep: Callable[[float], bool],
 ) -> None:
-    """Ends by itself when `sleep` says that it is to."""
-    # Counted from the first silence that was heard, because this machine may have stood still, too.
+    """Calls `end` when a task has not answered for `timeout`; returns when `sleep` returns True."""
+    # Counted from the first failed probe: this process, too, may have been suspended before it.
     silent_since: dict[str, float] = {}
     while True:
         for task, address in tasks.items():
-            asked = time.monotonic()
-            if not is_silent_at(address):
+            begin = time.monotonic()
+            if identify(address) not in _NO_ANSWER:
                 silent_since.pop(task, None)
-            elif asked - silent_since.setdefault(task, asked) >= timeout:
+            elif begin - silent_since.setdefault(task, begin) >= timeout:
                 end(LostTaskError(task, address, timeout))
                 return
         if sleep(timeout / _PROBES):
@@ -112,8 +87,8 @@ def _watch(
 
 
 def _main(parent: int, timeout: float, tasks: Mapping[str, str]) -> None:
-    """What `watch_from_outside` starts; ends with its parent."""
-    # They are meant for the parent, which may still have to save.
+    """The program of `watch_in_subprocess`; exits when its parent has exited."""
+    # A signal to the process group is for the parent, which may have a checkpoint to save.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
 
@@ -129,12 +104,12 @@ def _main(parent: int, timeout: float, tasks: Mapping[str, str]) -> None:
         os.kill(parent, signal.SIGKILL)
 
     def sleep(seconds: float) -> bool:
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and not is_orphan():
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0 and not is_orphan():
             time.sleep(min(left, _ORPHAN_SECONDS))
         return is_orphan()
 
-    _watch(tasks, timeout, end, is_silent, sleep)
+    _watch(tasks, timeout, end, sleep)
 
 
 if __name__ == "__main__":

@@ -1,47 +1,45 @@
 """Horovod's rendezvous over Gloo, without `horovodrun`.
 
-    environ.update(environment(slots, rank=1, host="10.0.0.1", port=2222))
-    with serve(slots, "10.0.0.1", 2222):      # in one process of the job
+    with serve_hosts(["10.0.0.1", "10.0.0.2"], "10.0.0.1", 2222):    # in one process of the job
         ...
+    wait_for_server("10.0.0.1", 2222, timeout=300.0)                 # in the other ranks
+    os.environ.update(environment_of(["10.0.0.1", "10.0.0.2"], 1, "10.0.0.1", 2222))
+    hvd.init()
 
-The variables and the server are those of Horovod 0.28's own launcher (`horovod.runner.gloo_run`).
-The key-value server takes unauthenticated writes: bind it to loopback or to a trusted network.
+Ranks exchange their addresses in a key-value store, which the rendezvous server provides. The
+environment variables and the server are those of Horovod 0.28's launcher
+(`horovod.runner.gloo_run`). The server accepts unauthenticated writes: bind it to loopback or to a
+trusted network.
 """
 
 from __future__ import annotations
 
 import fcntl
 import ipaddress
-import itertools
 import socket
 import struct
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from http import HTTPStatus
 
-from tfdist.coordination.startup import addresses as lint
-from tfdist.errors import log
+from tfdist.coordination.kv_store import RendezvousStore
+from tfdist.coordination.startup.addresses import resolve
 
-#: Which network interface Gloo uses.
+#: The environment variable that names the network interface for Gloo.
 INTERFACE_VARIABLE = "HOROVOD_GLOO_IFACE"
 
-# netdevice(7): the address of an interface.
+# netdevice(7): reads the address of an interface.
 _SIOCGIFADDR = 0x8915
-_REQUEST_SECONDS = 5.0
-# Until the server sees that it is to end; the job waits for that.
-_POLL_SECONDS = 0.05
-# The store is one of the job's own tasks, for which no proxy is meant.
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+# The job waits for the server's shutdown, which takes up to this time.
+_SHUTDOWN_POLL_SECONDS = 0.05
+_CONNECT_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One rank's place: its host, and its numbers in the job, on its host and across hosts."""
+    """The place of a rank: its host, and its number in the job, on its host and across hosts."""
 
     host: str
     rank: int
@@ -53,9 +51,9 @@ class Slot:
 
 
 def slots(hosts: Sequence[str]) -> tuple[Slot, ...]:
-    """One slot a rank, ranks in the order of `hosts`; equal hosts share a machine.
+    """Assigns a slot to each rank, in the order of `hosts`; equal hosts are one machine.
 
-    As in `horovod.runner.common.util.hosts.get_host_assignments`: `cross_rank` counts the hosts
+    As `horovod.runner.common.util.hosts.get_host_assignments` does: `cross_rank` counts the hosts
     that have a slot of the same local rank.
     """
     distinct = list(dict.fromkeys(hosts))
@@ -78,7 +76,7 @@ def slots(hosts: Sequence[str]) -> tuple[Slot, ...]:
 
 
 def environment(slot: Slot, host: str, port: int) -> dict[str, str]:
-    """The variables with which `hvd.init()` finds the rendezvous at `host:port` as `slot`."""
+    """The variables with which `hvd.init()` joins the rendezvous at `host:port` as `slot`."""
     variables = {
         "HOROVOD_HOSTNAME": slot.host,
         "HOROVOD_RANK": str(slot.rank),
@@ -100,29 +98,29 @@ def environment(slot: Slot, host: str, port: int) -> dict[str, str]:
 
 
 def environment_of(hosts: Sequence[str], rank: int, host: str, port: int) -> dict[str, str]:
-    """`environment` of a rank whose job has one rank for each of `hosts`."""
+    """`environment` for a rank of a job with one rank on each of `hosts`."""
     return environment(slots(hosts)[rank], host, port)
 
 
 def serve_hosts(hosts: Sequence[str], host: str, port: int) -> AbstractContextManager[int]:
-    """`serve` for a job that has one rank for each of `hosts`."""
+    """`serve` for a job with one rank on each of `hosts`."""
     return serve(slots(hosts), host, port)
 
 
 def interface(host: str) -> str | None:
-    """The network interface of this machine that has an IPv4 address of `host`; None for none.
+    """The network interface of this machine that has an IPv4 address of `host`, or None.
 
-    Gloo would take the one to which the machine's own name resolves, which often is loopback.
+    By default Gloo uses the interface that the machine's name resolves to, often loopback.
     """
-    addresses = lint.resolve(host)
+    addresses = resolve(host)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode())
             try:
                 answer = fcntl.ioctl(probe, _SIOCGIFADDR, request)
             except OSError:
-                continue  # It has no address.
-            # A `struct ifreq`: sixteen bytes of the name, a family, a port, the address.
+                continue  # The interface has no address.
+            # `struct ifreq`: the name in 16 bytes, then the address family, a port, the address.
             if socket.inet_ntoa(answer[20:24]) in addresses:
                 return name
     return None
@@ -130,7 +128,12 @@ def interface(host: str) -> str | None:
 
 @contextmanager
 def serve(all_slots: Sequence[Slot], host: str, port: int) -> Iterator[int]:
-    """Serves the rendezvous on `host` while the block runs; yields the port (0 picks a free one).
+    """Serves the rendezvous on `host` while the block runs; yields the port.
+
+    Args:
+      all_slots: the slots of the job.
+      host: the address to listen on.
+      port: the port; 0 for any free one.
 
     Raises:
       ModuleNotFoundError: Horovod is not installed.
@@ -155,7 +158,7 @@ def serve(all_slots: Sequence[Slot], host: str, port: int) -> Iterator[int]:
         ]
     )
     thread = threading.Thread(
-        target=server.serve_forever, args=[_POLL_SECONDS], name="rendezvous", daemon=True
+        target=server.serve_forever, args=[_SHUTDOWN_POLL_SECONDS], name="rendezvous", daemon=True
     )
     thread.start()
     try:
@@ -165,67 +168,29 @@ def serve(all_slots: Sequence[Slot], host: str, port: int) -> Iterator[int]:
         server.server_close()
 
 
-def wait_for_ranks(
-    host: str,
-    port: int,
-    rank: int,
-    size: int,
-    *,
-    timeout: float,
-    sleep: Callable[[float], None] = time.sleep,
+def wait_for_server(
+    host: str, port: int, timeout: float, *, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Returns when every rank has come to the rendezvous, in whatever order they start.
+    """Waits until the rendezvous is served at `host:port`.
+
+    A connection alone is no proof: the startup barrier of rank 0 has used the same port.
 
     Raises:
-      TimeoutError: one has not come within `timeout` seconds.
+      TimeoutError: it is not served within `timeout` seconds.
     """
-    until = time.monotonic() + timeout
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}/tfdist"
-    is_here = False
-    missing = list(range(size))
-    for attempt in itertools.count():
+    store = RendezvousStore(host, port)
+    deadline = time.monotonic() + timeout
+    while True:
         try:
-            if not is_here:
-                request = urllib.request.Request(f"{url}/{rank}", data=b"here", method="PUT")
-                _opener.open(request, timeout=5).close()
-                is_here = True
-            while missing:
-                _opener.open(f"{url}/{missing[0]}", timeout=5).close()
-                missing.pop(0)
+            store.get("any", seconds=0.0)  # Any answer will do; the key does not exist.
             return
         except OSError:
-            # Rank 0 does not serve yet, or the rank asked for has not come.
-            waiting = f"rank {missing[0]}" if is_here else f"rank 0 at {host}:{port}"
-            if time.monotonic() > until:
-                raise TimeoutError(f"{waiting} has not come within {timeout:g} s") from None
-            if attempt == 20:
-                log(f"rank {rank} waits for {waiting}")
-            sleep(0.25)
-
-
-class KeyValueStore:
-    """The key-value store that the rendezvous is, as a `tfdist.coordination.preemption.Board`."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._url = f"http://{f'[{host}]' if ':' in host else host}:{port}/tfdist"
-
-    def post(self, key: str, value: str) -> None:
-        request = urllib.request.Request(f"{self._url}/{key}", value.encode(), method="PUT")
-        _opener.open(request, timeout=_REQUEST_SECONDS).close()
-
-    def read(self, key: str, seconds: float) -> str | None:
-        until = time.monotonic() + seconds
-        while True:
-            try:
-                with _opener.open(f"{self._url}/{key}", timeout=_REQUEST_SECONDS) as got:
-                    return str(got.read().decode())
-            except urllib.error.HTTPError as error:
-                if error.code != HTTPStatus.NOT_FOUND:
-                    raise
-            if time.monotonic() >= until:
-                return None
-            # The store has no way to wait for a key.
-            time.sleep(min(0.5, max(0.0, until - time.monotonic())))
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"rank 0 does not serve Horovod's rendezvous at {host}:{port} after "
+                    f"{timeout:g} s"
+                ) from None
+            sleep(_CONNECT_POLL_SECONDS)
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,13 +1,15 @@
-"""SIGTERM, and SIGUSR1 as Slurm sends it: every task saves at one common step and leaves.
+"""Handles SIGTERM and SIGUSR1: all tasks save a checkpoint after one common step, and exit.
 
-    preemption = Preemption()            # once a process; the signals are heard from now on
-    with preemption.watched("worker:1", ("worker:0", "worker:1"), board):
-        while preemption.begin_step():   # False: save, and leave with EXIT_PREEMPTED
+    preemption = Preemption()            # once per process
+    preemption.listen()                  # installs the signal handlers
+    with preemption.watched("worker:1", ("worker:0", "worker:1"), store):
+        while preemption.begin_step():   # False: save, and exit with EXIT_PREEMPTED
             train_step()
 
-A signal may reach one task or all. Whoever has one says so on the board; then every task posts the
-number of steps that it has begun, and all train on to the greatest of these numbers: a synchronous
-step that one task has begun needs all others. No request is made to any metadata server.
+Schedulers send these signals before they reclaim a machine; Slurm sends SIGUSR1 by choice. The
+signal may reach one task or all. A task that receives it sets a key in the shared key-value store.
+Then every task stores the number of steps that it has begun, and all train up to the greatest of
+these numbers, because a synchronous step that one task has begun needs all others.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
 
-#: The exit code of a task that has saved and left: EX_TEMPFAIL of sysexits.h, "try again later".
+from tfdist.coordination.kv_store import KeyValueStore
+
+#: The exit code of a preempted task that has saved: EX_TEMPFAIL of sysexits.h, "try again later".
 EXIT_PREEMPTED = 75
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
@@ -35,21 +38,11 @@ _POLL_SECONDS = 0.5
 _ECHO_SECONDS = 1.0
 
 
-class Board(Protocol):
-    """Where the tasks of a job leave each other short messages, each under a key of its own."""
-
-    def post(self, key: str, value: str) -> None:
-        """Writes `value`; a key is written once, or again with the same value."""
-
-    def read(self, key: str, seconds: float) -> str | None:
-        """The value, waited for as long as that; None if it has not come."""
-
-
 class Preemption:
-    """This process's part in leaving together.
+    """The preemption state of this process.
 
     Attributes:
-      is_requested: whether a signal has reached this process.
+      is_requested: whether this process has received a signal.
     """
 
     def __init__(self) -> None:
@@ -60,7 +53,7 @@ class Preemption:
         self._changed = threading.Condition()
         self._ended = threading.Event()
         self._watcher: threading.Thread | None = None
-        # True for a signal, False for the end; its `put` may be called in a handler of signals.
+        # True for a signal, False for the end. A signal handler may call its `put`.
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._round = 0
         self._begun = 0
@@ -69,14 +62,14 @@ class Preemption:
         self._error: BaseException | None = None
 
     def listen(self, *, has_nothing_to_save: bool = False) -> None:
-        """Hears the signals from now on.
+        """Installs the signal handlers.
 
-        To be called after the strategy has been built: TensorFlow's own handler of SIGTERM, which
-        does nothing, would take the place of an earlier one. Until `watched`, or `serving`, a
-        signal ends the process as it does by default.
+        Call this after the strategy is built, because TensorFlow then installs its own handler of
+        SIGTERM, which does nothing. Outside of `watched` and `serving`, a signal ends the process
+        as it does by default.
 
         Args:
-          has_nothing_to_save: the process may leave at any time, with EXIT_PREEMPTED.
+          has_nothing_to_save: the process may exit at any time, with EXIT_PREEMPTED.
         """
         self._has_nothing_to_save = has_nothing_to_save
         for number in SIGNALS:
@@ -84,7 +77,7 @@ class Preemption:
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """While the block runs a signal is only remembered: others need this task to save."""
+        """While the block runs, a signal only sets `is_requested`: the chief may have to save."""
         self._is_watched = True
         try:
             yield
@@ -93,18 +86,18 @@ class Preemption:
 
     @contextmanager
     def watched(
-        self, task: str, tasks: Sequence[str], board: Board | None = None
+        self, task: str, tasks: Sequence[str], store: KeyValueStore | None = None
     ) -> Iterator[None]:
-        """While the block runs, `begin_step` and `should_stop` say when to leave.
+        """While the block runs, `begin_step` and `should_stop` return when to stop.
 
         Args:
           task: the name of this task.
-          tasks: the names of all that train together.
-          board: what they share; None where this task trains alone.
+          tasks: the names of all tasks that train together.
+          store: the key-value store that they share; None if this task trains alone.
         """
-        self._end_watching()
+        self._stop_watching()
         self._begun, self._is_frozen, self._last_step, self._error = 0, False, None, None
-        # What an earlier training has left on the board does not concern this one.
+        # Each training has its own keys: those of an earlier one are still in the store.
         self._round += 1
         self._ended.clear()
         self._requests = queue.SimpleQueue()
@@ -112,61 +105,60 @@ class Preemption:
             self._requests.put(True)
         self._is_watched = True
         self._watcher = threading.Thread(
-            target=self._watch, args=(task, tasks, board), name="preemption", daemon=True
+            target=self._watch, args=(task, tasks, store), name="preemption", daemon=True
         )
         self._watcher.start()
-        # Python ends a daemon thread that is within TensorFlow by aborting the process. Until then
-        # nothing waits for it: it may have half a second to go.
-        atexit.unregister(self._end_watching)
-        atexit.register(self._end_watching)
+        # Python aborts a process that exits while a daemon thread is in TensorFlow. The thread is
+        # joined at exit and not before, because it may take half a second to end.
+        atexit.unregister(self._stop_watching)
+        atexit.register(self._stop_watching)
         try:
             yield
         finally:
-            self._tell_watcher_to_end()
+            self._request_stop()
 
-    def _tell_watcher_to_end(self) -> None:
+    def _request_stop(self) -> None:
         self._is_watched = False
         self._ended.set()
         self._requests.put(False)
 
-    def _end_watching(self) -> None:
+    def _stop_watching(self) -> None:
         if self._watcher is not None:
-            self._tell_watcher_to_end()
+            self._request_stop()
             self._watcher.join(2 * _POLL_SECONDS)
 
     def begin_step(self) -> bool:
-        """Counts a step that is about to begin; False when it must not begin.
+        """Counts a step that is about to begin; returns False if training must stop before it.
 
         Raises:
-          RuntimeError: the tasks were to leave together, and could not agree on a step.
+          RuntimeError: the tasks were preempted and could not agree on a last step.
         """
         with self._changed:
-            if self._leaves():
+            if self._is_last_step_done():
                 return False
             self._begun += 1
             return True
 
     def should_stop(self) -> bool:
-        """Between two steps: whether this is the common step after which all leave.
+        """Between two steps: whether the common last step is done.
 
         Raises:
           RuntimeError: as `begin_step`.
         """
         with self._changed:
-            return self._leaves()
+            return self._is_last_step_done()
 
     @property
     def is_preempted(self) -> bool:
-        """Whether a signal has reached any of the tasks."""
+        """Whether any of the tasks has received a signal."""
         return self._is_frozen
 
-    def _leaves(self) -> bool:
+    def _is_last_step_done(self) -> bool:
         while self._is_frozen and self._last_step is None and self._error is None:
             self._changed.wait()
         if self._error is not None:
             raise RuntimeError(
-                "This task was told to end, and could not agree with the others on a step to save "
-                f"at: {self._error}"
+                f"The job was preempted, but its tasks did not agree on a last step: {self._error}"
             )
         return self._last_step is not None and self._begun >= self._last_step
 
@@ -175,73 +167,73 @@ class Preemption:
             os._exit(EXIT_PREEMPTED if self._has_nothing_to_save else 128 + number)
         now = time.monotonic()
         if self.is_requested:
-            # Who signals a launcher and all that it has started is heard twice.
+            # A signal to a launcher and to its whole process group arrives twice.
             if now - self._requested_at > _ECHO_SECONDS:
                 os._exit(128 + number)
             return
         self.is_requested, self._requested_at = True, now
         name = signal.Signals(number).name
-        # Not by `print`, which the signal may have interrupted.
+        # Not with `print`, which the signal may have interrupted.
         os.write(
             sys.stderr.fileno(),
-            f"tfdist: {name}: saving and leaving; a second signal ends this at once\n".encode(),
+            f"tfdist: {name}: saving and exiting; a second signal exits immediately\n".encode(),
         )
         self._requests.put(True)
 
-    def _watch(self, task: str, tasks: Sequence[str], board: Board | None) -> None:
+    def _watch(self, task: str, tasks: Sequence[str], store: KeyValueStore | None) -> None:
         try:
-            if self._is_called(board):
-                self._agree(task, tasks, board)
-        except Exception as error:  # whatever the board's engine raises when a peer is lost
+            if self._is_called(store):
+                self._agree(task, tasks, store)
+        except Exception as error:  # Each store raises errors of its own when a peer is lost.
             if not self._ended.is_set():
                 with self._changed:
                     self._error = error
                     self._changed.notify_all()
 
-    def _is_called(self, board: Board | None) -> bool:
-        """Waits until a signal has reached any task; False when training has ended before."""
-        if board is None:
+    def _is_called(self, store: KeyValueStore | None) -> bool:
+        """Waits until a task has received a signal; False if training ends before."""
+        if store is None:
             return self._requests.get()
         while True:
             with contextlib.suppress(queue.Empty):
                 return self._requests.get_nowait()
             try:
-                if board.read(self._key("called"), _POLL_SECONDS) is not None:
+                if store.get(self._key("called"), _POLL_SECONDS) is not None:
                     return True
-            except Exception:  # whatever its engine raises; which will say so where it matters
+            except Exception:  # A store that fails for good also fails a training step.
                 self._ended.wait(_POLL_SECONDS)
 
     def _key(self, name: str) -> str:
         return f"tfdist_preempted_{self._round}.{name}"
 
-    def _agree(self, task: str, tasks: Sequence[str], board: Board | None) -> None:
-        if board is not None:
-            board.post(self._key("called"), "1")
+    def _agree(self, task: str, tasks: Sequence[str], store: KeyValueStore | None) -> None:
+        if store is not None:
+            store.put(self._key("called"), "1")
         with self._changed:
             self._is_frozen = True
             begun = self._begun
         last_step = begun
-        if board is not None:
-            board.post(self._key(task), str(begun))
+        if store is not None:
+            store.put(self._key(task), str(begun))
             deadline = time.monotonic() + _AGREEMENT_SECONDS
             for other in tasks:
-                answer = self._await_key(board, self._key(other), deadline)
+                answer = self._wait_for_key(store, self._key(other), deadline)
                 if answer is None:
                     raise TimeoutError(f"{other} has not answered in {_AGREEMENT_SECONDS:g} s")
                 last_step = max(last_step, int(answer))
-            board.post(self._key(f"{task}.knows"), "1")
+            store.put(self._key(f"{task}.knows"), "1")
             if task == tasks[0]:
-                # The board may end with this task, which is not to leave before all have read it.
+                # The store may end with this task, which must not exit before all have read it.
                 for other in tasks:
-                    self._await_key(board, self._key(f"{other}.knows"), deadline)
+                    self._wait_for_key(store, self._key(f"{other}.knows"), deadline)
         with self._changed:
             self._last_step = last_step
             self._changed.notify_all()
 
-    def _await_key(self, board: Board, key: str, deadline: float) -> str | None:
-        """What is posted; None where the deadline, or the end of the training, comes first."""
-        answer = None
-        # In slices, so that this thread ends with the training.
-        while answer is None and time.monotonic() < deadline and not self._ended.is_set():
-            answer = board.read(key, _POLL_SECONDS)
-        return answer
+    def _wait_for_key(self, store: KeyValueStore, key: str, deadline: float) -> str | None:
+        """The value of a key; None after the deadline, or when training has ended."""
+        value = None
+        # In short waits, so that this thread ends with the training.
+        while value is None and time.monotonic() < deadline and not self._ended.is_set():
+            value = store.get(key, _POLL_SECONDS)
+        return value

@@ -1,4 +1,4 @@
-"""`multi_worker_mirrored` for Estimators."""
+"""The `multi_worker_mirrored` strategy for Estimators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SAVE_STEPS = 1000
 
 
 class MultiWorkerMirroredSessions(Sessions):
-    """Sessions whose workers train and save together, step by step."""
+    """Sessions whose workers make each step, and save, together."""
 
     def __init__(self, strategy: Strategy) -> None:
         super().__init__(strategy)
@@ -35,28 +35,31 @@ class MultiWorkerMirroredSessions(Sessions):
         return bool(self.strategy.cluster)
 
     def run_config_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """The options with which every worker saves at the same steps: saving is collective."""
-        for name, accepted in (("save_checkpoints_secs", None), ("save_summary_steps", "from 1")):
+        """Makes all workers save at the same steps, because saving is a collective operation."""
+        for name, accepted in (
+            ("save_checkpoints_secs", None),
+            ("save_summary_steps", "a number of at least 1"),
+        ):
             value = options.get(name, 1 if accepted else None)
             if (value is not None) if accepted is None else not value:
                 raise UsageError(
                     f"RunConfig {name}",
                     received=value,
                     accepted=accepted or f"None under {self.strategy.name}",
-                    remedy="Save by steps, which all workers make together: save_checkpoints_steps."
+                    remedy="Use save_checkpoints_steps, because all workers save together."
                     if accepted is None
                     else "Leave it out: without summaries TensorFlow saves no checkpoint here.",
                 )
         return {"save_checkpoints_steps": _SAVE_STEPS, **options}
 
     def agree(self, number: int) -> int:
-        # Not by a collective operation: those of a session are numbered from where these begin.
+        # Not with a collective operation, because those of a session would get the same numbers.
         store = self.strategy.kv_store
         if store is not None:
             self._agreements += 1
             key = f"tfdist_agreement_{self._agreements}"
             tasks = self.strategy.topology.peers
-            store.post(f"{key}.{self.strategy.task}", str(number))
-            numbers = [store.read(f"{key}.{task}", self.strategy.startup_timeout) for task in tasks]
+            store.put(f"{key}.{self.strategy.task}", str(number))
+            numbers = [store.get(f"{key}.{task}", self.strategy.startup_timeout) for task in tasks]
             check_same_checkpoint(tasks, [f"step {number}" for number in numbers])
         return number

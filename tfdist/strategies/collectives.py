@@ -1,9 +1,10 @@
-"""What tasks that each train a model of their own do together.
+"""Collective operations for tasks that each train a model of their own.
 
     sums = collectives.sum([variable.value() for variable in variables])
     collectives.broadcast(variables)
 
-Every task calls them in the same order. Horovod's are in `horovod`; these are TensorFlow's own.
+Every task calls them in the same order. `TensorFlowCollectives` uses TensorFlow's all-reduce;
+Horovod's collectives are in `tfdist.strategies.horovod`.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
-from tfdist.coordination.preemption import Board
+from tfdist.coordination.kv_store import KeyValueStore
 
 
 class Collectives(Protocol):
-    """Collective operations over the tasks that train, which are numbered from 0.
+    """Collective operations over the training tasks.
 
     Attributes:
-      rank: this task's number.
-      size: how many there are.
+      rank: the number of this task, from 0.
+      size: the number of tasks.
     """
 
     @property
@@ -32,22 +33,22 @@ class Collectives(Protocol):
     def size(self) -> int: ...
 
     def sum(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The sums over all tasks of tensors that have the same shapes and dtypes everywhere."""
+        """Sums tensors over all tasks; their shapes and dtypes are the same in each task."""
 
     def gather(self, number: int) -> list[int]:
-        """Every task's number, in the order of the ranks."""
+        """Gathers a number from each task; returns them in rank order."""
 
     def broadcast(self, variables: Sequence[tf.Variable]) -> None:
-        """Gives every task the values that rank 0 has."""
+        """Copies the values of rank 0 to all tasks."""
 
     def broadcast_object(self, text: str) -> str:
-        """The text of rank 0."""
+        """Returns the text of rank 0 in all tasks."""
 
 
 def by_dtype(
     operation: Callable[[list[tf.Tensor]], Sequence[tf.Tensor]], values: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """What `operation` makes of the values, called once for all of each dtype."""
+    """Applies `operation` once per dtype, to all values of it; the results keep their order."""
     results: dict[int, tf.Tensor] = {}
     for dtype in dict.fromkeys(value.dtype for value in values):
         places = [place for place, value in enumerate(values) if value.dtype == dtype]
@@ -57,24 +58,28 @@ def by_dtype(
 
 
 class TensorFlowCollectives:
-    """Over the tasks of a `tf.distribute.MultiWorkerMirroredStrategy` with one device each.
+    """Collectives over the tasks of a `tf.distribute.MultiWorkerMirroredStrategy`.
 
     Args:
-      strategy: the strategy; models need not be made in its scope.
-      rank: this task's number.
-      board: what the tasks share besides; None where there is one task.
-      timeout: seconds to wait for what rank 0 says.
+      strategy: the strategy, with one device per task; models need not be made in its scope.
+      rank: the number of this task.
+      store: the key-value store that the tasks share; None if there is one task.
+      timeout: seconds that `broadcast_object` waits for rank 0.
     """
 
     def __init__(
-        self, strategy: tf.distribute.Strategy, rank: int, board: Board | None, timeout: float
+        self,
+        strategy: tf.distribute.Strategy,
+        rank: int,
+        store: KeyValueStore | None,
+        timeout: float,
     ) -> None:
         self._strategy = strategy
         self._rank = rank
-        self._board = board
+        self._store = store
         self._timeout = timeout
-        self._said = 0
-        # By what they sum: TensorFlow warns of a function that it traces for one after the other.
+        self._broadcasts = 0
+        # By shapes and dtypes: TensorFlow warns about a function that it traces again and again.
         self._sums: dict[Any, Any] = {}
 
     @property
@@ -102,16 +107,16 @@ class TensorFlowCollectives:
             variable.assign(value)
 
     def broadcast_object(self, text: str) -> str:
-        if self._board is None:
+        if self._store is None:
             return text
-        self._said += 1
-        key = f"tfdist_said_{self._said}"
+        self._broadcasts += 1
+        key = f"tfdist_broadcast_{self._broadcasts}"
         if self._rank == 0:
-            self._board.post(key, text)
-        said = self._board.read(key, self._timeout)
-        if said is None:
-            raise TimeoutError(f"worker:0 has not answered within {self._timeout:g} s")
-        return said
+            self._store.put(key, text)
+        received = self._store.get(key, self._timeout)
+        if received is None:
+            raise TimeoutError(f"rank 0 has not sent its state within {self._timeout:g} s")
+        return received
 
     def _sum_of_one_dtype(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         key = tuple((value.dtype, tuple(value.shape)) for value in values)
@@ -122,7 +127,7 @@ class TensorFlowCollectives:
     def _sum_in_replica(self, values: list[tf.Tensor]) -> list[tf.Tensor]:
         def in_replica(values: list[tf.Tensor]) -> list[tf.Tensor]:
             context = tf.distribute.get_replica_context()
-            # TensorFlow asks them for their device, which arguments of a function do not have.
+            # TensorFlow reads the tensors' device, which arguments of a function do not have.
             placed = [tf.identity(value) for value in values]
             return list(context.all_reduce(tf.distribute.ReduceOp.SUM, placed))
 

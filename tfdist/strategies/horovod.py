@@ -22,6 +22,7 @@ from tfdist.cluster import host_and_port
 from tfdist.compat import checks, stacks
 from tfdist.compat import keras as keras_compat
 from tfdist.coordination import horovod_rendezvous
+from tfdist.coordination.kv_store import RendezvousStore
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
 from tfdist.runtime.devices import check_one_gpu, use_devices
@@ -118,10 +119,10 @@ class Horovod(Ranks):
             model.make_train_function(force=True)
 
     @functools.cached_property
-    def kv_store(self) -> horovod_rendezvous.KeyValueStore | None:
+    def kv_store(self) -> RendezvousStore | None:
         if hvd.size() == 1:
             return None
-        return horovod_rendezvous.KeyValueStore(
+        return RendezvousStore(
             os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"],
             int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]),
         )
@@ -129,23 +130,19 @@ class Horovod(Ranks):
     def _find_peers(self) -> None:
         trainers = self.cluster.training_tasks
         host, port = host_and_port(self.cluster.address(trainers[0]))
-        slots = horovod_rendezvous.slots(
-            [host_and_port(self.cluster.address(task))[0] for task in trainers]
-        )
+        hosts = [host_and_port(self.cluster.address(task))[0] for task in trainers]
         rank = trainers.index(self.task)
         if rank == 0:
-            server = horovod_rendezvous.serve(slots, host, port)
+            server = horovod_rendezvous.serve_hosts(hosts, host, port)
             server.__enter__()
             atexit.register(server.__exit__, None, None, None)
         # Horovod reads nothing but the environment, in hvd.init().
-        variables = horovod_rendezvous.environment(slots[rank], host, port)
+        variables = horovod_rendezvous.environment_of(hosts, rank, host, port)
         if horovod_rendezvous.INTERFACE_VARIABLE in self.environ:
             variables.pop(horovod_rendezvous.INTERFACE_VARIABLE, None)
         os.environ.update(variables)
-        # Horovod gives the others 30 seconds to start, and then aborts.
-        horovod_rendezvous.wait_for_ranks(
-            host, port, rank, len(slots), timeout=self.startup_timeout
-        )
+        # Horovod aborts when it finds no rendezvous.
+        horovod_rendezvous.wait_for_server(host, port, self.startup_timeout)
 
 
 class HorovodCollectives:

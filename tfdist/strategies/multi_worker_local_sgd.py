@@ -44,5 +44,9 @@ class MultiWorkerLocalSGD(Ranks):
         """Accepts any model: each task trains it as if it were alone."""
 
     @functools.cached_property
-    def kv_store(self) -> tf_coordination.KeyValueStore | None:
-        return tf_coordination.KeyValueStore() if len(self.cluster.training_tasks) > 1 else None
+    def kv_store(self) -> tf_coordination.CoordinationServiceStore | None:
+        return (
+            tf_coordination.CoordinationServiceStore()
+            if len(self.cluster.training_tasks) > 1
+            else None
+        )

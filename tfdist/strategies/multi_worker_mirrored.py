@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
-from tfdist.coordination import shutdown
+from tfdist.coordination.probe import wait_for_server
 from tfdist.data import sharding
 from tfdist.data.position import Position
 from tfdist.data.sharding import TakesShards
@@ -133,8 +133,12 @@ class MultiWorkerMirrored(Replicas):
         return -(-max(gathered) // self.topology.num_local_replicas)
 
     @functools.cached_property
-    def kv_store(self) -> tf_coordination.KeyValueStore | None:
-        return tf_coordination.KeyValueStore() if len(self.cluster.training_tasks) > 1 else None
+    def kv_store(self) -> tf_coordination.CoordinationServiceStore | None:
+        return (
+            tf_coordination.CoordinationServiceStore()
+            if len(self.cluster.training_tasks) > 1
+            else None
+        )
 
     def _gather(self, number: int) -> list[int]:
         """The number of every task that trains, in their order."""
@@ -169,8 +173,8 @@ def build_strategy(task: Any, options: JobFlags) -> MultiWorkerMirroredStrategy:
     if len(tasks) > 1:
         tf_coordination.set_heartbeat(cluster, task.heartbeat_timeout)
         if own != cluster.chief_task:
-            # TensorFlow waits for a second before it tries again where the server is not up yet.
-            shutdown.wait_for_server(cluster.address(cluster.chief_task), _SERVER_SECONDS)
+            # TensorFlow retries a refused connection only after a second.
+            wait_for_server(cluster.address(cluster.chief_task), _SERVER_SECONDS)
     return MultiWorkerMirroredStrategy(
         cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec(cluster.jobs()),

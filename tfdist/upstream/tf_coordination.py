@@ -1,10 +1,10 @@
 """TensorFlow's coordination service: its heartbeat and its key-value store have no public API.
 
     set_heartbeat(cluster, seconds=30.0)     # before the strategy is built
-    store = KeyValueStore()                  # after it
+    store = CoordinationServiceStore()       # after it is built
 
-TensorFlow sets its own heartbeat timeout (10 s) when MultiWorkerMirroredStrategy is built, and
-takes no other. The source is `enable_collective_ops` in `tensorflow/python/eager/context.py`.
+TensorFlow sets its own heartbeat timeout (10 s) when MultiWorkerMirroredStrategy is built, without
+an option for another: see `enable_collective_ops` in `tensorflow/python/eager/context.py`.
 """
 
 from __future__ import annotations
@@ -34,18 +34,17 @@ def set_heartbeat(cluster: Cluster, seconds: float) -> None:
     )
 
 
-class KeyValueStore:
-    """The store of the coordination service, as `tfdist.coordination` uses one."""
+class CoordinationServiceStore:
+    """The coordination service's `tfdist.coordination.kv_store.KeyValueStore`."""
 
-    def post(self, key: str, value: str) -> None:
-        """Sets a key; a key that is set keeps its value."""
+    def put(self, key: str, value: str) -> None:
+        # The service never overwrites a key.
         with contextlib.suppress(tf.errors.AlreadyExistsError):
             tf_context.context().set_config_key_value(key, value)
 
-    def read(self, key: str, seconds: float) -> str | None:
-        """Waits for a key for so many seconds; None if it is not set by then."""
+    def get(self, key: str, seconds: float) -> str | None:
         try:
-            # TensorFlow takes 0 milliseconds to mean forever.
+            # For TensorFlow 0 milliseconds means forever.
             milliseconds = max(1, round(1000 * seconds))
             value: str = tf_context.context().get_config_key_value(key, milliseconds)
         except tf.errors.DeadlineExceededError:

@@ -1,14 +1,24 @@
-"""Horovod's rendezvous: the numbers are Horovod's own, and its server serves."""
+"""Horovod's rendezvous: the slots are those of Horovod's launcher, and the server serves."""
 
 from __future__ import annotations
 
 import dataclasses
 import http.client
+import socket
+import threading
 
 import pytest
 from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
 
-from tfdist.coordination.horovod_rendezvous import Slot, environment, serve, slots
+from tfdist.coordination.horovod_rendezvous import (
+    Slot,
+    environment,
+    serve,
+    slots,
+    wait_for_server,
+)
+from tfdist.coordination.kv_store import RendezvousStore
+from tfdist.launch.local import hold_ports
 
 
 @pytest.mark.parametrize(
@@ -43,7 +53,7 @@ def test_ranks_keep_their_order_where_the_hosts_alternate() -> None:
     assert [(slot.host, slot.rank) for slot in alternating] == list(
         zip(hosts, range(6), strict=True)
     )
-    # The other numbers are those of the same hosts in one piece each.
+    # The other numbers are the same as with the hosts in order.
     grouped = {(slot.host, slot.local_rank): slot for slot in slots(sorted(hosts))}
     for slot in alternating:
         assert dataclasses.replace(grouped[slot.host, slot.local_rank], rank=slot.rank) == slot
@@ -59,7 +69,7 @@ def test_ranks_keep_their_order_where_the_hosts_alternate() -> None:
         ("node1.example.org", {}),
     ],
 )
-def test_the_environment_says_all_that_hvd_init_reads(host: str, interface: dict[str, str]) -> None:
+def test_the_environment_has_all_that_hvd_init_reads(host: str, interface: dict[str, str]) -> None:
     slot = Slot(host="b", rank=1, size=6, local_rank=2, local_size=3, cross_rank=4, cross_size=5)
 
     assert environment(slot, host, 2222) == {
@@ -93,7 +103,7 @@ def test_the_server_stores_values_until_every_rank_has_finished() -> None:
         assert request(port, "GET", "/global/0")[0] == 404
         assert request(port, "PUT", "/global/0", b"address of rank 0")[0] == 200
         assert request(port, "GET", "/global/0") == (200, b"address of rank 0")
-        # Horovod's handler forgets a scope when as many ranks have left as the slots say.
+        # Horovod's handler deletes a scope when each rank of the slots has deleted its key.
         request(port, "DELETE", "/global/0")
         assert request(port, "GET", "/global/0") == (200, b"address of rank 0")
         request(port, "DELETE", "/global/1")
@@ -111,3 +121,37 @@ def test_a_port_can_be_served_again_and_not_twice_at_once() -> None:
         assert again == port
         with pytest.raises(OSError, match="in use"), serve(ranks, "127.0.0.1", port):
             pass
+
+
+def test_the_server_is_a_key_value_store() -> None:
+    with serve(slots(["a"]), "127.0.0.1", 0) as port:
+        store = RendezvousStore("127.0.0.1", port)
+        assert store.get("worker:0", seconds=0.0) is None
+        store.put("worker:0", "step 40")
+        assert store.get("worker:0", seconds=0.0) == "step 40"
+
+
+def test_a_rank_waits_for_the_server_and_not_for_the_startup_barrier_on_its_port() -> None:
+    with hold_ports(1) as (port,):
+        waiting = threading.Thread(target=wait_for_server, args=("127.0.0.1", port, 60.0))
+        with socket.create_server(("127.0.0.1", port), reuse_port=True) as barrier:
+            waiting.start()
+            # The barrier closes a connection after a line that is none of its messages.
+            for _ in range(2):
+                connection, _ = barrier.accept()
+                with connection, connection.makefile("rb") as lines:
+                    lines.readline()
+        assert waiting.is_alive()
+        with serve(slots(["a"]), "127.0.0.1", port):
+            waiting.join(30.0)
+            assert not waiting.is_alive()
+
+
+def test_a_server_that_never_starts_is_an_error() -> None:
+    slept: list[float] = []
+    with hold_ports(1) as (port,), pytest.raises(TimeoutError) as raised:
+        wait_for_server("127.0.0.1", port, 0.1, sleep=slept.append)
+    assert slept
+    assert str(raised.value) == (
+        f"rank 0 does not serve Horovod's rendezvous at 127.0.0.1:{port} after 0.1 s"
+    )

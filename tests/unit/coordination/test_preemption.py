@@ -1,4 +1,4 @@
-"""The common step at which the tasks of a job leave, and what signals do meanwhile."""
+"""The common last step of preempted tasks, and what signals do."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tfdist.coordination.preemption import EXIT_PREEMPTED, Preemption
 pytestmark = pytest.mark.timeout(30)
 
 
-class Blackboard:
-    """A `Board` for threads."""
+class MemoryStore:
+    """A `KeyValueStore` for threads."""
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
         self._written = threading.Condition()
 
-    def post(self, key: str, value: str) -> None:
+    def put(self, key: str, value: str) -> None:
         with self._written:
             self._values[key] = value
             self._written.notify_all()
 
-    def read(self, key: str, seconds: float) -> str | None:
+    def get(self, key: str, seconds: float) -> str | None:
         with self._written:
             self._written.wait_for(lambda: key in self._values, min(seconds, 2.0))
             return self._values.get(key)
@@ -45,7 +45,7 @@ class AllReduce:
 
     def train(self, preemption: Preemption, steps: int, seconds: float) -> int:
         for done in range(steps):
-            # Uneven, so that the tasks are found before, in and after a step.
+            # The pauses differ, so that a signal finds the tasks before, in and after a step.
             time.sleep(seconds)
             if not preemption.begin_step():
                 return done
@@ -66,14 +66,14 @@ def handlers() -> Iterator[None]:
 
 @pytest.mark.parametrize("signalled", [(0,), (2,), (0, 1, 2)])
 @pytest.mark.parametrize("attempt", range(5))
-def test_all_tasks_leave_after_the_same_step(signalled: tuple[int, ...], attempt: int) -> None:
+def test_all_tasks_stop_after_the_same_step(signalled: tuple[int, ...], attempt: int) -> None:
     names = [f"worker:{index}" for index in range(3)]
     preemptions = [Preemption() for _ in names]
-    board, job = Blackboard(), AllReduce(3)
+    store, job = MemoryStore(), AllReduce(3)
     steps: dict[str, int] = {}
 
     def run(index: int) -> None:
-        with preemptions[index].watched(names[index], names, board):
+        with preemptions[index].watched(names[index], names, store):
             steps[names[index]] = job.train(preemptions[index], 1000, 0.004 * index)
 
     threads = [threading.Thread(target=run, args=(index,)) for index in range(3)]
@@ -88,7 +88,7 @@ def test_all_tasks_leave_after_the_same_step(signalled: tuple[int, ...], attempt
     assert 0 < steps["worker:0"] < 1000
 
 
-def test_who_trains_alone_leaves_after_its_step(handlers: None) -> None:
+def test_a_task_that_trains_alone_stops_after_its_step(handlers: None) -> None:
     preemption = Preemption()
     preemption.listen()
     with preemption.watched("worker:0", ["worker:0"]):
@@ -105,20 +105,20 @@ def test_who_trains_alone_leaves_after_its_step(handlers: None) -> None:
 def test_without_a_signal_nothing_happens() -> None:
     preemption = Preemption()
     before = threading.enumerate()
-    for board in (None, Blackboard()):
-        with preemption.watched("worker:0", ["worker:0", "worker:1"], board):
+    for store in (None, MemoryStore()):
+        with preemption.watched("worker:0", ["worker:0", "worker:1"], store):
             assert preemption.begin_step()
             assert not preemption.should_stop()
-    preemption._end_watching()
+    preemption._stop_watching()
     assert set(threading.enumerate()) <= set(before)
 
 
-def test_a_peer_that_is_lost_is_an_error_and_not_a_wait() -> None:
-    class Lost(Blackboard):
-        def read(self, key: str, seconds: float) -> str | None:
+def test_a_lost_peer_is_an_error() -> None:
+    class Lost(MemoryStore):
+        def get(self, key: str, seconds: float) -> str | None:
             if key.endswith("worker:1"):
                 raise ConnectionError("worker:1 is gone")
-            return super().read(key, seconds)
+            return super().get(key, seconds)
 
     preemption = Preemption()
     with preemption.watched("worker:0", ["worker:0", "worker:1"], Lost()):
@@ -128,81 +128,81 @@ def test_a_peer_that_is_lost_is_an_error_and_not_a_wait() -> None:
                 pass
 
 
-def test_the_first_task_leaves_when_all_others_have_read_its_board() -> None:
-    """Horovod's board is a server in the process of rank 0."""
+def test_the_first_task_stops_after_all_others_have_read_its_store() -> None:
+    """The store of Horovod is a server in the process of rank 0."""
     names = ["0", "1"]
-    first_has_left = threading.Event()
+    first_has_stopped = threading.Event()
     late: list[bool] = []
 
-    class SlowForTheSecond(Blackboard):
-        def read(self, key: str, seconds: float) -> str | None:
-            # The first task has all the time to leave before the second one has its answer.
+    class SlowForTheSecond(MemoryStore):
+        def get(self, key: str, seconds: float) -> str | None:
+            # The first task has time to stop before the second one gets its answer.
             if threading.current_thread() is second._watcher and key.endswith(".0"):
                 time.sleep(0.5)
-                late.append(first_has_left.is_set())
-            return super().read(key, seconds)
+                late.append(first_has_stopped.is_set())
+            return super().get(key, seconds)
 
-    board, first, second = SlowForTheSecond(), Preemption(), Preemption()
-    with first.watched("0", names, board), second.watched("1", names, board):
+    store, first, second = SlowForTheSecond(), Preemption(), Preemption()
+    with first.watched("0", names, store), second.watched("1", names, store):
         first._requests.put(True)
         deadline = time.monotonic() + 10
         while not first.should_stop() and time.monotonic() < deadline:
             time.sleep(0.01)
         assert first.should_stop()
-        first_has_left.set()
+        first_has_stopped.set()
         while not second.should_stop() and time.monotonic() < deadline:
             time.sleep(0.01)
         assert second.should_stop()
     assert late == [False]
 
 
-def test_a_board_that_cannot_be_read_for_a_while_ends_nothing() -> None:
-    class Busy(Blackboard):
+def test_a_store_that_fails_for_a_while_is_read_again() -> None:
+    class Busy(MemoryStore):
         failures = 2
 
-        def read(self, key: str, seconds: float) -> str | None:
+        def get(self, key: str, seconds: float) -> str | None:
             if self.failures:
                 self.failures -= 1
                 raise TimeoutError
-            return super().read(key, seconds)
+            return super().get(key, seconds)
 
-    preemption, board = Preemption(), Busy()
-    with preemption.watched("worker:0", ["worker:0"], board):
-        while board.failures:
+    preemption, store = Preemption(), Busy()
+    with preemption.watched("worker:0", ["worker:0"], store):
+        while store.failures:
             assert preemption.begin_step()
         preemption._requests.put(True)
         while not preemption.should_stop():
             pass
 
 
-def test_the_next_training_has_its_own_board_keys() -> None:
-    preemption, board = Preemption(), Blackboard()
-    with preemption.watched("worker:0", ["worker:0"], board):
+def test_each_training_has_its_own_keys() -> None:
+    preemption, store = Preemption(), MemoryStore()
+    with preemption.watched("worker:0", ["worker:0"], store):
         preemption._requests.put(True)
         while not preemption.should_stop():
             pass
-    with preemption.watched("worker:0", ["worker:0"], board):
+    with preemption.watched("worker:0", ["worker:0"], store):
         time.sleep(0.6)
         assert preemption.begin_step()
         assert not preemption.should_stop()
 
 
-def test_the_end_of_a_training_waits_for_no_board() -> None:
+def test_the_end_of_a_training_does_not_wait_for_the_store() -> None:
     begun = threading.Event()
 
-    class SlowBoard(Blackboard):
-        def read(self, key: str, seconds: float) -> str | None:
+    class SlowStore(MemoryStore):
+        def get(self, key: str, seconds: float) -> str | None:
             begun.set()
             time.sleep(seconds)
             return None
 
     preemption = Preemption()
-    with preemption.watched("worker:0", ["worker:0"], SlowBoard()):
+    with preemption.watched("worker:0", ["worker:0"], SlowStore()):
         assert begun.wait(10)
         end = time.monotonic()
     ended = time.monotonic() - end
     with preemption.watched("worker:0", ["worker:0"]):
-        # The next one begins when its thread has gone.
+        # The next training waits for the thread of this one.
         assert ended < (time.monotonic() - end) / 2
         assert [thread.name for thread in threading.enumerate()].count("preemption") == 1
 
@@ -225,7 +225,7 @@ with ExitStack() as stack:
 
 
 @pytest.mark.parametrize(("block", "signals"), [("none", 1), ("serving", 2), ("watched", 2)])
-def test_a_second_signal_ends_at_once_and_the_first_where_nobody_watches(
+def test_a_second_signal_exits_immediately_and_the_first_outside_of_training(
     block: str, signals: int
 ) -> None:
     process = subprocess.Popen(
@@ -241,9 +241,9 @@ def test_a_second_signal_ends_at_once_and_the_first_where_nobody_watches(
         process.stdout.readline()
         if signals == 2:
             process.send_signal(signal.SIGTERM)
-            assert "saving and leaving" in process.stderr.readline()
+            assert "saving and exiting" in process.stderr.readline()
             assert process.poll() is None
-            # Whoever signals a process and its launcher is heard twice; that is no second signal.
+            # A signal to a process and its launcher arrives twice, which is no second signal.
             process.send_signal(signal.SIGTERM)
             time.sleep(1.1)
             assert process.poll() is None
@@ -252,5 +252,5 @@ def test_a_second_signal_ends_at_once_and_the_first_where_nobody_watches(
         assert process.returncode == 128 + signal.SIGTERM
 
 
-def test_the_exit_code_is_none_that_means_something_else() -> None:
+def test_the_exit_code_is_distinct() -> None:
     assert EXIT_PREEMPTED not in (0, 1, 2) and EXIT_PREEMPTED < 128

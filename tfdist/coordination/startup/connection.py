@@ -11,6 +11,7 @@ import socket
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from tfdist.coordination.probe import is_grpc_server
 from tfdist.coordination.startup.protocol import (
     LIMIT,
     REFUSED,
@@ -27,10 +28,6 @@ from tfdist.coordination.startup.protocol import (
 
 #: Seconds that the connection may take, and then the answer on it.
 HANDSHAKE_SECONDS = 5.0
-
-# Frame header of HTTP/2 (RFC 9113, 4.1): length in 3 bytes, type, flags, stream in 4 bytes. A gRPC
-# server begins every connection with a frame of the type SETTINGS on stream 0.
-_SETTINGS = b"\x04\x00\x00\x00\x00\x00"
 
 
 @dataclass(frozen=True)
@@ -126,7 +123,7 @@ async def _identify(reader: asyncio.StreamReader) -> Hello | Reach:
         answer = decode(first + await reader.readline())
         return answer if isinstance(answer, Hello) else Reach(STRANGER)
     first += await reader.read(63)
-    if first[3:9] == _SETTINGS:
+    if is_grpc_server(first):
         return Reach(RUNNING)
     banner = first.decode("ascii", "replace").partition("\n")[0].strip()
     return Reach(STRANGER, banner if banner.isascii() and banner.isprintable() else "")

@@ -1,0 +1,62 @@
+"""The client of Horovod's key-value store, against a server with the same requests."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from tfdist.coordination.kv_store import KeyValueStore, RendezvousStore
+
+
+class Handler(BaseHTTPRequestHandler):
+    values: dict[str, bytes]
+
+    def do_PUT(self) -> None:
+        self.values[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        value = self.values.get(self.path)
+        self.send_response(404 if value is None else 200)
+        self.end_headers()
+        self.wfile.write(value or b"")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def store() -> Iterator[KeyValueStore]:
+    Handler.values = {}
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield RendezvousStore("127.0.0.1", server.server_address[1])
+        server.shutdown()
+        thread.join()
+
+
+def test_a_key_that_is_set(store: KeyValueStore) -> None:
+    store.put("worker:1", "step 40")
+    assert store.get("worker:1", seconds=0.0) == "step 40"
+
+
+def test_a_key_that_is_not_set_is_waited_for(store: KeyValueStore) -> None:
+    begin = time.monotonic()
+    assert store.get("worker:1", seconds=0.2) is None
+    assert time.monotonic() - begin >= 0.2
+    late = threading.Timer(0.2, store.put, ["worker:1", "step 40"])
+    late.start()
+    assert store.get("worker:1", seconds=60.0) == "step 40"
+    late.join()
+
+
+def test_a_server_that_is_gone_is_an_error(store: KeyValueStore) -> None:
+    gone = RendezvousStore("127.0.0.1", 1)
+    with pytest.raises(OSError, match="refused"):
+        gone.get("worker:1", seconds=5.0)

@@ -1,0 +1,93 @@
+"""Identifies what listens at the address of a task.
+
+    identify("10.0.0.1:2222")                        # Listener.SERVER: the task trains or serves
+    wait_for_server("10.0.0.1:2222", seconds=5.0)    # returns when that is so
+
+The tasks of a job use one address each for several programs in turn: the startup barrier, then the
+TensorFlow server, and at last the completion notice of `tfdist.coordination.shutdown`. They differ
+in what they send on a new connection, which is all that a probe needs.
+"""
+
+from __future__ import annotations
+
+import enum
+import socket
+import time
+
+from tfdist.cluster import host_and_port
+from tfdist.coordination.shutdown import COMPLETION_NOTICE
+
+_CONNECT_SECONDS = 2.0
+# A TensorFlow server and a completion notice send their first bytes at once.
+_GREETING_SECONDS = 0.5
+_ANSWER_SECONDS = 1.5
+_POLL_SECONDS = 0.02
+# Frame header of HTTP/2 (RFC 9113, section 4.1): a length in 3 bytes, a type, flags, and a stream
+# in 4 bytes. A gRPC server begins each connection with a frame of type SETTINGS on stream 0.
+_SETTINGS = b"\x04\x00\x00\x00\x00\x00"
+
+
+class Listener(enum.Enum):
+    """What listens at an address."""
+
+    REFUSED = enum.auto()  # No process listens, or the process that listened is exiting.
+    UNRESOLVED = enum.auto()  # The host name does not resolve.
+    UNREACHABLE = enum.auto()  # The machine does not answer, or there is no route to it.
+    SILENT = enum.auto()  # The machine accepts the connection; the process sends nothing.
+    BARRIER = enum.auto()  # A task at the startup barrier.
+    SERVER = enum.auto()  # A TensorFlow server.
+    COMPLETED = enum.auto()  # A launcher that sends the completion notice.
+    OTHER = enum.auto()  # Another program.
+
+
+#: A process of the job is running.
+RUNNING = (Listener.SILENT, Listener.BARRIER, Listener.SERVER)
+
+
+def identify(address: str) -> Listener:
+    """Connects to `address` (`host:port`) and identifies what listens there, within 4 seconds."""
+    try:
+        with socket.create_connection(host_and_port(address), _CONNECT_SECONDS) as connection:
+            # Where nothing listens, the kernel may connect a local port to itself.
+            if connection.getsockname() == connection.getpeername():
+                return Listener.REFUSED
+            return _identify(connection)
+    except ConnectionError:
+        return Listener.REFUSED
+    except socket.gaierror:
+        return Listener.UNRESOLVED
+    except OSError:
+        return Listener.UNREACHABLE
+
+
+def is_grpc_server(received: bytes) -> bool:
+    """Whether the first bytes received on a connection are those of a gRPC server."""
+    return received[3:9] == _SETTINGS
+
+
+def wait_for_server(address: str, seconds: float) -> None:
+    """Waits until a TensorFlow server listens at `address`, for `seconds` at most."""
+    deadline = time.monotonic() + seconds
+    while identify(address) is not Listener.SERVER and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+
+
+def _identify(connection: socket.socket) -> Listener:
+    connection.settimeout(_GREETING_SECONDS)
+    try:
+        received = connection.recv(len(COMPLETION_NOTICE))
+    except TimeoutError:
+        # The startup barrier waits for a message, and closes the connection after an invalid one.
+        connection.sendall(b"\n")
+        connection.settimeout(_ANSWER_SECONDS)
+        try:
+            received = connection.recv(len(COMPLETION_NOTICE))
+        except TimeoutError:
+            return Listener.SILENT
+        if not received:
+            return Listener.BARRIER
+    if not received:
+        return Listener.REFUSED
+    if received == COMPLETION_NOTICE:
+        return Listener.COMPLETED
+    return Listener.SERVER if is_grpc_server(received) else Listener.OTHER
