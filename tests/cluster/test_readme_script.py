@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import ROOT, launch
+from tests.support.pages import readme_script
+from tests.support.processes import launch
 from tfdist.strategies import table
 
 pytestmark = [pytest.mark.stacks("2.15", "2.21"), pytest.mark.timeout(200)]
@@ -24,20 +25,10 @@ FLAGS = {
 OWN_FLAGS = {"mirrored": ["--num_cpu_devices=2"], "central_storage": ["--num_cpu_devices=2"]}
 
 
-def script() -> str:
-    """The script that the README calls whole."""
-    readme = (ROOT / "README.md").read_text()
-    match = re.search(
-        r"^A whole script:\n\n```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL
-    )
-    assert match
-    return match[1]
-
-
 @pytest.mark.parametrize("strategy", list(table.TABLE))
 def test_it_trains(tmp_path: Path, strategy: str) -> None:
     path = tmp_path / "train.py"
-    path.write_text(script())
+    path.write_text(readme_script())
     output = tmp_path / "output"
     ended = launch(
         tmp_path,

@@ -1,37 +1,19 @@
-"""The pages for users: links, commands, flags and code say what is true."""
+"""The pages for users: links, files, flags and code are right.
+
+`tests/cluster/test_docs_commands.py` runs the commands.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
-import shlex
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes import ROOT
-from tfdist.commands import cli
+from tests.support.pages import PAGES, ROOT, blocks
 from tfdist.flags import JobFlags
 from tfdist.strategies.table import TABLE
-
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-def blocks(page: Path, *languages: str) -> list[str]:
-    return [code for language, code in _FENCE.findall(page.read_text()) if language in languages]
-
-
-def commands(page: Path) -> list[list[str]]:
-    """The commands of `tfdist` on a page, as words."""
-    found = []
-    for code in blocks(page, "sh", "text", "console"):
-        joined = code.replace("\\\n", " ")
-        for line in joined.splitlines():
-            line = line.removeprefix("$ ").partition("   #")[0].replace(" …", "")
-            if line.startswith("tfdist ") and not line.startswith("tfdist: "):
-                found.append(shlex.split(line)[1:])
-    return found
 
 
 def test_the_readme_is_for_the_first_ten_minutes() -> None:
@@ -55,17 +37,6 @@ def test_every_page_is_in_the_index() -> None:
 def test_python_compiles(page: Path) -> None:
     for code in blocks(page, "python"):
         ast.parse(code)
-
-
-def test_there_are_commands_to_check() -> None:
-    assert sum(len(commands(page)) for page in PAGES) >= 6
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_are_understood(page: Path) -> None:
-    for words in commands(page):
-        arguments = cli._parser().parse_args(words)
-        assert callable(arguments.run), words
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,0 +1,118 @@
+"""Each command of the pages is run, with addresses of this machine and with less to train."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.pages import PAGES, ROOT, Command, commands, readme_script
+from tests.support.processes import Tasks, run_by_hand
+from tfdist.launch.local import hold_ports
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def in_short(command: Command) -> str:
+    """The same for commands that differ only in their output directory."""
+    return " ".join(word for word in command.words if not word.startswith("--output_dir"))
+
+
+COMMANDS = {in_short(command): command for page in PAGES for command in commands(page)}
+
+# Less to train than on the page; the digits of tests/cluster/test_digits.py train to the end.
+SHORTER = {
+    r"--train_epochs=\d+": "--train_epochs=1",
+    r"--train_steps=\d+": "--train_steps=20",
+}
+_ADDRESS = re.compile(r"10\.0\.0\.\d+:2222")
+_TASK_FLAG = re.compile(r"--(worker|ps)_hosts=(.*)")
+
+
+def directory_of(path: Path) -> Path:
+    """A directory with all that the commands name."""
+    (path / "train.py").write_text(readme_script())
+    (path / "examples").symlink_to(ROOT / "examples")
+    hosts = path / "hosts.sh"
+    hosts.write_text("#!/bin/sh\necho localhost:2\n")
+    hosts.chmod(0o755)
+    return path
+
+
+def adapted(command: Command, path: Path, addresses: Mapping[str, str]) -> list[str]:
+    """The words of a command, for this machine and below `path`."""
+    words = []
+    for word in command.words:
+        for page, here in addresses.items():
+            word = word.replace(page, here)
+        for pattern, shorter in SHORTER.items():
+            word = re.sub(pattern, shorter, word)
+        word = word.replace("/tmp/", f"{path}/").replace("/shared/", f"{path}/")
+        # One machine needs no port that all machines know.
+        if not word.startswith("--port="):
+            words.append(word)
+    if words[:2] == ["tfdist", "check"] and "--versions" not in words:
+        words.append("--startup_timeout=3")
+    if "train.py" in words and not any(word.startswith("--output_dir") for word in words):
+        words.append(f"--output_dir={path / 'run'}")
+    return words
+
+
+def tasks_of(words: list[str]) -> Tasks:
+    """The processes to start: for a command of one task, those of all tasks."""
+    words = [sys.executable, *(["-m", "tfdist"] if words[0] == "tfdist" else []), *words[1:]]
+    if "--task_index=0" not in words or "check" in words:
+        return {"command": (words, {})}
+    tasks: Tasks = {}
+    for match in filter(None, map(_TASK_FLAG.fullmatch, words)):
+        for index in range(len(match[2].split(","))):
+            named = {
+                "--job_name=worker": f"--job_name={match[1]}",
+                "--task_index=0": f"--task_index={index}",
+            }
+            tasks[f"{match[1]}:{index}"] = ([named.get(word, word) for word in words], {})
+    return tasks
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data that the pages put into `data`."""
+    path = tmp_path_factory.mktemp("digits")
+    words = ["data", "cifar10", f"--data_dir={path / 'data'}", "--source=digits"]
+    making: Tasks = {"data": ([sys.executable, "-m", "tfdist", *words], {})}
+    assert run_by_hand(path / "logs", making, deadline=60)["data"].code == 0
+    return path / "data"
+
+
+def test_the_pages_have_commands() -> None:
+    assert len(COMMANDS) >= 8
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_it_works(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    command = COMMANDS[name]
+    monkeypatch.chdir(directory_of(tmp_path))
+    if "--data_dir=data" in command.words and command.words[1] != "data":
+        (tmp_path / "data").symlink_to(request.getfixturevalue("digits"))
+    on_page = sorted(set(_ADDRESS.findall(name)))
+    with hold_ports(len(on_page)) as ports:
+        addresses = {
+            address: f"127.0.0.1:{port}" for address, port in zip(on_page, ports, strict=True)
+        }
+        words = adapted(command, tmp_path, addresses)
+        ended = run_by_hand(tmp_path / "logs", tasks_of(words), deadline=180)
+    for task, end in ended.items():
+        expected = 1 if "tfdist: error" in " ".join(command.output) else 0
+        assert end.code == expected, f"{task}: {end.output}"
+        for line in command.output:
+            for address, here in addresses.items():
+                line = line.replace(address, here)
+            assert line in end.output

@@ -1,0 +1,61 @@
+"""The pages for users, and the commands that they contain."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_COMMAND = re.compile(r"^(?:\$ )?((?:tfdist|python) .*)$")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of a page.
+
+    Attributes:
+      page: the file's name.
+      words: the command, a word each; a final `…` is left out.
+      output: the lines that the page shows below it.
+    """
+
+    page: str
+    words: tuple[str, ...]
+    output: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.page}: {shlex.join(self.words)}"
+
+
+def blocks(page: Path, *languages: str) -> list[str]:
+    """The code of a page in these languages."""
+    return [code for language, code in _FENCE.findall(page.read_text()) if language in languages]
+
+
+def commands(page: Path) -> Iterator[Command]:
+    """The commands of a page that start `tfdist` or `python`."""
+    for code in blocks(page, "sh", "text", "console"):
+        lines = code.replace("\\\n", " ").splitlines()
+        for index, line in enumerate(lines):
+            match = _COMMAND.match(line)
+            if match is None or line.startswith("tfdist: "):
+                continue
+            output = []
+            for below in lines[index + 1 :] if line.startswith("$") else []:
+                if below.startswith("$"):
+                    break
+                output.append(below)
+            words = shlex.split(match[1].partition("   #")[0].replace("…", ""))
+            yield Command(page.name, tuple(words), tuple(output))
+
+
+def readme_script() -> str:
+    """The complete script of the README."""
+    (script,) = (code for code in blocks(ROOT / "README.md", "python") if "__main__" in code)
+    return script
