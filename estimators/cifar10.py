@@ -1,11 +1,11 @@
-"""The CIFAR-10 Estimator: its model function, its hyper-parameters and its input functions.
+"""The CIFAR-10 Estimator: model function, hyperparameters and input functions.
 
     params = HyperParameters(num_layers=20, batch_size=64, num_examples=40_000)
     config = tfdist.estimator.RunConfig(job, "/shared/run1")
     estimator = tf.estimator.Estimator(model_fn, config=config, params=params)
     estimator.train(train_input("/data/cifar10", batch_size=64), max_steps=1_000)
 
-The training of TensorFlow's CIFAR-10 Estimator tutorial (2018), after He et al. 2015
+The training is that of TensorFlow's CIFAR-10 Estimator tutorial (2018), after He et al. 2015
 (arXiv:1512.03385), section 4.2.
 """
 
@@ -23,7 +23,7 @@ from tfdist.errors import UsageError
 from tfdist.estimator import RunConfig
 from tfdist.strategies.base import DatasetFunction
 
-#: What the learning rate is multiplied by from each of the decay epochs on.
+#: The factors of the learning rate after each of the decay epochs.
 DECAYS = (0.1, 0.01, 0.002)
 
 _KERAS_DATA_FORMATS = {
@@ -36,28 +36,28 @@ _KERAS_DATA_FORMATS = {
 
 @dataclass(frozen=True)
 class HyperParameters:
-    """What the model function is told.
+    """The parameters of the model function.
 
     Attributes:
-      num_layers: layers of the ResNet, 6n + 2.
-      batch_size: images of a replica's training batch.
-      num_examples: images of the training split, over all tasks.
-      learning_rate: before the first decay. It is used as it is, whatever the number of replicas,
-        as in the tutorial; give `job.scaled_lr(rate)` for the linear scaling rule.
-      decay_epochs: epochs of data, ascending, at which the rate becomes the next of `DECAYS` times
-        `learning_rate`; at most three.
-      momentum: of SGD.
-      weight_decay: of half the squared norm of all trainable variables, the scales and offsets of
-        the batch normalisation included.
+      num_layers: the number of layers of the ResNet, 6n + 2.
+      batch_size: the training batch size of one replica.
+      num_examples: the number of images in the training split, over all tasks.
+      learning_rate: the rate before the first decay. It is not scaled with the number of replicas,
+        as in the tutorial; pass `job.scaled_lr(rate)` for the linear scaling rule.
+      decay_epochs: at most three epochs, ascending. From each one on, the rate is `learning_rate`
+        times the next factor of `DECAYS`.
+      momentum: the momentum of SGD.
+      weight_decay: the factor of half the squared norm of all trainable variables, including the
+        scales and offsets of batch normalization.
       batch_norm_decay: momentum of the moving statistics.
       batch_norm_epsilon: added to the variance.
-      data_format: `NHWC` or `channels_last`, `NCHW` or `channels_first`; None for NCHW where a GPU
-        is used and NHWC elsewhere.
-      variable_strategy: `CPU` or `GPU`, where a process by itself keeps the variables. With
-        parameter servers they are there, with a `tf.distribute` strategy where it puts them.
+      data_format: `NHWC` or `channels_last`, `NCHW` or `channels_first`; None for NCHW on a GPU and
+        NHWC otherwise.
+      variable_strategy: `CPU` or `GPU`, the device of the variables in a single process. Parameter
+        servers and `tf.distribute` strategies place the variables themselves.
 
     Raises:
-      UsageError: a value that no model can be made with.
+      UsageError: a value is invalid.
     """
 
     num_layers: int = 44
@@ -82,19 +82,19 @@ class HyperParameters:
                 "--decay_epochs",
                 received=",".join(map(str, epochs)),
                 accepted=f"at most {len(DECAYS)} epochs, ascending",
-                remedy="Name the epochs at which the learning rate falls.",
+                remedy="List the epochs at which the learning rate decays.",
             )
 
     def learning_rate_at(self, step: tf.Tensor, global_batch_size: int) -> tf.Tensor:
         """The learning rate after `step` updates, each of `global_batch_size` examples.
 
-        A job that goes on with another number of workers, or another batch size, has its earlier
-        steps counted as if they had been of today's `global_batch_size` too.
+        If a job resumes with a different number of workers or batch size, its earlier steps count
+        as if they had the current `global_batch_size`.
 
         Args:
           step: the global step, an integer scalar.
-          global_batch_size: examples behind one step. Asynchronous workers count a step for each
-            of their own batches, so that it is one worker's batch there.
+          global_batch_size: examples per step. With asynchronous workers, this is the batch size of
+            one worker.
 
         Returns:
           A float32 scalar.
@@ -107,7 +107,7 @@ class HyperParameters:
         )
 
     def keras_data_format(self) -> str:
-        """`data_format` in Keras's words, for the devices that this process uses.
+        """`data_format` with Keras's names, for the devices that this process uses.
 
         Raises:
           UsageError: NCHW without a GPU.
@@ -116,13 +116,13 @@ class HyperParameters:
         if self.data_format is None:
             return "channels_first" if has_gpu else "channels_last"
         keras_data_format = _KERAS_DATA_FORMATS[self.data_format]
-        # On the CPU TensorFlow has no pooling in NCHW, and with oneDNN one with wrong results.
+        # On the CPU TensorFlow has no NCHW pooling, and with oneDNN its results are wrong.
         if keras_data_format == "channels_first" and not has_gpu:
             raise UsageError(
                 "--data_format",
                 received=self.data_format,
                 accepted="NHWC or channels_last on the CPU",
-                remedy="Leave the flag out: each task then takes the format of its devices.",
+                remedy="Leave the flag out: each task then uses the format for its devices.",
             )
         return keras_data_format
 
@@ -136,26 +136,26 @@ def model_fn(
 ) -> tf.estimator.EstimatorSpec:
     """The model function of `tf.estimator.Estimator`.
 
-    Keras draws the initial weights, so that `tf.keras.utils.set_random_seed` makes them
-    reproducible, and `tf_random_seed` of the configuration does not.
+    Keras initializes the weights, so `tf.keras.utils.set_random_seed` makes them reproducible;
+    `tf_random_seed` of the configuration does not.
 
     Args:
       features: images, float32 [batch, 32, 32, 3] in 0..255.
       labels: int32 [batch], 0 to 9; None to predict.
       mode: a `tf.estimator.ModeKeys`.
-      params: the hyper-parameters.
-      config: its `job` wraps the optimizer and says how many examples are behind a step.
+      params: the hyperparameters.
+      config: the configuration; its `job` wraps the optimizer and knows the global batch size.
 
     Returns:
-      The specification. Predictions, which are also the serving signature, are `classes`, int64
-      [batch], and `probabilities`, float32 [batch, 10]; the metric is `accuracy`.
+      The specification. Its predictions, which are also the serving signature, are `classes`, int64
+      [batch], and `probabilities`, float32 [batch, 10]. The metric is `accuracy`.
 
     Raises:
-      UsageError: `num_layers` is not 6n + 2, or NCHW is asked for without a GPU.
+      UsageError: `num_layers` is not 6n + 2, or the data format is NCHW without a GPU.
     """
     training = mode == tf.estimator.ModeKeys.TRAIN
     with _variable_device(params, config):
-        # The loss has the weight decay, of more than the kernels.
+        # The loss below includes the weight decay, which covers more than the kernels.
         model = cifar_resnet(
             params.num_layers,
             weight_decay=None,
@@ -181,7 +181,7 @@ def model_fn(
     rate = params.learning_rate_at(step, config.job.global_batch_size(params.batch_size))
     tf.compat.v1.summary.scalar("learning_rate", rate)
     optimizer = config.job.optimizer(tf.compat.v1.train.MomentumOptimizer(rate, params.momentum))
-    # Estimators run nothing but the train_op, so that the moving statistics are to be part of it.
+    # Estimators run only the train_op, so it must include the updates of the moving statistics.
     updates = model.get_updates_for(features)
     train_op = tf.group(optimizer.minimize(loss, global_step=step), updates)
     return tf.estimator.EstimatorSpec(mode, predictions, loss, train_op)
@@ -195,16 +195,16 @@ def train_input(
     flip: bool = True,
     seed: int | None = None,
 ) -> DatasetFunction:
-    """An input function of the training split: this task's shard, shuffled, without end.
+    """An input function of the training split: this task's shard, shuffled and infinite.
 
-    Its datasets, and what is raised when they are made, are those of `tfdist.data.cifar10.dataset`.
+    See `tfdist.data.cifar10.dataset` for its datasets and errors.
 
     Args:
       data_dir: the directory of the records.
-      batch_size: images of a replica's batch.
-      distort: crops at random.
-      flip: mirrors at random; wrong for digits.
-      seed: makes order and distortion reproducible.
+      batch_size: the batch size of one replica.
+      distort: crops images randomly.
+      flip: flips images randomly; wrong for digits.
+      seed: makes the order and the distortions reproducible.
     """
 
     def input_fn(input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
@@ -226,12 +226,12 @@ def train_input(
 def eval_input(
     data_dir: str | os.PathLike[str], split: str = "eval", *, batch_size: int
 ) -> DatasetFunction:
-    """An input function of a split, each example once, in order.
+    """An input function of a split, with each example once, in order.
 
     Args:
       data_dir: the directory of the records.
       split: `train`, `validation` or `eval`.
-      batch_size: images of a batch; the last may have fewer.
+      batch_size: the number of images per batch; the last batch may have fewer.
     """
 
     def input_fn(input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
@@ -247,7 +247,7 @@ def serving_input_receiver_fn() -> tf.estimator.export.TensorServingInputReceive
 
 
 def _variable_device(params: HyperParameters, config: RunConfig) -> AbstractContextManager[None]:
-    """The scope in which a process by itself places its variables."""
+    """The device scope of the variables in a single process."""
     if config.num_ps_replicas or tf.distribute.has_strategy():
         return nullcontext()
     return tf.compat.v1.device(

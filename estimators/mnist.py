@@ -1,4 +1,4 @@
-"""A small convolutional network on 28x28 grey images, as a model function for tf.estimator.
+"""A small convolutional network for 28x28 gray images, as a model function for tf.estimator.
 
 config = tfdist.estimator.RunConfig(job, "/shared/run1")
 params = {"learning_rate": job.scaled_lr(0.001)}
@@ -20,15 +20,15 @@ DROPOUT = 0.4
 
 
 def logits(images: tf.Tensor, *, training: bool, dropout: float = DROPOUT) -> tf.Tensor:
-    """Two convolutions 5x5 of 32 and 64 filters, each pooled 2x2, then a layer of 1,024 units.
+    """Two 5x5 convolutions with 32 and 64 filters, each with 2x2 pooling, and 1,024 dense units.
 
     This is the network of TensorFlow's tutorial "Build a Convolutional Neural Network using
-    Estimators" and of Horovod's MNIST examples: 3.3 million weights.
+    Estimators" and of Horovod's MNIST examples. It has 3.3 million weights.
 
     Args:
       images: float32 [batch, 28, 28, 1], 0 to 1.
-      training: whether the layer of 1,024 units drops any.
-      dropout: the share of them that it drops.
+      training: whether to apply dropout after the dense layer.
+      dropout: the fraction of the units to drop.
 
     Returns:
       float32 [batch, 10].
@@ -56,19 +56,19 @@ def model_fn(
     params: dict[str, Any],
     config: tf.estimator.RunConfig,
 ) -> tf.estimator.EstimatorSpec:
-    """Trains `logits` by SGD with momentum 0.9 on the mean cross entropy of a batch.
+    """Trains `logits` with SGD and momentum 0.9 on the mean cross entropy of a batch.
 
     Args:
       features: images, float32 [batch, 28, 28, 1], 0 to 1.
       labels: int32 or int64 [batch], 0 to 9; None for PREDICT.
       mode: a `tf.estimator.ModeKeys`.
-      params: `learning_rate`, used as it is given (so scale it with `job.scaled_lr`); `dropout`,
-        optional, 0.4 by default.
-      config: a `tfdist.estimator.RunConfig`, whose job the optimizer belongs to.
+      params: `learning_rate`, which is not scaled here (use `job.scaled_lr`); `dropout`, optional,
+        default 0.4.
+      config: a `tfdist.estimator.RunConfig`; its job wraps the optimizer.
 
     Returns:
       For TRAIN the loss and the update. For EVAL the loss and the metric `accuracy`. For PREDICT,
-      and under the default serving signature, `classes`, int64 [batch], and `probabilities`,
+      and in the default serving signature, `classes`, int64 [batch], and `probabilities`,
       float32 [batch, 10].
 
     Raises:
@@ -100,6 +100,6 @@ def model_fn(
 
 
 def serving_input_receiver_fn() -> tf.estimator.export.TensorServingInputReceiver:
-    """Serves `image`, float32 [batch, 28, 28, 1], 0 to 1, to a model exported for prediction."""
+    """The input of the served model: `image`, float32 [batch, 28, 28, 1], 0 to 1."""
     images = tf.compat.v1.placeholder(tf.float32, [None, IMAGE_SIZE, IMAGE_SIZE, 1], name="image")
     return tf.estimator.export.TensorServingInputReceiver(images, {"image": images})

@@ -28,18 +28,18 @@ def cifar_resnet(
     Args:
       num_layers: 6n + 2, for n blocks in each of three stages.
       num_classes: the number of logits.
-      weight_decay: L2 regularisation of every kernel; None or 0 for none.
+      weight_decay: L2 regularization of all kernels; None or 0 for none.
       batch_norm_decay: momentum of the moving statistics.
       batch_norm_epsilon: added to the variance.
-      data_format: `channels_last` or `channels_first`, of every layer inside. Images and weights
-        are the same in both, so that either reads the other's checkpoints.
+      data_format: `channels_last` or `channels_first`, for all internal layers. Images and weights
+        do not depend on it, so checkpoints work with both formats.
 
     Returns:
-      A model of images, float32 [batch, 32, 32, 3] in 0..255, to logits, float32
+      A model that maps images, float32 [batch, 32, 32, 3] in 0..255, to logits, float32
       [batch, num_classes].
 
     Raises:
-      UsageError: `num_layers` is not 6n + 2, or an unknown `data_format`.
+      UsageError: `num_layers` is not 6n + 2, or `data_format` is unknown.
     """
     if num_layers < 8 or num_layers % 6 != 2:
         raise UsageError(
@@ -78,8 +78,8 @@ def cifar_resnet(
         if strides > 1:
             x = tf.keras.layers.AveragePooling2D(strides, data_format=data_format)(x)
         if missing:
-            # A layer, because for `tf.pad` Keras would start a session of its own in an Estimator.
-            # It pads rows and columns; told the other format, it takes channels for one of them.
+            # A layer, because `tf.pad` makes Keras start its own session in an Estimator. The layer
+            # pads rows and columns; with the opposite data format, it pads the channels.
             ends = (missing // 2, missing - missing // 2)
             if data_format == "channels_last":
                 x = tf.keras.layers.ZeroPadding2D(((0, 0), ends), "channels_first")(x)

@@ -1,18 +1,18 @@
-"""Trains the CIFAR-10 Estimator: one process, parameter servers, or any other strategy.
+"""Trains the CIFAR-10 Estimator in one process, with parameter servers, or any other strategy.
 
     tfdist data cifar10 --data_dir=/tmp/digits --source=digits
     python examples/cifar10_estimator_main.py --data_dir=/tmp/digits --output_dir=/tmp/run
 
-The same command on every node, ps and evaluator included, with TF_CONFIG or with `--job_name
---task_index --ps_hosts --worker_hosts`, makes it a distributed training; `--sync` makes that of
-parameter servers synchronous. Its flags are those of TensorFlow's CIFAR-10 Estimator tutorial.
+To train on a cluster, run the same command on every node, including ps and evaluator, with
+TF_CONFIG or with `--job_name --task_index --ps_hosts --worker_hosts`. `--sync` makes training with
+parameter servers synchronous. The flags are those of TensorFlow's CIFAR-10 Estimator tutorial.
 """
 
 from __future__ import annotations
 
 import sys
 
-import tfdist.estimator  # isort: skip  (before TensorFlow: it sets what TensorFlow reads)
+import tfdist.estimator  # isort: skip  (before TensorFlow, which reads variables that it sets)
 
 import tensorflow as tf
 from absl import app, flags
@@ -21,7 +21,7 @@ from estimators import cifar10
 from tfdist.data.cifar10 import num_examples
 
 tfdist.estimator.define_flags()
-UNUSED = "Passed by the platform; unused: everything goes to --output_dir."
+UNUSED = "Unused. The platform passes it, but all output goes to --output_dir."
 
 flags.FLAGS.set_default("num_gpus", min(1, len(tf.config.list_physical_devices("GPU"))))
 flags.DEFINE_alias("num_gpu", "num_gpus")
@@ -30,36 +30,36 @@ flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", requi
 flags.DEFINE_alias("job_dir", "output_dir")
 flags.DEFINE_string("work_dir", None, UNUSED)
 flags.DEFINE_string("log_dir", None, UNUSED, allow_override=True)
-flags.DEFINE_enum("variable_strategy", "CPU", ["CPU", "GPU"], "Where one process has variables.")
+flags.DEFINE_enum("variable_strategy", "CPU", ["CPU", "GPU"], "Device of a process's variables.")
 flags.DEFINE_integer("num_layers", 44, "Layers of the ResNet, 6n+2.")
 flags.DEFINE_integer("train_steps", 80_000, "Global steps to train for.", lower_bound=1)
-flags.DEFINE_integer("train_batch_size", 128, "Images a task trains on at a time.", lower_bound=1)
-flags.DEFINE_integer("eval_batch_size", 100, "Images evaluated at a time.", lower_bound=1)
+flags.DEFINE_integer("train_batch_size", 128, "Training batch size of a task.", lower_bound=1)
+flags.DEFINE_integer("eval_batch_size", 100, "Evaluation batch size.", lower_bound=1)
 flags.DEFINE_integer("save_checkpoints_steps", 1_000, "Steps between checkpoints.", lower_bound=1)
-flags.DEFINE_float("learning_rate", 0.1, "Before the first decay; not scaled with the replicas.")
-flags.DEFINE_list("decay_epochs", ["82", "123", "300"], "Epochs at which the rate falls.")
+flags.DEFINE_float("learning_rate", 0.1, "Rate before the first decay; not scaled with replicas.")
+flags.DEFINE_list("decay_epochs", ["82", "123", "300"], "Epochs at which the rate decays.")
 flags.DEFINE_float("momentum", 0.9, "Momentum of SGD.")
-flags.DEFINE_float("weight_decay", 2e-4, "L2 regularisation of all trainable variables.")
+flags.DEFINE_float("weight_decay", 2e-4, "L2 regularization of all trainable variables.")
 flags.DEFINE_float("batch_norm_decay", 0.997, "Momentum of the moving statistics.")
 flags.DEFINE_float("batch_norm_epsilon", 1e-5, "Added to the variance.")
 flags.DEFINE_string("data_format", None, "NHWC or NCHW (default: NCHW on a GPU, else NHWC).")
-flags.DEFINE_bool("use_distortion_for_training", True, "Crop the training images at random.")
-flags.DEFINE_bool("use_flip_for_training", True, "Mirror them at random; wrong for digits.")
+flags.DEFINE_bool("use_distortion_for_training", True, "Crop the training images randomly.")
+flags.DEFINE_bool("use_flip_for_training", True, "Flip them randomly; wrong for digits.")
 flags.DEFINE_bool("log_device_placement", False, "Print the device of each operation.")
-flags.DEFINE_integer("seed", None, "Makes weights, order and distortion reproducible.")
+flags.DEFINE_integer("seed", None, "Makes weights, order and distortions reproducible.")
 FLAGS = flags.FLAGS
 
 flags.register_validator(
-    "decay_epochs", lambda epochs: all(map(str.isdigit, epochs)), "whole numbers, with commas"
+    "decay_epochs", lambda epochs: all(map(str.isdigit, epochs)), "must be comma-separated integers"
 )
 
 
 def use_available_gpus() -> None:
-    """Asks for as many GPUs as there are: the platform always asks for 1."""
-    asked, available = FLAGS.num_gpus, len(tf.config.list_physical_devices("GPU"))
-    if asked > available:
-        seen = f"{available} here; all are used" if available else "no GPU here; the CPU is used"
-        print(f"--num_gpus={asked}: TensorFlow sees {seen}", file=sys.stderr)
+    """Limits --num_gpus to the available GPUs, because the platform always passes 1."""
+    requested, available = FLAGS.num_gpus, len(tf.config.list_physical_devices("GPU"))
+    if requested > available:
+        used = f"{available} GPUs; using all" if available else "no GPU; using the CPU"
+        print(f"--num_gpus={requested}: TensorFlow sees {used}", file=sys.stderr)
         FLAGS.num_gpus = available
 
 

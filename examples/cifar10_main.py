@@ -3,15 +3,15 @@
     tfdist data cifar10 --data_dir=/tmp/digits --source=digits
     python examples/cifar10_main.py --data_dir=/tmp/digits --output_dir=/tmp/run
 
-The same command on every node, with TF_CONFIG or with `--job_name --task_index --worker_hosts …`,
-makes it a distributed training.
+To train on a cluster, run the same command on every node, with TF_CONFIG or with `--job_name
+--task_index --worker_hosts …`.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-import tfdist  # isort: skip  (before TensorFlow: it sets what TensorFlow reads at its import)
+import tfdist  # isort: skip  (before TensorFlow, which reads variables that tfdist sets)
 
 import tensorflow as tf
 from absl import flags
@@ -23,31 +23,31 @@ flags.DEFINE_string("data_dir", None, "Directory of the TFRecords.", required=Tr
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 flags.DEFINE_integer("num_layers", 44, "Layers of the ResNet, 6n+2.")
 flags.DEFINE_integer("train_epochs", 256, "Epochs to train for.", lower_bound=1)
-flags.DEFINE_integer("train_batch_size", 128, "Images a task trains on at a time.", lower_bound=1)
-flags.DEFINE_integer("eval_batch_size", 100, "Images a replica evaluates at a time.", lower_bound=1)
-flags.DEFINE_float("learning_rate", 0.1, "Of one replica's batch; scaled with the replicas.")
-flags.DEFINE_list("decay_epochs", ["82", "123", "300"], "Epochs at which the rate falls.")
+flags.DEFINE_integer("train_batch_size", 128, "Training batch size of a task.", lower_bound=1)
+flags.DEFINE_integer("eval_batch_size", 100, "Evaluation batch size of a replica.", lower_bound=1)
+flags.DEFINE_float("learning_rate", 0.1, "Learning rate of one replica; scaled with the replicas.")
+flags.DEFINE_list("decay_epochs", ["82", "123", "300"], "Epochs at which the rate decays.")
 flags.DEFINE_float("momentum", 0.9, "Momentum of SGD.")
-flags.DEFINE_float("weight_decay", 2e-4, "L2 regularisation of the kernels.")
+flags.DEFINE_float("weight_decay", 2e-4, "L2 regularization of the kernels.")
 flags.DEFINE_float("batch_norm_decay", 0.997, "Momentum of the moving statistics.")
 flags.DEFINE_float("batch_norm_epsilon", 1e-5, "Added to the variance.")
-flags.DEFINE_bool("use_distortion_for_training", True, "Crop the training images at random.")
-flags.DEFINE_bool("use_flip_for_training", True, "Mirror them at random; wrong for digits.")
-flags.DEFINE_integer("seed", None, "Makes weights, order and distortion reproducible.")
+flags.DEFINE_bool("use_distortion_for_training", True, "Crop the training images randomly.")
+flags.DEFINE_bool("use_flip_for_training", True, "Flip them randomly; wrong for digits.")
+flags.DEFINE_integer("seed", None, "Makes weights, order and distortions reproducible.")
 FLAGS = flags.FLAGS
 
-# What --learning_rate is multiplied by from each of --decay_epochs on.
+# The factors of --learning_rate after each of --decay_epochs.
 DECAYS = (0.1, 0.01, 0.002)
 
 flags.register_validator(
     "decay_epochs",
     lambda epochs: len(epochs) <= len(DECAYS) and all(epoch.isdigit() for epoch in epochs),
-    "at most three whole numbers, separated by commas",
+    "must be at most three comma-separated integers",
 )
 
 
 def build_model(job: tfdist.Job) -> tf.keras.Model:
-    """A compiled ResNet; its schedule is in epochs of data, however many workers there are."""
+    """A compiled ResNet; its learning-rate schedule is in epochs, for any number of workers."""
     examples = cifar10.num_examples(FLAGS.data_dir, "train")
     per_replica = job.per_replica_batch_size(FLAGS.train_batch_size)
     steps_per_epoch = job.steps_per_epoch(examples, per_replica)

@@ -1,16 +1,16 @@
-"""Horovod's MNIST Estimator example, on digits or on MNIST, under Horovod or any other strategy.
+"""Horovod's MNIST Estimator example, on digits or MNIST, under Horovod or any other strategy.
 
     tfdist run --strategy=horovod --workers=2 \\
         examples/mnist_horovod_estimator.py --output_dir=/tmp/run \\
         --train_steps=200 --learning_rate=0.01
     horovodrun -np 2 python examples/mnist_horovod_estimator.py --output_dir=/tmp/run …
 
-Nothing here names Horovod: rate, steps and shards come from the job, whichever strategy it has.
+The script does not depend on Horovod: the learning rate, steps and shards come from the job.
 """
 
 from __future__ import annotations
 
-import tfdist  # isort: skip  (before TensorFlow: it sets what TensorFlow reads at its import)
+import tfdist  # isort: skip  (before TensorFlow, which reads variables that tfdist sets)
 
 import tensorflow as tf
 from absl import flags
@@ -22,8 +22,8 @@ from tfdist.data import mnist
 flags.DEFINE_string("data_source", "digits", "digits, or the path of Keras's mnist.npz.")
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 flags.DEFINE_integer("train_steps", 20000, "Steps, divided by the replicas.", lower_bound=1)
-flags.DEFINE_integer("batch_size", 100, "Images a replica trains on at a time.", lower_bound=1)
-flags.DEFINE_float("learning_rate", 0.001, "Of one replica's batch; scaled with the replicas.")
+flags.DEFINE_integer("batch_size", 100, "Batch size of a replica.", lower_bound=1)
+flags.DEFINE_float("learning_rate", 0.001, "Learning rate of one replica; scaled by the replicas.")
 FLAGS = flags.FLAGS
 
 

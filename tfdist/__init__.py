@@ -1,6 +1,6 @@
 """Distributed TensorFlow training: one script, every way of distributing it.
 
-    import tfdist          # before TensorFlow: it sets what TensorFlow reads at its import
+    import tfdist          # before TensorFlow: sets environment variables that TensorFlow reads
 
     def build_model(job): ...      # returns a compiled model
     def train_input(context): ...  # a tf.distribute.InputContext -> batches of the per-replica size
@@ -12,7 +12,7 @@
     if __name__ == "__main__":
         tfdist.run(main)
 
-Names are loaded when they are first used, so that importing the package imports no TensorFlow.
+Names are loaded on first use, so importing the package does not import TensorFlow.
 """
 
 from __future__ import annotations

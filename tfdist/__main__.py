@@ -1,4 +1,4 @@
-"""`python -m tfdist`: the `tfdist` command, for an interpreter whose scripts are not on PATH."""
+"""Runs the `tfdist` command as `python -m tfdist`, if the command itself is not on PATH."""
 
 import sys
 

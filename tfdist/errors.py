@@ -1,4 +1,4 @@
-"""Errors that are printed to the user as one sentence, and the exit codes of a task."""
+"""Errors that users see as one line, the exit codes of a task, and the log function."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ EXIT_USAGE = 2
 
 
 def log(text: str) -> None:
-    """Prints `tfdist: text` on stderr and flushes, so that the line is not lost or delayed."""
+    """Prints `tfdist: text` on stderr and flushes it immediately."""
     print(f"tfdist: {text}", file=sys.stderr, flush=True)
 
 
 class UsageError(ValueError):
-    """Something given to tfdist (a flag, TF_CONFIG, a file) cannot be used as it is.
+    """An input to tfdist (a flag, TF_CONFIG, a file) is invalid.
 
     Args:
-      field: where the value came from, as the user spells it: `--task_index`, `TF_CONFIG task`.
-      received: the value that was found there.
-      accepted: what would have been accepted, in words.
-      remedy: what to do about it, as an imperative sentence.
+      field: the name of the input, as the user writes it: `--task_index`, `TF_CONFIG task`.
+      received: the value received.
+      accepted: the values accepted, in words.
+      remedy: what the user should do, as an imperative sentence.
     """
 
     def __init__(self, field: str, *, received: Any, accepted: str, remedy: str) -> None:
@@ -36,12 +36,12 @@ class UsageError(ValueError):
 
 
 class OutputError(RuntimeError):
-    """The output directory could not be written, or nothing that can be read is left in it.
+    """The output directory cannot be written, or it contains nothing readable.
 
     Args:
-      path: the file or the directory.
+      path: the file or directory.
       problem: what is wrong with it.
-      remedy: what to do about it, as an imperative sentence.
+      remedy: what the user should do, as an imperative sentence.
     """
 
     def __init__(self, path: Any, *, problem: str, remedy: str) -> None:
@@ -49,17 +49,17 @@ class OutputError(RuntimeError):
 
 
 class LostTaskError(RuntimeError):
-    """Another task of the job gives no sign of life.
+    """Another task of the job no longer answers.
 
     Args:
-      task: its name.
-      address: where it should answer.
-      seconds: for how long it has not.
+      task: the task's name.
+      address: the task's address.
+      seconds: how long the task has not answered.
     """
 
     def __init__(self, task: str, address: str, seconds: float) -> None:
         super().__init__(
-            f"{task} was lost: at {address} nothing has answered for {seconds:g} s "
+            f"{task} was lost: nothing at {address} has answered for {seconds:g} s "
             "(--heartbeat_timeout)"
         )
 
@@ -68,7 +68,7 @@ class LostTaskError(RuntimeError):
 def exit_on_usage_error() -> Iterator[None]:
     """Prints a UsageError as one line on stderr and exits with code 2, as argparse does.
 
-    It is a context manager, and a decorator for a script's `main`.
+    Use it as a context manager, or as a decorator of a script's `main`.
     """
     try:
         yield

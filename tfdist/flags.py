@@ -1,9 +1,9 @@
-"""The absl flags that a training script adopts.
+"""The absl flags that tfdist adds to a training script.
 
     tfdist.define_flags()
     app.run(main, flags_parser=tfdist.parse_flags)
 
-A flag may be typed with dashes or underscores: `--task-index=1` is `--task_index=1`.
+Flag names accept dashes and underscores: `--task-index=1` is `--task_index=1`.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from tfdist.cluster.discovery import ClusterFlags
 from tfdist.errors import EXIT_USAGE, UsageError, exit_on_usage_error, log
 
 AUTO = "auto"
-#: Seconds that the tasks of a job wait for each other, by default.
+#: Default seconds that the tasks of a job wait for each other.
 STARTUP_TIMEOUT = 300.0
-#: Seconds without a sign of life after which a task counts as lost, by default.
+#: Default seconds without a heartbeat after which a task is considered lost.
 HEARTBEAT_TIMEOUT = 30.0
 
 _CLUSTER_FLAGS = {
-    "job_name": "The job that this task belongs to: chief, worker, ps or evaluator.",
-    "task_index": "The index of this task within its job, from 0.",
-    "chief_hosts": "The chief's host:port; where there is none, worker 0 is the chief.",
+    "job_name": "The type of this task: chief, worker, ps or evaluator.",
+    "task_index": "The index of this task among the tasks of its type, from 0.",
+    "chief_hosts": "The chief's host:port. Without a chief, worker 0 is the chief.",
     "worker_hosts": "The workers' host:port, separated by commas.",
     "ps_hosts": "The parameter servers' host:port, separated by commas.",
 }
 _ESTIMATOR_FLAGS = {
-    "sync": "parameter_server: update synchronously, as all other strategies do in any case.",
-    "replicas_to_aggregate": "parameter_server with --sync: gradients behind one update; workers "
-    "beyond that number are backups (default: as many as workers).",
+    "sync": "parameter_server: update synchronously, as all other strategies always do.",
+    "replicas_to_aggregate": "parameter_server with --sync: gradients per update. Workers beyond "
+    "that number are backups (default: the number of workers).",
 }
 _OTHER_FLAGS = (
     "strategy",
@@ -49,16 +49,16 @@ _OTHER_FLAGS = (
     "outer_momentum",
 )
 _INTEGER_FLAGS = {
-    "num_gpus": "GPUs that a task uses; 0 trains on the CPU. By default all that are visible, "
-    "and none for a ps.",
-    "num_cpu_devices": "Logical CPU devices that mirrored and central_storage replicate over "
-    "where there is no GPU (default 1).",
-    "variable_partitions": "parameter_server: the most parts that a large variable is split "
-    "into, over the ps.",
-    "num_intra_threads": "Threads within one TensorFlow operation; 0 is all cores.",
-    "num_inter_threads": "TensorFlow operations run at a time; 0 is all cores.",
+    "num_gpus": "The number of GPUs that a task uses; 0 trains on the CPU. Default: all visible "
+    "GPUs, and none for a ps.",
+    "num_cpu_devices": "mirrored, central_storage: the number of logical CPU devices to replicate "
+    "over on a machine without a GPU (default 1).",
+    "variable_partitions": "parameter_server: the maximum number of partitions of a large "
+    "variable over the ps.",
+    "num_intra_threads": "Threads within one TensorFlow operation; 0 uses all cores.",
+    "num_inter_threads": "TensorFlow operations that run in parallel; 0 uses all cores.",
 }
-# What people write after a boolean flag, absl's own words among them.
+# The values that users write after a boolean flag, including the ones that absl accepts.
 _BOOLEANS = {
     **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
     **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
@@ -67,7 +67,7 @@ _BOOLEANS = {
 
 @dataclass(frozen=True)
 class JobFlags:
-    """The values of the flags of this module, None where a flag was not given."""
+    """The values of this module's flags; None for a flag that was not given."""
 
     cluster: ClusterFlags = field(default_factory=ClusterFlags)
     strategy: str = AUTO
@@ -88,89 +88,89 @@ class JobFlags:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def value(self, flag: str) -> Any:
-        """The value of a flag of this module, or of `register`; None if it was not given."""
+        """The value of a flag of this module or of `register`; None if it was not given."""
         return self.extra[flag] if flag in self.extra else getattr(self, flag, None)
 
     def without(self, names: Iterable[str]) -> JobFlags:
-        """The same without the values of some flags."""
+        """A copy without the values of the flags `names`."""
         dropped = set(names)
         own: dict[str, Any] = dict.fromkeys(dropped - set(self.extra))
         extra = {name: value for name, value in self.extra.items() if name not in dropped}
         return replace(self, extra=extra, **own)
 
 
-# The flags of strategies of the user's own: what defines each, and its meaning.
+# The flags of user-defined strategies: name -> (DEFINE function, help text).
 _registered: dict[str, tuple[Callable[..., Any], str]] = {}
 
 
 def register(name: str, define: Callable[..., Any], meaning: str) -> None:
-    """Adds the flag of a strategy of your own, whose row in the table names it.
+    """Adds the flag of a user-defined strategy; name it in the strategy's row of the table.
 
-    Call it before `define_flags`. The value is `options.extra[name]`.
+    Call this before `define_flags`. The value is `options.extra[name]`.
 
     Args:
       name: the flag, with underscores.
-      define: a function of absl, such as `absl.flags.DEFINE_integer`.
+      define: an absl function, such as `absl.flags.DEFINE_integer`.
       meaning: the help text.
     """
     _registered[name] = define, meaning
 
 
 def define_flags() -> None:
-    """Defines tfdist's flags with absl, and lets every flag be typed with dashes.
+    """Defines tfdist's flags with absl, and makes every flag accept dashes.
 
-    `tfdist.main` calls it. A script without that, or with aliases of these flags, calls it at its
-    top: absl knows flags by one spelling only, so the names in `sys.argv` are put into that
-    spelling here. A second call does nothing.
+    `tfdist.main` calls this. A script without `tfdist.main`, or with aliases of these flags, calls
+    it at its top level. absl accepts only one spelling of a flag, so this function rewrites the
+    flag names in `sys.argv` with underscores. A second call does nothing.
     """
     if "strategy" in flags.FLAGS:
         return
     sys.argv[1:] = with_underscores(sys.argv[1:])
     flags.DEFINE_string(
-        "strategy", AUTO, "How training is distributed: auto or a name of the strategy table."
+        "strategy", AUTO, "How to distribute the training: auto, or the name of a strategy."
     )
     flags.DEFINE_string(
-        "all_reduce", None, "multi_worker_mirrored: the collective; auto, ring or nccl."
+        "all_reduce", None, "multi_worker_mirrored: the all-reduce; auto, ring or nccl."
     )
     flags.DEFINE_string(
         "gradient_dtype",
         None,
-        "multi_worker_mirrored, horovod: the type in which gradients are sent and summed; float16, "
-        "or under multi_worker_mirrored bfloat16 (default: the type that they have).",
+        "multi_worker_mirrored, horovod: the dtype for sending and summing gradients; float16, or "
+        "under multi_worker_mirrored bfloat16 (default: the gradients' own dtype).",
     )
     for name, meaning in _CLUSTER_FLAGS.items():
-        # Text, so that a wrong value is answered by the same check as one from TF_CONFIG.
+        # Strings, so that the same check as for TF_CONFIG reports an invalid value.
         flags.DEFINE_string(name, None, meaning)
     flags.DEFINE_float(
         "startup_timeout",
         STARTUP_TIMEOUT,
-        "Seconds that the tasks of a job wait for each other before they train.",
+        "Seconds that the tasks of a job wait for each other before training.",
     )
     flags.DEFINE_float(
         "heartbeat_timeout",
         None,
-        "multi_worker_mirrored, horovod, parameter_server: seconds without a sign of life after "
-        f"which a task counts as lost (default {HEARTBEAT_TIMEOUT:g}).",
+        "multi_worker_mirrored, horovod, parameter_server: seconds without a heartbeat after "
+        f"which a task is considered lost (default {HEARTBEAT_TIMEOUT:g}).",
     )
     flags.DEFINE_integer(
         "sync_period",
         None,
-        "multi_worker_mirrored, horovod: for slow networks, steps that each task makes by itself "
-        "before the weights are averaged.",
+        "multi_worker_mirrored, horovod: local SGD for slow networks; the steps that each task "
+        "makes independently before all tasks average their weights.",
         lower_bound=1,
     )
     flags.DEFINE_float(
         "outer_learning_rate",
         None,
-        "With --sync_period: what the average change is multiplied by (default 1, or 0.7 with "
+        "With --sync_period: the factor of the averaged weight change (default 1, or 0.7 with "
         "--outer_momentum).",
         lower_bound=0.0,
     )
     flags.DEFINE_float(
         "outer_momentum",
         None,
-        "With --sync_period: Nesterov's momentum over the average changes, as in DiLoCo "
-        "(default 0; there 0.9).",
+        "With --sync_period: Nesterov momentum over the averaged weight changes, as in DiLoCo, "
+        "which uses 0.9 (default 0).",
         lower_bound=0.0,
         upper_bound=1.0,
     )
@@ -178,7 +178,7 @@ def define_flags() -> None:
         flags.register_validator(
             name,
             lambda seconds: seconds is None or 0 < seconds < math.inf,
-            message="must be seconds above 0",
+            message="must be a number of seconds above 0",
         )
     for name, meaning in _INTEGER_FLAGS.items():
         flags.DEFINE_integer(name, None, meaning, lower_bound=0)
@@ -187,7 +187,7 @@ def define_flags() -> None:
 
 
 def define_estimator_flags() -> None:
-    """`define_flags`, and the flags that only Estimators and sessions have a use for."""
+    """Defines the flags of `define_flags`, and those that only Estimators and sessions use."""
     define_flags()
     if "sync" in flags.FLAGS:
         return
@@ -198,7 +198,7 @@ def define_estimator_flags() -> None:
 
 
 def read_flags(values: flags.FlagValues = flags.FLAGS) -> JobFlags:
-    """The flags' values; all at their defaults in a program that did not define them."""
+    """The flags' values; the defaults in a program that did not define them."""
     if "strategy" not in values or not values.is_parsed():
         return JobFlags()
     given: dict[str, Any] = {
@@ -215,10 +215,10 @@ def read_flags(values: flags.FlagValues = flags.FLAGS) -> JobFlags:
 
 
 def parse_flags(argv: Sequence[str]) -> list[str]:
-    """A `flags_parser` for `absl.app.run` that answers a mistake with exit code 2.
+    """A `flags_parser` for `absl.app.run` that exits with code 2 on a usage error.
 
-    absl's own ends with 1, which launchers take for a failed training. It also reads `--flag False`
-    as `--flag`, with a word of the script's own behind it; here that is a mistake.
+    absl's parser exits with 1, which launchers interpret as a failed training. absl also reads
+    `--flag False` as `--flag` and a positional argument `False`; this parser rejects it.
     """
     with exit_on_usage_error():
         _check_booleans(argv)
@@ -231,14 +231,14 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def parse_only_flags(argv: Sequence[str]) -> list[str]:
-    """`parse_flags` for a script that takes nothing but flags, and must not ignore other words."""
+    """`parse_flags` for a script without positional arguments; rejects any."""
     program, *words = parse_flags(argv)
     with exit_on_usage_error():
         if words:
             raise UsageError(
                 "command line",
                 received=words[0],
-                accepted="flags alone",
+                accepted="only flags",
                 remedy="Leave it out, or write it as the value of a flag: --flag=value.",
             )
     return [program]
@@ -260,7 +260,7 @@ def _check_booleans(argv: Sequence[str]) -> None:
 
 
 def with_underscores(arguments: Sequence[str]) -> list[str]:
-    """`--train-batch-size=16` as `--train_batch_size=16`; nothing after a lone `--` is changed."""
+    """Rewrites `--train-batch-size=16` as `--train_batch_size=16`, up to an argument `--`."""
     result = list(arguments)
     for position, argument in enumerate(result):
         if argument == "--":

@@ -1,11 +1,11 @@
-"""Everything that a training script may ask of its job.
+"""`Job`, the object that a training script uses.
 
     job = tfdist.init()
     with job.scope():
         model = build(); model.compile(SGD(job.scaled_lr(0.1)), loss)
     model.fit(job.dataset(train_input), epochs=10, callbacks=job.callbacks("/shared/run1"))
 
-or, in the short form, `job.fit(build_model, train_input, …)` within `@tfdist.main`.
+The short form is `job.fit(build_model, train_input, …)` in a function with `@tfdist.main`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 class Job:
-    """This task's part in a training job.
+    """A training job, as one of its tasks sees it.
 
     Attributes:
-      cluster: the job's tasks; empty for a process by itself and under `horovodrun`.
+      cluster: the job's tasks; empty for a single process and under `horovodrun`.
       task: this task.
-      distribution: how the job is distributed, a `tfdist.strategies.base.Strategy`.
-      preemption: what signals ask of this task.
-      model_dir: the output directory that TF_CONFIG names for Estimators; None if it does not.
+      distribution: the job's `tfdist.strategies.base.Strategy`.
+      preemption: the signals that this task has received.
+      model_dir: the Estimators' output directory from TF_CONFIG; None if TF_CONFIG has none.
     """
 
     #: Whether the job is for Estimators and sessions.
@@ -50,7 +50,7 @@ class Job:
         self.preemption: Preemption = run.preemption
         self.model_dir = plan.config.model_dir
 
-    # What this task is.
+    # The task.
 
     @property
     def name(self) -> str:
@@ -59,23 +59,23 @@ class Job:
 
     @property
     def strategy(self) -> tf.distribute.Strategy:
-        """The `tf.distribute.Strategy`, for custom loops; TensorFlow's default one where TensorFlow
-        does not distribute. Not available in a task that serves."""
+        """The `tf.distribute.Strategy` for custom loops; TensorFlow's default strategy if
+        TensorFlow does not distribute the training. Not available in a task that serves."""
         return self.distribution.tf_strategy
 
     @property
     def topology(self) -> Topology:
-        """The replicas, the shards, and this task's place among them."""
+        """The numbers of replicas and shards, and this task's shard."""
         return self.distribution.topology
 
     @property
     def serves(self) -> bool:
-        """Whether this task only serves others: `serve()` is then all that it has to do."""
+        """Whether this task only serves other tasks; it then calls `serve()` and nothing else."""
         return self.plan.serves
 
     @property
     def evaluates(self) -> bool:
-        """Whether this task is the evaluator, which follows the training from outside."""
+        """Whether this task is the evaluator, which evaluates the training's checkpoints."""
         return self.plan.evaluates
 
     @property
@@ -85,18 +85,18 @@ class Job:
 
     @property
     def num_replicas(self) -> int:
-        """The replicas whose gradients are combined in one update; 1 if updates are asynchronous
-        (`tf.distribute.Strategy.num_replicas_in_sync`)."""
+        """The number of replicas whose gradients are combined in one update; 1 if updates are
+        asynchronous (`tf.distribute.Strategy.num_replicas_in_sync`)."""
         return self.topology.num_replicas
 
     @property
     def num_input_pipelines(self) -> int:
-        """The shards that the training examples are divided into."""
+        """The number of shards of the training examples."""
         return self.topology.num_shards
 
     @property
     def input_pipeline_id(self) -> int:
-        """Which of the shards this task reads."""
+        """The index of the shard that this task reads."""
         return self.topology.shard
 
     @property
@@ -106,8 +106,8 @@ class Job:
 
     @property
     def verbose(self) -> int:
-        """`verbose` for Keras: a progress bar on the chief's terminal, a line an epoch if the
-        chief's output goes to a file, and nothing from the other tasks."""
+        """`verbose` for Keras: a progress bar on the chief's terminal, one line per epoch if the
+        chief's output goes to a file, and no output from the other tasks."""
         if not self.is_chief:
             return 0
         return 1 if sys.stdout.isatty() else 2
@@ -115,31 +115,31 @@ class Job:
     # Batches, steps and the learning rate.
 
     def global_batch_size(self, per_replica: int) -> int:
-        """Examples behind one update of the weights: `per_replica` times `num_replicas`."""
+        """The number of examples per update of the weights: `per_replica` times `num_replicas`."""
         return per_replica * self.num_replicas
 
     def per_replica_batch_size(self, per_task: int) -> int:
-        """A replica's share of the examples that a task trains on at a time.
+        """The batch size of one replica, from the batch size of a task.
 
         Raises:
-          UsageError: the task's replicas do not divide them.
+          UsageError: `per_task` is not a multiple of the number of the task's replicas.
         """
         replicas = self.topology.num_local_replicas
         if per_task % replicas:
             raise UsageError(
                 "batch size of a task",
                 received=per_task,
-                accepted=f"a multiple of {replicas}, the task's replicas",
+                accepted=f"a multiple of {replicas}, the number of the task's replicas",
                 remedy="Choose another batch size, or fewer devices.",
             )
         return per_task // replicas
 
     def steps_per_epoch(self, examples: int, per_replica: int) -> int:
-        """Updates of the weights in an epoch of `examples`, sharded by the example.
+        """The number of weight updates per epoch, if the examples are sharded one by one.
 
         Args:
-          examples: examples over the whole cluster.
-          per_replica: the batch of one replica.
+          examples: the number of examples over the whole cluster.
+          per_replica: the batch size of one replica.
         """
         shards = self.topology.num_shards
         batch = per_replica * self.topology.num_local_replicas
@@ -147,12 +147,12 @@ class Job:
         return max(steps) if self.topology.is_synchronous else sum(steps)
 
     def scaled_lr(self, learning_rate: float) -> float:
-        """`learning_rate` of one replica, scaled to the batch behind one update.
+        """Scales the learning rate of one replica to the global batch size.
 
-        The linear scaling rule of Goyal et al. 2017 (arXiv:1706.02677). Unchanged if updates are
-        asynchronous or replicas average their weights, because each update is then made of one
-        replica's batch. A job that resumes with another number of replicas scales the rate of the
-        checkpoint, unless that is a schedule.
+        This is the linear scaling rule of Goyal et al. 2017 (arXiv:1706.02677). The rate is not
+        scaled if updates are asynchronous or replicas average their weights, because each update
+        then uses the batch of one replica. A job that resumes with a different number of replicas
+        scales the checkpoint's learning rate, unless it is a schedule.
         """
         if self.topology.averages_weights:
             return learning_rate
@@ -176,32 +176,32 @@ class Job:
         callbacks: Sequence[tf.keras.callbacks.Callback] = (),
         verbose: int | None = None,
     ) -> tf.keras.callbacks.History:
-        """Builds, trains, saves and resumes a Keras model; the same call in every task.
+        """Builds, trains, saves and resumes a Keras model; make the same call in every task.
 
-        Returns in tasks that train. A task that serves, and the evaluator, end within it when the
-        training has ended, with exit code 0; the evaluator evaluates `validation` on every
-        checkpoint of an epoch.
+        Returns in the tasks that train. A serving task and the evaluator exit with code 0 inside
+        this call when training ends. The evaluator evaluates the checkpoint of each epoch on
+        `validation`.
 
         Args:
           build_model: takes this job and returns a compiled model; called in `scope()`.
           train_input: takes a `tf.distribute.InputContext` and returns a `tf.data.Dataset` of
             batches of the per-replica size, sharded by the context.
-          epochs: the epochs of the training, those before a restart included.
+          epochs: the total number of epochs, including those before a restart.
           output_dir: the directory that all tasks share; see `callbacks`.
-          validation: as `train_input`, to evaluate after each epoch.
-          steps_per_epoch: for a dataset without end.
-          batch_size: examples behind one update (`global_batch_size`), to log the speed.
-          save_steps: as in `callbacks`.
-          keep: as in `callbacks`.
-          callbacks: callbacks of your own; they come after those of tfdist.
-          verbose: as in Keras; by default `Job.verbose`.
+          validation: like `train_input`, for the evaluation after each epoch.
+          steps_per_epoch: required for an infinite dataset.
+          batch_size: examples per update (`global_batch_size`), for logging the speed.
+          save_steps: see `callbacks`.
+          keep: see `callbacks`.
+          callbacks: your own callbacks; they run after those of tfdist.
+          verbose: as in Keras; default: `Job.verbose`.
 
         Returns:
           Keras's `History`; its `model` is the trained model.
 
         Raises:
-          UsageError: the strategy cannot train this model; or an evaluator has no `validation`.
-          SystemExit: the task does not train, or it was preempted (exit code 75).
+          UsageError: the strategy cannot train this model, or an evaluator has no `validation`.
+          SystemExit: this task does not train (code 0), or it was preempted (code 75).
         """
         if self.serves:
             self.serve()
@@ -213,7 +213,7 @@ class Job:
                 raise UsageError(
                     "validation",
                     received=None,
-                    accepted="an input function, in a job with an evaluator",
+                    accepted="an input function in a job with an evaluator",
                     remedy="Pass validation to job.fit, or leave the evaluator out.",
                 )
             self.evaluate(model, validation, output_dir, epochs=epochs)
@@ -231,34 +231,37 @@ class Job:
     # The long form.
 
     def serve(self) -> None:
-        """Serves the other tasks until the chief has finished, then returns."""
+        """Serves the other tasks; returns when the chief has finished."""
         self.distribution.serve()
 
     def scope(self) -> AbstractContextManager[Any]:
-        """The scope in which the model, its optimizer and its metrics are created."""
+        """The scope for creating the model, its optimizer and its metrics."""
         return self.distribution.scope()
 
     def optimizer(self, optimizer: Any) -> Any:
-        """The optimizer with its gradients combined over the replicas, for a custom loop.
+        """Wraps an optimizer so that it combines the gradients of all replicas.
 
-        `fit` with the callbacks of this job does so by itself.
+        Only custom loops need this: `fit` with this job's callbacks wraps the optimizer.
         """
         return self.run.wrap_optimizer(optimizer)
 
     def dataset(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
-        """The dataset for `model.fit`; call it in every task that trains.
+        """The dataset for `model.fit`; call this in every training task.
 
-        Each example of the shards that `dataset_fn` returns is seen once an epoch over the
-        cluster, whatever their sizes are. Horovod and `--sync_period` need equal steps: a rank
-        whose shard has fewer batches repeats one example for each missing batch.
-        A dataset without end needs `steps_per_epoch`, as everywhere in Keras. Autotuning of
-        `tf.data` is off unless the dataset's options turn it on, because it delays the end of each
-        epoch.
+        The cluster sees each example of the shards once per epoch, even if the shards have
+        different sizes. Horovod and `--sync_period` need the same number of steps in every rank: a
+        rank with fewer batches repeats one example for each missing batch. An infinite dataset
+        needs `steps_per_epoch`, as always in Keras. The autotuning of `tf.data` is off unless the
+        dataset's options turn it on, because it delays the end of each epoch.
+
+        Args:
+          dataset_fn: takes a `tf.distribute.InputContext` and returns a `tf.data.Dataset` of
+            batches of the per-replica size, sharded by the context.
         """
         return self.run.dataset(dataset_fn)
 
     def eval_dataset(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
-        """The dataset for `validation_data`: as `dataset`, and without any repeated example."""
+        """The dataset for `validation_data`: like `dataset`, but repeats no example."""
         return self.run.eval_dataset(dataset_fn)
 
     def callbacks(
@@ -269,18 +272,19 @@ class Job:
         keep: int = 5,
         save_steps: int | None = None,
     ) -> list[tf.keras.callbacks.Callback]:
-        """The callbacks of `model.fit`: the optimizer, resuming, checkpoints, and logs.
+        """The callbacks for `model.fit`: wrap the optimizer, resume, save checkpoints, and log.
 
-        Callbacks of your own come after these: under Horovod the logs are this rank's until the
-        first of these has replaced them by those of all ranks.
+        Put your own callbacks after these. Under Horovod the first of these callbacks replaces this
+        rank's metrics in the logs with those of all ranks.
 
         Args:
-          output_dir: the directory that all tasks share; its layout is in
-            `tfdist.checkpoints.output_directory`.
-          batch_size: examples behind one update (`global_batch_size`); with it the logs contain
-            `examples_per_second` over the cluster.
+          output_dir: the directory that all tasks share; `tfdist.checkpoints.output_directory`
+            describes its layout.
+          batch_size: examples per update (`global_batch_size`); adds the cluster's
+            `examples_per_second` to the logs.
           keep: the number of checkpoints to keep.
-          save_steps: save a checkpoint every so many steps, beside the one after each epoch.
+          save_steps: number of steps between checkpoints within an epoch; default: save only at
+            the end of each epoch.
         """
         from tfdist.training import callbacks
 
@@ -296,12 +300,23 @@ class Job:
         *,
         epochs: int | None = None,
     ) -> Any:
-        """Evaluates each example exactly once over the cluster; returns the metrics by name.
+        """Evaluates the model; each example counts exactly once over the cluster.
 
-        In a task that trains: evaluates the model as it is; every such task calls it. In the
-        evaluator: evaluates each new checkpoint in `output_dir` until the training has ended, and
-        returns None. `epochs` are those of the training; with them the evaluator does not mistake
-        the completion marker of a shorter training for the end.
+        In a training task, evaluates the current model; call it in every training task. In the
+        evaluator, evaluates each new checkpoint in `output_dir` until training ends.
+
+        Args:
+          model: the compiled model.
+          dataset_fn: see `dataset`.
+          output_dir: the training's output directory; required in the evaluator.
+          epochs: the number of epochs of the training. With it, the evaluator does not stop at the
+            completion marker of a shorter training.
+
+        Returns:
+          The metrics by name; None in the evaluator.
+
+        Raises:
+          UsageError: the evaluator has no `output_dir`.
         """
         from tfdist.training import evaluator
 
@@ -312,7 +327,7 @@ class Job:
                 "output_dir",
                 received=None,
                 accepted="the training's output directory",
-                remedy="Tell the evaluator where the checkpoints are.",
+                remedy="Pass output_dir to job.evaluate.",
             )
         evaluator.follow(self.run, model, dataset_fn, output_dir, epochs=epochs)
         return None

@@ -1,4 +1,4 @@
-"""A task's plan: what it is in its job and how it trains, decided before anything is set up.
+"""Decides the role and the strategy of this task before anything is set up.
 
 plan = make_plan(options, os.environ)    # raises UsageError; imports no TensorFlow
 plan.config.task, plan.spec.name
@@ -21,15 +21,15 @@ from tfdist.strategies.table import StrategySpec
 
 @dataclass(frozen=True)
 class Plan:
-    """How one task takes part in a job.
+    """The role of one task in a job.
 
     Attributes:
-      config: the cluster and the task, and where they were read.
-      spec: the strategy of the tasks that train.
-      options: the flags; without those that do not apply to an evaluator.
+      config: the cluster, this task, and the source of both.
+      spec: the strategy of the training tasks.
+      options: the flags; for an evaluator, without those that do not apply to it.
       for_estimators: whether the job is for Estimators and sessions.
-      leader_evaluates: whether the leader of an Estimator's job evaluates it.
-      is_restartable: whether a launcher on this task's machine restarts it when it fails.
+      chief_evaluates: whether the chief of an Estimator's job evaluates it.
+      is_restartable: whether a launcher on this task's machine restarts the task when it fails.
       token: the job's token; tasks with different tokens do not train together.
     """
 
@@ -37,13 +37,13 @@ class Plan:
     spec: StrategySpec
     options: JobFlags
     for_estimators: bool = False
-    leader_evaluates: bool = True
+    chief_evaluates: bool = True
     is_restartable: bool = False
     token: str = ""
 
     @property
     def cluster(self) -> Cluster:
-        """The job's tasks; empty for a process by itself and under `horovodrun`."""
+        """The job's tasks; empty for a single process and under `horovodrun`."""
         return self.config.cluster
 
     @property
@@ -58,22 +58,22 @@ class Plan:
 
     @property
     def serves(self) -> bool:
-        """Whether this task only serves the others."""
+        """Whether this task serves other tasks and does not train."""
         return self.spec.serves(self.cluster, self.task, for_estimators=self.for_estimators)
 
     @property
     def own_spec(self) -> StrategySpec:
-        """The strategy of this task: an evaluator stands outside the cluster."""
+        """The strategy of this task; `one_device` for an evaluator, which does not train."""
         return table.row("one_device") if self.evaluates else self.spec
 
     @property
     def strategy_path(self) -> str:
-        """The class of this task's strategy, as `module:name`."""
+        """The class of this task's strategy as `module:name`."""
         return table.strategy_path(self.own_spec, self.options, for_estimators=self.for_estimators)
 
     @property
     def variant(self) -> str:
-        """What all tasks must agree on to train together, in words."""
+        """The strategy and the flags that must be the same in all tasks, as text."""
         flags = [
             f"--{flag}={value}"
             for flag in table.LOCAL_SGD_FLAGS
@@ -85,7 +85,7 @@ class Plan:
 def make_plan(
     options: JobFlags, environ: Mapping[str, str], *, for_estimators: bool = False
 ) -> Plan:
-    """Decides how this process takes part in the job that flags and environment describe.
+    """Decides the role of this process in the job that the flags and the environment describe.
 
     Args:
       options: the flags.
@@ -93,7 +93,7 @@ def make_plan(
       for_estimators: whether the job is for Estimators and sessions.
 
     Raises:
-      UsageError: a flag or a variable cannot be used as it is; the error names it.
+      UsageError: a flag or an environment variable is invalid; the error names it.
     """
     config = discover(options.cluster, environ)
     cluster = config.cluster
@@ -101,15 +101,15 @@ def make_plan(
     table.check(spec, cluster, config.source)
     table.check_flags(spec, options)
     table.strategy_path(spec, options, for_estimators=for_estimators)
-    leader_evaluates = config.has_master or not cluster.chief or spec.leader_evaluates
+    chief_evaluates = config.has_master or not cluster.chief or spec.chief_evaluates
     if config.task.type == "evaluator":
-        if for_estimators and leader_evaluates and cluster:
+        if for_estimators and chief_evaluates and cluster:
             raise UsageError(
                 "task.type",
                 received=f"evaluator, with {cluster} under {spec.name}",
-                accepted="an evaluator of a job with a chief",
-                remedy="Leave the evaluator out, because the leader evaluates by itself "
-                "(a master, worker 0, rank 0 of Horovod), or add a chief.",
+                accepted="an evaluator only in a job with a chief",
+                remedy="Leave the evaluator out, because the master, worker 0 or rank 0 of Horovod "
+                "evaluates; or add a chief.",
             )
         options = options.without(flag for flag in spec.flags if flag != "heartbeat_timeout")
     elif cluster:
@@ -120,7 +120,7 @@ def make_plan(
         spec,
         options,
         for_estimators=for_estimators,
-        leader_evaluates=leader_evaluates,
+        chief_evaluates=chief_evaluates,
         is_restartable=RESTARTABLE_VARIABLE in environ,
         token=environ.get(startup.TOKEN_VARIABLE, ""),
     )

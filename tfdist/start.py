@@ -109,7 +109,7 @@ def start(job_class: type[AnyJob], environ: Mapping[str, str]) -> AnyJob:
     environment.take_cores()
     end_on_uncaught(environ.get(ERROR_FILE_VARIABLE))
     with exit_on_usage_error():
-        job = create(read_flags(), environ, job_class=job_class, meets=True)
+        job = create(read_flags(), environ, job_class=job_class, waits_for_peers=True)
     job.preemption.listen(has_nothing_to_save=job.evaluates)
     # Otherwise Python's garbage collector walks all of TensorFlow's modules at exit.
     gc.freeze()
@@ -120,14 +120,18 @@ def start(job_class: type[AnyJob], environ: Mapping[str, str]) -> AnyJob:
 def create(options: JobFlags, environ: Mapping[str, str]) -> Job: ...
 @overload
 def create(
-    options: JobFlags, environ: Mapping[str, str], *, job_class: type[AnyJob], meets: bool = ...
+    options: JobFlags,
+    environ: Mapping[str, str],
+    *,
+    job_class: type[AnyJob],
+    waits_for_peers: bool = ...,
 ) -> AnyJob: ...
 def create(
     options: JobFlags,
     environ: Mapping[str, str],
     *,
     job_class: type[Job] = Job,
-    meets: bool = False,
+    waits_for_peers: bool = False,
 ) -> Job:
     """Creates a job from explicit inputs.
 
@@ -135,8 +139,8 @@ def create(
       options: the flags.
       environ: the environment.
       job_class: the class of the job.
-      meets: whether the tasks of the cluster divide their machine's cores and wait for each other
-        at the startup barrier.
+      waits_for_peers: whether this task divides its machine's cores with other tasks, and waits for
+        its peers at the startup barrier.
 
     Raises:
       UsageError: a flag or an environment variable is invalid; the error names it.
@@ -152,14 +156,14 @@ def create(
             accepted="a strategy whose packages are installed",
             remedy=str(error),
         ) from None
-    if meets:
+    if waits_for_peers:
         _divide_cores(plan, environ)
     _set_up_tensorflow(options)
     log(
         f"{plan.task} of {plan.cluster} ({plan.config.source}), {plan.spec.name}; "
         f"{environment.description(environ)}"
     )
-    if meets and plan.task in plan.cluster.tasks():
+    if waits_for_peers and plan.task in plan.cluster.tasks():
         _wait_for_peers(plan)
     # Imports TensorFlow, which reads its environment variables at that time.
     from tfdist.training.run import TrainingRun

@@ -107,7 +107,7 @@ def test_rounds_of_train_and_evaluate(
 def test_parameter_servers_train_once(tmp_path: Path) -> None:
     options = ["--ps=1", "--workers=2"]
     ended = run(tmp_path, "parameter_server", options, "--rounds", code=1)
-    assert "A parameter-server job trains once" in ended.output
+    assert "A parameter-server job trains only once" in ended.output
 
 
 @pytest.mark.parametrize(

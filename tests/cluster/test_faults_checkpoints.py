@@ -120,7 +120,7 @@ def test_keras_goes_on_from_the_newest_whole_checkpoint(tmp_path: Path) -> None:
             assert f"{directory / 'checkpoint'} was missing or damaged" in ended.output
             assert "training is complete after 4 epochs" in ended.output
         else:
-            assert ended.output.count("is passed over") == 1
+            assert ended.output.count("is skipped") == 1
             assert f"{directory / last} " in ended.output
             assert "resuming after epoch 3 of 4" in ended.output
         assert newest(directory) == last
@@ -139,7 +139,7 @@ def test_all_tasks_go_on_from_the_same_checkpoint_or_from_none(tmp_path: Path) -
     ended = launch(tmp_path, *job, "--epochs=4", deadline=60)
     assert ended.code == 0, ended.output
     assert "resuming after epoch 2 of 4" in ended.output
-    assert ended.output.count("is passed over") == 1, "the chief alone should say so"
+    assert ended.output.count("is skipped") == 1, "the chief alone should say so"
     one, other = results(tmp_path).values()
     np.testing.assert_array_equal(one["weights"], other["weights"])
 
@@ -147,7 +147,7 @@ def test_all_tasks_go_on_from_the_same_checkpoint_or_from_none(tmp_path: Path) -
         DAMAGES["truncated_data"][0](Path(path))
     ended = launch(tmp_path, *job, "--epochs=5", deadline=60)
     assert ended.code == 1
-    assert f"{checkpoints} has no checkpoint that is whole" in ended.output
+    assert f"{checkpoints} has no intact checkpoint" in ended.output
 
 
 def test_an_estimator_goes_on_from_the_newest_whole_checkpoint(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_an_estimator_goes_on_from_the_newest_whole_checkpoint(tmp_path: Path) -
             assert f"{output / 'checkpoint'} was missing or damaged" in ended.output
             assert "training is complete, at step 24" in ended.output
         else:
-            assert ended.output.count("is passed over") == 1
+            assert ended.output.count("is skipped") == 1
             assert f"{output / 'model.ckpt-24'} " in ended.output
             assert "resuming from step 12" in ended.output
         assert newest(output) == "model.ckpt-24"

@@ -52,6 +52,6 @@ def test_a_truncated_file_ends_the_training(
     ended = launch(tmp_path, *job, data, f"--output_dir={tmp_path / 'output'}", deadline=120)
     assert ended.code == 1, ended.output
     assert "DataLossError" in ended.output, "the traceback should be there as well"
-    hint = "tfdist: error: a file is damaged. Find it with: tfdist data verify FILE..."
+    hint = "tfdist: error: a file is damaged. To find it, run: tfdist data verify FILE..."
     assert ended.output.count(hint) == 1, ended.output
     assert f"truncated record at {offset}" in ended.output

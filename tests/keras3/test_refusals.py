@@ -74,7 +74,7 @@ def test_loss_scaling_around_what_the_job_was_given() -> None:
     scales_loss = tf.keras.optimizers.LossScaleOptimizer
     with job.scope():
         scaled = scales_loss(job.optimizer(tf.keras.optimizers.SGD(0.1)))
-        with pytest.raises(UsageError, match=r"around what job\.optimizer returned"):
+        with pytest.raises(UsageError, match=r"around the result of job\.optimizer"):
             job.run.prepare(compiled(optimizer=scaled))
 
         model = compiled(optimizer=scales_loss(tf.keras.optimizers.SGD(0.1)))
@@ -95,20 +95,20 @@ def test_loss_scaling_where_replicas_cannot_meet_in_a_condition() -> None:
 def test_what_was_made_outside_of_the_scope() -> None:
     job = tfdist.start.create(JobFlags(strategy="mirrored"), {})
     outside = tf.keras.optimizers.SGD(0.1)
-    with pytest.raises(UsageError, match=r"^model: received .made or compiled outside of job"):
+    with pytest.raises(UsageError, match=r"^model: received .created or compiled outside job"):
         job.run.prepare(compiled(optimizer=outside))
     with job.scope():
         model = compiled(optimizer=outside)
-        with pytest.raises(UsageError, match=r"^optimizer: received .made or compiled outside"):
+        with pytest.raises(UsageError, match=r"^optimizer: received .created or compiled outside"):
             job.run.prepare(model)
         # Before Keras makes its variables, which would end in a RuntimeError.
-        with pytest.raises(UsageError, match=r"^optimizer: received .made or compiled outside"):
+        with pytest.raises(UsageError, match=r"^optimizer: received .created or compiled outside"):
             job.optimizer(outside)
         optimizer = job.optimizer(tf.keras.optimizers.SGD(0.1))
         model.compile(optimizer, "mse", metrics=["mae"])
         job.run.prepare(model)
     model.compile(optimizer, "mse")
-    with pytest.raises(UsageError, match=r"^metrics: received .made or compiled outside"):
+    with pytest.raises(UsageError, match=r"^metrics: received .created or compiled outside"):
         job.run.prepare(model)
 
 

@@ -95,6 +95,6 @@ def test_other_words_are_for_scripts_that_take_them(
 
     assert end.value.code == 2
     assert capsys.readouterr().err == (
-        f"tfdist: error: command line: received '{words[0]}'; accepted: flags alone. Leave it "
+        f"tfdist: error: command line: received '{words[0]}'; accepted: only flags. Leave it "
         "out, or write it as the value of a flag: --flag=value.\n"
     )

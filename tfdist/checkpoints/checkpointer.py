@@ -1,10 +1,10 @@
-"""The checkpoints of a Keras training, and the mark that it is complete.
+"""Saves and restores the checkpoints of a Keras training, and its completion marker.
 
     checkpointer = Checkpointer(model, output.checkpoints, writes=job.is_chief)
     finished = checkpointer.restore()    # epochs
     checkpointer.save(Position(finished + 1), number=300)
 
-A checkpoint is numbered by the updates of the weights that are in it.
+The number of a checkpoint is the number of weight updates that it contains.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PREFIX = "ckpt"
 
 
 class _Progress(tf.train.experimental.PythonState):
-    """A `Position` as part of a checkpoint."""
+    """Stores a `Position` in a checkpoint."""
 
     position = Position()
 
@@ -45,15 +45,15 @@ class _Progress(tf.train.experimental.PythonState):
 
 
 class Checkpointer:
-    """Saves and restores a model, its optimizer and where the training stands.
+    """Saves and restores a model, its optimizer and the position of the training.
 
     Args:
-      model: a `tf.keras.Model`, with its optimizer where it is compiled.
-      directory: where the checkpoints are.
-      writes: whether this task writes there; another one only restores.
-      keep: how many checkpoints are kept; None for all.
-      io_device: the device whose machine reads and writes; None for each variable's own.
-      state: what else is saved, by name.
+      model: a `tf.keras.Model`, and its optimizer if it is compiled.
+      directory: the directory of the checkpoints.
+      writes: whether this task writes there; the other tasks only restore.
+      keep: the number of checkpoints to keep; None for all.
+      io_device: the device whose machine reads and writes; None for the device of each variable.
+      state: other trackable objects to save, by name.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class Checkpointer:
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self._progress = _Progress()
-        # Keras 3 lets checkpoints find neither the layers in a list of a model's own class nor the
-        # state of seeds. What they find is not saved twice.
+        # With Keras 3, checkpoints miss the layers in a list of a subclassed model and the state of
+        # seeds, so all variables are added. TensorFlow saves each variable only once.
         own = keras_compat.as_tensorflow(model.variables) if keras_compat.is_keras_3(model) else []
         self._checkpoint = tf.train.Checkpoint(
             model=model,
@@ -76,8 +76,8 @@ class Checkpointer:
             **({"variables": own} if own else {}),
             **(state or {}),
         )
-        # Made now, by all tasks: a strategy lets them agree on the first value of each variable. So
-        # none looks for checkpoints before the chief is here, too, and has none left to write.
+        # Create the counter now, in all tasks: a strategy synchronizes the initial value of each
+        # variable. So no task looks for checkpoints while the chief may still be writing one.
         _ = self._checkpoint.save_counter
         self._directory = directory
         self._writes = writes
@@ -86,13 +86,19 @@ class Checkpointer:
         self._manager: tf.train.CheckpointManager | None = None
 
     def restore(self, path: str | None = None) -> int:
-        """Restores `path`, by default the newest checkpoint that is whole; returns its epochs.
+        """Restores a checkpoint.
 
-        Returns 0, and leaves everything as it is, where there is none. The task that writes names
-        those that are passed over, and puts the directory's state right.
+        The writing task also logs the checkpoints that it skips, and repairs the directory's state.
+
+        Args:
+          path: the checkpoint; default: the newest intact one.
+
+        Returns:
+          The number of epochs in the checkpoint; 0 if there is no checkpoint, which changes
+          nothing.
 
         Raises:
-          OutputError: there are checkpoints, and none is whole.
+          OutputError: there are checkpoints, but none is intact.
         """
         if path is None:
             path = checkpoint_files.newest_intact(self._directory, _PREFIX, warn=self._writes)
@@ -105,14 +111,18 @@ class Checkpointer:
 
     @property
     def position(self) -> Position:
-        """Where the training stood whose checkpoint was restored or saved last."""
+        """The position in the checkpoint that was last restored or saved."""
         return self._progress.position
 
     def save(self, position: Position, number: int) -> None:
-        """Saves the state at `position`, as the checkpoint of that number.
+        """Saves a checkpoint.
+
+        Args:
+          position: the position of the training.
+          number: the number in the checkpoint's name.
 
         Raises:
-          OutputError: it could not be written; the checkpoints before it are as they were.
+          OutputError: the checkpoint could not be written; earlier checkpoints are unchanged.
         """
         if self._manager is None:
             self._manager = tf.train.CheckpointManager(
@@ -133,41 +143,55 @@ class Checkpointer:
 
 
 def mark_done(output: OutputDirectory, finished: int, epochs: int) -> None:
-    """Says that a training that was to run for `epochs` is complete after `finished` of them."""
-    # Each mark differs from the one before, so that an evaluator can tell a new one.
+    """Writes the completion marker of a training.
+
+    Args:
+      output: the output directory.
+      finished: the number of completed epochs.
+      epochs: the number of requested epochs; the training may have been stopped early.
+    """
+    # Every marker is unique, so that an evaluator can detect a new one.
     record = {"finished": finished, "epochs": epochs, "run": os.urandom(8).hex()}
     write_text(output.done, json.dumps(record) + "\n")
 
 
 def is_complete(output: OutputDirectory, finished: int, epochs: int) -> bool:
-    """Whether a training of `epochs`, of which a checkpoint has `finished`, has nothing left to do.
+    """Whether a training is complete.
 
-    It may have been stopped early; the mark says so, if it is of that checkpoint.
+    A training that was stopped early is complete if the completion marker belongs to its newest
+    checkpoint.
+
+    Args:
+      output: the output directory.
+      finished: the number of epochs in the newest checkpoint.
+      epochs: the number of requested epochs.
     """
     if finished >= epochs:
         return True
-    mark = read_marker(output)
-    return bool(mark and finished and mark["finished"] == finished and mark["epochs"] >= epochs)
+    marker = read_marker(output)
+    if not marker:
+        return False
+    return bool(finished and marker["finished"] == finished and marker["epochs"] >= epochs)
 
 
 def read_marker(output: OutputDirectory) -> dict[str, Any] | None:
-    """What `done.json` says; None where it is not there or damaged."""
+    """The content of the completion marker; None if it is missing or damaged."""
     try:
-        mark: dict[str, Any] = json.loads(output.done.read_text())
+        marker: dict[str, Any] = json.loads(output.done.read_text())
     except FileNotFoundError:
         return None
     except ValueError as error:
         checkpoint_files.warn_once(output.done, f"is damaged ({error})")
         return None
-    return mark
+    return marker
 
 
 def build(model: tf.keras.Model, element_spec: Any) -> None:
-    """Makes the model's and the optimizer's variables now, where Keras would at the first step.
+    """Creates the variables of the model and the optimizer before the first step.
 
     Args:
       model: the compiled model.
-      element_spec: what it is to be trained on, as a `tf.data.Dataset` says it; None if unknown.
+      element_spec: the `element_spec` of the training dataset; None if unknown.
     """
     inputs, _, _ = tf.keras.utils.unpack_x_y_sample_weight(element_spec)
     specs = tf.nest.flatten(inputs)
@@ -177,7 +201,7 @@ def build(model: tf.keras.Model, element_spec: Any) -> None:
             return tf.zeros([size or 1 for size in spec.shape], spec.dtype)
 
         model(tf.nest.map_structure(example, inputs))
-    # Keras 3 has built it under a strategy, and would build one that scales the loss once more.
+    # Under a strategy Keras 3 has built the optimizer, and would build a LossScaleOptimizer twice.
     is_built = keras_compat.is_keras_3(model) and getattr(model.optimizer, "built", True)
     if model.built and not is_built and hasattr(model.optimizer, "build"):
         model.optimizer.build(model.trainable_variables)
@@ -185,7 +209,7 @@ def build(model: tf.keras.Model, element_spec: Any) -> None:
 
 @contextmanager
 def quiet_tensorflow() -> Iterator[None]:
-    """Keeps back TensorFlow's advice on how its own saving traces functions."""
+    """Suppresses TensorFlow's warnings about the functions that it traces while saving."""
     logger = tf.get_logger()
     level = logger.level
     logger.setLevel("ERROR")

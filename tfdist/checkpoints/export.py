@@ -20,7 +20,7 @@ from tfdist.upstream.keras3_export import signature_of
 from tfdist.upstream.onednn_empty_batches import as_tensorflow_does
 from tfdist.upstream.sync_on_read import are_averages
 
-#: The file that Keras 3 loads, within the SavedModel.
+#: The file that Keras 3 loads, in the SavedModel's directory.
 KERAS_FILE = "model.keras"
 
 
@@ -29,37 +29,42 @@ def export(
 ) -> None:
     """Writes the model as a SavedModel and for `keras.models.load_model`, without its optimizer.
 
-    Keras 2 loads the SavedModel itself, Keras 3 the file `model.keras` that is then in it.
+    Keras 2 loads the SavedModel itself. Keras 3 loads the file `model.keras` in the SavedModel's
+    directory.
 
-    `writes` and `io_device` are those of `checkpoints.Checkpointer`. A task that does not write
-    takes part where the one that does needs it; all are within the job's `saving`.
+    Args:
+      model: the trained model.
+      output: the output directory.
+      writes: whether this task writes. Call this function in the other tasks too if the writing
+        task needs them to read the variables (`Checkpointing.all_save`).
+      io_device: the device whose machine writes; None for the device of each variable.
 
     Raises:
-      OutputError: it could not be written; a model that was there is as it was.
+      OutputError: the model could not be written; an existing model is unchanged.
     """
     if _is_functional_of_keras_2(model):
-        # Saving a compiled model that has not yet been run builds its metrics for targets of
-        # the outputs' shape, and `accuracy` then counts something else.
+        # Saving a compiled model before its first step builds its metrics for targets of the
+        # outputs' shape, which changes the meaning of `accuracy`. So export an uncompiled copy.
         model = keras_compat.keras_of(model).Model(model.inputs, model.outputs, name=model.name)
-        if not writes and _is_read_alone(model):
+        if not writes and _needs_no_other_task(model):
             return
     with (
-        replacing_directory(output.saved_model, writes=writes) as beside,
+        replacing_directory(output.saved_model, writes=writes) as temporary,
         quiet_tensorflow(),
         as_tensorflow_does(),
     ):
         save = _save_with_keras_3 if keras_compat.is_keras_3(model) else _save_with_keras_2
         save(
             model,
-            beside / output.saved_model.name,
+            temporary / output.saved_model.name,
             tf.saved_model.SaveOptions(experimental_io_device=io_device),
         )
 
 
-def _is_read_alone(model: tf.keras.Model) -> bool:
-    """Whether one task reads a model's variables without the others; making it took all of them.
+def _needs_no_other_task(model: tf.keras.Model) -> bool:
+    """Whether one task can read a model's variables without the others; creating it needs all.
 
-    Metrics are written, too, and their variables are sums over the replicas.
+    The variables of metrics are exported too, and they are sums over the replicas.
     """
     parts = (model, *model.submodules)
     return are_averages(model.variables) and not any(getattr(part, "metrics", ()) for part in parts)
@@ -67,7 +72,7 @@ def _is_read_alone(model: tf.keras.Model) -> bool:
 
 def _save_with_keras_3(model: Any, directory: Path, options: tf.saved_model.SaveOptions) -> None:
     if getattr(model, "inputs", None):
-        # A Sequential tells its one input only once it was called.
+        # A Sequential model has `input` only after its first call.
         is_sequential = isinstance(model, keras_compat.keras_of(model).Sequential)
         inputs = model.inputs[0] if is_sequential else model.input
         signature = [
@@ -81,17 +86,17 @@ def _save_with_keras_3(model: Any, directory: Path, options: tf.saved_model.Save
     try:
         with _uncompiled(model):
             model.save(directory / KERAS_FILE)
-    # A layer that does not tell its configuration, or has in it what Keras cannot write.
+    # A layer has no `get_config`, or its configuration contains an object that Keras cannot write.
     except (NotImplementedError, TypeError, ValueError) as error:
         (directory / KERAS_FILE).unlink(missing_ok=True)
-        logging.warning("There is no %s for keras.models.load_model: %s", KERAS_FILE, error)
+        logging.warning("Cannot write %s for keras.models.load_model: %s", KERAS_FILE, error)
 
 
 @contextlib.contextmanager
 def _uncompiled(model: Any) -> Iterator[None]:
-    """Within it Keras 3 saves the model alone; its `include_optimizer` is of no effect.
+    """Makes Keras 3 save the model without the optimizer, loss and metrics.
 
-    What it was compiled with may be the user's own, which `load_model` would not find.
+    `load_model` would not find user-defined ones. Keras's `include_optimizer` has no effect.
     """
     state = vars(model)
     compiled_with = {name: state[name] for name in ("compiled", "optimizer") if name in state}

@@ -1,12 +1,12 @@
-"""The checkpoints in a directory, and which of them are whole.
+"""Finds the intact checkpoints in a directory, and repairs TensorFlow's `checkpoint` file.
 
-    path = newest_intact(directory, "ckpt")    # in every task: to go on from
-    repair_state(directory, "ckpt", path)     # in the one that writes there
+    path = newest_intact(directory, "ckpt")    # in every task: the checkpoint to resume from
+    repair_state(directory, "ckpt", path)      # in the writing task
 
-TensorFlow's `checkpoint` file is not asked: it may be damaged, a checkpoint that it names may be
-damaged or gone, and a kill between the two leaves a newer checkpoint that it does not name. So the
-answer is made of files that `repair_state` leaves alone, and is the same in every task, whichever
-comes first.
+This module does not rely on TensorFlow's `checkpoint` file. The file may be damaged, it may name a
+damaged or missing checkpoint, and it does not name the newest one if the process was killed before
+updating it. `newest_intact` depends only on files that `repair_state` does not change, so all tasks
+find the same checkpoint, in any order.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ _STATE = "checkpoint"
 
 
 def number(path: str | None) -> int:
-    """The epoch or the step in a checkpoint's name; 0 for None."""
+    """The number in a checkpoint's name, an epoch or a step; 0 for None."""
     return int(path.rpartition("-")[2]) if path else 0
 
 
 def saved(directory: Path) -> list[str]:
-    """The paths of the checkpoints that the directory's state names, oldest first."""
+    """The paths of the checkpoints in the directory's `checkpoint` file, oldest first."""
     return _named(directory) or []
 
 
 def newest_intact(directory: Path, prefix: str, *, warn: bool = True) -> str | None:
-    """The path of the newest checkpoint that can be restored; None where there is none at all.
+    """The path of the newest intact checkpoint; None if there is no checkpoint.
 
     Args:
-      directory: where the checkpoints are.
-      prefix: what comes before their numbers, such as `ckpt`.
-      warn: whether to name those that are passed over; several tasks may ask.
+      directory: the directory of the checkpoints.
+      prefix: the prefix of their names, such as `ckpt`.
+      warn: whether to log the checkpoints that are skipped; set it in only one task.
 
     Raises:
-      OutputError: there are checkpoints, and each is damaged.
+      OutputError: there are checkpoints, but all are damaged.
     """
-    paths = _found(directory, prefix)
-    whole = first_intact(paths, warn=warn)
-    if whole is None and paths and not _is_first_save(directory, paths):
+    paths = _all_checkpoints(directory, prefix)
+    intact = first_intact(paths, warn=warn)
+    if intact is None and paths and not _is_first_save(directory, paths):
         raise OutputError(
             directory,
-            problem=f"has no checkpoint that is whole: {Path(paths[0]).name} {damage(paths[0])}",
-            remedy="Bring one back, or choose another directory to train from the beginning.",
+            problem=f"has no intact checkpoint: {Path(paths[0]).name} {damage(paths[0])}",
+            remedy="Restore one from a backup, or train from the beginning in another directory.",
         )
-    return whole
+    return intact
 
 
 def first_intact(paths: Iterable[str], *, warn: bool = True) -> str | None:
-    """The first of the paths that is one of a whole checkpoint; the others before it are named."""
+    """The first path of an intact checkpoint; `warn` logs the damaged ones before it."""
     for path in paths:
         reason = damage(path)
         if reason is None:
@@ -72,51 +72,51 @@ def first_intact(paths: Iterable[str], *, warn: bool = True) -> str | None:
 
 
 def damage(path: str) -> str | None:
-    """What is wrong with a checkpoint; None where every tensor can be read and is as it was saved.
+    """What is wrong with a checkpoint; None if every tensor can be read and is unchanged.
 
-    It is read once, and again only when its files have changed.
+    The result is cached until the checkpoint's files change.
     """
     return _damage(path, fingerprint(path))
 
 
 def fingerprint(path: str) -> Fingerprint:
-    """What tells a checkpoint from one that was saved at the same place later."""
-    found = []
+    """A key that changes when another checkpoint is saved at the same path."""
+    stats = []
     for file in _files(path):
         with suppress(FileNotFoundError):
-            found.append((file.name, file.stat()))
-    return tuple((name, at.st_ino, at.st_size, at.st_mtime_ns) for name, at in found)
+            stats.append((file.name, file.stat()))
+    return tuple((name, at.st_ino, at.st_size, at.st_mtime_ns) for name, at in stats)
 
 
 @functools.cache
 def warn_once(path: str | Path, reason: str) -> None:
     """Logs once per file that it is skipped."""
-    logging.warning("%s %s and is passed over", path, reason)
+    logging.warning("%s %s and is skipped", path, reason)
 
 
 def repair_state(directory: Path, prefix: str, newest: str | None) -> None:
-    """Makes the `checkpoint` file name the newest whole checkpoint, and none after it.
+    """Makes the `checkpoint` file name the newest intact checkpoint, and none after it.
 
-    TensorFlow goes on from there: it removes the oldest of those that are named as it saves. What
-    an interrupted save left without an index goes; all else that is damaged stays.
+    TensorFlow uses this file to remove the oldest checkpoints when it saves. Also removes the files
+    that an interrupted save left without an index; other damaged checkpoints stay.
     """
     if newest is None:
         return
     named = _named(directory)
-    paths = _found(directory, prefix)
+    paths = _all_checkpoints(directory, prefix)
     if named is not None:
         for path in paths:
             if path not in named and not Path(f"{path}.index").exists():
                 for file in _files(path):
                     file.unlink()
-    # Without a state, all that are there; else one that TensorFlow was asked to keep would go.
+    # Without a `checkpoint` file keep all, because TensorFlow may have been told to keep them.
     kept = [path for path in named or reversed(paths) if number(path) < number(newest)]
     kept = [path for path in kept if Path(f"{path}.index").exists()] + [newest]
     if named == kept:
         return
     if named is None or newest != named[-1]:
         was = "was missing or damaged" if named is None else f"named {Path(named[-1]).name}"
-        logging.warning("%s %s: it names %s now", directory / _STATE, was, Path(newest).name)
+        logging.warning("%s %s; it now names %s", directory / _STATE, was, Path(newest).name)
     lines = [f'model_checkpoint_path: "{Path(newest).name}"']
     for path in kept:
         lines.append(f'all_model_checkpoint_paths: "{Path(path).name}"')
@@ -127,14 +127,14 @@ def repair_state(directory: Path, prefix: str, newest: str | None) -> None:
 
 
 def discard(path: str) -> None:
-    """Removes what a failed save left at `path`, unless there is a whole checkpoint."""
+    """Removes the files of a failed save at `path`, unless the checkpoint is intact."""
     if damage(path) is not None:
         for file in _files(path):
             file.unlink(missing_ok=True)
 
 
-def _found(directory: Path, prefix: str) -> list[str]:
-    """The paths of all checkpoints that have left a file or a name in the state, newest first."""
+def _all_checkpoints(directory: Path, prefix: str) -> list[str]:
+    """All checkpoints that have a file or are in the `checkpoint` file, newest first."""
     pattern = re.compile(rf"({re.escape(prefix)}-\d+)\.(index|data-\d{{5}}-of-\d{{5}})")
     names = {Path(path).name for path in saved(directory)}
     if directory.is_dir():
@@ -144,7 +144,7 @@ def _found(directory: Path, prefix: str) -> list[str]:
 
 
 def _files(path: str) -> list[Path]:
-    """The index and the data of a checkpoint."""
+    """The index and data files of a checkpoint."""
     name = Path(path).name
     pattern = re.compile(rf"{re.escape(name)}\.(index|data-\d{{5}}-of-\d{{5}})")
     directory = Path(path).parent
@@ -153,26 +153,26 @@ def _files(path: str) -> list[Path]:
 
 
 def _is_first_save(directory: Path, paths: list[str]) -> bool:
-    """Whether the only checkpoint is one whose save, the first of all, was interrupted."""
+    """Whether the only checkpoint is from an interrupted first save."""
     index = Path(f"{paths[0]}.index")
     is_unfinished = not index.exists() or index.stat().st_size == 0
     return len(paths) == 1 and is_unfinished and not (directory / _STATE).exists()
 
 
 def _named(directory: Path) -> list[str] | None:
-    """What the state names, oldest first; None where it is missing or damaged."""
+    """The checkpoints in the `checkpoint` file, oldest first; None if it is missing or damaged."""
     logger = tf.get_logger()
     level = logger.level
     logger.setLevel("ERROR")
     try:
         state = tf.train.get_checkpoint_state(str(directory))
     except ValueError:
-        return None  # It is empty.
+        return None  # The file is empty.
     finally:
         logger.setLevel(level)
     if state is None:
         return None
-    # By their names, because the directory may have been moved.
+    # Use only the file names, because the directory may have been moved.
     last = state.model_checkpoint_path
     paths = [path for path in state.all_model_checkpoint_paths if path != last] + [last]
     names = [Path(path).name for path in paths]
@@ -196,6 +196,6 @@ def _read(reader: tf.train.CheckpointReader, name: str) -> None:
     try:
         reader.get_tensor(name)
     except tf.errors.InternalError as error:
-        # It was read, and is of a type that NumPy does not have: a dataset's state.
+        # Reading worked, but NumPy has no such dtype: the state of a dataset.
         if "not convertible to numpy" not in str(error):
             raise

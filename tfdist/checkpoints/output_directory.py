@@ -1,14 +1,14 @@
-"""The output directory that all tasks of a job share, and how its files are written.
+"""The layout of the output directory that all tasks share, and atomic writes to it.
 
     output = OutputDirectory("/shared/run1")
     output.checkpoints    # ckpt-3.index, ckpt-3.data-…, checkpoint: written by the chief
     output.logs           # TensorBoard: train, validation, eval
-    output.metrics        # metrics.jsonl: a JSON object an epoch
-    output.saved_model    # the model when training is complete
-    output.done           # done.json: there once training is complete
+    output.metrics        # metrics.jsonl: one JSON object per epoch
+    output.saved_model    # the trained model
+    output.done           # done.json: the completion marker
 
-What is written here is written beside and renamed; a task other than the chief writes nothing here,
-except for the evaluator, which adds what is its own.
+Files are written under a temporary name in the same directory and then renamed. Only the chief
+writes here, except for the evaluator, which writes its own files.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ import numpy as np
 
 from tfdist.errors import OutputError, UsageError
 
-# What is to be done where a file cannot be written.
+# Remedies for write errors.
 _REMEDIES = {
     errno.ENOSPC: "Make room on its disk and start the job again, or keep fewer checkpoints.",
     errno.EDQUOT: "Make room in its quota and start the job again, or keep fewer checkpoints.",
     errno.EFBIG: "Raise the limit on the size of a file (ulimit -f) and start the job again.",
     errno.EIO: "Check its disk, and start the job again.",
-    errno.ESTALE: "Mount its file system anew, and start the job again.",
+    errno.ESTALE: "Remount its file system, and start the job again.",
     **dict.fromkeys(
         (errno.EACCES, errno.EPERM, errno.EROFS),
-        "Let this task write there, or choose another directory, and start the job again.",
+        "Give this task write permission, or choose another directory; start the job again.",
     ),
     **dict.fromkeys(
         (errno.ENOENT, errno.ENOTDIR, errno.EISDIR),
@@ -46,8 +46,7 @@ _REMEDIES = {
     ),
 }
 
-# What a task that was killed leaves of what it was writing, by the names that TensorFlow and this
-# module give it.
+# The names of temporary files, from TensorFlow and from this module, that a killed task leaves.
 _LEFT_BY_THE_CHIEF = re.compile(
     r"(ckpt|model\.ckpt)-\d+_temp|workertemp_\d+|tmp_(chief|worker)_\d+"
     r"|(checkpoint|graph\.pbtxt|model\.ckpt-\d+\.meta)\.tmp[0-9a-f]{32}"
@@ -59,7 +58,7 @@ _LEFT_BY_THE_EVALUATION = re.compile(r"\.eval_metrics\.jsonl-[0-9a-f]{16}")
 
 @dataclass(frozen=True)
 class OutputDirectory:
-    """The places in an output directory; nothing is made before something is written."""
+    """The paths in an output directory; creating this object creates no directory."""
 
     path: Path
 
@@ -92,40 +91,41 @@ class OutputDirectory:
 
 
 def check_writable(*directories: Path) -> None:
-    """Tries to write in each of the directories, before there is a result to be lost.
+    """Checks that this task can write in each directory.
 
-    In the nearest directory that is there, so that a mistake that is found later leaves no new one.
+    Writes a file in the nearest existing parent, so that the check creates no directory.
 
     Raises:
-      UsageError: one of them cannot be written.
+      UsageError: a directory is not writable.
     """
     for directory in directories:
-        there = next(place for place in (directory, *directory.parents) if place.exists())
+        existing = next(path for path in (directory, *directory.parents) if path.exists())
         try:
-            with _beside(there / "writable", rename=False) as probe:
+            with _temporary_file(existing / "writable", rename=False) as probe:
                 probe.write_text("\n")
         except OSError as error:
             raise UsageError(
                 "output_dir",
                 received=str(directory),
                 accepted=f"a directory that this task can write ({os.strerror(error.errno or 0)})",
-                remedy="Let this task write there, make room, or choose another directory.",
+                remedy="Give this task write permission, make room, or choose another directory.",
             ) from None
 
 
 @contextmanager
 def writing(path: Path, *, named: bool = False) -> Iterator[None]:
-    """Makes an OutputError of a failure to write at `path`, in whatever class it comes.
+    """Converts any exception for a failed write at `path` to an OutputError.
 
-    TensorFlow's OutOfRangeError for a file that is too large is one that Keras and Estimators take
-    for the end of the data: they would return as if all were well.
+    For a file that is too large, TensorFlow raises OutOfRangeError. Keras and Estimators interpret
+    that as the end of the data and return as if training had succeeded.
 
     Args:
-      path: what is written.
-      named: whether to heed only those errors that name `path`, because more is done than writing.
+      path: the file or directory to write.
+      named: whether to convert only errors that contain `path`; set this if the context does more
+        than writing.
 
     Raises:
-      OutputError: it could not be written.
+      OutputError: `path` could not be written.
     """
     try:
         yield
@@ -143,21 +143,21 @@ def writing(path: Path, *, named: bool = False) -> Iterator[None]:
 
 
 def write_error(error: BaseException) -> int | None:
-    """The number of the operating system's error behind `error`; None where it is another one."""
+    """The errno of the operating system's error behind `error`; None for other errors."""
     if isinstance(error, OSError):
         return error.errno if error.errno in _REMEDIES else None
-    # TensorFlow makes a class of the number, and keeps the words.
+    # TensorFlow maps the errno to an exception class, but keeps its text.
     return next((number for number in _REMEDIES if os.strerror(number) in str(error)), None)
 
 
 def remove_leftovers(directory: Path, *, of_evaluation: bool = False) -> None:
-    """Removes what killed processes left of what they were writing; call it before writing there.
+    """Removes the temporary files of killed processes; call this before writing there.
 
-    Nothing is removed but what TensorFlow and this package put beside its place: the names say so.
+    Removes only files whose names match the temporary names of TensorFlow and this package.
 
     Args:
-      directory: where to look; not below it.
-      of_evaluation: whether to look for what the evaluation left, in place of what the chief did.
+      directory: the directory; its subdirectories are not searched.
+      of_evaluation: True removes the evaluator's files, False the chief's.
     """
     pattern = _LEFT_BY_THE_EVALUATION if of_evaluation else _LEFT_BY_THE_CHIEF
     saved_model = OutputDirectory(directory).saved_model
@@ -166,7 +166,7 @@ def remove_leftovers(directory: Path, *, of_evaluation: bool = False) -> None:
             continue
         if path.is_dir() and not path.is_symlink():
             if (path / "before").exists() and not saved_model.exists():
-                # Killed between the two renames of `replacing_directory`.
+                # The process was killed between the two renames of `replacing_directory`.
                 os.replace(path / saved_model.name, saved_model)
             shutil.rmtree(path)
         else:
@@ -175,14 +175,14 @@ def remove_leftovers(directory: Path, *, of_evaluation: bool = False) -> None:
 
 @contextmanager
 def replacing_directory(target: Path, *, writes: bool = True) -> Iterator[Path]:
-    """Gives a temporary directory; what is `target.name` in it becomes `target` at the end.
+    """Yields a temporary directory; at the end, moves `target.name` in it to `target`.
 
     Args:
       target: a directory, which may exist.
-      writes: False to throw away what was written.
+      writes: False discards the result instead.
 
     Raises:
-      OutputError: it could not be written; `target` is then as it was.
+      OutputError: `target` could not be written; an existing directory is unchanged.
     """
     with (
         writing(target if writes else Path(tempfile.gettempdir())),
@@ -190,29 +190,29 @@ def replacing_directory(target: Path, *, writes: bool = True) -> Iterator[Path]:
             prefix=f".{target.name}-", dir=target.parent if writes else None
         ) as temporary,
     ):
-        beside = Path(temporary)
-        yield beside
+        directory = Path(temporary)
+        yield directory
         if writes:
             if target.exists():
-                os.replace(target, beside / "before")
-            os.replace(beside / target.name, target)
+                os.replace(target, directory / "before")
+            os.replace(directory / target.name, target)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file whole: beside its place, and renamed.
+    """Writes a file atomically: writes a temporary file and renames it.
 
     Raises:
-      OutputError: it could not be written; the file is then as it was.
+      OutputError: the file could not be written; an existing file is unchanged.
     """
-    with writing(path), _beside(path) as temporary:
+    with writing(path), _temporary_file(path) as temporary:
         temporary.write_text(text)
 
 
 def append_json_line(path: Path, record: dict[str, Any]) -> None:
-    """Adds one JSON object to a file of lines.
+    """Appends one JSON object as a line.
 
     Raises:
-      OutputError: it could not be written; the file is then as it was.
+      OutputError: the line could not be written; the file is unchanged.
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -227,9 +227,10 @@ def append_json_line(path: Path, record: dict[str, Any]) -> None:
 
 
 def cut_json_lines(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
-    """Takes out of a file of lines what was written after the state that a job goes on from.
+    """Removes the lines of a JSON-lines file for which `keep` is false.
 
-    A last line whose writing was cut off goes too.
+    A resumed job removes the lines after its checkpoint this way. Lines that are not valid JSON,
+    such as an incomplete last line, are removed too.
     """
     kept = []
     if path.exists():
@@ -243,7 +244,7 @@ def cut_json_lines(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
 
 
 def as_json(value: Any) -> Any:
-    """A metric's value, a number or an array, as JSON has it: null where it is not finite."""
+    """A metric's value, a number or an array, for JSON: None (null) if it is not finite."""
     array = np.asarray(value, dtype=float)
     if array.ndim:
         return [as_json(element) for element in array]
@@ -251,9 +252,9 @@ def as_json(value: Any) -> Any:
 
 
 @contextmanager
-def _beside(path: Path, *, rename: bool = True) -> Iterator[Path]:
+def _temporary_file(path: Path, *, rename: bool = True) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Not by `tempfile`, whose files nobody but their owner may read.
+    # `tempfile` creates files that only their owner can read.
     temporary = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
     try:
         yield temporary

@@ -1,4 +1,4 @@
-"""Who is in a job and where: the cluster, this task, and the sources that describe them."""
+"""The cluster, this task, and the sources that describe them: flags, TF_CONFIG, horovodrun."""
 
 from tfdist.cluster.spec import JOB_NAMES, TASK_TYPES, Cluster, Task, host_and_port
 

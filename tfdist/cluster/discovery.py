@@ -1,10 +1,11 @@
-"""Where a job's cluster is read from: one function a source, one order of precedence.
+"""Reads the cluster and this task from flags, TF_CONFIG or `horovodrun`.
 
-    found = discover(flags=ClusterFlags(), environ=os.environ)
-    found.cluster, found.task, found.source
+    config = discover(flags=ClusterFlags(), environ=os.environ)
+    config.cluster, config.task, config.source
 
-The order: command-line flags, `TF_CONFIG`, the environment that `horovodrun` sets, and else this
-process alone.
+There is one function per source. The first source that describes a job is used, in this order:
+command-line flags, `TF_CONFIG`, the environment variables of `horovodrun`. Without any, the job is
+this process alone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tfdist.errors import UsageError
 
 @dataclass(frozen=True)
 class ClusterFlags:
-    """The per-node flags of a training script, as given; None where a flag was not given."""
+    """The cluster flags of a training script, as text; None for a flag that was not given."""
 
     job_name: str | None = None
     task_index: str | None = None
@@ -32,11 +33,15 @@ class ClusterFlags:
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """What was found: the cluster (empty for one process), this task, and where it was read.
+    """The cluster, this task, and their source.
 
-    `source` is `flags`, `TF_CONFIG`, `horovodrun` or `default`. Under `horovodrun` the addresses
-    are Horovod's own affair, so the cluster is empty and the task's index is the rank. `has_master`
-    says that the chief is called `master`, as in the older dialect; `model_dir` is TF_CONFIG's.
+    Attributes:
+      cluster: the cluster; empty for a single process, and under `horovodrun`, where Horovod
+        manages the addresses.
+      task: this task; under `horovodrun` its index is the rank.
+      source: `flags`, `TF_CONFIG`, `horovodrun` or `default`.
+      has_master: whether TF_CONFIG calls the chief `master`, as in its older dialect.
+      model_dir: TF_CONFIG's `model_dir`; None if it has none.
     """
 
     cluster: Cluster = field(default_factory=Cluster)
@@ -47,11 +52,11 @@ class ClusterConfig:
 
 
 def discover(flags: ClusterFlags, environ: Mapping[str, str]) -> ClusterConfig:
-    """Reads the job from the first source that describes one.
+    """Reads the cluster and this task from the first source that describes a job.
 
     Raises:
-      UsageError: the first source that says anything says something wrong; later ones are not
-        looked at, so a mistake never ends as a job of one process.
+      UsageError: this source is invalid. Later sources are not tried, so a mistake never starts a
+        job of one process.
     """
     return (
         from_flags(flags) or from_tf_config(environ) or from_horovodrun(environ) or ClusterConfig()
@@ -59,7 +64,7 @@ def discover(flags: ClusterFlags, environ: Mapping[str, str]) -> ClusterConfig:
 
 
 def from_flags(flags: ClusterFlags) -> ClusterConfig | None:
-    """The job that `--job_name --task_index --*_hosts` describe; None where none was given."""
+    """Reads `--job_name`, `--task_index` and `--*_hosts`; None if none of them was given."""
     if flags == ClusterFlags():
         return None
     if not flags.job_name:
@@ -67,14 +72,14 @@ def from_flags(flags: ClusterFlags) -> ClusterConfig | None:
             "--job_name",
             received=flags.job_name,
             accepted=", ".join(TASK_TYPES),
-            remedy="Say which job this process belongs to.",
+            remedy="Pass the type of this task.",
         )
     if not flags.task_index:
         raise UsageError(
             "--task_index",
             received=flags.task_index,
-            accepted="a whole number from 0",
-            remedy="Say which task of the job this process is.",
+            accepted="an integer of at least 0",
+            remedy="Pass the index of this task.",
         )
     hosts = {name: _split_hosts(getattr(flags, f"{name}_hosts")) for name in JOB_NAMES}
 
@@ -86,10 +91,10 @@ def from_flags(flags: ClusterFlags) -> ClusterConfig | None:
 
 
 def from_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
-    """The job that TF_CONFIG describes, in TF2's dialect or the older one; None where unset.
+    """Reads TF_CONFIG, in TF2's dialect or the older one; None if it is not set.
 
-    The older dialect calls the chief `master`. `model_dir` is an Estimator's output directory;
-    `environment` and other keys change nothing and are accepted. See
+    The older dialect calls the chief `master`. `model_dir` is an Estimator's output directory.
+    `environment` and other keys are ignored. See
     `tf.distribute.cluster_resolver.TFConfigClusterResolver`.
     """
     text = environ.get("TF_CONFIG", "")
@@ -114,7 +119,7 @@ def from_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
                 "TF_CONFIG cluster",
                 received=sorted(jobs),
                 accepted="either chief or master",
-                remedy="Keep chief: master is its older name.",
+                remedy="Keep chief, because master is its older name.",
             )
         jobs["chief"] = jobs.pop("master")
     if not any(jobs.values()):
@@ -122,7 +127,7 @@ def from_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
             "TF_CONFIG cluster",
             received=config["cluster"],
             accepted="at least one address of a chief or worker",
-            remedy="List the tasks, or unset TF_CONFIG to train in this process alone.",
+            remedy="List the tasks, or unset TF_CONFIG to train in a single process.",
         )
     for name in jobs:
         if name not in JOB_NAMES:
@@ -130,26 +135,26 @@ def from_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
                 "TF_CONFIG cluster",
                 received=name,
                 accepted=", ".join([*JOB_NAMES, "master"]),
-                remedy="Name the evaluator in task alone: it is not part of the cluster."
+                remedy="Name the evaluator only in task, because it is not part of the cluster."
                 if name == "evaluator"
-                else "Rename the job.",
+                else "Rename this task type.",
             )
-    for key, accepted in (("type", ", ".join(TASK_TYPES)), ("index", "a whole number from 0")):
+    for key, accepted in (("type", ", ".join(TASK_TYPES)), ("index", "an integer of at least 0")):
         if task.get(key) is None:
             raise UsageError(
                 f"TF_CONFIG task.{key}",
                 received=None,
                 accepted=accepted,
-                remedy="Say which task this process is.",
+                remedy="Add the type and the index of this task.",
             )
-    found = _checked(
+    cluster_config = _checked(
         "TF_CONFIG", lambda name: f"TF_CONFIG {name}", jobs, task["type"], task["index"]
     )
-    return replace(found, has_master=has_master, model_dir=_model_dir(config))
+    return replace(cluster_config, has_master=has_master, model_dir=_model_dir(config))
 
 
 def from_horovodrun(environ: Mapping[str, str]) -> ClusterConfig | None:
-    """The rank that `horovodrun` started; None where it did not start this process."""
+    """Reads this process's rank under `horovodrun`; None if that did not start the process."""
     rank = environ.get("HOROVOD_RANK")
     if rank is None:
         return None
@@ -158,7 +163,7 @@ def from_horovodrun(environ: Mapping[str, str]) -> ClusterConfig | None:
         raise UsageError(
             "HOROVOD_RANK",
             received=rank,
-            accepted="a whole number from 0",
+            accepted="an integer of at least 0",
             remedy="Start the script with horovodrun, or unset the variable.",
         )
     return ClusterConfig(Cluster(), Task("worker", number), "horovodrun")
@@ -171,7 +176,7 @@ def _checked(
     task_type: object,
     task_index: object,
 ) -> ClusterConfig:
-    """Builds and checks cluster and task; errors name their fields as the source spells them."""
+    """Builds and checks the cluster and the task; errors use the source's field names."""
     try:
         cluster = Cluster(**{name: jobs.get(name) or () for name in JOB_NAMES})
         task_type = "chief" if task_type == "master" else task_type
@@ -200,7 +205,7 @@ def _model_dir(config: Mapping[str, Any]) -> str | None:
 
 
 def _whole_number(value: Any) -> Any:
-    """The int that a string of digits means; anything else as it is, for `Task` to refuse."""
+    """Converts a string of digits to an int; returns other values unchanged."""
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]+", value.strip()):
         return int(value)
     return value
@@ -217,7 +222,7 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any]:
             received=value,
             accepted="a JSON object",
             remedy='Write {"cluster": {…}, "task": {…}}, '
-            "or unset TF_CONFIG to train in this process alone.",
+            "or unset TF_CONFIG to train in a single process.",
         )
     return value
 

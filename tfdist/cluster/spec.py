@@ -1,4 +1,4 @@
-"""Who is in a job and where: the cluster, this task, every check on them, and their renderings.
+"""`Cluster` and `Task`: the tasks of a job and their addresses, with checks and output formats.
 
     cluster = Cluster(worker=("10.0.0.1:2222", "10.0.0.2:2222"), ps=("10.0.0.3:2222",))
     task = Task("worker", 1)
@@ -6,8 +6,8 @@
     cluster.tf_config(task)   # the TF_CONFIG of worker 1
     cluster.flags(task)       # ['--job_name=worker', '--task_index=1', '--ps_hosts=…', …]
 
-A job without a chief is led by worker 0, as in TensorFlow. An evaluator is a task, never a member
-of the cluster.
+Worker 0 is the chief of a job without a task of type chief, as in TensorFlow. An evaluator is a
+task, but not part of the cluster.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Task:
 
     Attributes:
       type: `chief`, `worker`, `ps` or `evaluator`.
-      index: position within the job of that name, from 0.
+      index: the index among the tasks of this type, from 0.
     """
 
     type: str
@@ -45,14 +45,14 @@ class Task:
                 "task.type",
                 received=self.type,
                 accepted=", ".join(TASK_TYPES),
-                remedy="Name the job that this process belongs to.",
+                remedy="Choose one of these types.",
             )
         if isinstance(self.index, bool) or not isinstance(self.index, int) or self.index < 0:
             raise UsageError(
                 "task.index",
                 received=self.index,
-                accepted="a whole number from 0",
-                remedy="Number the tasks of a job from 0.",
+                accepted="an integer of at least 0",
+                remedy="Number the tasks of each type from 0.",
             )
 
     def __str__(self) -> str:
@@ -61,11 +61,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The addresses of a job's tasks, `host:port` each; empty for a process by itself.
+    """The addresses of a job's tasks, as `host:port`; empty for a single process.
 
     Raises:
-      UsageError: an address without a port, with a scheme or a port outside 1..65535, one that
-        stands twice, more than one chief, or ps without anyone to work with.
+      UsageError: an address is invalid (it has no port, a scheme, or a port outside 1..65535) or
+        appears twice; or there is more than one chief, or ps without a chief or worker.
     """
 
     chief: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class Cluster:
                     f"cluster.{job.name}",
                     received=addresses,
                     accepted="a list of host:port",
-                    remedy="Write a list, also for one address.",
+                    remedy="Write a list, even for one address.",
                 )
             object.__setattr__(self, job.name, tuple(addresses))
             for index, address in enumerate(addresses):
@@ -94,21 +94,21 @@ class Cluster:
                         place,
                         received=address,
                         accepted="an address that no other task has",
-                        remedy=f"{known} has it already: give each task its own port.",
+                        remedy=f"Give each task its own port: {known} has the same address.",
                     )
         if len(self.chief) > 1:
             raise UsageError(
                 "cluster.chief",
                 received=list(self.chief),
                 accepted="one address",
-                remedy="Make the others workers: a job has one chief.",
+                remedy="Make the others workers, because a job has one chief.",
             )
         if self.ps and not (self.chief or self.worker):
             raise UsageError(
                 "cluster.worker",
                 received=[],
-                accepted="at least one address where there are ps",
-                remedy="Add a worker: parameter servers train nothing by themselves.",
+                accepted="at least one address in a cluster with ps",
+                remedy="Add a worker, because parameter servers do not train.",
             )
 
     def __bool__(self) -> bool:
@@ -119,18 +119,18 @@ class Cluster:
         return " + ".join(jobs) or "this process alone"
 
     def jobs(self) -> dict[str, list[str]]:
-        """The jobs that have tasks, as `tf.train.ClusterSpec` takes them."""
+        """The addresses by task type, as `tf.train.ClusterSpec` takes them; omits empty types."""
         named = ((job.name, list(getattr(self, job.name))) for job in fields(self))
         return {name: hosts for name, hosts in named if hosts}
 
     @property
     def chief_task(self) -> Task:
-        """The chief, or worker 0 where no task is called chief."""
+        """The chief; worker 0 if there is no task of type chief."""
         return Task("chief", 0) if self.chief else Task("worker", 0)
 
     @property
     def training_tasks(self) -> tuple[Task, ...]:
-        """Chief and workers, the chief first: the members of an all-reduce."""
+        """The chief and the workers, in this order: the members of an all-reduce."""
         return tuple(
             Task(name, index)
             for name in ("chief", "worker")
@@ -138,11 +138,11 @@ class Cluster:
         )
 
     def tasks(self) -> tuple[Task, ...]:
-        """Every task of the cluster, trainers first."""
+        """All tasks of the cluster, training tasks first."""
         return self.training_tasks + tuple(Task("ps", index) for index in range(len(self.ps)))
 
     def local_rank_of(self, task: Task, among: Sequence[Task]) -> tuple[int, int]:
-        """Which of the tasks `among` whom it is `task` is on its host, and how many these are."""
+        """The local rank of `task` on its host, and the number of tasks in `among` on that host."""
         hosts = [self.address(other).rpartition(":")[0] for other in among]
         index = among.index(task)
         return hosts[:index].count(hosts[index]), hosts.count(hosts[index])
@@ -153,14 +153,18 @@ class Cluster:
         return addresses[task.index]
 
     def check(self, task: Task) -> None:
-        """Raises UsageError unless `task` belongs to this cluster (an evaluator: to any)."""
+        """Checks that `task` belongs to this cluster; an evaluator belongs to any.
+
+        Raises:
+          UsageError: it does not.
+        """
         if task.type == "evaluator":
             if task.index:
                 raise UsageError(
                     "task.index",
                     received=task.index,
                     accepted="0",
-                    remedy="Start one evaluator: a job has no use for more.",
+                    remedy="Start only one evaluator.",
                 )
             return
         count = len(getattr(self, task.type))
@@ -169,7 +173,8 @@ class Cluster:
                 "task.type",
                 received=task.type,
                 accepted=", ".join([*self.jobs(), "evaluator"]),
-                remedy=f"Add the addresses of {task.type!r} to the cluster, or name another job.",
+                remedy=f"Add the addresses of {task.type!r} to the cluster, or choose another "
+                "type.",
             )
         if task.index >= count:
             raise UsageError(
@@ -180,20 +185,20 @@ class Cluster:
             )
 
     def tf_config(self, task: Task) -> str:
-        """TF_CONFIG of `task`, as JSON with its keys in a fixed order."""
+        """The TF_CONFIG of `task`, as JSON with sorted keys."""
         return json.dumps(
             {"cluster": self.jobs(), "task": {"type": task.type, "index": task.index}},
             sort_keys=True,
         )
 
     def flags(self, task: Task) -> list[str]:
-        """The flags that tell a script the same as `tf_config`."""
+        """The flags that are equivalent to `tf_config`."""
         hosts = [f"--{name}_hosts={','.join(hosts)}" for name, hosts in self.jobs().items()]
         return [f"--job_name={task.type}", f"--task_index={task.index}", *hosts]
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Splits a checked `host:port`; the brackets of an IPv6 host are taken off."""
+    """Splits a valid `host:port`, and removes the brackets of an IPv6 host."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
@@ -203,16 +208,12 @@ def _check_address(place: str, address: object) -> None:
     if not isinstance(address, str):
         raise UsageError(place, received=address, accepted=accepted, remedy="Write it as a string.")
     if "://" in address:
-        raise UsageError(
-            place, received=address, accepted=accepted, remedy="Take the scheme off the address."
-        )
+        raise UsageError(place, received=address, accepted=accepted, remedy="Remove the scheme.")
     host, separator, port = address.rpartition(":")
     if not separator:
-        raise UsageError(
-            place, received=address, accepted=accepted, remedy="Add the port that the task uses."
-        )
+        raise UsageError(place, received=address, accepted=accepted, remedy="Add the task's port.")
     if not _HOST.fullmatch(host):
-        remedy = "Put an IPv6 host in brackets." if ":" in host else "Correct the host's name."
+        remedy = "Put an IPv6 host in brackets." if ":" in host else "Correct the host name."
         raise UsageError(place, received=address, accepted=accepted, remedy=remedy)
     if not (re.fullmatch(r"[0-9]{1,5}", port) and 1 <= int(port) <= 65535):
         raise UsageError(place, received=address, accepted=accepted, remedy="Correct the port.")

@@ -1,4 +1,4 @@
-"""What the commands' arguments have in common."""
+"""Arguments that several `tfdist` commands share, and argparse types."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ from typing import Any
 
 from tfdist.cluster.discovery import ClusterFlags
 
-# What `add_subparsers` returns.
+# The result of `ArgumentParser.add_subparsers`.
 Commands = Any
 
 
 def read_cluster_flags(arguments: argparse.Namespace) -> ClusterFlags:
-    """What was given of `cluster_flags`."""
+    """The values of the flags that `cluster_flags` adds."""
     names = [item.name for item in fields(ClusterFlags)]
     return ClusterFlags(**{name: getattr(arguments, name) for name in names})
 
 
 def cluster_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that describe a cluster and this task of it."""
-    flag(parser, "job_name", metavar="NAME", help="the job that this task belongs to")
-    flag(parser, "task_index", metavar="N", help="the index of this task within its job, from 0")
+    """Adds the flags that describe a cluster and this process's task."""
+    flag(parser, "job_name", metavar="NAME", help="the type of this task")
+    flag(parser, "task_index", metavar="N", help="the index of this task in its type, from 0")
     hosts_flags(parser)
 
 
 def hosts_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds those of the flags that describe a cluster."""
+    """Adds the flags that describe a cluster."""
     for name in ("worker", "chief", "ps"):
         flag(
             parser,
             f"{name}_hosts",
             metavar="HOST:PORT,...",
-            help=f"the addresses of the job {name!r}, separated by commas",
+            help=f"the addresses of the tasks of type {name!r}, separated by commas",
         )
 
 
 def flag(parser: argparse.ArgumentParser, name: str, **options: Any) -> None:
-    """Adds a flag that may be typed with underscores or dashes, as those of the scripts may."""
+    """Adds a flag that accepts underscores and dashes, as the flags of scripts do."""
     spellings = dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"])
     parser.add_argument(*spellings, dest=name, **options)
 
 
 def count(text: str) -> int:
-    """For `type`: a number from 0."""
+    """An argparse `type`: an integer of at least 0."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"received {text!r}; accepted: a number from 0")
     return int(text)
 
 
 def seconds(text: str) -> float:
-    """For `type`: seconds, 0 among them."""
+    """An argparse `type`: seconds, at least 0."""
     value = float(text)
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"received {text!r}; accepted: seconds from 0")
@@ -59,7 +59,7 @@ def seconds(text: str) -> float:
 
 
 def some_seconds(text: str) -> float:
-    """For `type`: seconds, more than 0."""
+    """An argparse `type`: seconds, above 0."""
     value = float(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"received {text!r}; accepted: seconds above 0")

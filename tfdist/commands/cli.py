@@ -1,11 +1,11 @@
-"""The `tfdist` command: its arguments and what it prints.
+"""The `tfdist` command.
 
-    tfdist run --ps=1 --workers=2 train.py --epochs=3     # a job on this machine
-    tfdist render --worker_hosts=a:2222,b:2222            # what to start on which machine
-    tfdist check --job_name=worker --task_index=0 --worker_hosts=a:2222,b:2222   # do they meet?
-    tfdist data cifar10 --data_dir=/tmp/data              # the data set of the examples
+    tfdist run --ps=1 --workers=2 train.py --epochs=3     # runs a job on this machine
+    tfdist render --worker_hosts=a:2222,b:2222            # prints each task's TF_CONFIG or flags
+    tfdist check --job_name=worker --task_index=0 --worker_hosts=a:2222,b:2222   # tests the network
+    tfdist data cifar10 --data_dir=/tmp/data              # writes the examples' dataset
 
-A mistake is answered in one line on stderr, with exit code 2.
+A usage error prints one line on stderr and exits with code 2.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code.
 
     Args:
-      argv: the arguments after the command's name; by default those of this process.
+      argv: the arguments after the command's name; default: this process's arguments.
 
     Raises:
-      SystemExit: the arguments cannot be used (code 2), or `--help` or `--version` was given.
+      SystemExit: the arguments are invalid (code 2), or contain `--help` or `--version`.
     """
     try:
         with exit_on_usage_error():
@@ -38,13 +38,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             return code
     except BrokenPipeError:
-        # Python flushes stdout once more at its end, which must not fail again.
+        # Python flushes stdout again at exit; that must not fail a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
 
 
 class _Parser(argparse.ArgumentParser):
-    """Answers a mistake in one line, as the rest of tfdist does."""
+    """Reports a usage error in one line, as the rest of tfdist does."""
 
     def error(self, message: str) -> NoReturn:
         log(f"error: {message} (see {self.prog} --help)")

@@ -1,4 +1,4 @@
-"""`tfdist data`: writes a data set as TFRecord files, and verifies such files."""
+"""`tfdist data`: writes a dataset as TFRecord files, and verifies TFRecord files."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tfdist.errors import EXIT_FAILED, EXIT_OK, UsageError
 
 
 def add_to(commands: Commands) -> None:
-    """Adds the command to the parser's."""
+    """Adds the command to the parser."""
     data = commands.add_parser(
         "data",
         help="write or verify TFRecord files",
-        description="Writes a data set as TFRecord files, or verifies such files.",
+        description="Writes a dataset as TFRecord files, or verifies TFRecord files.",
         allow_abbrev=False,
     )
     actions = data.add_subparsers(required=True, metavar="ACTION")
@@ -30,14 +30,15 @@ def add_to(commands: Commands) -> None:
         "source",
         default="digits",
         metavar="SOURCE",
-        help="digits (default; scikit-learn's, needs no network), download, or the path of a copy",
+        help="digits (default: scikit-learn's, no download), download, or the path of a copy",
     )
     cifar10.set_defaults(run=_cifar10)
     verify = actions.add_parser(
         "verify",
-        help="name the TFRecord files that are damaged",
-        description="Reads TFRecord files to their end. Prints a line for each damaged file with "
-        "the offset of its first damaged record. Exit code 0: all are intact, 1: some are not.",
+        help="find damaged TFRecord files",
+        description="Reads TFRecord files to their end. For each damaged file, prints a line with "
+        "the offset of the first damaged record. Exit code 0: all files are intact, 1: some are "
+        "damaged.",
         allow_abbrev=False,
     )
     verify.add_argument("files", nargs="+", metavar="FILE", help="a TFRecord file")

@@ -1,4 +1,4 @@
-"""`tfdist render`: what to start on which machine."""
+"""`tfdist render`: prints the TF_CONFIG or the flags of each task of a cluster."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tfdist.errors import EXIT_OK, UsageError
 
 
 def add_to(commands: Commands) -> None:
-    """Adds the command to the parser's."""
+    """Adds the command to the parser."""
     render = commands.add_parser(
         "render",
-        help="print what to start on which machine",
-        description="Prints a line for each task of a job that is started by hand on several "
-        "machines.",
+        help="print the TF_CONFIG or the flags of each task",
+        description="Prints the TF_CONFIG or the flags of each task, for a job that you start by "
+        "hand on several machines.",
         allow_abbrev=False,
     )
     hosts_flags(render)
@@ -25,20 +25,20 @@ def add_to(commands: Commands) -> None:
         render,
         "evaluator",
         action="store_true",
-        help="one more task, which evaluates the checkpoints",
+        help="add a task that evaluates the checkpoints",
     )
     flag(
         render,
         "format",
         choices=("tf_config", "flags"),
         default="tf_config",
-        help="what to export (tf_config, the default), or what to give the script (flags)",
+        help="tf_config (the default): an export command; flags: arguments for the script",
     )
     render.set_defaults(run=_render)
 
 
 def _render(arguments: argparse.Namespace) -> int:
-    # As an evaluator, which fits any cluster, so that only the hosts are checked.
+    # An evaluator is valid in any cluster, so this checks only the hosts.
     flags = ClusterFlags(
         job_name="evaluator",
         task_index="0",
@@ -46,14 +46,14 @@ def _render(arguments: argparse.Namespace) -> int:
         worker_hosts=arguments.worker_hosts,
         ps_hosts=arguments.ps_hosts,
     )
-    found = from_flags(flags)
-    cluster = found.cluster if found else Cluster()
+    cluster_config = from_flags(flags)
+    cluster = cluster_config.cluster if cluster_config else Cluster()
     if not cluster:
         raise UsageError(
             "--worker_hosts",
             received=arguments.worker_hosts,
             accepted="host:port of each worker, separated by commas",
-            remedy="Name the machines that train.",
+            remedy="Name the machines to train on.",
         )
     evaluators = (Task("evaluator", 0),) if arguments.evaluator else ()
     for task in (*cluster.tasks(), *evaluators):

@@ -1,4 +1,4 @@
-"""`tfdist check --versions`: prints what works with which TensorFlow and Keras."""
+"""`tfdist check --versions`: prints the supported versions of TensorFlow and Keras."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tfdist.strategies.table import TABLE, StrategySpec
 _COLUMNS = 100
 
 
-def table(found: Installed) -> list[str]:
-    """The table in lines of at most 100 columns, with the rows of `found` marked."""
-    # The names are too long for one line, and have a place to break: multi_worker_, mirrored.
+def table(installed: Installed) -> list[str]:
+    """The table in lines of at most 100 columns, with the installed versions marked."""
+    # The names are too long for one line, so they break after an underscore.
     breaks = [name.rpartition("_") for name in TABLE]
     lines = [
         ["", "", *(before + underscore for before, underscore, _ in breaks)],
@@ -23,7 +23,7 @@ def table(found: Installed) -> list[str]:
             for stack in STACKS
         ),
     ]
-    marks = ["", "", *(">" if stack in found.stacks else "" for stack in STACKS)]
+    marks = ["", "", *(">" if stack in installed.stacks else "" for stack in STACKS)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         *(
@@ -32,31 +32,31 @@ def table(found: Installed) -> list[str]:
         ),
         "",
         "F: fit, E: Estimators, C: custom loops (job.strategy); -: not supported; >: installed.",
-        f"tf_keras: with {LEGACY_VARIABLE}=1, and with the number of its TensorFlow.",
-        "Keras 3 takes no --variable_partitions. Other versions are untested.",
+        f"tf_keras: needs {LEGACY_VARIABLE}=1 and the same version number as TensorFlow.",
+        "Keras 3 does not support --variable_partitions. Other versions are untested.",
     ]
 
 
-def remarks(found: Installed) -> list[str]:
-    """What is untested or refused in this environment, and what to do about it, in lines.
+def remarks(installed: Installed) -> list[str]:
+    """What is untested or not supported with the installed versions, and the remedies, in lines.
 
-    A cell that each Keras of this environment refuses for the same reason is told once.
+    If several installed Kerases share a reason, it is printed once.
     """
-    if found.tensorflow is None:
+    if installed.tensorflow is None:
         return _wrapped(f"TensorFlow is not installed: {stacks.NEWEST}.")
-    if not found.kerases:
+    if not installed.kerases:
         return _wrapped(f"Keras is not installed: {stacks.NEWEST}.")
     lines: list[str] = []
     refused: dict[str, list[tuple[Loop, str]]] = {}
-    for keras in found.kerases:
-        stack = stacks.stack_of(found.tensorflow, keras)
+    for keras in installed.kerases:
+        stack = stacks.stack_of(installed.tensorflow, keras)
         if stack is None:
-            lines += _wrapped(stacks.untested(found.tensorflow, keras) or "")
+            lines += _wrapped(stacks.untested(installed.tensorflow, keras) or "")
             continue
         for loop in LOOPS:
             for name, row in TABLE.items():
                 sentence = stacks.refusal_of(
-                    stack, row, loop, stacks.text_of(stacks.version_of(found.tensorflow))
+                    stack, row, loop, stacks.text_of(stacks.version_of(installed.tensorflow))
                 )
                 if sentence:
                     refused.setdefault(sentence, []).append((loop, name))
@@ -80,7 +80,7 @@ def _cell(stack: Stack, row: StrategySpec) -> str:
 
 def _wrapped(text: str, indent: int = 0) -> list[str]:
     margin = " " * indent
-    # Else what is to be typed would be broken at its dashes.
+    # Breaking at hyphens would split commands.
     return textwrap.wrap(
         text, _COLUMNS, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False
     )

@@ -1,1 +1,1 @@
-"""Which TensorFlow, Keras and Horovod run what, and how Keras 2 and Keras 3 differ."""
+"""Supported versions of TensorFlow, Keras and Horovod, and differences between Keras 2 and 3."""

@@ -1,4 +1,4 @@
-"""Checks that a strategy can train a compiled model of Keras 3, before its first step."""
+"""Checks before the first step that a strategy can train a compiled Keras 3 model."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import tensorflow as tf
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
 
-# What an optimizer does in some steps alone, for which TensorFlow's strategies cannot leave a
-# replica.
+# Options that make an optimizer act only in some steps, inside a tf.cond. TensorFlow's strategies
+# do not support cross-replica operations there.
 _CONDITIONAL = ("gradient_accumulation_steps", "ema_overwrite_frequency")
 
 
 def check_model_of_keras_3(model: Any, strategy: str) -> None:
-    """Checks that a compiled model of Keras 3 is trained right under a synchronous strategy.
+    """Checks that a synchronous strategy trains a compiled Keras 3 model correctly.
 
     Raises:
-      UsageError: it is not: Keras fails with what `compile` was given, or gives other weights.
+      UsageError: an argument of `compile` makes Keras fail or compute wrong weights.
     """
     for field, received, accepted in (
         ("steps_per_execution", model.steps_per_execution, 1),
@@ -35,10 +35,11 @@ def check_model_of_keras_3(model: Any, strategy: str) -> None:
 
 
 def check_scope(model: Any, strategy: tf.distribute.Strategy, name: str) -> None:
-    """Checks that a compiled model is of the scope of the strategy, with all that it was given.
+    """Checks that a compiled model, its optimizer and its metrics were created in the scope.
 
     Raises:
-      UsageError: each task would train or judge by itself, or count each step several times.
+      UsageError: they were not. Tasks would train or evaluate independently, or count each step
+        several times.
     """
     if model.distribute_strategy is not strategy:
         raise _outside_of_scope("model", name)
@@ -49,10 +50,10 @@ def check_scope(model: Any, strategy: tf.distribute.Strategy, name: str) -> None
 
 
 def check_made_in_scope(optimizer: Any, strategy: tf.distribute.Strategy, name: str) -> None:
-    """Checks that an optimizer of Keras 3 is of the scope of the strategy.
+    """Checks that a Keras 3 optimizer was created in the strategy's scope.
 
     Raises:
-      UsageError: it is not; Keras fails where such an optimizer has variables for each weight.
+      UsageError: it was not. Keras fails if such an optimizer has variables for each weight.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if getattr(inner, "_distribution_strategy", strategy) is not strategy:
@@ -62,25 +63,26 @@ def check_made_in_scope(optimizer: Any, strategy: tf.distribute.Strategy, name: 
 def _outside_of_scope(field: str, strategy: str) -> UsageError:
     return UsageError(
         field,
-        received="made or compiled outside of job.scope()",
-        accepted=f"what is of that scope, under {strategy} with Keras 3",
-        remedy="Make the model, its optimizer and its metrics, and compile the model, within "
+        received="created or compiled outside job.scope()",
+        accepted=f"created and compiled in job.scope(), under {strategy} with Keras 3",
+        remedy="Create the model, its optimizer and its metrics, and compile the model, in "
         "`with job.scope():`.",
     )
 
 
 def check_optimizer(optimizer: Any, strategy: str) -> None:
-    """Checks that an optimizer of Keras 3 is one that a strategy of several replicas can have.
+    """Checks that a strategy with several replicas supports a Keras 3 optimizer.
 
     Raises:
-      UsageError: Keras would fail in the first step, or apply the gradients several times.
+      UsageError: it does not. Keras would fail in the first step, or apply the gradients several
+        times.
     """
     if hasattr(optimizer, "optimizers"):
         raise UsageError(
             "optimizer",
             received=type(optimizer).__name__,
-            accepted=f"one for all variables, under {strategy} with Keras 3",
-            remedy="Choose one optimizer.",
+            accepted=f"one optimizer for all variables, under {strategy} with Keras 3",
+            remedy="Use a single optimizer.",
         )
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     for name in _CONDITIONAL:

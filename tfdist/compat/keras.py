@@ -1,11 +1,11 @@
-"""The little in which Keras 2 and Keras 3 differ for tfdist, told by the objects themselves.
+"""Helpers for the differences between Keras 2 and Keras 3, which inspect the objects themselves.
 
-    keras_version(model)                # (3, 15, 1): of the Keras that made it
+    keras_version(model)                # (3, 15, 1): the version of the model's Keras
     is_keras_3(optimizer)
-    as_tensorflow(model.variables)      # tf.Variables, whichever Keras made them
+    as_tensorflow(model.variables)      # tf.Variables, for any Keras
 
-`tf.keras` is Keras 2 up to TensorFlow 2.15, and Keras 3 or tf_keras from 2.16 on; a model may also
-come from one that `tf.keras` is not. `tfdist.compat.stacks` has what works with which.
+`tf.keras` is Keras 2 up to TensorFlow 2.15, and Keras 3 or tf_keras from 2.16 on. A model may also
+come from a Keras other than `tf.keras`. `tfdist.compat.stacks` has the supported versions.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ PACKAGES = ("keras", "tf_keras")
 
 
 def keras_of(made_by_keras: Any) -> Any:
-    """The package that a model, an optimizer or a class comes from: `keras` or `tf_keras`.
+    """The package of a model, an optimizer or a class: `keras` or `tf_keras`.
 
     Raises:
-      TypeError: it comes from neither.
+      TypeError: the object comes from neither.
     """
     kind = made_by_keras if isinstance(made_by_keras, type) else type(made_by_keras)
     for base in kind.__mro__:
         package = base.__module__.partition(".")[0]
         if package in PACKAGES:
             return importlib.import_module(package)
-    raise TypeError(f"{kind.__name__} is not made by Keras.")
+    raise TypeError(f"{kind.__name__} is not a Keras class.")
 
 
 def keras_version(made_by_keras: Any) -> tuple[int, ...]:
-    """The version of the Keras that a model, an optimizer or a class comes from.
+    """The version of the Keras of a model, an optimizer or a class.
 
     Raises:
-      TypeError: it comes from no Keras.
+      TypeError: the object does not come from Keras.
     """
     release = keras_of(made_by_keras).__version__.split(".")[:3]
     return tuple(int(part) for part in release if part.isdecimal())
 
 
 def is_keras_3(made_by_keras: Any) -> bool:
-    """Whether it comes from Keras 3; False where it comes from no Keras."""
+    """Whether an object comes from Keras 3; False if it does not come from Keras."""
     try:
         return keras_version(made_by_keras) >= (3,)
     except TypeError:
@@ -54,8 +54,8 @@ def is_keras_3(made_by_keras: Any) -> bool:
 
 
 def as_tensorflow(variables: Iterable[Any]) -> list[tf.Variable]:
-    """The `tf.Variable` within each variable of Keras 3; any other variable as it is."""
-    # A method of TensorFlow's variables, and a property of those of Keras 3.
+    """The `tf.Variable` inside each Keras 3 variable; other variables unchanged."""
+    # `value` is a method of TensorFlow's variables, but a property of Keras 3's.
     return [
         variable.value if isinstance(getattr(type(variable), "value", None), property) else variable
         for variable in variables
@@ -68,21 +68,21 @@ def metric_variables(model: Any) -> list[Any]:
 
 
 def learning_rate_variable(optimizer: Any) -> tf.Variable | None:
-    """The variable that holds the learning rate; None where that is a schedule or a number."""
+    """The learning-rate variable; None if the learning rate is a schedule or a number."""
     (rate,) = as_tensorflow([getattr(optimizer, "learning_rate", None)])
     return rate if hasattr(rate, "assign") else None
 
 
 def last_step(model: Any, step: int, steps: int | None) -> int:
-    """The last step of the execution after which Keras called a callback with `step`.
+    """The last step of the execution for which Keras called a callback.
 
-    Keras 3 counts all steps of an execution that the data did not fill, and up to 3.10 it calls
-    with the first.
+    Keras 3 counts all steps of an execution, even if the data ends within it. Up to 3.10 it passes
+    the first step to the callback.
 
     Args:
       model: a Keras model.
-      step: from 0.
-      steps: those of the epoch; None where they are not known.
+      step: the step that Keras passed to the callback, from 0.
+      steps: the number of steps per epoch; None if it is unknown.
     """
     if (3,) <= keras_version(model) < (3, 11):
         step += model.steps_per_execution - 1
@@ -90,21 +90,23 @@ def last_step(model: Any, step: int, steps: int | None) -> int:
 
 
 def iterators_per_epoch(model: Any, steps: int) -> int:
-    """How many iterators over the training data `fit` makes for an epoch, and so how often they
-    are shuffled.
+    """How many iterators over the training data `fit` creates per epoch; each one shuffles.
 
     Args:
       model: a Keras model.
-      steps: the cardinality of the dataset that `fit` is given.
+      steps: the cardinality of the dataset that `fit` receives.
     """
-    # Keras 3 makes one more when it has counted an epoch's steps to their end.
+    # Keras 3 creates another one when it has reached the known end of an epoch.
     return 2 if is_keras_3(model) and steps >= 0 else 1
 
 
 def iterators_before(model: Any, epoch: int, steps: int) -> int:
-    """How many iterators `fit` has made before that of the epoch, which is counted from 0.
+    """How many iterators `fit` creates before the one of an epoch, outside a strategy's scope.
 
-    Outside of the scope of a strategy; `model` and `steps` are those of `iterators_per_epoch`.
+    Args:
+      model: a Keras model.
+      epoch: the number of the epoch, from 0.
+      steps: the cardinality of the dataset that `fit` receives.
     """
-    # Keras 2 makes one at first that it does not use.
+    # Keras 2 first creates an iterator that it does not use.
     return epoch * iterators_per_epoch(model, steps) + (not is_keras_3(model))

@@ -1,8 +1,8 @@
-"""What works with which TensorFlow and Keras, known without importing either.
+"""The supported versions of TensorFlow, Keras and Horovod, known without importing them.
 
-print("\n".join(table(installed())))                                # tfdist check --versions
-refusal("horovod", tensorflow="2.21.0", keras="3.15.1")             # a sentence, or None
-check_fit("mirrored", model, tf.__version__)                        # raises UsageError
+installed().stacks                                          # the rows of the table
+refusal(row, tensorflow="2.21.0", keras="3.15.1")           # a sentence, or None
+check_fit(row, model, tf.__version__)                       # raises UsageError
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tfdist.version import __version__
 Loop = Literal["fit", "estimator", "custom"]
 Version = tuple[int, int]
 
-#: The loops by name, and in words; the letter of each is its first, in capitals.
+#: The training loops: name -> name for users. The table shows the first letter as a capital.
 LOOPS: dict[Loop, str] = {"fit": "fit", "estimator": "Estimators", "custom": "custom loops"}
 
-#: What makes `tf.keras` of TensorFlow 2.16 and newer tf_keras.
+#: The environment variable that makes `tf.keras` an alias of tf_keras in TensorFlow 2.16 and newer.
 LEGACY_VARIABLE = "TF_USE_LEGACY_KERAS"
 
 _COLUMNS = 100
@@ -33,16 +33,16 @@ NEWEST = "install 'tensorflow==2.21.*' and 'keras>=3.10'"
 
 @dataclass(frozen=True)
 class Stack:
-    """A row of the table: versions of TensorFlow and Keras that behave alike.
+    """A row of the table: versions of TensorFlow and Keras that behave in the same way.
 
     Attributes:
-      tensorflow: the first and the last TensorFlow.
-      keras: what the user calls its Keras.
-      keras_3: the first and the last Keras 3; None where it is Keras 2, whose versions are numbered
-        as those of TensorFlow.
-      has_estimators: whether its TensorFlow has Estimators.
-      builds_horovod: whether Horovod can be compiled against its TensorFlow.
-      is_right: whether Keras computes with several replicas what it does with one.
+      tensorflow: the first and the last version of TensorFlow.
+      keras: the name of the Keras versions for users.
+      keras_3: the first and the last version of Keras 3; None for Keras 2, which has the same
+        version numbers as TensorFlow.
+      has_estimators: whether this TensorFlow has Estimators.
+      builds_horovod: whether Horovod can be compiled against this TensorFlow.
+      is_correct: whether Keras computes the same results with several replicas as with one.
     """
 
     tensorflow: tuple[Version, Version]
@@ -50,44 +50,44 @@ class Stack:
     keras_3: tuple[Version, Version] | None = None
     has_estimators: bool = False
     builds_horovod: bool = False
-    is_right: bool = True
+    is_correct: bool = True
 
     def includes(self, tensorflow: Version, keras: Version) -> bool:
-        """Whether these two versions are of this row."""
+        """Whether this row contains these two versions."""
         first, last = self.keras_3 or (tensorflow, tensorflow)
         return self.tensorflow[0] <= tensorflow <= self.tensorflow[1] and first <= keras <= last
 
     @property
     def tensorflows(self) -> str:
-        """The versions of TensorFlow, for the user: `2.16 - 2.18`."""
+        """The versions of TensorFlow as text, such as `2.16 - 2.18`."""
         return " - ".join(dict.fromkeys(map(text_of, self.tensorflow)))
 
 
 _WITH_HOROVOD: tuple[Version, Version] = (2, 16), (2, 18)
 _WITHOUT_HOROVOD: tuple[Version, Version] = (2, 19), (2, 21)
-# Each newer one so far is as 3.10; a Keras 4 would not be.
-_RIGHT: tuple[Version, Version] = (3, 10), (3, 999)
-_WRONG: tuple[Version, Version] = (3, 0), (3, 9)
+# All newer versions so far behave as 3.10 does. Keras 4 is not included.
+_CORRECT: tuple[Version, Version] = (3, 10), (3, 999)
+_INCORRECT: tuple[Version, Version] = (3, 0), (3, 9)
 
 STACKS = (
     Stack(((2, 15), (2, 15)), "2.15", has_estimators=True, builds_horovod=True),
     Stack(_WITH_HOROVOD, "tf_keras", builds_horovod=True),
     Stack(_WITHOUT_HOROVOD, "tf_keras"),
-    Stack(_WITH_HOROVOD, "3.10 or newer", _RIGHT, builds_horovod=True),
-    Stack(_WITHOUT_HOROVOD, "3.10 or newer", _RIGHT),
-    Stack((_WITH_HOROVOD[0], _WITHOUT_HOROVOD[1]), "3.0 - 3.9", _WRONG, is_right=False),
+    Stack(_WITH_HOROVOD, "3.10 or newer", _CORRECT, builds_horovod=True),
+    Stack(_WITHOUT_HOROVOD, "3.10 or newer", _CORRECT),
+    Stack((_WITH_HOROVOD[0], _WITHOUT_HOROVOD[1]), "3.0 - 3.9", _INCORRECT, is_correct=False),
 )
 
 
 @dataclass(frozen=True)
 class Installed:
-    """The versions of this environment; None for what is not installed.
+    """The installed versions; None for a package that is not installed.
 
     Attributes:
-      tensorflow: TensorFlow's.
-      keras: that of the package `keras`: Keras 2 with TensorFlow 2.15, else Keras 3.
-      tf_keras: that of `tf_keras`, which is Keras 2 for newer TensorFlow.
-      horovod: Horovod's.
+      tensorflow: the version of TensorFlow.
+      keras: the version of `keras`, which is Keras 2 with TensorFlow 2.15, and Keras 3 otherwise.
+      tf_keras: the version of `tf_keras`, which is Keras 2 for newer TensorFlow.
+      horovod: the version of Horovod.
     """
 
     tensorflow: str | None = None
@@ -97,16 +97,16 @@ class Installed:
 
     @property
     def kerases(self) -> tuple[str, ...]:
-        """Each Keras that a script may import."""
+        """The versions of all Kerases that a script can import."""
         return tuple(version for version in (self.keras, self.tf_keras) if version)
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
-        """The rows of the table that this environment is; none where it is untested."""
+        """The rows of the table for the installed versions; empty if these are untested."""
         if self.tensorflow is None:
             return ()
-        found = (stack_of(self.tensorflow, keras) for keras in self.kerases)
-        return tuple(stack for stack in found if stack)
+        stacks = (stack_of(self.tensorflow, keras) for keras in self.kerases)
+        return tuple(stack for stack in stacks if stack)
 
     def __str__(self) -> str:
         names = {"TensorFlow": self.tensorflow, "Keras": self.keras, "tf_keras": self.tf_keras}
@@ -118,7 +118,7 @@ class Installed:
 
 
 def installed() -> Installed:
-    """What pip says of this environment."""
+    """Reads the installed versions from the packages' metadata."""
     return Installed(
         tensorflow=_installed_version("tensorflow", "tensorflow-cpu"),
         keras=_installed_version("keras"),
@@ -128,17 +128,17 @@ def installed() -> Installed:
 
 
 def stack_of(tensorflow: str, keras: str) -> Stack | None:
-    """The row of these versions, such as `2.16.2` and `3.15.0rc1`; None where they are untested.
+    """The row of versions such as `2.16.2` and `3.15.0rc1`; None if they are untested.
 
     Raises:
-      ValueError: one of them is not a version.
+      ValueError: an argument is not a version.
     """
     versions = version_of(tensorflow), version_of(keras)
     return next((stack for stack in STACKS if stack.includes(*versions)), None)
 
 
 def untested(tensorflow: str, keras: str) -> str | None:
-    """The sentence that says that nobody has tried these versions; None where they are known."""
+    """A sentence that says that these versions are untested; None if they are in the table."""
     if stack_of(tensorflow, keras):
         return None
     release = version_of(tensorflow)
@@ -149,7 +149,7 @@ def untested(tensorflow: str, keras: str) -> str | None:
 
 
 class Capabilities(Protocol):
-    """What a strategy says of itself here: a row of the table of strategies."""
+    """The properties of a strategy that this module reads: a row of the table of strategies."""
 
     @property
     def name(self) -> str: ...
@@ -166,17 +166,17 @@ class Capabilities(Protocol):
 def refusal(
     strategy: Capabilities, *, tensorflow: str, keras: str, loop: Loop = "fit"
 ) -> str | None:
-    """Why these versions do not support something, and what to do; None if they do.
+    """Why these versions do not support a strategy, with the remedy; None if they do.
 
-    Untested versions are refused too, except for a process that trains by itself: if a Keras does
-    not fit its strategy, its results are wrong without a warning.
+    Untested versions are rejected too, except for a single replica: with a strategy that a Keras
+    does not support, results can be wrong without any warning.
 
     Args:
       strategy: the row of the strategy.
       tensorflow: the version of TensorFlow.
-      keras: the version of the Keras that makes the model: 3.x, or 2.x, which is tf_keras where
-        TensorFlow is newer than 2.15.
-      loop: what trains.
+      keras: the version of the model's Keras: 3.x, or 2.x, which is tf_keras if TensorFlow is newer
+        than 2.15.
+      loop: the training loop.
     """
     stack = stack_of(tensorflow, keras)
     if stack:
@@ -186,7 +186,7 @@ def refusal(
 
 
 def refusal_of(stack: Stack, strategy: Capabilities, loop: Loop, tensorflow: str) -> str | None:
-    """`refusal` for a stack, and for one of its versions of TensorFlow."""
+    """Like `refusal`, for a row of the table and one of its versions of TensorFlow."""
     if loop == "estimator":
         if not stack.has_estimators:
             return (
@@ -195,21 +195,21 @@ def refusal_of(stack: Stack, strategy: Capabilities, loop: Loop, tensorflow: str
             )
         if not strategy.estimator:
             return f"{strategy.name} does not support Estimators: choose another strategy."
-    if not stack.is_right and not strategy.single_replica:
+    if not stack.is_correct and not strategy.single_replica:
         return (
-            "Keras before 3.10 is wrong with several tasks or replicas and does not say so (3.3: "
-            "workers diverge; 3.6 and 3.7: wrong weights; 3.8 and 3.9: wrong metrics): "
+            "Keras before 3.10 silently computes wrong results with several tasks or replicas "
+            "(3.3: workers diverge; 3.6 and 3.7: wrong weights; 3.8 and 3.9: wrong metrics): "
             "install 'keras>=3.10', or choose one_device."
         )
     if "horovod" in strategy.packages and not stack.builds_horovod:
         return (
-            "Horovod 0.28.1 builds against no TensorFlow after 2.18: install 'tensorflow==2.18.*', "
-            "or choose multi_worker_mirrored."
+            "Horovod 0.28.1 does not build against TensorFlow after 2.18: install "
+            "'tensorflow==2.18.*', or choose multi_worker_mirrored."
         )
     if loop == "custom" and stack.keras_3 and strategy.shares_variables:
         return (
-            "Metrics of Keras 3 miscount in a custom loop whose replicas share variables: train "
-            f"with fit, or install 'tf_keras=={tensorflow}.*' and set {LEGACY_VARIABLE}=1."
+            "Keras 3 metrics miscount in a custom loop if replicas share variables: train with "
+            f"fit, or install 'tf_keras=={tensorflow}.*' and set {LEGACY_VARIABLE}=1."
         )
     return None
 
@@ -220,13 +220,13 @@ def check_fit(
     tensorflow_version: str,
     others: Iterable[Capabilities] = (),
 ) -> None:
-    """Checks that `fit` of the Keras which made a model or an optimizer supports a strategy.
+    """Checks that `fit` of a model's or an optimizer's Keras supports a strategy.
 
     Args:
       strategy: the row of the strategy.
-      made_by_keras: a model or an optimizer; what is made by no Keras passes.
+      made_by_keras: a model or an optimizer; accepted if it does not come from Keras.
       tensorflow_version: `tf.__version__`.
-      others: the rows to choose from instead.
+      others: the rows of the alternatives.
 
     Raises:
       UsageError: it does not.
@@ -251,9 +251,9 @@ def check_fit(
 
 
 def check_same_keras(model: Any, optimizer: Any) -> None:
-    """Checks that a model and its optimizer come from one Keras.
+    """Checks that a model and its optimizer come from the same Keras.
 
-    What is made by no Keras, such as an optimizer of TensorFlow 1, is not judged.
+    Accepts objects that do not come from Keras, such as an optimizer of TensorFlow 1.
 
     Raises:
       UsageError: they do not.
@@ -266,14 +266,15 @@ def check_same_keras(model: Any, optimizer: Any) -> None:
     if names[0] != names[1]:
         raise UsageError(
             "optimizer",
-            received=f"one of {names[1]} {versions[1]}, for a model of {names[0]} {versions[0]}",
-            accepted=f"one of {names[0]}",
+            received=f"an optimizer of {names[1]} {versions[1]} for a model of {names[0]} "
+            f"{versions[0]}",
+            accepted=f"an optimizer of {names[0]}",
             remedy=f"Import both from {names[0]}.",
         )
 
 
 def check_is_of_tf_keras(model: Any, model_class: type) -> None:
-    """Checks that a model is one of `tf.keras`, as the callbacks of tfdist are.
+    """Checks that a model comes from `tf.keras`, as tfdist's callbacks do.
 
     Args:
       model: the model.
@@ -289,9 +290,9 @@ def check_is_of_tf_keras(model: Any, model_class: type) -> None:
     if own != expected:
         raise UsageError(
             "model",
-            received=f"one of {own}",
-            accepted=f"one of tf.keras, which is {expected}",
-            remedy=f"Import it from tensorflow.keras; {LEGACY_VARIABLE}=1 in every task makes that "
+            received=f"a model of {own}",
+            accepted=f"a model of tf.keras, which is {expected}",
+            remedy=f"Import it from tensorflow.keras; set {LEGACY_VARIABLE}=1 in every task to use "
             "tf_keras.",
         )
 

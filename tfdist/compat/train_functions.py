@@ -1,8 +1,8 @@
-"""Keras's train function, which skips the steps that a resumed training has made already.
+"""Wrappers of Keras's train function that skip the completed steps of a resumed epoch.
 
     model.train_function = after_skipping(model, 30)      # when `fit` has begun
 
-Each wrapper puts the original function back when it is done.
+Each wrapper restores the original function when it has skipped the steps.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 
 def after_skipping(model: tf.keras.Model, steps: int) -> Callable[[Any], Any]:
-    """Keras's train function, whose first call skips the batches of `steps` steps."""
+    """A train function whose first call skips `steps` batches before its step."""
     train = model.train_function
 
     @tf.function
@@ -31,7 +31,7 @@ def after_skipping(model: tf.keras.Model, steps: int) -> Callable[[Any], Any]:
 
 
 class AfterSkippedSteps:
-    """Keras 3's train function, which does nothing in its first `executions` calls."""
+    """A Keras 3 train function that does nothing in its first `executions` calls."""
 
     def __init__(self, model: tf.keras.Model, executions: int) -> None:
         self._model = model
@@ -47,5 +47,5 @@ class AfterSkippedSteps:
 
 
 def is_skipping(model: tf.keras.Model) -> bool:
-    """Whether the step that has just ended was made before, and only seemed to be made."""
+    """Whether the step that has just ended was skipped, because it was done before the restart."""
     return isinstance(model.train_function, AfterSkippedSteps)

@@ -1,9 +1,9 @@
-"""Random crops and reflections of whole batches, as ResNets are trained with on CIFAR-10.
+"""Random crops and flips of whole batches, as for training ResNets on CIFAR-10.
 
     images = crop_and_flip(images, seed, crop=True, flip=True)    # uint8 to float32
 
-TensorFlow is slow at anything that is done image by image or pixel by pixel: each operation here is
-one of the batch, in the shape in which it copies rows. `scripts/measure_input.py` measures them.
+TensorFlow is slow at operations on single images or pixels. The operations in this module work on a
+batch and copy rows. `scripts/benchmarks/measure_input.py` measures them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ PADDING = 4
 
 
 def crop_and_flip(images: tf.Tensor, seed: tf.Tensor, *, crop: bool, flip: bool) -> tf.Tensor:
-    """Augments each image in its own way; no pixel's value changes.
+    """Augments each image independently; pixel values do not change.
 
     Args:
-      images: uint8 [batch, height, width, channels], all but the batch known.
-      seed: int64 [2]; the same one does the same.
-      crop: pads by 4 black pixels a side and cuts the image's size out at random (He et al. 2015,
-        arXiv:1512.03385, section 4.2).
-      flip: mirrors every other image, at random, left to right.
+      images: uint8 [batch, height, width, channels]; only the batch size may be unknown.
+      seed: int64 [2]; the same seed gives the same result.
+      crop: pads each side by 4 black pixels and crops to the original size at a random position
+        (He et al. 2015, arXiv:1512.03385, section 4.2).
+      flip: flips each image left to right with probability 1/2.
 
     Returns:
       float32 of the same shape and range.
@@ -31,7 +31,7 @@ def crop_and_flip(images: tf.Tensor, seed: tf.Tensor, *, crop: bool, flip: bool)
     crop_seed, flip_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
     batch = tf.shape(images)[0]
     if flip:
-        # Of three dimensions, for which TensorFlow has a kernel that moves whole pixels.
+        # With three dimensions TensorFlow uses a kernel that moves whole pixels.
         mirrored = tf.reverse(tf.reshape(images, [-1, width, channels]), axis=[1])
         both = tf.concat([images, tf.reshape(mirrored, shape)], axis=0)
         which = tf.random.stateless_uniform([batch], flip_seed, 0, 2, tf.int32)
@@ -43,7 +43,7 @@ def crop_and_flip(images: tf.Tensor, seed: tf.Tensor, *, crop: bool, flip: bool)
     rows = tf.pad(rows, [[0, 0], [PADDING, PADDING], [PADDING * channels, PADDING * channels]])
     padded = tf.reshape(rows, [-1, height + 2 * PADDING, width + 2 * PADDING, channels])
     corners = tf.random.stateless_uniform([batch, 2], crop_seed, 0, 2 * PADDING + 1, tf.int32)
-    cut = tf.image.extract_glimpse(
+    cropped = tf.image.extract_glimpse(
         tf.cast(padded, tf.float32),
         [height, width],
         tf.cast(corners, tf.float32),
@@ -51,4 +51,4 @@ def crop_and_flip(images: tf.Tensor, seed: tf.Tensor, *, crop: bool, flip: bool)
         normalized=False,  # in pixels.
         noise="zero",
     )
-    return tf.ensure_shape(cut, [None, *shape[1:]])
+    return tf.ensure_shape(cropped, [None, *shape[1:]])

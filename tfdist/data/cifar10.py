@@ -1,14 +1,14 @@
-"""CIFAR-10 as TFRecords: written once, then read by each task in its own shard.
+"""Writes CIFAR-10 as TFRecord files, and reads each task's shard of them.
 
-    print(write("/data/cifar10", "digits"))      # a second time: verifies instead
+    print(write("/data/cifar10", "digits"))      # verifies existing files
     num_examples("/data/cifar10", "train")       # 1257, without TensorFlow
     dataset("/data/cifar10", "train", input_context, batch_size=64, shuffle=True, distort=True)
 
-Each Example of `train.tfrecords`, `validation.tfrecords` and `eval.tfrecords` holds `image`, the
-3,072 bytes of a [3, 32, 32] uint8 array, and `label`, an int64: the format of TensorFlow's CIFAR-10
-Estimator tutorial (2018), so that either reads the other's files: the tutorial's have no manifest,
-and their records are counted. A split may be in several files, `train-00000-of-00008.tfrecords` and
-so on, of which each task reads its own.
+Each Example of `train.tfrecords`, `validation.tfrecords` and `eval.tfrecords` contains `image`, the
+3,072 bytes of a [3, 32, 32] uint8 array, and `label`, an int64. This is the format of TensorFlow's
+CIFAR-10 Estimator tutorial (2018), so each can read the other's files. The tutorial's files have no
+manifest, so their records are counted. A split can have several files, such as
+`train-00000-of-00008.tfrecords`, so that each task reads only its own files.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
 
 IMAGE_SIZE = 32
 
-# Autotuning is off (its thread delays the end of `fit`), so these are stated. A batch takes far
-# less time to make than to train on: two ahead are enough.
-_BATCHES_AT_ONCE = 2
-_BATCHES_AHEAD = 2
-# Records that are parsed together, which is several times as fast as one by one.
-_PARSED_AT_ONCE = 64
+# Fixed, because autotuning is off (its thread delays the end of `fit`). Reading a batch takes far
+# less time than training on it, so two are enough.
+_PARALLEL_BATCHES = 2
+_PREFETCHED_BATCHES = 2
+# Parsing records in batches is several times as fast as parsing single ones.
+_PARSE_BATCH_SIZE = 64
 
-# All tasks of a job may be on this machine, and their shards are then the whole split.
+# If all tasks of a job run on this machine, they cache the whole split.
 _CACHED_SHARE = 1 / 4
-# 0.4 GB. Not a matter of the machine's memory, on which the order must not depend.
-_SHUFFLED = 2**17
+# 0.4 GB. A constant, because the shuffle order must not depend on the machine's memory.
+_SHUFFLE_BUFFER_SIZE = 2**17
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What `write` did.
+    """The result of `write`.
 
     Attributes:
       data_dir: the directory of the records.
-      manifest: what is in it.
-      written: True when the records were written, False when they were there and verified.
+      manifest: the directory's manifest.
+      written: True if the records were written, False if existing records were verified.
     """
 
     data_dir: Path
@@ -58,12 +58,12 @@ class Outcome:
 
     def __str__(self) -> str:
         counts = ", ".join(f"{n} {entry.records}" for n, entry in self.manifest.files.items())
-        done = "wrote" if self.written else "already there, verified by SHA-256:"
-        return f"{self.data_dir}: {done} {counts} (source: {self.manifest.source})"
+        action = "wrote" if self.written else "already complete, verified by SHA-256:"
+        return f"{self.data_dir}: {action} {counts} (source: {self.manifest.source})"
 
 
 def file_name(split: str, index: int = 0, files: int = 1) -> str:
-    """Returns the name of a split's file, or of one of its several `files`.
+    """Returns the name of a split's file, or of one of several `files`.
 
     Raises:
       UsageError: the split is not `train`, `validation` or `eval`.
@@ -73,7 +73,7 @@ def file_name(split: str, index: int = 0, files: int = 1) -> str:
             "split",
             received=split,
             accepted=", ".join(sources.SPLITS),
-            remedy="Name one of the splits.",
+            remedy="Choose one of the splits.",
         )
     return f"{split}.tfrecords" if files == 1 else f"{split}-{index:05}-of-{files:05}.tfrecords"
 
@@ -85,31 +85,32 @@ def write(
     files: int = 1,
     md5s: Mapping[str, str] = sources.ARCHIVE_MD5S,
 ) -> Outcome:
-    """Writes the three splits and their manifest, or verifies those that are there already.
+    """Writes the three splits and their manifest, or verifies existing ones.
 
     Args:
-      data_dir: the directory; created when missing.
+      data_dir: the directory; created if it is missing.
       source: `download`, `digits` or the path of an archive, as in `sources.load`.
-      files: how many a split is dealt out to, record by record. The data and their order are the
-        same whatever it is; with a multiple of the tasks that read, each reads its own files alone.
-      md5s: the MD5 of each archive that is accepted, by the archive's name.
+      files: the number of files per split; records are assigned to them in turn. It does not change
+        the data or their order. If it is a multiple of the number of reading tasks, each task reads
+        only its own files.
+      md5s: the MD5 of each accepted archive, by the archive's name.
 
     Returns:
-      What was done; as a string, one sentence about it.
+      What was done; `str()` gives one sentence.
 
     Raises:
-      UsageError: the directory holds another source's records or another number of files, or a
-        file that does not match the manifest; the source cannot be read; the disk is full. Nothing
-        is left half-written.
-      ImportError: a package that this source needs is not installed; it names the pip command.
+      UsageError: the directory contains another source's records, a different number of files, or a
+        file that does not match the manifest; or the source cannot be read; or the disk is full. No
+        partial files are left.
+      ImportError: a required package is not installed; the message has the pip command.
     """
     directory = Path(data_dir)
     if files < 1:
         raise UsageError(
             "files",
             received=files,
-            accepted="a whole number from 1",
-            remedy="Choose how many files a split is in.",
+            accepted="an integer of at least 1",
+            remedy="Choose the number of files per split.",
         )
     name = sources.identify(source, md5s=md5s)
     manifest = records.read_manifest(directory)
@@ -120,16 +121,16 @@ def write(
         raise UsageError(
             "--source",
             received=name,
-            accepted=f"{manifest.source}, which {directory} was written from",
+            accepted=f"{manifest.source}, the source of the records in {directory}",
             remedy="Use another --data_dir for another source.",
         )
     for split in sources.SPLITS:
-        found = len(_listed(directory, manifest, split))
-        if found != files:
+        existing = len(_listed(directory, manifest, split))
+        if existing != files:
             raise UsageError(
                 "files",
                 received=files,
-                accepted=f"{found}, in which {directory} has its {split} split",
+                accepted=f"{existing}, the number of files of the {split} split in {directory}",
                 remedy="Use another --data_dir for another number of files.",
             )
     records.verify(directory, manifest)
@@ -137,10 +138,10 @@ def write(
 
 
 def num_examples(data_dir: str | os.PathLike[str], split: str) -> int:
-    """Returns how many examples a split has over all tasks, without TensorFlow.
+    """Returns the number of examples of a whole split, without importing TensorFlow.
 
-    It is read from the manifest. Without one, in a directory with the tutorial's three files, the
-    records of this split are counted, once a process.
+    Reads the number from the manifest. In a directory with the tutorial's three files and no
+    manifest, counts the records of the split, once per process.
 
     Raises:
       UsageError: the directory has no records, or the split is unknown.
@@ -161,39 +162,38 @@ def dataset(
     repeat: bool = False,
     drop_remainder: bool = False,
 ) -> tf.data.Dataset:
-    """Returns the batches of this task's shard of a split.
+    """The batches of this task's shard of a split.
 
-    Over all input pipelines each example comes exactly once an epoch, also where their number does
-    not divide the examples: the first pipelines then have one example more. The cardinality is
-    exact.
+    The input pipelines together contain each example exactly once per epoch. If the examples do not
+    divide evenly, the first pipelines have one example more. The cardinality is exact.
 
-    A shard is held in memory (uint8, 3.6 KB an example) where the files of the whole split are at
-    most a quarter of what is available; else its files are read again each epoch.
+    The shard is cached in memory (uint8, 3.6 KB per example) if the files of the whole split take
+    at most a quarter of the available memory. Otherwise its files are read again each epoch.
 
     Args:
-      data_dir: the directory that `write`, or the tutorial's own script, filled.
+      data_dir: the directory that `write` or the tutorial's script has written.
       split: `train`, `validation` or `eval`.
-      input_context: which shard; None reads the whole split.
-      batch_size: examples in a batch, which is a replica's batch (or whatever the caller's
-        strategy asks of its `dataset_fn`); it is not divided here.
-      shuffle: in a new order each epoch, over the whole shard (over 131,072 examples of a larger
-        one).
-      distort: pads each image by 4 black pixels a side and cuts 32x32 out at random (He et al.
-        2015, section 4.2).
-      flip: mirrors every other image, at random, left to right; wrong for digits.
-      seed: makes order and distortion the same in every run, together with `tf.random.set_seed`
-        where that is called; the distortion still differs between epochs and between pipelines.
-      repeat: without end; then a batch may hold the end of one epoch and the start of the next, and
-        all batches are full.
-      drop_remainder: leaves out a last batch that is not full.
+      input_context: selects the shard; None reads the whole split.
+      batch_size: the number of examples per batch; pass the per-replica batch size, or the size
+        that your strategy expects from its `dataset_fn`.
+      shuffle: shuffles the shard in a new order each epoch, with a buffer of at most 131,072
+        examples.
+      distort: pads each side of an image by 4 black pixels and crops 32x32 at a random position
+        (He et al. 2015, section 4.2).
+      flip: flips each image left to right with probability 1/2; wrong for digits.
+      seed: makes the order and the distortions reproducible, together with `tf.random.set_seed` if
+        that is called. Distortions still differ between epochs and between pipelines.
+      repeat: repeats the data forever. A batch may then contain the end of one epoch and the start
+        of the next, and all batches are full.
+      drop_remainder: drops a last batch that is not full.
 
     Returns:
-      `(images, labels)`: float32 [batch, 32, 32, 3], 0 to 255, and int32 [batch].
+      A dataset of `(images, labels)`: float32 [batch, 32, 32, 3], 0 to 255, and int32 [batch].
 
     Raises:
-      UsageError: no records there, a file of another size than written, an unknown split, a batch
-        size below 1, or a shard so small that it has no batch.
-      tf.errors.OpError: while reading a damaged file.
+      UsageError: the directory has no records, a file has a different size than in the manifest,
+        the split is unknown, the batch size is below 1, or the shard is too small for one batch.
+      tf.errors.OpError: a file is damaged; raised while reading.
     """
     import tensorflow as tf
 
@@ -213,17 +213,17 @@ def dataset(
         raise UsageError(
             "input_context",
             received=f"{pipelines} input pipelines",
-            accepted=f"at most {total}, the examples of {data_dir}'s {split} split",
+            accepted=f"at most {total}, the number of examples in {data_dir}'s {split} split",
             remedy="Use fewer workers or more data.",
         )
 
     dataset = _read(files, pipelines, pipeline)
-    dataset = dataset.batch(_PARSED_AT_ONCE).map(_parse, num_parallel_calls=_BATCHES_AT_ONCE)
+    dataset = dataset.batch(_PARSE_BATCH_SIZE).map(_parse, num_parallel_calls=_PARALLEL_BATCHES)
     dataset = dataset.unbatch().apply(tf.data.experimental.assert_cardinality(examples))
     if sum(entry.bytes for entry in files.values()) <= memory.available() * _CACHED_SHARE:
         dataset = dataset.cache()
     if shuffle:
-        dataset = dataset.shuffle(min(examples, _SHUFFLED), seed=seed)
+        dataset = dataset.shuffle(min(examples, _SHUFFLE_BUFFER_SIZE), seed=seed)
     if repeat:
         dataset = dataset.repeat()
     dataset = dataset.batch(batch_size, drop_remainder=drop_remainder or repeat)
@@ -237,34 +237,34 @@ def dataset(
         images, labels = batch
         if draw is None:
             return tf.cast(images, tf.float32), labels
-        # The pipelines share a seed and must not share their distortions.
+        # All pipelines have the same seed, but need different distortions.
         draw_seed = tf.stack([draw, tf.constant(pipeline, tf.int64)])
         return crop_and_flip(images, draw_seed, crop=distort, flip=flip), labels
 
-    dataset = tf.data.Dataset.zip(tuple(parts)).map(finish, num_parallel_calls=_BATCHES_AT_ONCE)
+    dataset = tf.data.Dataset.zip(tuple(parts)).map(finish, num_parallel_calls=_PARALLEL_BATCHES)
     options = tf.data.Options()
     options.autotune.enabled = False
     options.deterministic = True
-    # One that was made for a task is sharded already; `fit` would take a shard of the shard. By
-    # files the whole could not be sharded: how many examples it has is fixed.
+    # A dataset with an input context is already sharded, and `fit` would shard it again. The whole
+    # split cannot be sharded by files, because its cardinality is asserted.
     policy = tf.data.experimental.AutoShardPolicy
     options.experimental_distribute.auto_shard_policy = policy.OFF if input_context else policy.DATA
-    return dataset.prefetch(_BATCHES_AHEAD).with_options(options)
+    return dataset.prefetch(_PREFETCHED_BATCHES).with_options(options)
 
 
 def _read(
     files: Mapping[Path, records.FileEntry], pipelines: int, pipeline: int
 ) -> tf.data.Dataset:
-    """The records `pipeline::pipelines` of a split, from the files alone that have any of them.
+    """The records `pipeline::pipelines` of a split; reads only the files that contain any of them.
 
-    The split's record i is in file i % len(files), so that every n-th file, read in turn, has every
-    n-th record, where n divides both the files and the pipelines.
+    Record i of the split is in file i % len(files). So if n divides the numbers of files and of
+    pipelines, every n-th file, read in turn, contains every n-th record.
     """
     import tensorflow as tf
 
     n = math.gcd(len(files), pipelines)
     own = list(files)[pipeline % n :: n]
-    # In turn and not at once: threads cost more here than reading does.
+    # Sequential, because threads cost more than reading does.
     serialized = tf.data.Dataset.from_tensor_slices([str(path) for path in own]).interleave(
         tf.data.TFRecordDataset, cycle_length=len(own), block_length=1
     )
@@ -274,7 +274,7 @@ def _read(
 
 
 def _parse(serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Turns strings [batch] into uint8 [batch, 32, 32, 3] and int32 [batch]."""
+    """Parses strings [batch] to uint8 [batch, 32, 32, 3] and int32 [batch]."""
     import tensorflow as tf
 
     features = tf.io.parse_example(
@@ -284,7 +284,7 @@ def _parse(serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             "label": tf.io.FixedLenFeature([], tf.int64),
         },
     )
-    # Checked before it is reshaped, which would let images of a multiple of the size pass.
+    # Checked before the reshape, which would accept images of a multiple of the size.
     planes = tf.ensure_shape(
         tf.io.decode_raw(features["image"], tf.uint8), [None, 3 * IMAGE_SIZE * IMAGE_SIZE]
     )
@@ -293,11 +293,11 @@ def _parse(serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def serialized(splits: Mapping[str, sources.Split], files: int = 1) -> dict[str, Iterator[bytes]]:
-    """The Examples of each file of some splits, by its name: what `records.write` takes.
+    """The serialized Examples of each file, by file name, for `records.write`.
 
     Args:
       splits: the images and labels of each split.
-      files: how many each split is dealt out to.
+      files: the number of files per split.
     """
     return {
         file_name(name, index, files): _serialized(split, range(index, len(split.labels), files))
@@ -306,36 +306,36 @@ def serialized(splits: Mapping[str, sources.Split], files: int = 1) -> dict[str,
     }
 
 
-def _serialized(split: sources.Split, which: range) -> Iterator[bytes]:
+def _serialized(split: sources.Split, indices: range) -> Iterator[bytes]:
     import tensorflow as tf
 
-    for index in which:
+    for index in indices:
         image, label = split.images[index].tobytes(), int(split.labels[index])
         features = {
             "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
             "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
         }
         example = tf.train.Example(features=tf.train.Features(feature=features))
-        # The order of a map's entries is left open otherwise, and the files are compared by hash.
+        # By default the order of a map's entries is undefined, but the files are hashed.
         yield example.SerializeToString(deterministic=True)
 
 
 def _find(directory: Path, split: str) -> dict[Path, records.FileEntry]:
-    """A split's files in their order, by the manifest, or by counting where there is none."""
+    """A split's files in order, from the manifest, or by counting records if there is none."""
     path = directory / file_name(split)
     manifest = records.read_manifest(directory)
     if manifest is not None:
         return _listed(directory, manifest, split)
-    # All of them, so that what an interrupted copy or `write` has left is not taken for the data.
+    # Require all three, so that the result of an interrupted copy or `write` is not accepted.
     names = [file_name(name) for name in sources.SPLITS]
     missing = [name for name in names if not (directory / name).is_file()]
     if missing:
-        some = f" without {', '.join(missing)}" if len(missing) < len(names) else ""
+        without = f" without {', '.join(missing)}" if len(missing) < len(names) else ""
         raise UsageError(
             "--data_dir",
-            received=f"{directory}{some}",
-            accepted=f"a directory with TFRecords and their {records.MANIFEST_NAME}, or without "
-            f"it with all of {', '.join(names)}",
+            received=f"{directory}{without}",
+            accepted=f"a directory with TFRecords and their {records.MANIFEST_NAME}, or with all "
+            f"of {', '.join(names)}",
             remedy=f"Write them first: tfdist data cifar10 --data_dir={directory}",
         )
     return {path: records.count(path)}
@@ -345,19 +345,19 @@ def _listed(
     directory: Path, manifest: records.Manifest, split: str
 ) -> dict[Path, records.FileEntry]:
     pattern = re.compile(rf"{split}(-\d+-of-\d+)?\.tfrecords")
-    found = {
+    files = {
         directory / name: entry
         for name, entry in sorted(manifest.files.items())
         if pattern.fullmatch(name)
     }
-    if not found:
+    if not files:
         raise UsageError(
             "--data_dir",
             received=f"{directory} with {', '.join(manifest.files) or 'no files'}",
             accepted=f"a directory with {file_name(split)}",
             remedy=f"Write another one: tfdist data cifar10 --data_dir={directory}-cifar10",
         )
-    return found
+    return files
 
 
 def _check_batch_size(batch_size: int, examples: int | None, drop_remainder: bool) -> None:
@@ -365,13 +365,14 @@ def _check_batch_size(batch_size: int, examples: int | None, drop_remainder: boo
         raise UsageError(
             "batch_size",
             received=batch_size,
-            accepted="a whole number from 1",
-            remedy="Choose a larger batch.",
+            accepted="an integer of at least 1",
+            remedy="Choose a larger batch size.",
         )
     if examples is not None and drop_remainder and batch_size > examples:
         raise UsageError(
             "batch_size",
             received=batch_size,
-            accepted=f"at most {examples}, the examples of this shard, with drop_remainder",
-            remedy="Choose a smaller batch, fewer workers, or keep the last batch.",
+            accepted=f"at most {examples}, the number of examples in this shard, with "
+            "drop_remainder",
+            remedy="Choose a smaller batch size or fewer workers, or keep the last batch.",
         )

@@ -1,4 +1,4 @@
-"""How much memory there is for data: the machine's, or what a container is allowed.
+"""Determines the memory that is available for data, on this machine or in this container.
 
 available()    # 16_000_000_000, in bytes
 """
@@ -12,13 +12,13 @@ from pathlib import Path
 
 
 def available(root: Path = Path("/")) -> int:
-    """Bytes that the machine has available, or the limit of this process's group if that is less.
+    """The machine's available memory in bytes, or this process's cgroup limit if that is less.
 
     Args:
-      root: where `proc` and `sys` are.
+      root: the directory that contains `proc` and `sys`.
 
     Returns:
-      `sys.maxsize` where neither is known, as on other systems than Linux.
+      Bytes; `sys.maxsize` if neither is known, for example on systems other than Linux.
     """
     return min([*_of_machine(root), *_of_groups(root)], default=sys.maxsize)
 
@@ -31,7 +31,7 @@ def _of_machine(root: Path) -> Iterator[int]:
 
 
 def _of_groups(root: Path) -> Iterator[int]:
-    """The limits of the process's control group and of those around it (cgroups(7), v1 and v2)."""
+    """The limits of the process's cgroup and its parents (cgroups(7), v1 and v2)."""
     groups = []
     with contextlib.suppress(OSError):
         groups = (root / "proc/self/cgroup").read_text().splitlines()
@@ -43,9 +43,9 @@ def _of_groups(root: Path) -> Iterator[int]:
             mount, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
         else:
             continue
-        place = mount / group.lstrip("/")
-        # In a container the group's path may be that of its host; the mount is the group then.
-        for directory in (place, *place.parents):
+        path = mount / group.lstrip("/")
+        # In a container the path may be the host's; the mount itself is then the cgroup.
+        for directory in (path, *path.parents):
             with contextlib.suppress(OSError, ValueError):  # "max" is no limit.
                 yield int((directory / name).read_text())
             if directory == mount:

@@ -1,4 +1,4 @@
-"""28x28 grey images for the MNIST scripts: MNIST itself, or scikit-learn's digits in its size.
+"""28x28 gray images for the MNIST scripts: MNIST, or scikit-learn's digits in the same size.
 
 train = load("digits")["train"]                   # or load("mnist.npz")["train"]
 dataset(*train, input_context, batch_size=100, shuffle=True, repeat=True)
@@ -26,15 +26,15 @@ NUM_CLASSES = 10
 
 _ACCEPTED = "digits, or the path of Keras's mnist.npz"
 _IMAGES = f"uint8 [examples, {IMAGE_SIZE}, {IMAGE_SIZE}]"
-_LABELS = f"whole numbers [examples], 0 to {NUM_CLASSES - 1}"
+_LABELS = f"integers [examples], 0 to {NUM_CLASSES - 1}"
 
-# `sources` widens each of the 8x8 pixels to 4x4; here each is 3x3, and a black border of 2 pixels
-# makes 28 of the 24.
+# `sources` scales each of the 8x8 pixels to 4x4. Here each pixel is scaled to 3x3, and a black
+# border of 2 pixels extends the 24 pixels to 28.
 _SOURCES_SCALE = 4
 _SCALE = 3
 _BORDER = 2
 
-# Autotuning is off (its thread delays the end of training), so this is stated.
+# Fixed, because autotuning is off (its thread delays the end of training).
 _BATCHES_AHEAD = 2
 
 
@@ -54,14 +54,14 @@ def load(source: str | os.PathLike[str]) -> dict[str, Split]:
     """Reads the splits `train` and `test` of a source into memory.
 
     Args:
-      source: `digits`, scikit-learn's 1,797 digits: 1,437 to train on, and the 360 to test on that
-        are `tfdist.data.sources`' eval split. Or the path of the `mnist.npz` that
-        `tf.keras.datasets.mnist` downloads: the arrays `x_train`, `y_train`, `x_test` and `y_test`
-        (LeCun et al. 1998: 60,000 and 10,000).
+      source: `digits` for scikit-learn's 1,797 digits: 1,437 for training, and 360 for testing,
+        which are the eval split of `tfdist.data.sources`. Or the path of the `mnist.npz` that
+        `tf.keras.datasets.mnist` downloads, with the arrays `x_train`, `y_train`, `x_test` and
+        `y_test` (LeCun et al. 1998: 60,000 and 10,000 examples).
 
     Raises:
-      UsageError: no such file, or one that does not hold these arrays.
-      ImportError: scikit-learn is not installed; it names the pip command.
+      UsageError: the file does not exist or does not contain these arrays.
+      ImportError: scikit-learn is not installed; the message has the pip command.
     """
     if source == "digits":
         return _load_digits()
@@ -78,29 +78,28 @@ def dataset(
     seed: int | None = None,
     repeat: bool = False,
 ) -> tf.data.Dataset:
-    """Returns the batches of this task's shard of a split.
+    """The batches of this task's shard of a split.
 
-    Over all input pipelines each example comes exactly once an epoch, also where their number does
-    not divide the examples: the first pipelines then have one example more. The cardinality is
-    exact. The shard is a constant of the graph, and so a part of each checkpoint's `.meta` (47 MB
-    for the whole of MNIST's training split).
+    The input pipelines together contain each example exactly once per epoch. If the examples do not
+    divide evenly, the first pipelines have one example more. The cardinality is exact. The shard is
+    a constant of the graph, and therefore part of each checkpoint's `.meta` file (47 MB for all of
+    MNIST's training split).
 
     Args:
       images: uint8 [examples, 28, 28].
-      labels: whole numbers [examples].
-      input_context: which shard; None reads the whole split.
-      batch_size: examples in a batch, which is a replica's batch; it is not divided here.
-      shuffle: in a new order each epoch, over the whole shard.
-      seed: makes the order the same in every run, together with `tf.random.set_seed` where that is
-        called.
-      repeat: without end; then a batch may hold the end of one epoch and the start of the next, and
-        all batches are full.
+      labels: integers [examples].
+      input_context: selects the shard; None reads the whole split.
+      batch_size: the number of examples per batch; pass the per-replica batch size.
+      shuffle: shuffles the whole shard, in a new order each epoch.
+      seed: makes the order reproducible, together with `tf.random.set_seed` if that is called.
+      repeat: repeats the data forever. A batch may then contain the end of one epoch and the start
+        of the next, and all batches are full.
 
     Returns:
-      `(images, labels)`: float32 [batch, 28, 28, 1], 0 to 1, and int32 [batch].
+      A dataset of `(images, labels)`: float32 [batch, 28, 28, 1], 0 to 1, and int32 [batch].
 
     Raises:
-      UsageError: a batch size below 1, or more input pipelines than examples.
+      UsageError: the batch size is below 1, or there are more input pipelines than examples.
     """
     import tensorflow as tf
 
@@ -108,7 +107,7 @@ def dataset(
         raise UsageError(
             "batch_size",
             received=batch_size,
-            accepted="a whole number from 1",
+            accepted="an integer of at least 1",
             remedy="Choose a larger batch.",
         )
     pipelines, pipeline = 1, 0
@@ -119,11 +118,11 @@ def dataset(
         raise UsageError(
             "input_context",
             received=f"{pipelines} input pipelines",
-            accepted=f"at most {len(images)}, the examples",
+            accepted=f"at most {len(images)}, the number of examples",
             remedy="Use fewer workers or more data.",
         )
 
-    # Cut in NumPy, so that the graph holds this shard alone.
+    # Sharded in NumPy, so that the graph contains only this shard.
     shard = images[pipeline::pipelines], labels[pipeline::pipelines].astype(np.int32)
     examples = tf.data.Dataset.from_tensor_slices(shard)
     if shuffle:
@@ -139,7 +138,7 @@ def dataset(
     options.autotune.enabled = False
     options.deterministic = True
     if input_context is not None:
-        # It is sharded already; a strategy would take a shard of the shard.
+        # The data is already sharded; a strategy would shard it again.
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return batches.map(scale).prefetch(_BATCHES_AHEAD).with_options(options)
 
@@ -157,26 +156,28 @@ def _load_digits() -> dict[str, Split]:
 
 
 def _resized(images: np.ndarray) -> np.ndarray:
-    """Turns digits of `sources`, [examples, 3, 32, 32], into [examples, 28, 28]."""
-    grey = images[:, 0, ::_SOURCES_SCALE, ::_SOURCES_SCALE]
-    grey = grey.repeat(_SCALE, axis=1).repeat(_SCALE, axis=2)
+    """Resizes digits of `sources` from [examples, 3, 32, 32] to [examples, 28, 28]."""
+    gray = images[:, 0, ::_SOURCES_SCALE, ::_SOURCES_SCALE]
+    gray = gray.repeat(_SCALE, axis=1).repeat(_SCALE, axis=2)
     border = (_BORDER, _BORDER)
-    return np.pad(grey, ((0, 0), border, border))
+    return np.pad(gray, ((0, 0), border, border))
 
 
 def _load_archive(path: Path) -> dict[str, Split]:
     names = [f"{array}_{split}" for split in SPLITS for array in "xy"]
     try:
-        # A pickle could run anything, and MNIST needs none.
+        # Pickled data could run arbitrary code, and MNIST does not need it.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in names}
     except OSError as error:
         raise _unusable(
-            path, _ACCEPTED, f"Name one of these sources ({error.strerror or error})."
+            path, _ACCEPTED, f"Choose one of these sources ({error.strerror or error})."
         ) from error
     except KeyError as error:
         raise _unusable(
-            path, f"an archive with {', '.join(names)}", f"Fetch mnist.npz again ({error.args[0]})."
+            path,
+            f"an archive with {', '.join(names)}",
+            f"Download mnist.npz again ({error.args[0]}).",
         ) from error
     except (
         AttributeError,
@@ -187,7 +188,7 @@ def _load_archive(path: Path) -> dict[str, Split]:
         zlib.error,
     ) as error:
         raise _unusable(
-            path, "a whole .npz archive of NumPy", f"Fetch mnist.npz again ({error})."
+            path, "an intact .npz archive of NumPy", f"Download mnist.npz again ({error})."
         ) from error
     splits = {split: Split(arrays[f"x_{split}"], arrays[f"y_{split}"]) for split in SPLITS}
     for split, (images, labels) in splits.items():
@@ -208,8 +209,8 @@ def _check(path: Path, split: str, images: np.ndarray, labels: np.ndarray) -> No
             remedy,
         )
     if not 0 <= labels.min() <= labels.max() < NUM_CLASSES:
-        reach = f"{path} with y_{split} from {labels.min()} to {labels.max()}"
-        raise _unusable(reach, _LABELS, remedy)
+        received = f"{path} with y_{split} from {labels.min()} to {labels.max()}"
+        raise _unusable(received, _LABELS, remedy)
 
 
 def _unusable(received: str | Path, accepted: str, remedy: str) -> UsageError:

@@ -1,4 +1,4 @@
-"""Where a training stands in its data: what a checkpoint must say so that a job can resume."""
+"""`Position`: the position of a training in its data, which checkpoints store for resuming."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class Position:
-    """Where a training stands.
+    """The position of a training in its data.
 
     Attributes:
       epoch: the number of completed epochs.
-      steps: for each shard of the data, the steps that its reader has made in the next epoch;
-        empty between two epochs.
-      replicas: the number of replicas when the position was saved; 0 if unknown. Steps are
-        meaningless for another number of replicas.
+      steps: for each shard of the data, the number of steps that its reader has made in the next
+        epoch; empty between two epochs.
+      replicas: the number of replicas when the position was saved; 0 if unknown. `steps` is only
+        valid for the same number of replicas.
     """
 
     epoch: int = 0
@@ -27,7 +27,7 @@ class Position:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Position:
-        """Reads what `to_json` wrote; keys of other versions of tfdist are ignored."""
+        """Parses the result of `to_json`; ignores the keys of other tfdist versions."""
         read = json.loads(text)
         return cls(
             epoch=read.get("epoch", 0),

@@ -1,11 +1,11 @@
-"""TFRecord files that are written whole or not at all, with a manifest to verify them by.
+"""Writes TFRecord files atomically, with a manifest, and verifies them.
 
     manifest = write(directory, "digits", {"train.tfrecords": serialized_examples})
-    read_manifest(directory)             # the same Manifest, or None where there is none
-    verify(directory, manifest)          # raises UsageError on the first file that does not match
-    count(path)                          # a FileEntry of a file without a manifest
+    read_manifest(directory)             # the same Manifest; None if the directory has none
+    verify(directory, manifest)          # raises UsageError for the first file that does not match
+    count(path)                          # the FileEntry of a file without a manifest
 
-`manifest.json` is written last: a directory that has one has all of its files.
+`manifest.json` is written last, so a directory with a manifest has all of its files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FOOTER_BYTES = 4
 
 @dataclass(frozen=True)
 class FileEntry:
-    """What one TFRecord file holds.
+    """The contents of one TFRecord file.
 
     Attributes:
       records: the number of records.
@@ -49,11 +49,11 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What one directory of TFRecord files holds.
+    """The contents of one directory of TFRecord files.
 
     Attributes:
-      source: the name of what the records were made from.
-      files: an entry for each file name.
+      source: the name of the records' source.
+      files: the entry of each file, by name.
     """
 
     source: str
@@ -62,20 +62,21 @@ class Manifest:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a temporary path beside `path`; what is written there becomes `path` at the end.
+    """Yields a temporary path in the same directory, and renames the file to `path` at the end.
 
-    The temporary file is flushed to the disk before it is renamed, and removed on any error. Only
-    a process that is killed outright leaves one behind, as a hidden `.<name>.<random>.partial`.
+    Flushes the temporary file to the disk before renaming it, and removes it on any error. Only a
+    process that is killed leaves it behind, as a hidden file `.<name>.<random>.partial`.
 
     Raises:
-      UsageError: the file cannot be written: the disk is full, the directory is read-only.
+      UsageError: the file cannot be written, for example because the disk is full or the directory
+        is read-only.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
         yield temporary
         _flush_to_disk(temporary)
         os.replace(temporary, path)
-        # The new name is itself data of the directory.
+        # The new name is data of the directory.
         _flush_to_disk(path.parent)
     except OSError as error:
         raise _cannot_write(path, error) from error
@@ -84,26 +85,26 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write(directory: Path, source: str, files: Mapping[str, Iterable[bytes]]) -> Manifest:
-    """Writes each file of serialized records, then the manifest; or, on any error, none of them.
+    """Writes files of serialized records, then the manifest; on any error it writes none of them.
 
-    The directory is created when missing. A file that is there already stays when it holds the
-    same bytes; another one is refused rather than overwritten.
+    Creates a missing directory. Keeps an existing file with the same bytes, and does not overwrite
+    one with other bytes.
 
     Args:
-      directory: where the files go.
-      source: the name for the manifest.
-      files: the records of each file name, already serialized.
+      directory: the directory to write to.
+      source: the name of the source for the manifest.
+      files: the serialized records of each file, by name.
 
     Raises:
-      UsageError: the disk is full, the directory cannot be written, or holds other files of these
-        names.
+      UsageError: the disk is full, the directory is not writable, or it contains other files with
+        these names.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _cannot_write(directory, error) from error
     entries: dict[str, FileEntry] = {}
-    # All are staged before the first is renamed, so that a disk that fills up leaves none.
+    # Write all temporary files before renaming the first, so that a full disk leaves no file.
     with ExitStack() as staged:
         for name, payloads in files.items():
             temporary = staged.enter_context(replacing(directory / name))
@@ -121,10 +122,10 @@ def write(directory: Path, source: str, files: Mapping[str, Iterable[bytes]]) ->
 
 
 def read_manifest(directory: Path) -> Manifest | None:
-    """Returns the directory's manifest, or None where there is none.
+    """Returns the directory's manifest; None if it has none.
 
     Raises:
-      UsageError: there is one and it cannot be read.
+      UsageError: the manifest cannot be read.
     """
     path = directory / MANIFEST_NAME
     try:
@@ -142,30 +143,30 @@ def read_manifest(directory: Path) -> Manifest | None:
         raise UsageError(
             "--data_dir",
             received=str(path),
-            accepted="a manifest as tfdist writes it",
-            remedy=f"Delete this directory's files or use another --data_dir ({error!r}).",
+            accepted="a manifest that tfdist wrote",
+            remedy=f"Delete this directory's files, or use another --data_dir ({error!r}).",
         ) from error
 
 
 def verify(directory: Path, manifest: Manifest) -> None:
-    """Reads every file of the manifest again and compares records, bytes and SHA-256.
+    """Reads every file of the manifest, and compares its records, bytes and SHA-256.
 
     Raises:
-      UsageError: a file is missing or does not match; it names the first such file.
+      UsageError: a file is missing or does not match; the message names the first such file.
     """
     for name, expected in manifest.files.items():
         path = directory / name
         check_size(path, expected)
-        found = inspect(path)
-        if found != expected:
-            raise _mismatch(path, found, expected)
+        actual = inspect(path)
+        if actual != expected:
+            raise _mismatch(path, actual, expected)
 
 
 def check_size(path: Path, expected: FileEntry) -> None:
-    """Compares a file's size alone: what a reader can afford each time.
+    """Compares only the size of a file, which is fast enough for every read.
 
     Raises:
-      UsageError: the file is missing or has another size.
+      UsageError: the file is missing or has a different size.
     """
     try:
         size = path.stat().st_size
@@ -188,18 +189,18 @@ def inspect(path: Path) -> FileEntry:
             size = os.fstat(file.fileno()).st_size
             while header := file.read(_HEADER_BYTES):
                 digest.update(header)
-                left = size - file.tell()
-                # Compared before it is read: a damaged length may ask for any amount of memory.
+                remaining = size - file.tell()
+                # Checked before reading, because a damaged length may need any amount of memory.
                 if (
                     len(header) < _HEADER_BYTES
-                    or (rest := _LENGTH.unpack_from(header)[0] + _FOOTER_BYTES) > left
+                    or (rest := _LENGTH.unpack_from(header)[0] + _FOOTER_BYTES) > remaining
                 ):
                     raise UsageError(
                         "--data_dir",
                         received=str(path),
-                        accepted="a whole TFRecord file",
-                        remedy=f"It ends within record {records}: "
-                        "delete the file and write it again, or use another --data_dir.",
+                        accepted="an intact TFRecord file",
+                        remedy=f"The file ends within record {records}: delete it and write it "
+                        "again, or use another --data_dir.",
                     )
                 digest.update(file.read(rest))
                 records += 1
@@ -209,22 +210,22 @@ def inspect(path: Path) -> FileEntry:
 
 
 def count(path: Path) -> FileEntry:
-    """As `inspect`, read once a process for each state of the file.
+    """Like `inspect`, but cached in this process until the file changes.
 
     Raises:
-      UsageError: as `inspect`, or the file has no records.
+      UsageError: as in `inspect`, or the file has no records.
     """
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError as error:
         raise _cannot_read(path, error) from error
-    entry = _inspect_once(path, found.st_size, found.st_mtime_ns)
+    entry = _inspect_once(path, stat.st_size, stat.st_mtime_ns)
     if not entry.records:
         raise UsageError(
             "--data_dir",
             received=str(path),
             accepted="a TFRecord file with records",
-            remedy="It is empty: delete it and write it again, or use another --data_dir.",
+            remedy="The file is empty: delete it and write it again, or use another --data_dir.",
         )
     return entry
 
@@ -235,7 +236,7 @@ def _inspect_once(path: Path, size: int, modified: int) -> FileEntry:
 
 
 def _write_records(path: Path, payloads: Iterable[bytes]) -> int:
-    """Writes the records and returns how many they were; raises OSError."""
+    """Writes the records and returns their number; raises OSError."""
     import tensorflow as tf
 
     count = 0
@@ -245,7 +246,7 @@ def _write_records(path: Path, payloads: Iterable[bytes]) -> int:
                 writer.write(payload)
                 count += 1
     except tf.errors.OpError as error:
-        # TensorFlow has its own errors for a full disk and for every other errno.
+        # TensorFlow raises its own exceptions instead of OSError.
         raise OSError(error.message.rpartition("; ")[2]) from error
     return count
 
@@ -262,8 +263,8 @@ def _cannot_write(path: Path, error: OSError) -> UsageError:
     return UsageError(
         "--data_dir",
         received=str(path),
-        accepted="a directory on a disk with room for the records, writable by this process",
-        remedy=f"Free some space or use another --data_dir: {error.strerror or error}.",
+        accepted="a writable directory on a disk with enough space for the records",
+        remedy=f"Free some space, or use another --data_dir ({error.strerror or error}).",
     )
 
 
@@ -272,14 +273,14 @@ def _cannot_read(path: Path, error: OSError) -> UsageError:
         "--data_dir",
         received=str(path),
         accepted="a readable TFRecord file",
-        remedy=f"Make it readable or use another --data_dir ({error.strerror}).",
+        remedy=f"Make it readable, or use another --data_dir ({error.strerror}).",
     )
 
 
-def _mismatch(path: Path, found: object, expected: FileEntry) -> UsageError:
+def _mismatch(path: Path, actual: object, expected: FileEntry) -> UsageError:
     return UsageError(
         "--data_dir",
-        received=f"{path}: {found}",
+        received=f"{path}: {actual}",
         accepted=str(expected),
         remedy=f"Delete {path} and {path.parent / MANIFEST_NAME} and write again, "
         "or use another --data_dir.",

@@ -1,10 +1,10 @@
-"""How a dataset that is sharded already reaches Keras, which would shard and split it again.
+"""Passes an already sharded dataset through Keras, which would shard and split it again.
 
-    dataset = for_keras(Shards(local), steps)    # a tf.data.Dataset, with which `fit` can start
+    dataset = for_keras(Shards(local), steps)    # a tf.data.Dataset for `fit`
     class Strategy(TakesShards, tf.distribute.MirroredStrategy): …
 
-Keras calls `strategy.experimental_distribute_dataset`, which takes a batch for the global one and
-divides it. `TakesShards` recognises what `for_keras` returned and gives each replica its own batch.
+Keras calls `strategy.experimental_distribute_dataset`, which treats each batch as a global batch
+and divides it. `TakesShards` recognizes the result of `for_keras` and gives each replica one batch.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ _SHARDS = "_tfdist_shards"
 
 @dataclass(frozen=True)
 class Shards:
-    """What a dataset of `job.dataset` stands for.
+    """The shards behind a dataset of `job.dataset`.
 
     Attributes:
       local: this task's shard, in batches of the per-replica size.
-      makers: for each worker a function that makes its shard, where the chief places them.
-      trains: whether it is trained on, so that a resumed job goes on within it.
+      makers: for each worker, a function that creates its shard; empty unless the chief creates the
+        workers' datasets.
+      trains: whether this is training data, which a resumed job fast-forwards.
     """
 
     local: tf.data.Dataset
@@ -41,15 +42,15 @@ class Shards:
 
 
 def for_keras(shards: Shards, steps: int) -> tf.data.Dataset:
-    """A dataset of the shards' elements that says it has `steps` of them, and remembers them.
+    """A dataset for Keras that stands for `shards` and has the cardinality `steps`.
 
     Args:
-      shards: what will be read in its place.
-      steps: steps of an epoch, the same in every task; UNKNOWN or INFINITE where that is so.
+      shards: the shards that the strategy will read instead.
+      steps: the number of steps per epoch, the same in every task; or UNKNOWN or INFINITE.
     """
     local = shards.local
     if steps == UNKNOWN:
-        # A filter hides the cardinality of this task's shard, which is not that of an epoch.
+        # The filter hides the cardinality of this shard, which is not the number of steps.
         keras_dataset = local.filter(lambda *_: True)
     elif steps == INFINITE:
         keras_dataset = local.repeat()
@@ -60,29 +61,29 @@ def for_keras(shards: Shards, steps: int) -> tf.data.Dataset:
 
 
 def shards_of(dataset: Any) -> Shards | None:
-    """The shards that `for_keras` was given; None for any other dataset.
+    """The shards behind a dataset of `for_keras`; None for any other dataset.
 
     Raises:
-      ValueError: the dataset was made from such a one, as Keras does for `class_weight`.
+      ValueError: the dataset was derived from one of `for_keras`, as Keras does for `class_weight`.
     """
     shards: Shards | None = getattr(dataset, _SHARDS, None)
     if shards is None and isinstance(dataset, tf.data.Dataset):
         for ancestor in dataset_inputs.ancestors(dataset):
             if hasattr(ancestor, _SHARDS):
                 raise ValueError(
-                    "A dataset of job.dataset was changed before it was distributed (Keras does "
-                    "so for class_weight). Make the change in the dataset function: return "
-                    "sample weights as a third element, for instance."
+                    "A dataset of job.dataset was transformed before it was distributed (Keras "
+                    "does this for class_weight). Apply the transformation in the input function; "
+                    "for class_weight, return sample weights as a third element."
                 )
     return shards
 
 
 def without_autotune(dataset_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`dataset_fn` whose datasets are not autotuned, but where their own options say that they are.
+    """Wraps `dataset_fn` to turn off autotuning, unless the dataset's own options set it.
 
-    The autotuning thread sleeps for ever longer, and the end of an iterator waits for it: after
-    each epoch up to as long as the iterator has lived. What is to be chosen automatically then has
-    TensorFlow's fixed values: as many parallel calls as there are threads, at most 16.
+    The autotuning thread sleeps for longer and longer intervals, and the end of an iterator waits
+    for it: after each epoch up to the lifetime of the iterator. Without autotuning, automatic
+    values are TensorFlow's fixed ones: as many parallel calls as threads, at most 16.
     """
     tf_data_autotune.apply()
 
@@ -92,10 +93,10 @@ def without_autotune(dataset_fn: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(dataset, tf.data.Dataset):
             return dataset
         with warnings.catch_warnings():
-            # In a graph it warns that serialization loses the options.
+            # In a graph TensorFlow warns that serialization loses the options.
             warnings.simplefilter("ignore")
-            is_said = dataset.options().autotune.enabled is not None
-        if is_said:
+            is_set = dataset.options().autotune.enabled is not None
+        if is_set:
             return dataset
         options = tf.data.Options()
         options.autotune.enabled = False
@@ -105,7 +106,7 @@ def without_autotune(dataset_fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def count_batches(dataset: tf.data.Dataset) -> int:
-    """How many batches `dataset` has, found by reading it once if need be; INFINITE if so."""
+    """The number of batches of `dataset`, or INFINITE; reads an UNKNOWN one to its end."""
     batches = int(dataset.cardinality())
     if batches == UNKNOWN:
         batches = int(dataset.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1))
@@ -113,28 +114,28 @@ def count_batches(dataset: tf.data.Dataset) -> int:
 
 
 def with_repeats(dataset: tf.data.Dataset, count: int, source: tf.data.Dataset) -> tf.data.Dataset:
-    """`dataset` and after it `count` batches of one example: the first of `source`.
+    """Appends `count` batches with one example, the first of `source`, to `dataset`.
 
     `source` is another dataset of the same examples, because reading from `dataset` would change
-    the order into which it shuffles its next epoch.
+    its shuffle order.
     """
     batch = source.unbatch().batch(1).take(1).get_single_element()
     return dataset.concatenate(tf.data.Dataset.from_tensors(batch).repeat(count))
 
 
 def empty_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
-    """`count` batches without an example, of the elements of `dataset`."""
+    """A dataset of `count` empty batches, with the structure of `dataset`."""
 
     def without_examples(*batch: Any) -> Any:
         emptied = tf.nest.map_structure(lambda tensor: tensor[:0], batch)
-        # `map` hands a batch that is not a tuple over as its one argument.
+        # `map` passes a batch that is not a tuple as a single argument.
         return emptied if isinstance(dataset.element_spec, tuple) else emptied[0]
 
     return dataset.take(1).map(without_examples).repeat(count)
 
 
 class TakesShards:
-    """For a `tf.distribute.Strategy`: gives each replica the batches of its own task's shard."""
+    """Mixin for a `tf.distribute.Strategy`: gives each replica batches of its own task's shard."""
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
         shards = shards_of(dataset)

@@ -1,9 +1,9 @@
-"""Where the images come from: a download, one of CIFAR-10's own archives, scikit-learn's digits.
+"""Loads images in CIFAR-10's format: a download, a CIFAR-10 archive, or scikit-learn's digits.
 
     identify("digits")                          # 'digits', the name for the manifest
     load("cifar-10-python.tar.gz")["train"]     # Split(images [40000, 3, 32, 32], labels [40000])
 
-Each source gives the same three splits; CIFAR-10's fifth training batch is the validation split.
+Each source has the same three splits. CIFAR-10's fifth training batch is the validation split.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Split:
       labels: int64 [examples], 0 to 9.
 
     Raises:
-      ValueError: an array has another shape, type or range.
+      ValueError: an array has a wrong shape, dtype or range.
     """
 
     images: np.ndarray
@@ -74,22 +74,22 @@ class Split:
         if self.labels.dtype != np.int64 or self.labels.shape != (count,):
             raise ValueError(f"labels are {self.labels.dtype} {self.labels.shape}, images {count}")
         if count and not 0 <= self.labels.min() <= self.labels.max() < NUM_CLASSES:
-            raise ValueError(f"labels reach from {self.labels.min()} to {self.labels.max()}")
+            raise ValueError(f"labels range from {self.labels.min()} to {self.labels.max()}")
 
 
 def identify(source: str | os.PathLike[str], *, md5s: Mapping[str, str] = ARCHIVE_MD5S) -> str:
-    """Returns a source's name, whatever path it was given by.
+    """Returns the name of a source.
 
     Args:
       source: `download`, `digits` or the path of an archive.
-      md5s: the MD5 of each archive that is accepted, by the archive's name.
+      md5s: the MD5 of each accepted archive, by the archive's name.
 
     Returns:
       `download`, `digits`, `cifar-10-python.tar.gz` or `cifar-10-binary.tar.gz`. An archive is
-      known by its content, not by its file's name.
+      identified by its content, not by its file name.
 
     Raises:
-      UsageError: it is none of them.
+      UsageError: the source is none of these.
     """
     if source in ("download", "digits"):
         return str(source)
@@ -102,16 +102,17 @@ def load(
 ) -> dict[str, Split]:
     """Reads the splits `train`, `validation` and `eval` of a source into memory.
 
-    CIFAR-10 has 40,000, 10,000 and 10,000 examples in its own order; the digits, scaled from 8x8
-    grey values to 32x32 in three equal channels, have 1,257, 180 and 360 in a fixed random order.
+    CIFAR-10 has 40,000, 10,000 and 10,000 examples in its own order. The digits are scaled from 8x8
+    gray values to 32x32 with three equal channels, and have 1,257, 180 and 360 examples in a fixed
+    random order.
 
     Args:
       source: `download`, `digits` or the path of an archive.
-      md5s: the MD5 of each archive that is accepted, by the archive's name.
+      md5s: the MD5 of each accepted archive, by the archive's name.
 
     Raises:
-      UsageError: no such source, no network for the download, or an archive that is damaged.
-      ImportError: a package that this source needs is not installed; it names the pip command.
+      UsageError: the source is unknown, the download failed, or the archive is damaged.
+      ImportError: a required package is not installed; the message has the pip command.
     """
     if source == "download":
         return _load_download()
@@ -131,26 +132,27 @@ def _open_archive(path: Path) -> io.BufferedReader:
             "--source",
             received=str(path),
             accepted=_ACCEPTED,
-            remedy=f"Name one of these sources ({error.strerror}).",
+            remedy=f"Choose one of these sources ({error.strerror}).",
         ) from error
 
 
 def _archive_name(file: io.BufferedReader, md5s: Mapping[str, str]) -> str:
-    found = hashlib.file_digest(file, "md5").hexdigest()
+    actual = hashlib.file_digest(file, "md5").hexdigest()
     for name, md5 in md5s.items():
-        if md5 == found:
+        if md5 == actual:
             return name
-    wanted = " or ".join(f"{md5} ({name})" for name, md5 in md5s.items())
+    accepted = " or ".join(f"{md5} ({name})" for name, md5 in md5s.items())
     raise UsageError(
         "--source",
-        received=f"{file.name} of {file.tell()} bytes with MD5 {found}",
-        accepted=f"an archive with MD5 {wanted}",
-        remedy="The file is incomplete or another one: fetch it again, or use --source=digits.",
+        received=f"{file.name} of {file.tell()} bytes with MD5 {actual}",
+        accepted=f"an archive with MD5 {accepted}",
+        remedy="The file is incomplete or a different one: download it again, or use "
+        "--source=digits.",
     )
 
 
 def _load_archive(file: io.BufferedReader, name: str) -> dict[str, Split]:
-    """Reads an archive whose MD5 has been checked; unpickling it is safe only after that."""
+    """Reads an archive whose MD5 has been checked; unpickling is only safe after that check."""
     if name == PYTHON_ARCHIVE:
         wanted = {f"cifar-10-batches-py/{batch}": batch for batch in _BATCHES}
         read_batch = _read_python_batch
@@ -159,12 +161,12 @@ def _load_archive(file: io.BufferedReader, name: str) -> dict[str, Split]:
         read_batch = _read_binary_batch
     batches: dict[str, Split] = {}
     try:
-        # Members are read in memory, one pass; nothing of the archive is ever written to the disk.
+        # Read the members in memory, in one pass, without extracting them to the disk.
         with tarfile.open(fileobj=file, mode="r|gz") as archive:
             for member in archive:
                 if member.name in wanted and member.isfile():
                     content = archive.extractfile(member)
-                    assert content is not None  # Only a member that is no file gives None.
+                    assert content is not None  # It is None only if the member is not a file.
                     batches[wanted[member.name]] = read_batch(content.read())
         return {
             split: Split(
@@ -185,8 +187,8 @@ def _load_archive(file: io.BufferedReader, name: str) -> dict[str, Split]:
         raise UsageError(
             "--source",
             received=file.name,
-            accepted=f"a whole archive with the batches {', '.join(_BATCHES)}",
-            remedy=f"The file is incomplete or damaged: fetch it again ({error!r}).",
+            accepted=f"an intact archive with the batches {', '.join(_BATCHES)}",
+            remedy=f"The file is incomplete or damaged: download it again ({error!r}).",
         ) from error
 
 
@@ -197,7 +199,7 @@ def _read_python_batch(content: bytes) -> Split:
 
 
 def _read_binary_batch(content: bytes) -> Split:
-    # A record is one byte of label and the 3,072 bytes of the image.
+    # A record is one label byte and 3,072 image bytes.
     rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, 1 + int(np.prod(IMAGE_SHAPE)))
     return Split(rows[:, 1:].reshape(-1, *IMAGE_SHAPE), rows[:, 0].astype(np.int64))
 
@@ -209,42 +211,42 @@ def _load_download() -> dict[str, Split]:
 
         builder = tfds.builder("cifar10")
         if not builder.is_prepared():
-            # Without a network tensorflow-datasets retries for more than three minutes.
+            # Fail fast: without a network tensorflow-datasets retries for over three minutes.
             requests.get(_ARCHIVE_URL, stream=True, timeout=_CONNECT_SECONDS).close()
             builder.download_and_prepare()
     except ImportError as error:
-        # tensorflow-datasets 4.9.10 needs importlib_resources and does not say so to pip.
+        # tensorflow-datasets 4.9.10 needs importlib_resources but does not declare it.
         raise ImportError(
             f"--source=download: {error}. "
             "Run: pip install tensorflow-datasets importlib_resources 'tensorflow-metadata<1.17'"
         ) from error
     except Exception as error:
-        # Requests, tensorflow-datasets, the disk: each raises its own, and the remedy is the same.
+        # requests, tensorflow-datasets and the disk raise various exceptions, with one remedy.
         raise UsageError(
             "--source",
             received="download",
             accepted=_ACCEPTED,
-            remedy="CIFAR-10 could not be downloaded: use --source=digits, or fetch "
+            remedy="CIFAR-10 could not be downloaded: use --source=digits, or download "
             f"{_ARCHIVE_URL} on another machine and pass its path as --source "
             f"({type(error).__name__}: {error}).",
         ) from error
 
-    whole = {split: _read_prepared(builder, split) for split in ("train", "test")}
-    # Four of the five training batches, which are of one size.
-    first_of_fifth = len(whole["train"].labels) * 4 // 5
+    splits = {split: _read_prepared(builder, split) for split in ("train", "test")}
+    # Four of the five training batches, which have the same size.
+    first_of_fifth = len(splits["train"].labels) * 4 // 5
     return {
         "train": Split(
-            whole["train"].images[:first_of_fifth], whole["train"].labels[:first_of_fifth]
+            splits["train"].images[:first_of_fifth], splits["train"].labels[:first_of_fifth]
         ),
         "validation": Split(
-            whole["train"].images[first_of_fifth:], whole["train"].labels[first_of_fifth:]
+            splits["train"].images[first_of_fifth:], splits["train"].labels[first_of_fifth:]
         ),
-        "eval": whole["test"],
+        "eval": splits["test"],
     }
 
 
 def _read_prepared(builder: Any, split: str) -> Split:
-    """Reads one split in CIFAR-10's own order, which tensorflow-datasets keeps only in the ids."""
+    """Reads one split in CIFAR-10's order; tensorflow-datasets stores this order in the ids."""
     import tensorflow_datasets as tfds
 
     read = tfds.ReadConfig(try_autocache=False)
@@ -266,10 +268,10 @@ def _load_digits() -> dict[str, Split]:
         ) from error
 
     digits = load_digits()
-    grey = np.rint(digits.images * (255 / _DIGITS_BRIGHTEST)).astype(np.uint8)
-    grey = grey.repeat(_DIGITS_SCALE, axis=1).repeat(_DIGITS_SCALE, axis=2)
-    images = np.repeat(grey[:, None], 3, axis=1)
-    # RandomState, since only its stream is promised to stay the same in every version of NumPy.
+    gray = np.rint(digits.images * (255 / _DIGITS_BRIGHTEST)).astype(np.uint8)
+    gray = gray.repeat(_DIGITS_SCALE, axis=1).repeat(_DIGITS_SCALE, axis=2)
+    images = np.repeat(gray[:, None], 3, axis=1)
+    # NumPy guarantees the same stream in all versions only for RandomState.
     order = np.random.RandomState(_DIGITS_SEED).permutation(len(images))
     splits: dict[str, Split] = {}
     start = 0

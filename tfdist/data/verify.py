@@ -1,9 +1,9 @@
-"""Verifies TFRecord files: reads each to its end and names the records that are damaged.
+"""Verifies TFRecord files: reads each one to its end and reports the first damaged record.
 
     for damage in verify(["train-0.tfrecords", "train-1.tfrecords"]):
         print(damage)
 
-TensorFlow's own error has the offset of a damaged record, and not the name of its file.
+TensorFlow's own error has the offset of a damaged record, but not the file name.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _COMPRESSIONS = ("", "GZIP", "ZLIB")
 _FAULT = re.compile(
     r"(truncated|corrupted) record at (\d+)|inflate\(\) failed with error -?\d+(?:: [a-z ]*[a-z])?"
 )
-# What TensorFlow says of a file with another compression.
+# TensorFlow's messages for a file with a different compression.
 _OTHER_COMPRESSION = ("corrupted record at 0", "inflate() failed with error -3: incorrect header")
 
 
 @dataclass(frozen=True)
 class Damage:
-    """The first thing that is wrong with a file.
+    """The first fault in a file.
 
     Attributes:
-      file: its path.
-      fault: what TensorFlow says of it.
+      file: the file's path.
+      fault: TensorFlow's message.
       compression: `GZIP` or `ZLIB`; empty for none.
     """
 
@@ -48,10 +48,10 @@ def verify(files: Iterable[str]) -> Iterator[Damage]:
     """Reads every file to its end.
 
     Args:
-      files: paths of TFRecord files, compressed with GZIP, with ZLIB or not at all.
+      files: paths of TFRecord files, uncompressed or compressed with GZIP or ZLIB.
 
     Yields:
-      The first fault of each damaged file, with the offset in bytes where TensorFlow gives one.
+      The first fault of each damaged file, with the offset in bytes if TensorFlow reports one.
 
     Raises:
       tf.errors.NotFoundError: a file does not exist.
@@ -66,7 +66,7 @@ def _damage(file: str) -> Damage | None:
     damages = []
     for compression in _COMPRESSIONS:
         try:
-            # Several records at a time are several times as fast.
+            # Batching makes this several times as fast.
             for _ in tf.data.TFRecordDataset(file, compression).batch(16):
                 pass
         except tf.errors.DataLossError as error:

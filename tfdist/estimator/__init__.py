@@ -1,4 +1,4 @@
-"""Estimators under every strategy: `tf.estimator`, with the cluster handled.
+"""Trains `tf.estimator` Estimators and TF1 sessions on a cluster, under every strategy.
 
     import tfdist.estimator          # before TensorFlow
 
@@ -15,10 +15,9 @@
     if __name__ == "__main__":
         tfdist.estimator.run(main)
 
-Every task runs the same lines: ps serve, an evaluator evaluates, the others train. In training
-`model_fn` passes its optimizer to `config.job.optimizer`. `train_input` takes an
-`input_context` (a `tf.distribute.InputContext`) and returns its shard in batches of the
-per-replica size.
+Every task runs the same lines: ps serve, an evaluator evaluates, the others train. `model_fn`
+passes its optimizer to `config.job.optimizer`. `train_input` takes an `input_context` (a
+`tf.distribute.InputContext`) and returns its shard in batches of the per-replica size.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ import tensorflow as tf  # isort: skip
 
 if not hasattr(tf, "estimator"):
     raise ImportError(
-        f"TensorFlow {tf.__version__} has no Estimators; TensorFlow 2.15 is the last version that "
-        "does. Install tensorflow==2.15.1, or train with Keras: tfdist.init()."
+        f"TensorFlow {tf.__version__} has no Estimators; the last version with Estimators is 2.15. "
+        "Install tensorflow==2.15.1, or train with Keras: tfdist.init()."
     )
 
 from tfdist.estimator.hooks import ExamplesPerSecondHook

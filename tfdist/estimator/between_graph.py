@@ -1,11 +1,11 @@
-"""`parameter_server` for Estimators and sessions: every trainer with a graph of its own.
+"""The `parameter_server` strategy for Estimators and sessions: one graph per training task.
 
-The variables are on the ps. A trainer applies its gradients to them by itself, asynchronously, or
-with `--sync` through `SyncReplicasOptimizer`. The chief trains like the workers, as it always did
-in `tf.estimator`; a job without a chief is led by worker 0.
+The variables are on the ps. A training task applies its gradients to them asynchronously, or with
+`--sync` through `SyncReplicasOptimizer`. The chief trains like the workers, as usual in
+`tf.estimator`. Worker 0 is the chief of a job without a task of type chief.
 
-A worker computes on one device. (TensorFlow's CIFAR-10 tutorial also split a worker's batch over
-several GPUs; here each GPU has a worker of its own.)
+A worker computes on one device. (TensorFlow's CIFAR-10 tutorial also splits a worker's batch over
+several GPUs; with tfdist, start one worker per GPU.)
 """
 
 from __future__ import annotations
@@ -48,27 +48,27 @@ class BetweenGraph(Strategy):
             raise UsageError(
                 "--replicas_to_aggregate",
                 received=aggregated if options.sync else f"{aggregated} without --sync",
-                accepted=f"1 to {workers} with --sync (the job has {workers} tasks that train)",
-                remedy="Correct the number, or leave it out to wait for every worker.",
+                accepted=f"1 to {workers} with --sync (the job has {workers} training tasks)",
+                remedy="Correct the number, or leave it out to wait for all workers.",
             )
         if options.variable_partitions is not None:
             raise UsageError(
                 "--variable_partitions",
                 received=options.variable_partitions,
                 accepted="not supported for Estimators and sessions",
-                remedy="Leave it out; tf.compat.v1.variable_scope takes a partitioner.",
+                remedy="Leave it out, and pass a partitioner to tf.compat.v1.variable_scope.",
             )
         if options.heartbeat_timeout is not None:
             raise UsageError(
                 "--heartbeat_timeout",
                 received=options.heartbeat_timeout,
                 accepted=f"not supported for Estimators and sessions under {self.name}",
-                remedy="Leave it out: workers do not wait for each other there.",
+                remedy="Leave it out, because these workers do not wait for each other.",
             )
         check_one_gpu(
             options.num_gpus,
             f"{self.name}, for Estimators and sessions",
-            "Start a worker for each GPU, with CUDA_VISIBLE_DEVICES naming it.",
+            "Start one worker per GPU, and select its GPU with CUDA_VISIBLE_DEVICES.",
         )
 
     @property
@@ -94,33 +94,33 @@ class BetweenGraph(Strategy):
 
     def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
         raise RuntimeError(
-            "This job is for Estimators and sessions: call tfdist.init() for Keras's fit."
+            "This job is for Estimators and sessions. Call tfdist.init() to use Keras's fit."
         )
 
     def check(self, model: tf.keras.Model) -> None:
-        """Accepts any model: only Estimators train under this strategy."""
+        """Accepts any model, because only Estimators train with this strategy."""
 
     def serve(self) -> None:
         if self.task.type != "ps":
             super().serve()
-        leader = self.cluster.chief_task
-        serve_until_end(self, [task for task in self.cluster.training_tasks if task != leader])
+        chief = self.cluster.chief_task
+        serve_until_end(self, [task for task in self.cluster.training_tasks if task != chief])
 
 
 class BetweenGraphSessions(LocalSessions):
-    """Sessions on this task's TensorFlow server, whose variables are on the ps."""
+    """Sessions on this task's TensorFlow server, with variables on the ps."""
 
     def __init__(self, strategy: Strategy) -> None:
         super().__init__(strategy)
         self.sync_optimizer: SyncReplicasOptimizer | None = None
-        self._has_begun = False
+        self._has_trained = False
         self._cluster, self._task = with_chief(strategy.cluster, strategy.task)
         self._server = tf.distribute.Server(
             self._cluster.jobs(),
             job_name=self._task.type,
             task_index=self._task.index,
             protocol="grpc",
-            # Its threads are those of the sessions that it runs.
+            # The server's thread settings apply to the sessions that it runs.
             config=super().config,
         )
 
@@ -135,7 +135,7 @@ class BetweenGraphSessions(LocalSessions):
     @property
     def config(self) -> tf.compat.v1.ConfigProto:
         config = super().config
-        # A session needs the ps and itself; without this it would wait for every other worker.
+        # Without device filters a session waits for all other workers.
         config.device_filters.extend(["/job:ps", self._device])
         return config
 
@@ -149,18 +149,18 @@ class BetweenGraphSessions(LocalSessions):
         )
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        """The optimizer; with `--sync` one whose updates take the gradients of several workers."""
+        """Returns the optimizer; with `--sync`, wraps it to aggregate the workers' gradients."""
         if not self.strategy.options.sync:
             return optimizer
         return distributed(optimizer, self._synchronized)
 
     def begin_training(self) -> None:
-        if self._has_begun:
+        if self._has_trained:
             raise RuntimeError(
-                "A parameter-server job trains once: its ps and workers have ended with the first "
-                "training. Use train_and_evaluate in place of rounds of train and evaluate."
+                "A parameter-server job trains only once, because its ps and workers exit after "
+                "the first training. Use train_and_evaluate instead of calling train repeatedly."
             )
-        self._has_begun = True
+        self._has_trained = True
 
     def hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
         return [_SyncHook(self)] if self.strategy.options.sync else []
@@ -178,7 +178,7 @@ class BetweenGraphSessions(LocalSessions):
 
 
 class _SyncHook(tf.compat.v1.train.SessionRunHook):
-    """The hook of the optimizer that the graph of the session has been given."""
+    """Delegates to the hook of the optimizer in the session's graph."""
 
     def __init__(self, sessions: BetweenGraphSessions) -> None:
         self._sessions = sessions
@@ -202,7 +202,7 @@ class _SyncHook(tf.compat.v1.train.SessionRunHook):
 
 
 def with_chief(cluster: Cluster, task: Task) -> tuple[Cluster, Task]:
-    """The cluster and the task as `tf.estimator` wants them: with worker 0 as the chief."""
+    """The cluster and the task as `tf.estimator` needs them, with worker 0 renamed to chief."""
     if cluster.chief:
         return cluster, task
     renamed = Cluster(chief=cluster.worker[:1], worker=cluster.worker[1:], ps=cluster.ps)

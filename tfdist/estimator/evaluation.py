@@ -1,4 +1,4 @@
-"""The evaluation of an Estimator: after checkpoints in the task that leads, or in an evaluator.
+"""Evaluates an Estimator's checkpoints, in the chief or in a separate evaluator.
 
 evaluation = Evaluation(estimator, eval_spec, max_steps=1000)
 evaluation.follow()           # in the task of type evaluator
@@ -22,50 +22,50 @@ from tfdist.checkpoints.files import Fingerprint
 from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.coordination.preemption import Preemption
 from tfdist.errors import log
-from tfdist.estimator.inputs import whole
+from tfdist.estimator.inputs import unsharded
 
 
 def latest_checkpoint(estimator: tf.estimator.Estimator) -> str | None:
-    """An Estimator's newest checkpoint that is whole, of those that are saved; None if none is."""
+    """The path of an Estimator's newest intact checkpoint; None if there is none."""
     paths = reversed(checkpoint_files.saved(Path(estimator.model_dir)))
     return checkpoint_files.first_intact(paths)
 
 
 def global_step(estimator: tf.estimator.Estimator) -> int:
-    """The global step of an Estimator's newest checkpoint that is whole; 0 where there is none.
+    """The global step of an Estimator's newest intact checkpoint; 0 if there is none.
 
-    From its name: models of Keras and others keep it under different keys.
+    Reads it from the checkpoint's name, because Keras models store it under a different key.
     """
     return checkpoint_files.number(latest_checkpoint(estimator))
 
 
 class Progress:
-    """How far a training is that runs elsewhere.
+    """Detects the end of a training in other tasks.
 
     Args:
-      estimator: an Estimator of the training's directory.
-      max_steps: the global step that completes the training; None if it ends otherwise.
+      estimator: an Estimator with the training's `model_dir`.
+      max_steps: the global step that completes the training; None if its input ends it.
     """
 
     def __init__(self, estimator: tf.estimator.Estimator, max_steps: int | None) -> None:
         self._estimator = estimator
         self._max_steps = max_steps
         self._done = OutputDirectory(estimator.model_dir).done
-        self._first_mark = self._mark()
+        self._first_marker = self._read_marker()
 
     def is_complete(self) -> bool:
-        """Whether the training has reached `max_steps`, or has said that it ended before."""
-        mark, step = self._mark(), global_step(self._estimator)
+        """Whether the training has reached `max_steps`, or has written a completion marker."""
+        marker, step = self._read_marker(), global_step(self._estimator)
         if self._max_steps is not None and step >= self._max_steps:
             return True
-        if mark is None:
+        if marker is None:
             return False
-        # A mark that was there from the start may be of an earlier run, which had more to do.
-        return mark != self._first_mark or (
-            self._max_steps is None and json.loads(mark).get("global_step") == step
+        # A marker that existed at the start may be from an earlier run with fewer steps.
+        return marker != self._first_marker or (
+            self._max_steps is None and json.loads(marker).get("global_step") == step
         )
 
-    def _mark(self) -> str | None:
+    def _read_marker(self) -> str | None:
         try:
             return self._done.read_text()
         except FileNotFoundError:
@@ -73,17 +73,17 @@ class Progress:
 
 
 class Evaluation:
-    """Evaluates an Estimator's newest checkpoint, and exports it as the `EvalSpec` says.
+    """Evaluates an Estimator's newest checkpoint, and runs the exporters of the `EvalSpec`.
 
-    Results go to TensorBoard's `eval/`, as always, and to `eval_metrics.jsonl`, a line each.
+    Writes the results to `eval/` for TensorBoard, and to `eval_metrics.jsonl`, one line each.
 
     Args:
       estimator: the Estimator.
-      eval_spec: what to evaluate; `throttle_secs` is the least time between two evaluations, and
-        `start_delay_secs` an evaluator's before the first. The last one waits for neither.
+      eval_spec: the evaluation. `throttle_secs` is the minimum time between two evaluations, and
+        `start_delay_secs` an evaluator's delay before the first. The last evaluation ignores both.
       max_steps: the global step that completes the training; None if its input ends it.
-      clock: seconds.
-      sleep: waits that many.
+      clock: returns seconds.
+      sleep: waits for a number of seconds.
     """
 
     def __init__(
@@ -108,22 +108,22 @@ class Evaluation:
 
     @property
     def is_due(self) -> bool:
-        """Whether another evaluation may begin, for the time that has passed."""
+        """Whether enough time has passed for another evaluation."""
         return self._clock() >= self._next
 
     def newest(self, *, final: bool) -> None:
-        """Evaluates and exports the newest checkpoint, unless that is done already."""
+        """Evaluates and exports the newest checkpoint, unless this is already done."""
         path = latest_checkpoint(self._estimator)
         if path is not None:
-            self._use(path, final)
+            self._evaluate_and_export(path, final)
 
-    def _use(self, path: str, final: bool) -> None:
-        found = path, checkpoint_files.fingerprint(path)
-        if found == self._evaluated and (self._is_final or not final):
+    def _evaluate_and_export(self, path: str, final: bool) -> None:
+        checkpoint = path, checkpoint_files.fingerprint(path)
+        if checkpoint == self._evaluated and (self._is_final or not final):
             return
-        if found != self._evaluated:
+        if checkpoint != self._evaluated:
             self._evaluate(path)
-            self._evaluated = found
+            self._evaluated = checkpoint
         self._is_final = final
         for exporter in self._spec.exporters:
             exporter.export(
@@ -134,12 +134,12 @@ class Evaluation:
                 is_the_final_export=final,
             )
 
-    def _use_if_there(self, path: str, final: bool) -> bool:
-        """Whether the checkpoint was there to the end: the training removes all but the newest."""
+    def _try_to_evaluate(self, path: str, final: bool) -> bool:
+        """Evaluates a checkpoint; False if the training removed it meanwhile."""
         try:
-            self._use(path, final)
+            self._evaluate_and_export(path, final)
         except (tf.errors.NotFoundError, ValueError):
-            # TensorFlow raises both for a missing checkpoint, and for much else that does not pass.
+            # TensorFlow raises both for a missing checkpoint, but also for other errors.
             if checkpoint_files.damage(path) is None:
                 raise
             return False
@@ -148,7 +148,7 @@ class Evaluation:
     def _evaluate(self, path: str) -> None:
         begin = self._clock()
         self.metrics = self._estimator.evaluate(
-            whole(self._spec.input_fn),
+            unsharded(self._spec.input_fn),
             steps=self._spec.steps,
             hooks=self._spec.hooks,
             checkpoint_path=path,
@@ -158,9 +158,9 @@ class Evaluation:
         self._record(self.metrics)
 
     def follow(self) -> None:
-        """Evaluates the checkpoints of a training that runs elsewhere, until it is complete.
+        """Evaluates the checkpoints of a training in other tasks, until it is complete.
 
-        A damaged one is passed over with a warning.
+        Skips a damaged checkpoint with a warning.
 
         Raises:
           UsageError: the output directory cannot be written.
@@ -172,12 +172,12 @@ class Evaluation:
         self._next = self._clock() + (self._spec.start_delay_secs or 0)
         progress = Progress(self._estimator, self._max_steps)
         while True:
-            # Before the checkpoints, so that the last one is there when training is complete.
+            # Check this first: if training is complete, the last checkpoint exists.
             is_last = progress.is_complete()
             if is_last or self.is_due:
                 path = latest_checkpoint(self._estimator)
-                was_there = path is None or self._use_if_there(path, is_last)
-                if is_last and was_there:
+                is_evaluated = path is None or self._try_to_evaluate(path, is_last)
+                if is_last and is_evaluated:
                     return
             self._sleep(1.0)
 
@@ -186,11 +186,11 @@ class Evaluation:
         values = {
             name: value
             for name, value in metrics.items()
-            # Metrics may be serialized summaries, too, which are for TensorBoard alone.
+            # A metric can also be a serialized summary, which is only for TensorBoard.
             if name != "global_step" and np.asarray(value).dtype.kind in "biuf"
         }
         record = {name: output_directory.as_json(value) for name, value in values.items()}
-        # A resumed job evaluates later steps again.
+        # A resumed job re-evaluates later steps.
         output_directory.cut_json_lines(
             self._output.eval_metrics, lambda line: bool(line["global_step"] < step)
         )
@@ -202,7 +202,7 @@ class Evaluation:
 
 
 class EvaluationListener(tf.compat.v1.train.CheckpointSaverListener):
-    """Evaluates after checkpoints, in the task that saves them, unless it is about to leave."""
+    """Evaluates after checkpoints, in the task that saves them, unless it is preempted."""
 
     def __init__(self, evaluation: Evaluation, preemption: Preemption) -> None:
         self._evaluation = evaluation
@@ -212,8 +212,8 @@ class EvaluationListener(tf.compat.v1.train.CheckpointSaverListener):
         self._is_first = True
 
     def after_save(self, session: Any, global_step_value: int) -> None:
-        # The first is of a model that this job has not trained yet.
-        stays = not self._preemption.is_preempted
-        if stays and not self._is_first and self._evaluation.is_due:
+        # The session saves a first checkpoint before any training.
+        continues = not self._preemption.is_preempted
+        if continues and not self._is_first and self._evaluation.is_due:
             self._evaluation.newest(final=False)
         self._is_first = False

@@ -1,4 +1,4 @@
-"""Hooks for the training of an Estimator.
+"""Session hooks for training an Estimator: logging the speed, and preemption.
 
 hook = ExamplesPerSecondHook(batch_size=job.global_batch_size(32))
 """
@@ -15,21 +15,21 @@ from tfdist.coordination.preemption import Preemption
 
 
 class ExamplesPerSecondHook(tf.compat.v1.train.SessionRunHook):
-    """Prints how many examples the whole cluster trains on in a second.
+    """Prints the number of examples per second that the whole cluster trains on.
 
-    The global step counts the updates of all workers, each made of `batch_size` examples, whether
-    one worker's (asynchronous) or all workers' (synchronous). The task that leads prints, as
-    `Average examples/sec: 612.3 (640.1), step = 200`: since the start, and in parentheses since the
-    last line.
+    The global step counts the updates of all workers. Each update uses `batch_size` examples, from
+    one worker (asynchronous) or from all workers (synchronous). The chief prints lines like
+    `Average examples/sec: 612.3 (640.1), step = 200`: the average since the start, and in
+    parentheses since the last line.
 
     Args:
-      batch_size: examples behind one global step: `job.global_batch_size(per_replica)`.
+      batch_size: examples per global step: `job.global_batch_size(per_replica)`.
       every_n_steps: global steps between two lines.
-      clock: seconds.
-      write: takes a line.
+      clock: returns seconds.
+      write: prints a line.
     """
 
-    only_on_the_leader = True
+    chief_only = True
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class ExamplesPerSecondHook(tf.compat.v1.train.SessionRunHook):
     def after_run(self, run_context: Any, run_values: Any) -> None:
         step, now = int(run_values.results), self._clock()
         if self._first is None:
-            # The first step traces and places the graph, which is no part of the speed.
+            # Exclude the first step, which traces and places the graph.
             self._first = self._last = (step, now)
         elif step - self._last[0] >= self._every:
             average, current = (
@@ -69,10 +69,10 @@ class ExamplesPerSecondHook(tf.compat.v1.train.SessionRunHook):
 
 
 class PreemptionHook(tf.compat.v1.train.SessionRunHook):
-    """Ends the session, which then saves, at the step after which all tasks leave.
+    """Ends the session, which then saves, at the common last step of a preempted job.
 
     Args:
-      preemption: the task's, `watched` while the session runs.
+      preemption: this task's `Preemption`, which is `watched` while the session runs.
     """
 
     def __init__(self, preemption: Preemption) -> None:
@@ -80,7 +80,7 @@ class PreemptionHook(tf.compat.v1.train.SessionRunHook):
 
     def before_run(self, run_context: Any) -> None:
         if not self._preemption.begin_step():
-            # A step can no longer be called off; the session takes this for the end of the input.
+            # The session handles StopIteration as the end of the input and skips this step.
             raise StopIteration
 
     def after_run(self, run_context: Any, run_values: Any) -> None:

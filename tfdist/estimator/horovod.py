@@ -1,4 +1,4 @@
-"""`horovod` for Estimators."""
+"""The `horovod` strategy for Estimators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfdist.strategies.horovod import Horovod
 
 
 class HorovodSessions(Sessions):
-    """Sessions in each rank, whose optimizer averages the gradients."""
+    """Sessions in each rank, with an optimizer that averages the gradients over the ranks."""
 
     strategy: Horovod
     has_private_model_dir = True
@@ -33,13 +33,13 @@ class HorovodSessions(Sessions):
         return [_BroadcastHook(self)]
 
     def agree(self, number: int) -> int:
-        # In a session, because scripts of Estimators may have turned eager execution off.
+        # Use a session, because an Estimator's script may have turned eager execution off.
         with tf.Graph().as_default(), tf.compat.v1.Session(config=self.config) as session:
             return int(session.run(hvd.broadcast(tf.constant(number, tf.int64), root_rank=0)))
 
 
 class _BroadcastHook(hvd.BroadcastGlobalVariablesHook):
-    """Gives every rank the variables of rank 0, whose gradients it then averages."""
+    """Copies the variables of rank 0 to all ranks; fails if the optimizer is not wrapped."""
 
     def __init__(self, sessions: HorovodSessions) -> None:
         super().__init__(root_rank=0)

@@ -1,4 +1,4 @@
-"""`mirrored` for Estimators."""
+"""The `mirrored` strategy for Estimators."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Input functions of Estimators: each task reads its own shard.
+"""Wraps the input functions of Estimators, so that each task reads its own shard.
 
-sharded(train_input, job)     # an input function for `tf.estimator`, of this task's examples
+sharded(train_input, job)     # an input function for `tf.estimator` with this task's shard
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ InputFunction = Callable[..., Any]
 
 
 def sharded(input_fn: InputFunction, job: EstimatorJob) -> InputFunction:
-    """The training input of this task.
+    """The training input function of this task.
 
     Args:
-      input_fn: as `tf.estimator` takes it (`mode`, `params` and `config` if it asks for them), with
-        an `input_context` that says which shard of how many it is to return.
+      input_fn: an input function for `tf.estimator` (with any of `mode`, `params` and `config`)
+        that takes an `input_context` and returns that shard.
       job: this task's job.
 
     Raises:
-      UsageError: several tasks train, and the function does not ask for an `input_context`.
+      UsageError: several tasks train, but the function does not take an `input_context`.
     """
     if job.num_input_pipelines > 1 and "input_context" not in _arguments(input_fn):
         raise UsageError(
             "input_fn",
             received="a function without input_context",
-            accepted=f"one with it, as {job.num_input_pipelines} tasks train",
+            accepted=f"a function with it, because {job.num_input_pipelines} tasks train",
             remedy="Shard its dataset: dataset.shard(input_context.num_input_pipelines, "
             "input_context.input_pipeline_id).",
         )
     return _with_context(input_fn, job.input_context)
 
 
-def whole(input_fn: InputFunction) -> InputFunction:
-    """The input of an evaluation, which one task makes of all examples."""
+def unsharded(input_fn: InputFunction) -> InputFunction:
+    """Wraps the input function of an evaluation, in which one task reads all examples."""
     return _with_context(input_fn, tf.distribute.InputContext())
 
 
@@ -51,18 +51,19 @@ def check_is_infinite(
     params: dict[str, Any],
     config: tf.estimator.RunConfig,
 ) -> None:
-    """Refuses a dataset that may end, where several tasks train: they would not end together.
+    """Checks that the dataset is infinite if several tasks train, because shards end at different
+    steps.
 
-    Synchronous workers would wait for the one whose shard has ended; asynchronous ones would train
-    on when the chief has saved the last checkpoint.
+    When a finite shard ends, synchronous workers would wait for this worker. Asynchronous workers
+    would continue to train after the chief has saved the last checkpoint.
 
     Raises:
-      UsageError: the dataset is not known to be without end, and several tasks train.
+      UsageError: several tasks train, and the dataset is not known to be infinite.
     """
     if job.num_input_pipelines == 1:
         return
     given = {"mode": tf.estimator.ModeKeys.TRAIN, "params": params, "config": config}
-    # In a graph of its own and before the training, because a graph cannot be asked.
+    # In a separate graph before the training, because this needs a session.
     with tf.Graph().as_default():
         dataset = input_fn(**given, input_context=job.input_context)
         if not isinstance(dataset, tf.data.Dataset):
@@ -74,15 +75,15 @@ def check_is_infinite(
         raise UsageError(
             "input_fn",
             received=f"a dataset of {'unknown length' if is_unknown else f'{batches} batches'}",
-            accepted=f"one without end, as {job.num_input_pipelines} tasks train",
-            remedy="Call repeat() on it, last of all, and say max_steps.",
+            accepted=f"an infinite dataset, because {job.num_input_pipelines} tasks train",
+            remedy="Call repeat() on it as the last transformation, and pass max_steps.",
         )
 
 
 def _with_context(input_fn: InputFunction, context: tf.distribute.InputContext) -> InputFunction:
     arguments = _arguments(input_fn)
 
-    # `tf.estimator` looks at these names, and gives a context only under its strategies.
+    # `tf.estimator` inspects these names, and passes a context only under its own strategies.
     def call(
         mode: str,
         params: dict[str, Any],
@@ -103,6 +104,6 @@ def _with_context(input_fn: InputFunction, context: tf.distribute.InputContext) 
 
 
 def _arguments(input_fn: InputFunction) -> set[str]:
-    """The arguments that a function takes by name and is not given yet."""
+    """The names of a function's arguments, without those that `functools.partial` has bound."""
     bound = getattr(input_fn, "keywords", {})
     return {*inspect.signature(input_fn).parameters} - {*bound}

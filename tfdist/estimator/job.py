@@ -1,4 +1,4 @@
-"""The job of a script with Estimators or TF1 sessions, and how such a script starts.
+"""`EstimatorJob`: the `Job` of a script with Estimators or TF1 sessions, and its start.
 
 @tfdist.estimator.main
 def main(job): ...
@@ -25,10 +25,10 @@ from tfdist.upstream import estimator_deprecation, session_recovery_wait
 
 
 class EstimatorJob(Job):
-    """This task's part in a job of Estimators or sessions.
+    """A job with Estimators or sessions, as one of its tasks sees it.
 
     Attributes:
-      sessions: how this task's sessions take part.
+      sessions: configures this task's sessions.
     """
 
     for_estimators = True
@@ -40,15 +40,15 @@ class EstimatorJob(Job):
         self.sessions: Sessions = table.load(plan.own_spec.sessions)(run.strategy)
 
     def optimizer(self, optimizer: Any) -> Any:
-        """The optimizer for a model function, or for `model_to_estimator`.
+        """Wraps an optimizer for a model function, or for `model_to_estimator`.
 
         Args:
-          optimizer: a v1 optimizer or a Keras one.
+          optimizer: a v1 optimizer or a Keras optimizer.
         """
         return self.sessions.wrap_optimizer(optimizer)
 
     def device_setter(self) -> Any:
-        """For `tf.compat.v1.device`; see `Sessions.device_setter`."""
+        """The argument of `tf.compat.v1.device`; see `Sessions.device_setter`."""
         return self.sessions.device_setter()
 
     def monitored_session(
@@ -58,28 +58,28 @@ class EstimatorJob(Job):
         return self.sessions.monitored_session(hooks=hooks, **options)
 
     @property
-    def leader_evaluates(self) -> bool:
-        """Whether the task that leads evaluates by itself, without an evaluator."""
-        return self.plan.leader_evaluates
+    def chief_evaluates(self) -> bool:
+        """Whether the chief evaluates, instead of an evaluator."""
+        return self.plan.chief_evaluates
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        # Estimators copy their configuration again and again; a task has one job.
+        # Estimators copy their configuration repeatedly, but a task has only one job.
         return self
 
 
 def init() -> EstimatorJob:
-    """`tfdist.init` for Estimators and session code.
+    """Like `tfdist.init`, for Estimators and session code.
 
-    TF_CONFIG is then what TensorFlow must read for this job: absent where it does not use it.
+    Also sets TF_CONFIG to the value that TensorFlow needs for this job, or removes it.
     """
     job = start.start(EstimatorJob, os.environ)
-    # Estimators have no other way to learn what their cluster is.
+    # Estimators read their cluster only from TF_CONFIG.
     os.environ.pop("TF_CONFIG", None)
     os.environ.update(job.sessions.environment)
     return job
 
 
 def main(function: Callable[[EstimatorJob], Any]) -> start.Main:
-    """`tfdist.main` for the body of a script with Estimators or sessions."""
+    """Like `tfdist.main`, for the body of a script with Estimators or sessions."""
     define_estimator_flags()
     return start.main_of(function, init)

@@ -1,5 +1,4 @@
-"""Keras optimizers as v1 optimizers, for what wraps only those, in models made by
-`tf.keras.estimator.model_to_estimator`.
+"""Applies wrappers of v1 optimizers to Keras optimizers, for `model_to_estimator`.
 
 optimizer = distributed(tf.keras.optimizers.SGD(0.1), hvd.DistributedOptimizer)
 """
@@ -24,7 +23,7 @@ _undistributed = ContextVar("_undistributed", default=False)
 
 @contextmanager
 def undistributed() -> Iterator[None]:
-    """Makes the optimizers of `distributed` what they were, for graphs without a cluster."""
+    """Turns off the wrappers of `distributed` in this context, for graphs without a cluster."""
     token = _undistributed.set(True)
     try:
         yield
@@ -33,7 +32,7 @@ def undistributed() -> Iterator[None]:
 
 
 class _KerasSteps(tf.compat.v1.train.Optimizer):
-    """A Keras optimizer's two steps, under the names that v1 optimizers have for them."""
+    """Presents a Keras optimizer with the interface of a v1 optimizer."""
 
     def __init__(self, get_gradients: Callable[..., Any], apply: Callable[..., Any]) -> None:
         super().__init__(use_locking=False, name="Keras")
@@ -52,20 +51,23 @@ class _KerasSteps(tf.compat.v1.train.Optimizer):
         global_step: tf.Variable | None = None,
         name: str | None = None,
     ) -> tf.Operation:
-        # The Keras optimizer's own counter is the global step already.
+        # The Keras optimizer's own counter is the global step.
         return self._apply(list(grads_and_vars))
 
 
 def distributed(optimizer: Any, wrap: Wrap) -> Any:
-    """An optimizer with the settings of `optimizer` whose gradients go the way of `wrap`.
+    """Applies a wrapper of v1 optimizers to a v1 or Keras optimizer.
 
     Args:
-      optimizer: a v1 optimizer, or a Keras one for `model_to_estimator`; which takes Keras's legacy
-        optimizers only, so that such a one is returned.
-      wrap: what is to be done with a v1 optimizer.
+      optimizer: a v1 optimizer, or a Keras optimizer for `model_to_estimator`.
+      wrap: takes a v1 optimizer and returns the wrapped one.
+
+    Returns:
+      The wrapped optimizer. A Keras optimizer becomes a legacy one, because `model_to_estimator`
+      supports only these.
 
     Raises:
-      UsageError: there is no legacy optimizer that does the same.
+      UsageError: there is no equivalent legacy optimizer.
     """
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         return wrap(optimizer)
@@ -82,7 +84,7 @@ def distributed(optimizer: Any, wrap: Wrap) -> Any:
             gradients = steps.compute_gradients(loss, params)
             return [steps.apply_gradients(gradients, global_step=self.iterations)]
 
-    # Its slots are named after the class, and a checkpoint is to suit every strategy.
+    # The slots are named after the class, and checkpoints must be compatible between strategies.
     Distributed.__name__ = base.__name__
     return Distributed.from_config(optimizer.get_config())
 
@@ -92,10 +94,10 @@ def _legacy(optimizer: Any) -> Any:
         if not getattr(optimizer, "weight_decay", None):
             return keras_legacy_optimizer.convert(optimizer)
     except (AttributeError, TypeError, ValueError):
-        pass  # Keras's own words for it name neither the optimizer nor a remedy.
+        pass  # Keras's own error names neither the optimizer nor a remedy.
     raise UsageError(
         "optimizer",
         received=type(optimizer).__name__,
-        accepted="one that Keras can make a legacy optimizer of, without weight_decay",
-        remedy="Use one of tf.keras.optimizers.legacy, and weight decay in the model's loss.",
+        accepted="an optimizer that Keras can convert to a legacy one, without weight_decay",
+        remedy="Use one of tf.keras.optimizers.legacy, and add weight decay to the model's loss.",
     )

@@ -1,4 +1,4 @@
-"""The configuration of an Estimator that is one task of a job.
+"""`RunConfig`: the configuration of an Estimator that is part of a job.
 
 config = RunConfig(job, "/shared/run1", save_checkpoints_steps=500)
 """
@@ -23,21 +23,19 @@ from tfdist.upstream import (
 
 
 class RunConfig(tf.estimator.RunConfig):
-    """`tf.estimator.RunConfig` of this task.
+    """The `tf.estimator.RunConfig` of this task.
 
     Args:
-      job: what `tfdist.estimator.init` returned; `config.job` in a model function.
-      model_dir: the output directory that all tasks share; None for the one that TF_CONFIG names.
-        Ranks of Horovod other than 0 read and write a temporary one in its place, and have their
-        variables from rank 0.
-      session_config: merged into what the job's flags say of threads and GPUs; what is set in it
-        goes first.
-      **options: the other arguments of `tf.estimator.RunConfig`, but for the strategy of training,
-        which is the job's.
+      job: the result of `tfdist.estimator.init`; a model function finds it as `config.job`.
+      model_dir: the output directory that all tasks share; None to use TF_CONFIG's. Horovod's ranks
+        other than 0 use a temporary directory instead, and get their variables from rank 0.
+      session_config: merged over the thread and GPU settings of the job's flags.
+      **options: the other arguments of `tf.estimator.RunConfig`, except the training strategy,
+        which the job determines.
 
     Raises:
-      UsageError: an argument that the strategy cannot have; or there is no `model_dir`, or another
-        one in TF_CONFIG.
+      UsageError: the strategy does not support an argument, or there is no `model_dir`, or
+        TF_CONFIG has a different one.
     """
 
     def __init__(
@@ -53,7 +51,7 @@ class RunConfig(tf.estimator.RunConfig):
         self.job = job
         model_dir = _agreed_model_dir(model_dir, job.model_dir)
         options = _without_strategy(options, job)
-        # The order in which workers start is theirs; none needs to wait for the others' sake.
+        # Workers may start in any order, so none needs a delay.
         options.setdefault("experimental_max_worker_delay_secs", 0)
         sessions = job.sessions
         options = sessions.run_config_options(options)
@@ -74,41 +72,45 @@ class RunConfig(tf.estimator.RunConfig):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RunConfig:
         copied = RunConfig.__new__(RunConfig)
-        # What it refers to (a job, a strategy, a directory) is this task's own, of which there is
-        # one; the properties themselves are replaced and never changed.
+        # A task has only one job, one strategy and one directory. Attributes are replaced, never
+        # mutated.
         copied.__dict__.update(self.__dict__)
         return copied
 
 
 def _agreed_model_dir(given: str | os.PathLike[str] | None, in_tf_config: str | None) -> str:
-    """The directory that the script and TF_CONFIG name, of which either may name none."""
-    found = in_tf_config if given is None else os.fspath(given)
-    if not found:
+    """The directory from the script or from TF_CONFIG, which must agree if both are given."""
+    model_dir = in_tf_config if given is None else os.fspath(given)
+    if not model_dir:
         raise UsageError(
             "RunConfig model_dir",
             received=given,
             accepted="the directory that all tasks share",
-            remedy="Give it to RunConfig, or name it in TF_CONFIG.",
+            remedy="Pass it to RunConfig, or set it in TF_CONFIG.",
         )
-    if in_tf_config is not None and os.path.abspath(found) != os.path.abspath(in_tf_config):
+    if in_tf_config is not None and os.path.abspath(model_dir) != os.path.abspath(in_tf_config):
         raise UsageError(
             "RunConfig model_dir",
-            received=found,
-            accepted=f"that of TF_CONFIG, {in_tf_config!r}",
-            remedy="Name one directory in both places, or leave one of them out.",
+            received=model_dir,
+            accepted=f"the model_dir of TF_CONFIG, {in_tf_config!r}",
+            remedy="Set the same directory in both places, or leave one of them out.",
         )
-    return found
+    return model_dir
 
 
 def _without_strategy(options: dict[str, Any], job: EstimatorJob) -> dict[str, Any]:
-    """The options without the arguments by which old scripts hand over their strategy."""
+    """Removes the strategy arguments from the options.
+
+    Raises:
+      UsageError: one of them is set.
+    """
     for name in ("train_distribute", "experimental_distribute"):
         if options.get(name) is not None:
             raise UsageError(
                 f"RunConfig {name}",
                 received=type(options[name]).__name__,
-                accepted="none, because the job has the strategy",
-                remedy=f"Leave it out and choose with --strategy, which is {job.name} now.",
+                accepted="None, because --strategy chooses the strategy",
+                remedy=f"Leave it out, and use --strategy, which is now {job.name}.",
             )
     return {name: value for name, value in options.items() if name != "train_distribute"}
 
@@ -116,13 +118,13 @@ def _without_strategy(options: dict[str, Any], job: EstimatorJob) -> dict[str, A
 def save_first_checkpoint(
     save: Any, keras_model: Any, custom_objects: Any, config: Any, save_object_ckpt: bool
 ) -> Any:
-    """Writes a Keras model's first weights in the chief alone; the others wait for them."""
+    """Writes a Keras model's initial weights in the chief; the other tasks wait for them."""
     job = getattr(config, "job", None)
-    place = os.path.join(config.model_dir, "keras")
+    directory = os.path.join(config.model_dir, "keras")
     if job is not None and not job.is_chief and not job.sessions.has_private_model_dir:
-        if not tf.train.latest_checkpoint(place):
-            log(f"{job.task} waits for the chief's {place}")
-        while not (latest := tf.train.latest_checkpoint(place)):
+        if not tf.train.latest_checkpoint(directory):
+            log(f"{job.task} waits for the chief to write {directory}")
+        while not (latest := tf.train.latest_checkpoint(directory)):
             time.sleep(0.5)
         return latest
     with undistributed():

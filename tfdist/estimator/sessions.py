@@ -1,4 +1,4 @@
-"""How TF1 sessions, and so Estimators, take part in a job: the contract and its simplest form.
+"""`Sessions`: the base class that adapts a strategy to Estimators and TF1 sessions.
 
 Each strategy that supports Estimators has a subclass of `Sessions`, which its row in the table of
 strategies names.
@@ -15,19 +15,20 @@ from tfdist.errors import UsageError
 from tfdist.strategies.base import Strategy
 
 NOT_WRAPPED = (
-    "The model's optimizer was not passed to job.optimizer, so that each task would train alone: "
-    "call it in the model function (config.job.optimizer), or before model_to_estimator."
+    "The model's optimizer was not passed to job.optimizer, so each task would train "
+    "independently. Call config.job.optimizer in the model function, or job.optimizer before "
+    "model_to_estimator."
 )
 
 
 class Sessions:
-    """One task's part in the sessions of a job.
+    """Configures the sessions of one task.
 
     Args:
-      strategy: how the job is distributed.
+      strategy: the job's strategy.
     """
 
-    #: Whether ranks other than the chief have an output directory of their own, to be thrown away.
+    #: Whether tasks other than the chief use a temporary output directory.
     has_private_model_dir: ClassVar[bool] = False
 
     def __init__(self, strategy: Strategy) -> None:
@@ -35,21 +36,21 @@ class Sessions:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables from which `tf.estimator` and TensorFlow learn of the cluster."""
+        """The environment variables that describe the cluster to `tf.estimator` and TensorFlow."""
         return {}
 
     @property
     def config(self) -> tf.compat.v1.ConfigProto:
-        """The options of this task's sessions: the threads, and the GPUs that it may see."""
+        """The configuration of this task's sessions: threads and visible GPUs."""
         options = self.strategy.options
         config = tf.compat.v1.ConfigProto(
             allow_soft_placement=True,
             intra_op_parallelism_threads=options.num_intra_threads or 0,
             inter_op_parallelism_threads=options.num_inter_threads or 0,
         )
-        # As in `tf.estimator`: more rounds of optimization cost more than they gain.
+        # As in `tf.estimator`: more optimizer iterations cost more than they gain.
         config.graph_options.rewrite_options.meta_optimizer_iterations = 1
-        # Sessions do not look at what `tf.config` has made visible.
+        # Sessions ignore the visible devices of `tf.config`.
         gpus = [gpu.name.rsplit(":", 1)[1] for gpu in tf.config.get_visible_devices("GPU")]
         config.gpu_options.visible_device_list = ",".join(gpus)
         if not gpus:
@@ -58,24 +59,24 @@ class Sessions:
 
     @property
     def train_distribute(self) -> tf.distribute.Strategy | None:
-        """The strategy that `tf.estimator` trains under; None if it needs none."""
+        """The argument `train_distribute` of `tf.estimator.RunConfig`; None if not needed."""
         return None
 
     @property
     def is_coordinated(self) -> bool:
-        """Whether workers train through TensorFlow's own coordinator, in `train_and_evaluate`."""
+        """Whether workers train in TensorFlow's own coordinator, through `train_and_evaluate`."""
         return False
 
     def run_config_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of `tf.estimator.RunConfig`, as this strategy needs them.
+        """Adapts the arguments of `tf.estimator.RunConfig` to this strategy.
 
         Raises:
-          UsageError: the strategy cannot work with one of them.
+          UsageError: the strategy does not support one of them.
         """
         return options
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        """The optimizer for a model function."""
+        """Wraps an optimizer for a model function."""
         return self.strategy.wrap_optimizer(optimizer)
 
     def hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
@@ -86,11 +87,11 @@ class Sessions:
         """Called before each training of an Estimator.
 
         Raises:
-          RuntimeError: the strategy allows only one.
+          RuntimeError: the strategy supports only one training.
         """
 
     def agree(self, number: int) -> int:
-        """The chief's number, if the tasks may have read different ones; collective then.
+        """Returns the chief's number in all tasks; collective, if tasks may have different numbers.
 
         Raises:
           RuntimeError: the tasks read different numbers, so they do not share a directory.
@@ -98,7 +99,7 @@ class Sessions:
         return number
 
     def device_setter(self) -> Any:
-        """For `tf.compat.v1.device`: places variables on the ps, and the rest on this task.
+        """The argument of `tf.compat.v1.device` that places variables on the ps, and the rest here.
 
         Raises:
           UsageError: the strategy does not support session code, or this task is an evaluator.
@@ -108,10 +109,10 @@ class Sessions:
     def monitored_session(
         self, *, hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (), **options: Any
     ) -> Any:
-        """`tf.compat.v1.train.MonitoredTrainingSession` as this task's part in the job.
+        """This task's `tf.compat.v1.train.MonitoredTrainingSession`.
 
         Args:
-          hooks: hooks beside those that the engine needs.
+          hooks: hooks in addition to those that the engine needs.
           **options: its other arguments, such as `checkpoint_dir`.
 
         Raises:
@@ -124,7 +125,7 @@ class Sessions:
             "--strategy",
             received=f"{self.strategy.name} for session code",
             accepted="one_device, parameter_server",
-            remedy="Choose one of these, or make the model function that of an Estimator.",
+            remedy="Choose one of these, or use the model function in an Estimator.",
         )
 
 
@@ -153,12 +154,12 @@ class LocalSessions(Sessions):
         )
 
     def _check_trains(self) -> None:
-        """Refuses an evaluator, whose session would wait two hours for the chief's variables."""
+        """Rejects an evaluator: its session would wait two hours for the chief's variables."""
         if self.strategy.task.type == "evaluator":
             raise UsageError(
                 "task.type",
                 received="evaluator, for session code",
                 accepted="chief, worker, ps",
-                remedy="Leave the evaluator out and evaluate in the leader, or make the model "
-                "function that of an Estimator.",
+                remedy="Leave the evaluator out and evaluate in the chief, or use the model "
+                "function in an Estimator.",
             )

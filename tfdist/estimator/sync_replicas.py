@@ -1,4 +1,4 @@
-"""Synchronous updates on parameter servers, from sessions and Estimators.
+"""Synchronous updates on parameter servers, for sessions and Estimators.
 
     optimizer = SyncReplicasOptimizer(
         tf.compat.v1.train.MomentumOptimizer(0.1, 0.9),
@@ -7,8 +7,8 @@
     train_op = optimizer.minimize(loss, global_step=global_step)
     hook = optimizer.make_session_run_hook(is_chief=True)
 
-Revisiting Distributed Synchronous SGD (Chen et al. 2016, arXiv:1604.00981): an update takes the
-first gradients that come, and those that come too late, of backup workers, are dropped.
+This is the method of "Revisiting Distributed Synchronous SGD" (Chen et al. 2016, arXiv:1604.00981):
+an update uses the first gradients to arrive, and drops the late gradients of backup workers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tfdist.upstream import estimator_deprecation
 
 _COLLECTION = "tfdist_sync_replicas"
 
-# The token that says that no other will come.
+# The last token, which ends the training.
 _END = -1
 _JOIN_SECONDS = 5.0
 
@@ -34,16 +34,17 @@ _JOIN_SECONDS = 5.0
 class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
     """`tf.compat.v1.train.SyncReplicasOptimizer` with a queue of tokens for each worker.
 
-    TensorFlow's own has one queue for all. A fast worker then takes the tokens of a slow one, which
-    are old: it computes gradients that are dropped at once, or two for one update. Here a worker
-    waits for an update that it has not yet contributed to, and takes the newest.
+    TensorFlow's optimizer has one queue for all workers. A fast worker can take the old tokens of a
+    slow one, and then computes gradients that are dropped, or two gradients for one update. With
+    one queue per worker, a worker waits for an update that it has not yet contributed to, and takes
+    the newest token.
 
     Args:
       opt: the v1 optimizer that applies the averaged gradients.
-      replicas_to_aggregate: gradients behind one update.
-      total_num_replicas: workers, of which those beyond `replicas_to_aggregate` are backups.
-      worker: which of them this one is; 0 is the chief.
-      device: this worker's, for what it alone counts.
+      replicas_to_aggregate: the number of gradients per update.
+      total_num_replicas: the number of workers; those beyond `replicas_to_aggregate` are backups.
+      worker: the index of this worker; 0 is the chief.
+      device: the device of this worker's own step counter.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
         """Returns the op that contributes this worker's gradients and waits for the next update.
 
         Raises:
-          ValueError: there is no gradient, or no global step to tell a stale one by.
+          ValueError: there is no gradient, or no global step, which detects stale gradients.
         """
         pairs = [
             (gradient, variable) for gradient, variable in grads_and_vars if gradient is not None
@@ -78,11 +79,11 @@ class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
             raise ValueError("grads_and_vars: received no gradient; accepted: at least one.")
         if global_step is None:
             raise ValueError(
-                "global_step: received None; accepted: the variable that counts updates."
+                "global_step: received None; accepted: the variable that counts the updates."
             )
         self._global_step = global_step
-        # What the chief alone runs must not wait for what a worker's step is to wait for, such as
-        # the updates of moving statistics, which read a batch.
+        # The ops that only the chief runs must not inherit the control dependencies of a worker's
+        # step, such as updates of moving statistics, which read a batch.
         with tf.control_dependencies(None):
             self._make_variables()
             accumulators = [self._make_accumulator(*pair) for pair in pairs]
@@ -104,13 +105,13 @@ class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
                 self._stale_tokens = own.dequeue_many(own.size())
                 update_op = self._opt.apply_gradients(averages, global_step)
                 self.sync_op = self._release(update_op, queues)
-                self._end_op = self._release_for_good(queues)
+                self._end_op = self._end_all(queues)
         contributions = [
             self._contribute(accumulator, *pair)
             for accumulator, pair in zip(accumulators, pairs, strict=True)
         ]
         with tf.device(global_step.device), tf.control_dependencies(contributions):
-            # Only this worker takes from it, so that what it holds now will be there.
+            # Only this worker dequeues from it, so the tokens of `size` are still there.
             token = own.dequeue_many(tf.maximum(own.size(), 1))[-1]
         self._gradients_applied = True
         return self._local_step.assign(token)
@@ -118,10 +119,10 @@ class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
     def make_session_run_hook(
         self, is_chief: bool, num_tokens: int = 0
     ) -> tf.compat.v1.train.SessionRunHook:
-        """The hook that every worker's session needs; it keeps the updates going on the chief.
+        """The hook that every worker's session needs; on the chief it runs the updates.
 
         Raises:
-          ValueError: `num_tokens` is not 0: with tokens at the start a worker would run ahead.
+          ValueError: `num_tokens` is not 0. With tokens at the start, a worker would run ahead.
         """
         if num_tokens:
             raise ValueError(f"num_tokens: received {num_tokens}; accepted: 0.")
@@ -141,7 +142,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
             self._local_step = counter(
                 "sync_rep_local_step", tf.compat.v1.GraphKeys.LOCAL_VARIABLES
             )
-        # Over the cluster; no part of a checkpoint, and set to 0 by the chief alone.
+        # Counters of the whole cluster. Checkpoints do not contain them; the chief sets them to 0.
         with tf.device(self._global_step.device):
             self.contributed = counter("sync_rep_contributed", _COLLECTION)
             self.dropped = counter("sync_rep_dropped", _COLLECTION)
@@ -168,7 +169,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
             return accumulator.take_grad(self._replicas_to_aggregate)
 
     def _contribute(self, accumulator: Any, gradient: Any, variable: tf.Variable) -> tf.Operation:
-        """Hands a gradient over, which drops it if it is stale; counts it if it is the first."""
+        """Adds a gradient to its accumulator, which drops a stale one; counts the first one."""
         counts = []
         if (accumulator, variable.device) == self._accumulator_list[0]:
             tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
@@ -184,25 +185,25 @@ class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
             return accumulator.apply_grad(gradient, local_step=self._local_step)
 
     def _release(self, update_op: tf.Operation, queues: list[Any]) -> tf.Operation:
-        """Tells each worker of the update; the chief last, because it may then end the session."""
+        """Sends a token to each worker; to the chief last, because it may then end the session."""
         with tf.control_dependencies([update_op]):
             token = tf.identity(self._global_step.read_value())
             others = [queue.enqueue(token) for queue in queues[1:]]
         with tf.control_dependencies(others):
             return queues[0].enqueue(token)
 
-    def _release_for_good(self, queues: list[Any]) -> tf.Operation:
-        """Tells the other workers that the chief has ended, those that are yet to come included."""
+    def _end_all(self, queues: list[Any]) -> tf.Operation:
+        """Ends the other workers' training, including workers that have not yet started."""
         with tf.control_dependencies([self._ended.assign(1)]):
             token = tf.constant(_END, self._global_step.dtype.base_dtype)
             return tf.group(*(queue.enqueue(token) for queue in queues[1:]))
 
 
 class SyncReplicasHook(tf.compat.v1.train.SessionRunHook):
-    """Starts a worker at the cluster's step, and on the chief applies update after update.
+    """Starts a worker at the cluster's step; on the chief, applies the updates in a thread.
 
-    TensorFlow's own hook makes the end of the session wait two minutes for the thread that waits
-    for gradients, which come no more.
+    With TensorFlow's own hook, the end of the session waits two minutes for a thread that waits for
+    further gradients.
     """
 
     def __init__(self, optimizer: SyncReplicasOptimizer, is_chief: bool) -> None:
@@ -212,44 +213,44 @@ class SyncReplicasHook(tf.compat.v1.train.SessionRunHook):
     def begin(self) -> None:
         optimizer = self._optimizer
         if not optimizer._gradients_applied:
-            raise ValueError("SyncReplicasOptimizer.apply_gradients comes before its hook.")
+            raise ValueError("Call SyncReplicasOptimizer.apply_gradients before using its hook.")
         counters = tf.compat.v1.get_collection(_COLLECTION)
         if len(counters) != 3:
             raise ValueError(
-                "The graph has several synchronous optimizers; accepted: one, because one update "
-                "releases the workers. Minimize the sum of the losses."
+                "optimizer: received several synchronous optimizers in one graph; accepted: one. "
+                "Minimize the sum of the losses with one optimizer."
             )
         self._counts = [counter.read_value() for counter in counters]
-        self._are_counting = tf.reduce_all(
+        self._are_initialized = tf.reduce_all(
             [tf.compat.v1.is_variable_initialized(counter) for counter in counters]
         )
-        self._start_counting = tf.group(*(counter.initializer for counter in counters))
+        self._initialize_counters = tf.group(*(counter.initializer for counter in counters))
         self._start_accumulating = []
         for accumulator, device in optimizer._accumulator_list:
             with tf.device(device):
                 self._start_accumulating.append(
                     accumulator.set_global_step(optimizer._global_step.read_value())
                 )
-        self._forget = optimizer._stale_tokens
-        self._catch_up = optimizer._local_step.assign(optimizer._global_step.read_value())
+        self._discard_tokens = optimizer._stale_tokens
+        self._update_local_step = optimizer._local_step.assign(optimizer._global_step.read_value())
         self._local_step = optimizer._local_step.read_value()
 
     def after_create_session(
         self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
     ) -> None:
         if self._is_chief:
-            session.run([self._start_accumulating, self._start_counting])
-        while not session.run(self._are_counting):
-            time.sleep(0.1)  # The chief is about to.
-        session.run(self._forget)
-        session.run(self._catch_up)
+            session.run([self._start_accumulating, self._initialize_counters])
+        while not session.run(self._are_initialized):
+            time.sleep(0.1)  # The chief initializes them.
+        session.run(self._discard_tokens)
+        session.run(self._update_local_step)
         if self._is_chief:
-            # Not one of the coordinator's threads, for whose ends it would wait.
+            # Not a thread of the coordinator, because the coordinator would wait for its end.
             updating = threading.Thread(
                 target=self._keep_updating, args=(session, coord), daemon=True
             )
             updating.start()
-            # Python ends a daemon thread that is within TensorFlow by aborting the process.
+            # At exit, Python aborts the process if a daemon thread is inside TensorFlow.
             atexit.register(updating.join, _JOIN_SECONDS)
         elif session.run(self._counts)[-1]:
             coord.request_stop()
@@ -269,9 +270,9 @@ class SyncReplicasHook(tf.compat.v1.train.SessionRunHook):
             while not coord.should_stop():
                 session.run(self._optimizer.sync_op)
         except (tf.errors.AbortedError, tf.errors.UnavailableError):
-            pass  # The training's own thread sees it too, and makes a new session.
+            pass  # The training thread gets this error too, and creates a new session.
         except Exception as error:
             if not coord.should_stop():
                 coord.request_stop(error)
-                # Else this worker would wait for an update for ever.
+                # Otherwise this worker would wait forever for an update.
                 session.close()

@@ -1,4 +1,4 @@
-"""Training, evaluation and export of an Estimator, called alike in every task of a job.
+"""Trains, evaluates and exports an Estimator; every task of a job makes the same calls.
 
 metrics = train_and_evaluate(estimator, train_spec, eval_spec)
 export(estimator, serving_input_receiver_fn)
@@ -28,7 +28,7 @@ from tfdist.estimator.hooks import PreemptionHook
 from tfdist.estimator.job import EstimatorJob
 from tfdist.estimator.run_config import RunConfig
 
-# How TensorFlow names an Estimator's checkpoints.
+# TensorFlow's name prefix of an Estimator's checkpoints.
 _PREFIX = "model.ckpt"
 
 
@@ -37,19 +37,20 @@ def train_and_evaluate(
     train_spec: tf.estimator.TrainSpec,
     eval_spec: tf.estimator.EvalSpec,
 ) -> dict[str, Any] | None:
-    """This task's part in the training and its evaluation, to the end of it.
+    """Trains and evaluates; call it in every task, including ps and evaluator.
 
-    A ps serves until all others have ended. With a `chief` in the cluster, the task `evaluator`
-    evaluates; a `master`, worker 0 that leads and rank 0 of Horovod evaluate by themselves, after
-    the checkpoints that they save. Under `multi_worker_mirrored` worker 0 does so at the end alone.
+    A ps serves until all training tasks have exited. If the cluster has a `chief`, the task
+    `evaluator` evaluates each checkpoint. Otherwise a `master`, worker 0, or Horovod's rank 0
+    evaluates after the checkpoints that it saves; under `multi_worker_mirrored` worker 0 evaluates
+    only at the end.
 
     Returns:
-      The metrics of the last checkpoint in the task that evaluates, None in all others.
+      The metrics of the last checkpoint in the task that evaluates; None in all others.
 
     Raises:
-      UsageError: an input function that cannot be sharded; see `inputs.sharded`.
-      RuntimeError: the model's optimizer was not given to `job.optimizer`.
-      OutputError: no checkpoint is whole, or one could not be written.
+      UsageError: the input function cannot be sharded; see `inputs.sharded`.
+      RuntimeError: the model's optimizer was not passed to `job.optimizer`.
+      OutputError: no checkpoint is intact, or one could not be written.
     """
     job = _job_of(estimator)
     evaluation = Evaluation(estimator, eval_spec, train_spec.max_steps)
@@ -80,23 +81,24 @@ def train(
     hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (),
     saving_listeners: Sequence[tf.compat.v1.train.CheckpointSaverListener] = (),
 ) -> None:
-    """This task's part in the training: a ps serves, an evaluator waits until it is complete.
+    """Trains; a ps serves, and an evaluator waits until the training is complete.
 
-    Under `parameter_server` it is called once: the job is over when it returns.
+    Under `parameter_server` call it only once, because the other tasks exit after it.
 
     Args:
-      estimator: made with a `RunConfig` of this package.
+      estimator: an Estimator with a `RunConfig` of this package.
       input_fn: takes an `input_context` and returns its shard.
-      max_steps: the global step to end at, over the cluster; None to end with the input.
-      hooks: hooks of the training session; with `only_on_the_leader`, of the leader's alone.
+      max_steps: the global step of the cluster at which to stop; None to stop with the input.
+      hooks: hooks of the training session. A hook with the attribute `chief_only = True` runs only
+        in the chief.
       saving_listeners: listeners of the task that saves; not under `multi_worker_mirrored`.
 
     Raises:
-      UsageError: an input function that cannot be sharded, or that ends; see `inputs`.
-      RuntimeError: the model's optimizer was not given to `job.optimizer`; or a second call, under
-        `parameter_server`.
-      OutputError: there are checkpoints and none is whole, or one could not be written.
-      SystemExit: the tasks were told to leave, and have saved (code EXIT_PREEMPTED).
+      UsageError: the input function cannot be sharded, or is finite; see `inputs`.
+      RuntimeError: the model's optimizer was not passed to `job.optimizer`; or this is the second
+        call under `parameter_server`.
+      OutputError: there are checkpoints but none is intact, or one could not be written.
+      SystemExit: the job was preempted and has saved (code EXIT_PREEMPTED).
     """
     job = _job_of(estimator)
     if job.evaluates:
@@ -108,14 +110,14 @@ def train(
     output = OutputDirectory(estimator.model_dir)
     if job.serves:
         if max_steps is not None and _newest_step(output) >= max_steps:
-            return  # Nobody may be there to be served.
+            return  # The chief may have exited already.
         return job.serve()
     if saving_listeners and job.sessions.is_coordinated:
         raise UsageError(
             "saving_listeners",
-            received=f"{len(saving_listeners)} of them",
+            received=f"{len(saving_listeners)} listeners",
             accepted=f"none under {job.name}, because TensorFlow does not support them there",
-            remedy="Make them hooks, or choose another strategy.",
+            remedy="Use hooks instead, or choose another strategy.",
         )
     shard = inputs.sharded(input_fn, job)
     inputs.check_is_infinite(shard, job, estimator.params, estimator.config)
@@ -131,7 +133,7 @@ def train(
         log(f"resuming from step {step}")
     if job.is_chief:
         output.done.unlink(missing_ok=True)
-    own = [hook for hook in hooks if job.is_chief or not getattr(hook, "only_on_the_leader", False)]
+    own = [hook for hook in hooks if job.is_chief or not getattr(hook, "chief_only", False)]
     own += [*job.sessions.hooks(), PreemptionHook(job.preemption)]
     spec = tf.estimator.TrainSpec(shard, max_steps, hooks=own)
     topology, kv_store = job.topology, job.distribution.kv_store
@@ -153,13 +155,13 @@ def _train(
 ) -> None:
     job = _job_of(estimator)
     if job.sessions.is_coordinated:
-        # Workers go through TensorFlow's coordinator, which never gets to the EvalSpec.
+        # Workers train in TensorFlow's coordinator, which does not use the EvalSpec.
         evaluation = tf.estimator.EvalSpec(spec.input_fn)
         tf.estimator.train_and_evaluate(estimator, spec, evaluation)
         if not job.is_chief:
-            # Every worker saves, because that is collective; what these have is of no use.
-            useless = Path(estimator.model_dir, f"tmp_{job.task.type}_{job.task.index}")
-            shutil.rmtree(useless, ignore_errors=True)
+            # Every worker saves, because saving is collective; only the chief's files are needed.
+            unneeded = Path(estimator.model_dir, f"tmp_{job.task.type}_{job.task.index}")
+            shutil.rmtree(unneeded, ignore_errors=True)
     else:
         listeners = list(saving_listeners) if job.is_chief else None
         estimator.train(
@@ -168,18 +170,19 @@ def _train(
 
 
 def _mark_done(output: OutputDirectory, step: int) -> None:
-    # Each mark differs from the one before, so that others can tell a new one.
+    # Every marker is unique, so that other tasks can detect a new one.
     done = {"global_step": step, "run": os.urandom(8).hex()}
     output_directory.write_text(output.done, json.dumps(done) + "\n")
 
 
 def _newest_step(output: OutputDirectory) -> int:
-    """The global step to go on from, the same in every task."""
+    """The global step from which to resume, the same in every task."""
     return checkpoint_files.number(checkpoint_files.newest_intact(output.path, _PREFIX, warn=False))
 
 
 def _repair(output: OutputDirectory, job: EstimatorJob) -> None:
-    """Returns, in every task, when TensorFlow too will find the newest checkpoint that is whole."""
+    """Repairs the `checkpoint` file in the chief, so that TensorFlow finds the newest intact
+    checkpoint; waits for this in the other tasks."""
     if job.is_chief:
         output_directory.check_writable(output.path)
         output_directory.remove_leftovers(output.path)
@@ -189,7 +192,7 @@ def _repair(output: OutputDirectory, job: EstimatorJob) -> None:
         checkpoint_files.repair_state(output.path, _PREFIX, newest)
         return
     is_waiting = False
-    # Both anew each time: the chief may be training already, and save another.
+    # Read both again each time, because the chief may already be training and saving.
     while _newest_step(output) != checkpoint_files.number(
         next(reversed(checkpoint_files.saved(output.path)), None)
     ):
@@ -205,18 +208,20 @@ def _repair(output: OutputDirectory, job: EstimatorJob) -> None:
 def evaluate(
     estimator: tf.estimator.Estimator, input_fn: inputs.InputFunction, **options: Any
 ) -> dict[str, Any] | None:
-    """The metrics of all examples of `input_fn`, each counted once, in the task that evaluates.
+    """Evaluates on all examples of `input_fn`, each counted once, in the task that evaluates.
 
-    That is the evaluator where the cluster has a chief, else the task that leads; as
-    `train_and_evaluate` has it. All others return None.
+    `train_and_evaluate` documents which task that is.
 
     Args:
-      estimator: made with a `RunConfig` of this package.
-      input_fn: is given an `input_context` of one pipeline, if it asks for one.
+      estimator: an Estimator with a `RunConfig` of this package.
+      input_fn: an input function; its `input_context`, if any, has one pipeline.
       **options: the other arguments of `tf.estimator.Estimator.evaluate`.
 
+    Returns:
+      The metrics by name; None in all other tasks.
+
     Raises:
-      UsageError: there is no checkpoint; TensorFlow would evaluate a model without training.
+      UsageError: there is no checkpoint. (TensorFlow would evaluate an untrained model.)
     """
     if not _evaluates(_job_of(estimator)):
         return None
@@ -227,32 +232,32 @@ def evaluate(
             "model_dir",
             received=estimator.model_dir,
             accepted="a directory with a checkpoint",
-            remedy="Train first, or name the checkpoint_path.",
+            remedy="Train first, or pass checkpoint_path.",
         )
-    metrics: dict[str, Any] = estimator.evaluate(inputs.whole(input_fn), **options)
+    metrics: dict[str, Any] = estimator.evaluate(inputs.unsharded(input_fn), **options)
     return metrics
 
 
 def export(
     estimator: tf.estimator.Estimator, serving_input_receiver_fn: Callable[[], Any]
 ) -> Path | None:
-    """Writes the newest checkpoint as a SavedModel to `saved_model/`, whole, by the chief alone.
+    """Exports the newest checkpoint as a SavedModel to `saved_model/`, atomically, in the chief.
 
     Args:
-      estimator: made with a `RunConfig` of this package.
-      serving_input_receiver_fn: as `tf.estimator.Estimator.export_saved_model` takes it.
+      estimator: an Estimator with a `RunConfig` of this package.
+      serving_input_receiver_fn: as for `tf.estimator.Estimator.export_saved_model`.
 
     Returns:
-      The directory in the chief, None in all others.
+      The directory in the chief; None in all other tasks.
     """
     if not _job_of(estimator).is_chief:
         return None
     output = OutputDirectory(estimator.model_dir)
-    with output_directory.replacing_directory(output.saved_model) as beside:
-        written = estimator.export_saved_model(
-            str(beside), serving_input_receiver_fn, checkpoint_path=_newest(estimator)
+    with output_directory.replacing_directory(output.saved_model) as temporary:
+        exported = estimator.export_saved_model(
+            str(temporary), serving_input_receiver_fn, checkpoint_path=_newest(estimator)
         )
-        os.replace(written, beside / output.saved_model.name)
+        os.replace(exported, temporary / output.saved_model.name)
     return output.saved_model
 
 
@@ -261,7 +266,7 @@ def _job_of(estimator: tf.estimator.Estimator) -> EstimatorJob:
     if not isinstance(config, RunConfig):
         raise TypeError(
             f"estimator.config: received a {type(config).__module__}.{type(config).__name__}; "
-            "accepted: a tfdist.estimator.RunConfig. Give it to the Estimator as config."
+            "accepted: a tfdist.estimator.RunConfig. Pass it to the Estimator as config."
         )
     return config.job
 
@@ -271,4 +276,4 @@ def _newest(estimator: tf.estimator.Estimator) -> str | None:
 
 
 def _evaluates(job: EstimatorJob) -> bool:
-    return job.evaluates or (job.is_chief and job.leader_evaluates)
+    return job.evaluates or (job.is_chief and job.chief_evaluates)

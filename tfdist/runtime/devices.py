@@ -1,4 +1,4 @@
-"""The devices of this task: which GPUs it sees, and CPUs in their place.
+"""Selects the devices of this task: its visible GPUs, or logical CPU devices.
 
 devices = use_devices(num_gpus=None, num_cpu_devices=2)   # ['GPU:0', …] or ['CPU:0', 'CPU:1']
 """
@@ -19,25 +19,28 @@ def use_devices(
     local_rank: int | None = None,
     place: tuple[int, int] = (0, 1),
 ) -> list[str]:
-    """Makes this task's GPUs visible, or divides its CPU; returns the devices to compute on.
+    """Makes this task's GPUs visible, or creates logical CPU devices.
 
     Args:
-      num_gpus: how many of the machine's GPUs; None for all, 0 for none.
-      num_cpu_devices: logical devices that the CPU is divided into where no GPU is used.
-      local_rank: which this process is of several on the machine that have a GPU each; None where
-        it may have them all.
-      place: which this process is of how many on the machine that divide its GPUs. They do not
-        where CUDA_VISIBLE_DEVICES says which are this one's.
+      num_gpus: the number of GPUs to use; None for all, 0 for none.
+      num_cpu_devices: the number of logical CPU devices if no GPU is used.
+      local_rank: the index of this process among the processes of the machine that use one GPU
+        each; None if this process may use all GPUs.
+      place: the index of this process, and the number of processes that divide the machine's GPUs.
+        They are not divided if CUDA_VISIBLE_DEVICES is set.
+
+    Returns:
+      The names of the devices to compute on.
 
     Raises:
-      UsageError: the machine has fewer GPUs, or both GPUs and logical CPU devices were asked for.
+      UsageError: the machine has fewer GPUs, or there are both GPUs and several CPU devices.
     """
-    seen = gpus = tf.config.list_physical_devices("GPU")
-    if num_gpus is not None and num_gpus > len(seen):
+    all_gpus = gpus = tf.config.list_physical_devices("GPU")
+    if num_gpus is not None and num_gpus > len(all_gpus):
         raise UsageError(
             "--num_gpus",
             received=num_gpus,
-            accepted=f"0 to {len(seen)} (TensorFlow sees {len(seen)} GPUs here)",
+            accepted=f"0 to {len(all_gpus)} (TensorFlow sees {len(all_gpus)} GPUs here)",
             remedy="Train on the CPU with --num_gpus=0, or fix the GPU driver.",
         )
     index, count = place
@@ -47,17 +50,17 @@ def use_devices(
         else:
             gpus = gpus[index * len(gpus) // count : (index + 1) * len(gpus) // count]
     if local_rank is not None and gpus:
-        # Before the number, which is one process's: with 1 all would have the first GPU.
+        # Before `num_gpus` applies: with 1, all processes would use the first GPU.
         gpus = [gpus[local_rank % len(gpus)]]
     gpus = gpus[:num_gpus]
-    if gpus != seen:
+    if gpus != all_gpus:
         tf.config.set_visible_devices(gpus, "GPU")
     if gpus:
         if num_cpu_devices > 1:
             raise UsageError(
                 "--num_cpu_devices",
                 received=num_cpu_devices,
-                accepted="1 where GPUs are used",
+                accepted="1 on a machine with GPUs",
                 remedy="Add --num_gpus=0 to replicate over the CPU.",
             )
         return [f"GPU:{index}" for index in range(len(gpus))]
@@ -70,7 +73,11 @@ def use_devices(
 
 
 def check_one_gpu(num_gpus: int | None, strategy: str, remedy: str) -> None:
-    """Raises UsageError where more GPUs are asked for than a process of `strategy` trains on."""
+    """Checks that `--num_gpus` is at most 1, for a strategy with one device per process.
+
+    Raises:
+      UsageError: it is more than 1; the error contains `remedy`.
+    """
     if num_gpus is not None and num_gpus > 1:
         raise UsageError(
             "--num_gpus", received=num_gpus, accepted=f"0 or 1 under {strategy}", remedy=remedy

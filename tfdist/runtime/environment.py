@@ -1,12 +1,12 @@
-"""What is set before TensorFlow runs: oneDNN, threads, cores, log level.
+"""Sets up this process before TensorFlow runs: oneDNN, threads, cores, log level.
 
     runtime.set_environment()               # at `import tfdist`
-    runtime.environment(intra_threads=1)    # what a launcher gives a task
-    runtime.take_cores()                    # in the task, before TensorFlow makes its threads
-    runtime.divide_cores(0, 2)              # in one that no launcher has told of its share
+    runtime.environment(intra_threads=1)    # the variables that a launcher sets for a task
+    runtime.take_cores()                    # in the task, before TensorFlow creates its threads
+    runtime.divide_cores(0, 2)              # in a task without a launcher
     runtime.description()                   # 'oneDNN on, core 0 of 2'
 
-TensorFlow reads the environment once, at its own import, so `import tfdist` comes before it.
+TensorFlow reads the environment once, when it is imported, so import tfdist first.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from pathlib import Path
 
 ONEDNN_VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
 OPENMP_VARIABLE = "OMP_NUM_THREADS"
-#: `0/2` tells a task that two share its machine's cores, and that it is the first of them; `0/1`
-#: that all are its own.
+#: `0/2` means that two tasks share this machine's cores and this is the first of them; `0/1` means
+#: that this task may use all cores.
 CORES_VARIABLE = "TFDIST_CORES"
 ALL_CORES = "0/1"
 _DEFAULTS = {
-    # Information is left out; warnings and errors, such as a port in use, are kept.
+    # Hides information; shows warnings and errors, such as a port in use.
     "TF_CPP_MIN_LOG_LEVEL": "1",
 }
-# TensorFlow makes one on one core, with which a worker of a ps waits for itself for ever.
+# On one core TensorFlow creates one inter-op thread. With that, a worker of a parameter-server job
+# deadlocks.
 _ON_ONE_CORE = {"TF_NUM_INTEROP_THREADS": "2"}
 
 
 def environment(intra_threads: int | None = None) -> dict[str, str]:
-    """The variables of one task.
+    """The environment variables of one task.
 
     Args:
-      intra_threads: threads within one operation, where several tasks share a machine.
+      intra_threads: threads within one operation, if several tasks share the machine.
     """
     result = dict(_DEFAULTS)
     if (intra_threads or len(os.sched_getaffinity(0))) == 1:
@@ -49,28 +50,28 @@ def environment(intra_threads: int | None = None) -> dict[str, str]:
 
 
 def onednn_is_faster(cpu_flags: frozenset[str]) -> bool:
-    """Whether TensorFlow trains faster with oneDNN on a CPU with these of Linux's flags.
+    """Whether TensorFlow trains faster with oneDNN on a CPU with these flags (as Linux names them).
 
-    As measured (BENCHMARKS.md): with AVX2 twice as fast, with AVX-512 2.5 times, with less half as
-    fast. TensorFlow 2.15 itself turns it on only where there is AVX512-VNNI.
+    Measured (docs/benchmarks.md): twice as fast with AVX2, 2.5 times as fast with AVX-512, and half
+    as fast with older instruction sets. TensorFlow 2.15 turns oneDNN on only with AVX512-VNNI.
     """
     return "avx2" in cpu_flags
 
 
 def set_environment(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Sets what the user has not set; of no effect on a TensorFlow that is already imported."""
+    """Sets the variables that the user has not set, unless TensorFlow is already imported."""
     if "tensorflow" not in sys.modules:
         for name, value in environment().items():
             environ.setdefault(name, value)
 
 
 def cores_of(place: int, tasks: int, cores: frozenset[int]) -> frozenset[int]:
-    """The cores of one of several tasks; all of them where there is less than one for each.
+    """The cores of one of several tasks; all cores if there are fewer cores than tasks.
 
     Args:
-      place: which of the tasks, from 0.
-      tasks: how many divide the cores.
-      cores: numbers of cores; neighbours stay together.
+      place: the index of the task, from 0.
+      tasks: the number of tasks that divide the cores.
+      cores: the numbers of the cores; each task gets adjacent ones.
     """
     if tasks > len(cores):
         return cores
@@ -79,10 +80,10 @@ def cores_of(place: int, tasks: int, cores: frozenset[int]) -> frozenset[int]:
 
 
 def take_cores(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Keeps the threads that this process makes from now on to its share of the cores.
+    """Pins the threads that this process creates from now on to its share of the cores.
 
-    A thread that wanders takes the place and the cache of another task's. What this process starts
-    shares its cores and must not divide them again, which the variable says from then on.
+    An unpinned thread competes for the core and the cache of another task. Afterwards the variable
+    tells child processes not to divide these cores again.
     """
     share = environ.get(CORES_VARIABLE)
     if not share:
@@ -96,23 +97,23 @@ def take_cores(environ: MutableMapping[str, str] = os.environ) -> None:
 
 
 def divide_cores(place: int, tasks: int, environ: MutableMapping[str, str] = os.environ) -> None:
-    """As `take_cores`, for a task that was started by hand.
+    """Like `take_cores`, for a task that was started by hand.
 
-    It is left as it is where a launcher has said something, or where Slurm, `taskset` or a
-    container keeps it to some of the machine's cores already.
+    Does nothing if a launcher has set the variable, or if Slurm, `taskset` or a container already
+    restricts this process to some of the machine's cores.
 
     Args:
-      place: which of this machine's tasks it is, from 0.
-      tasks: how many compute there.
+      place: the index of this task among the machine's tasks, from 0.
+      tasks: the number of tasks that compute on this machine.
     """
-    is_kept = len(os.sched_getaffinity(0)) != os.cpu_count()
-    if tasks > 1 and not is_kept and CORES_VARIABLE not in environ:
+    is_restricted = len(os.sched_getaffinity(0)) != os.cpu_count()
+    if tasks > 1 and not is_restricted and CORES_VARIABLE not in environ:
         environ[CORES_VARIABLE] = f"{place}/{tasks}"
         take_cores(environ)
 
 
 def description(environ: Mapping[str, str] = os.environ) -> str:
-    """What was chosen, for the user: `oneDNN on, core 0 of 2`."""
+    """The settings of this process for the log: `oneDNN on, core 0 of 2`."""
     onednn = {"0": "off", "1": "on"}.get(environ.get(ONEDNN_VARIABLE, ""), "as TensorFlow chooses")
     cores = sorted(os.sched_getaffinity(0))
     first, last = cores[0], cores[-1]
@@ -127,7 +128,7 @@ def description(environ: Mapping[str, str] = os.environ) -> str:
 
 @cache
 def _cpu_flags() -> frozenset[str]:
-    """What the first core can do, in the words of Linux; empty where it does not say."""
+    """The flags of the first core from /proc/cpuinfo; empty if they are unknown."""
     try:
         with Path("/proc/cpuinfo").open() as lines:
             for line in lines:

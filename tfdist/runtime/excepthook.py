@@ -1,10 +1,10 @@
-"""An exception that nobody catches ends its process at once, and the launcher learns of it.
+"""Makes an uncaught exception end the process immediately, and reports it to the launcher.
 
     end_on_uncaught(os.environ.get(ERROR_FILE_VARIABLE))     # in a task
     read_uncaught(path)                                      # in its launcher
 
-The first task with an exception takes the others with it, whose own exceptions say only that a peer
-is gone: the time of each tells which was the cause.
+The first task that fails makes the others fail. Their exceptions only say that a peer is gone, so
+the launcher finds the cause by the time of each exception.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from types import TracebackType
 
 from tfdist.errors import EXIT_FAILED, EXIT_USAGE, LostTaskError, OutputError, UsageError, log
 
-#: Where a launcher wants to read of an uncaught exception.
+#: The environment variable with the path of the file in which a task reports its exception.
 ERROR_FILE_VARIABLE = "TFDIST_ERROR_FILE"
 
-# How TensorFlow says which task it has lost: no sign of life,
+# TensorFlow's message for a lost task without heartbeats,
 _REPORTED = re.compile(r"Error reported from /job:(\w+)/(?:replica:0/)?task:(\d+)")
-# or a connection that broke. But it ends so whatever another task has answered, too.
+# and for a broken connection. Other errors of a remote task contain this text, too.
 _REMOTE = re.compile(r"remote target /job:(\w+)/(?:replica:0/)?task:(\d+)")
 _CONNECTION_ERRORS = (
     "AbortedError",
@@ -36,51 +36,48 @@ _CONNECTION_ERRORS = (
     "UnavailableError",
     "UnknownError",
 )
-# Horovod's own word, and Gloo's, where a rank is lost in the middle of a collective operation.
+# Horovod's and Gloo's messages for a rank that was lost during a collective operation.
 _LOST_RANK = re.compile(r"Horovod has been shut down|/gloo/transport/\S+\] ")
 
 
 @dataclass(frozen=True)
 class Uncaught:
-    """An uncaught exception: what it says, in a line, and when, in seconds since 1970."""
+    """An uncaught exception: its message in one line, and its time in seconds since 1970."""
 
     error: str
     time: float
 
 
 def end_on_uncaught(error_file: str | None) -> None:
-    """From now on an uncaught exception ends the process as soon as its traceback is printed.
+    """Installs an exception hook that ends the process after printing the traceback.
 
-    A UsageError (code 2), an OutputError and a LostTaskError (code 1) are one line, without a
+    A UsageError (code 2), an OutputError and a LostTaskError (code 1) print one line without a
     traceback.
 
-    Else TensorFlow's and Horovod's threads keep the process, and with it the whole job, from
-    ending: a worker that has failed still answers its peers while Python waits for them.
+    Without this hook, the threads of TensorFlow and Horovod keep the process alive, and with it the
+    whole job: a failed worker still answers its peers while Python waits for these threads.
 
     Args:
-      error_file: where to write of it; None where nobody asks.
+      error_file: the path of the file for the launcher; None if there is no launcher.
     """
     print_traceback = sys.excepthook
 
     def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        since = time.time()
-
-        def tell(cause: str) -> None:
-            write_uncaught(error_file, f"{kind.__name__}: {cause}".removesuffix(": "), since)
-
-        lost = lost_peer(error)
-        lost = lost and f"{lost} was lost"
-        tell(lost or next(iter(str(error).strip().splitlines()), ""))
+        now = time.time()
+        peer = lost_peer(error)
+        lost = peer and f"{peer} was lost"
+        cause = lost or next(iter(str(error).strip().splitlines()), "")
+        write_uncaught(error_file, f"{kind.__name__}: {cause}".removesuffix(": "), now)
         code = EXIT_FAILED
         if isinstance(error, (UsageError, OutputError, LostTaskError)):
-            # It says all that there is to know, and what to do.
+            # The message contains the cause and the remedy.
             log(f"error: {error}")
             code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
         else:
             print_traceback(kind, error, trace)
-            # By its name, because this module does not import TensorFlow.
+            # Compares the name, because this module does not import TensorFlow.
             if kind.__name__ == "DataLossError":
-                log("error: a file is damaged. Find it with: tfdist data verify FILE...")
+                log("error: a file is damaged. To find it, run: tfdist data verify FILE...")
             elif lost:
                 log(f"error: {lost}")
         sys.stdout.flush()
@@ -91,15 +88,15 @@ def end_on_uncaught(error_file: str | None) -> None:
 
 
 def end(error: BaseException) -> None:
-    """Ends the process as if nobody had caught `error`; to be called in any thread."""
+    """Ends the process as an uncaught `error` does; can be called in any thread."""
     sys.excepthook(type(error), error, error.__traceback__)
     os._exit(EXIT_FAILED)
 
 
 def lost_peer(error: BaseException) -> str | None:
-    """The task whose loss TensorFlow or Horovod reports in an exception; None in any other.
+    """The lost task that an exception of TensorFlow or Horovod reports; None for other exceptions.
 
-    Horovod does not know which rank it was.
+    Horovod does not know which rank was lost.
     """
     message = str(error)
     match = _REPORTED.search(message)
@@ -111,21 +108,27 @@ def lost_peer(error: BaseException) -> str | None:
 
 
 def read_uncaught(error_file: Path) -> Uncaught | None:
-    """What a task has written of its exception; None where it has not had one."""
+    """Reads the exception that a task has reported; None if there is none."""
     try:
         return Uncaught(**json.loads(error_file.read_text()))
     except FileNotFoundError:
         return None
 
 
-def write_uncaught(error_file: str | None, error: str, since: float) -> None:
-    """Writes what `read_uncaught` reads, if anybody wants to."""
+def write_uncaught(error_file: str | None, error: str, seconds: float) -> None:
+    """Reports an exception to `read_uncaught`.
+
+    Args:
+      error_file: the path of the file; None does nothing.
+      error: the message in one line.
+      seconds: the time of the exception, in seconds since 1970.
+    """
     if not error_file:
         return
     path = Path(error_file)
-    beside = path.with_suffix(".new")
+    temporary = path.with_suffix(".new")
     try:
-        beside.write_text(json.dumps(asdict(Uncaught(error, since))))
-        os.replace(beside, path)
+        temporary.write_text(json.dumps(asdict(Uncaught(error, seconds))))
+        os.replace(temporary, path)
     except OSError:
-        pass  # The launcher is gone; the traceback is what counts.
+        pass  # The launcher has exited. The traceback is already printed.

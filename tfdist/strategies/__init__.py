@@ -1,1 +1,1 @@
-"""One module a strategy, and the table that names them."""
+"""The distribution strategies: one module each, and the table that lists them."""

@@ -1,8 +1,9 @@
-"""The contract of a strategy: what a way of distributing a training must provide.
+"""`Strategy`, the base class of all distribution strategies.
 
-A strategy is made for one task. It sets up its engine (a `tf.distribute.Strategy`, or Horovod), and
-answers how many replicas there are, how they share the data, and how their gradients meet. It knows
-nothing of files, flags of the script, or Keras's training loop beyond the callbacks that it needs.
+A strategy object belongs to one task. It sets up its engine (a `tf.distribute.Strategy`, or
+Horovod) and defines the number of replicas, how they share the data, and how their gradients are
+combined. It does not handle files, the script's flags, or Keras's training loop, except for the
+callbacks that it needs.
 
     class Mine(Strategy):
         name = "mine"
@@ -30,7 +31,8 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from tfdist.cluster import Cluster, Task
-from tfdist.coordination.preemption import Board, Preemption
+from tfdist.coordination.kv_store import KeyValueStore
+from tfdist.coordination.preemption import Preemption
 from tfdist.flags import HEARTBEAT_TIMEOUT, JobFlags
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.cursor import EpochCursor
@@ -40,20 +42,20 @@ DatasetFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 
 @dataclass(frozen=True)
 class Topology:
-    """How many replicas a job has, and which part of the data this task reads.
+    """The number of replicas and shards of a job, and this task's place among them.
 
     Attributes:
+      peer: the name of this task in `peers`.
+      peers: the names of the tasks that make each step together, in the same order in every task.
       is_chief: whether this task writes the checkpoints and the logs.
-      num_replicas: the replicas whose gradients are combined in one update; 1 if updates are
-        asynchronous (`tf.distribute.Strategy.num_replicas_in_sync`).
-      num_local_replicas: the replicas of this task.
-      num_shards: the shards that the training examples are divided into.
-      shard: the shard that this task reads.
-      peers: the names of the tasks that train step by step together, in a common order.
-      peer: the name of this task among them.
-      is_synchronous: whether each update combines a batch of every shard.
-      averages_weights: whether replicas update their weights alone and average them later, so that
-        an update has the batch of one replica.
+      num_replicas: the number of replicas whose gradients are combined in one update; 1 if updates
+        are asynchronous (`tf.distribute.Strategy.num_replicas_in_sync`).
+      num_local_replicas: the number of this task's replicas.
+      num_shards: the number of shards of the training examples.
+      shard: the index of the shard that this task reads.
+      is_synchronous: whether each update combines one batch of every shard.
+      averages_weights: whether replicas update their weights independently and average them later
+        (local SGD), so that an update uses the batch of one replica.
     """
 
     peer: str
@@ -72,7 +74,7 @@ class Topology:
         return self.input_context_of(self.shard)
 
     def input_context_of(self, shard: int) -> tf.distribute.InputContext:
-        """The argument of the input function that makes a shard."""
+        """The argument of the input function for a shard."""
         return tf.distribute.InputContext(
             num_input_pipelines=self.num_shards,
             input_pipeline_id=shard,
@@ -81,26 +83,26 @@ class Topology:
 
 
 class Strategy(ABC):
-    """One task's part in one way of distributing a training.
+    """A distribution strategy in one task.
 
     Args:
-      cluster: the job's tasks; empty for a process by itself and under `horovodrun`.
+      cluster: the job's tasks; empty for a single process and under `horovodrun`.
       task: this task.
       options: the values of tfdist's flags.
-      preemption: what signals ask of this task.
-      is_restartable: whether a launcher on this task's machine restarts it when it fails.
-      environ: the environment that the process was started with.
+      preemption: the signals that this task has received.
+      is_restartable: whether a launcher on this task's machine restarts the task when it fails.
+      environ: the environment of this process.
 
     Attributes:
-      tf_strategy: the `tf.distribute.Strategy`; TensorFlow's default one where TensorFlow does not
-        distribute. Not set in a task that serves.
-      checkpointing: how the state of all tasks becomes one checkpoint, and back.
-      cursor: where the training stands in its data.
+      tf_strategy: the `tf.distribute.Strategy`; TensorFlow's default strategy if TensorFlow does
+        not distribute the training. Not set in a task that serves.
+      checkpointing: saves the state of all tasks in one checkpoint, and restores it.
+      cursor: counts steps, and fast-forwards the data of a resumed job.
     """
 
     #: The name in the table.
     name: ClassVar[str]
-    #: Whether it is for Estimators and sessions.
+    #: Whether the strategy is for Estimators and sessions.
     for_estimators: ClassVar[bool] = False
 
     tf_strategy: tf.distribute.Strategy
@@ -129,33 +131,35 @@ class Strategy(ABC):
 
     @property
     def startup_timeout(self) -> float:
-        """Seconds that the tasks of the job wait for each other before they train."""
+        """Seconds that the tasks of the job wait for each other before training."""
         return self.options.startup_timeout
 
     @property
     def heartbeat_timeout(self) -> float:
-        """Seconds without a sign of life after which another task counts as lost."""
+        """Seconds without a heartbeat after which another task is considered lost."""
         return self.options.heartbeat_timeout or HEARTBEAT_TIMEOUT
 
     @abstractmethod
     def set_up(self, options: JobFlags) -> None:
-        """Builds `tf_strategy`, or whatever else this strategy's engine needs."""
+        """Builds `tf_strategy` and everything else that the engine needs."""
 
     @property
     @abstractmethod
     def topology(self) -> Topology:
-        """The replicas, the shards, and this task's place among them."""
+        """The numbers of replicas and shards, and this task's place among them."""
 
     @abstractmethod
     def scope(self) -> AbstractContextManager[Any]:
-        """The scope in which the model, its optimizer and its metrics are created."""
+        """The scope for creating the model, its optimizer and its metrics."""
 
     @abstractmethod
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        """The optimizer with its gradients combined over the replicas.
+        """Makes an optimizer combine the gradients of all replicas.
 
-        Returns the same object, changed in place, wherever Keras allows it. Called once for an
-        optimizer, within `scope`.
+        Called once per optimizer, within `scope`.
+
+        Returns:
+          The same object, changed in place, where Keras allows that; otherwise a new optimizer.
 
         Raises:
           UsageError: the strategy cannot train with this optimizer.
@@ -163,47 +167,47 @@ class Strategy(ABC):
 
     @abstractmethod
     def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
-        """The dataset for `model.fit` (`training`) or `model.evaluate`; collective over the tasks.
+        """The dataset for `model.fit` or `model.evaluate`; collective over the tasks.
 
         Args:
-          dataset_fn: makes a shard from a `tf.distribute.InputContext`, in batches of the
-            per-replica size.
-          training: whether it is trained on. Every example counts once in an evaluation; where an
-            engine needs equal numbers of steps, training may repeat some.
+          dataset_fn: takes a `tf.distribute.InputContext` and returns that shard, in batches of
+            the per-replica size.
+          training: True for training data, which may repeat examples if the engine needs equal
+            numbers of steps. False for evaluation data, which contains every example once.
         """
 
     @abstractmethod
     def check(self, model: tf.keras.Model) -> None:
-        """Checks, before the first step, that this strategy can train the compiled model.
+        """Checks before the first step that this strategy can train the compiled model.
 
         Raises:
-          UsageError: it cannot.
+          UsageError: the strategy cannot train it.
         """
 
     def steps_of(self, batches: int) -> int:
-        """The steps of an epoch, from the batches of this task's shard; collective."""
+        """The number of steps per epoch if this task's shard has `batches`; collective."""
         return -(-batches // self.topology.num_local_replicas)
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
-        """The Keras callbacks that the engine itself needs; they come before all others."""
+        """The Keras callbacks that the engine needs; they run before all others."""
         return []
 
     def cluster_metrics(self, model: tf.keras.Model, logs: dict[str, float]) -> dict[str, float]:
-        """The metrics of all tasks' examples after an evaluation; collective over the tasks.
+        """The metrics over the examples of all tasks, after an evaluation; collective.
 
         Args:
-          model: the model that was evaluated.
-          logs: what `model.evaluate` returned in this task.
+          model: the evaluated model.
+          logs: the result of `model.evaluate` in this task.
         """
         return logs
 
     @property
-    def kv_store(self) -> Board | None:
-        """The store that the tasks which train together share; None if this one trains alone."""
+    def kv_store(self) -> KeyValueStore | None:
+        """The store that the training tasks share; None if this task trains alone."""
         return None
 
     def serve(self) -> None:
-        """Serves the other tasks until the chief has finished.
+        """Serves the other tasks; returns when the chief has finished.
 
         Raises:
           RuntimeError: this task trains.

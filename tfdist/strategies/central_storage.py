@@ -1,4 +1,4 @@
-"""`central_storage`: `CentralStorageStrategy`, variables on the CPU, replicas on the devices."""
+"""The `central_storage` strategy: variables on the CPU, one replica on each local device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfdist.upstream.keras3_reduce import ReducesForKeras3
 class _CentralStorageStrategy(
     ReducesForKeras3, sharding.TakesShards, tf.distribute.experimental.CentralStorageStrategy
 ):
-    """TensorFlow's, for datasets that are sharded already, and for Keras 3."""
+    """TensorFlow's strategy, with support for sharded datasets and Keras 3."""
 
     def scope(self) -> AbstractContextManager[Any]:
         stack = ExitStack()
@@ -28,10 +28,10 @@ class _CentralStorageStrategy(
 
 
 def _with_aggregation(next_creator: Any, **options: Any) -> tf.Variable:
-    """Gives a variable without an aggregation one, so that replicas may assign to it.
+    """Sets the aggregation of a variable that has none, so that replicas can assign to it.
 
-    Keras 3 does not set the aggregation, and assigns in every replica: moving statistics, whose
-    mean is right, and values that are equal in all replicas, such as a constrained weight.
+    Keras 3 does not set the aggregation, but assigns in every replica: moving statistics, which
+    need the mean, and values that are equal in all replicas, such as a constrained weight.
     """
     if options.get("aggregation") == tf.VariableAggregation.NONE:
         is_float = tf.as_dtype(options["dtype"]).is_floating if options.get("dtype") else False
@@ -45,11 +45,10 @@ def _with_aggregation(next_creator: Any, **options: Any) -> tf.Variable:
 
 
 class CentralStorage(InGraph):
-    """Synchronous training on one machine's devices that share the CPU's variables.
+    """Synchronous training on the devices of one machine, with variables on the CPU.
 
-    TensorFlow drops the last step of an epoch if there is no batch for some device. Here the
-    missing batches repeat one example in training and are empty in evaluation, so that every
-    example counts.
+    TensorFlow drops the last step of an epoch if a device has no batch. To use every example, this
+    class adds the missing batches: they repeat one example in training and are empty in evaluation.
     """
 
     name = "central_storage"
@@ -67,11 +66,11 @@ class CentralStorage(InGraph):
     def check(self, model: tf.keras.Model) -> None:
         super().check(model)
         if keras_compat.is_keras_3(model) and hasattr(model.optimizer, "inner_optimizer"):
-            # It assigns in a condition, which the replicas of this strategy cannot do.
+            # A LossScaleOptimizer assigns inside a tf.cond, which this strategy does not support.
             raise UsageError(
                 "optimizer",
                 received=type(model.optimizer).__name__,
-                accepted=f"one that does not scale the loss, under {self.name} with Keras 3",
+                accepted=f"an optimizer without loss scaling, under {self.name} with Keras 3",
                 remedy="Train with --strategy=mirrored.",
             )
 

@@ -1,4 +1,4 @@
-"""How the state of all tasks becomes one checkpoint, and how all tasks start from one."""
+"""Saves the state of all tasks in one checkpoint, and starts all tasks from it."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from tfdist.data.position import Position
 
 
 class Checkpointing:
-    """The default: nothing to combine, because one task has the state or all have the same.
+    """The default, for strategies where all tasks have the same state or one task has all of it.
 
-    A strategy whose tasks have different states provides a subclass.
+    Strategies whose tasks have different states provide a subclass.
 
     Attributes:
-      io_device: the device whose machine reads and writes checkpoints; None for that of each
+      io_device: the device whose machine reads and writes checkpoints; None for the device of each
         variable.
-      all_save: whether every task that trains must take part in saving; else the chief saves alone.
+      all_save: whether every training task takes part in saving; otherwise only the chief does.
     """
 
     io_device: str | None = None
     all_save: bool = False
 
     def state(self, model: tf.keras.Model) -> dict[str, Any]:
-        """What a checkpoint contains beside the built model and its optimizer, by name."""
+        """What a checkpoint contains in addition to the built model and its optimizer, by name."""
         return {}
 
     def broadcast(self, model: tf.keras.Model, position: Position) -> Position:
-        """Makes every task start from the same state; collective, before the first epoch.
+        """Gives every task the same state; collective, before the first epoch.
 
         Args:
           model: the model, as this task has restored it.
-          position: where to start, as this task has read it.
+          position: the start position, as this task has read it.
 
         Returns:
-          Where to start, the same in every task.
+          The start position, the same in every task.
 
         Raises:
           RuntimeError: the tasks found different checkpoints, so they do not share a directory.
@@ -47,14 +47,12 @@ class Checkpointing:
         """Makes the weights of all tasks equal before a checkpoint is saved; collective."""
 
     def save_scope(self, model: tf.keras.Model) -> AbstractContextManager[None]:
-        """The scope within which a checkpoint, or the exported model, is written.
-
-        Collective over the tasks that save. The variables must not change within it.
-        """
+        """The scope for writing a checkpoint or the exported model; collective over the saving
+        tasks. The variables must not change within it."""
         return nullcontext()
 
     def wait_for_chief(self) -> None:
         """Returns when the chief has finished saving; collective.
 
-        Otherwise workers exit first, and the engine reports their exit as a failure of the chief.
+        If workers exit first, the engine reports their exit as a failure in the chief.
         """

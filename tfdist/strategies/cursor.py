@@ -1,4 +1,4 @@
-"""Where a training stands in its data: counts steps, and fast-forwards a resumed job."""
+"""Tracks a training's position in its data: counts steps, and fast-forwards a resumed job."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from tfdist.data import sharding
 
 
 class EpochCursor:
-    """The cursor of strategies under which Keras makes each step itself.
+    """The cursor for strategies where Keras runs each step itself.
 
     Args:
-      steps_of: gives the steps of an epoch from the batches of this task's shard; collective.
+      steps_of: returns the steps per epoch for the number of batches of this task's shard;
+        collective.
     """
 
-    #: Whether Keras's callbacks see each step, which is then the same in all tasks.
+    #: Whether Keras's callbacks see each step; its number is then the same in all tasks.
     sees_steps = True
 
     def __init__(self, steps_of: Callable[[int], int]) -> None:
@@ -26,34 +27,35 @@ class EpochCursor:
         self._datasets: list[tf.data.Dataset] = []
 
     def follow(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Adds a dataset of this task to those that `fast_forward` shuffles; returns it."""
+        """Registers a dataset of this task for `fast_forward`; returns it."""
         self._datasets.append(dataset)
         return dataset
 
     def count_steps(self, dataset: tf.data.Dataset) -> int:
-        """The steps of an epoch, found by reading this task's shard once; collective."""
+        """Counts the steps per epoch by reading this task's shard once; collective."""
         return self._steps_of(sharding.count_batches(dataset))
 
     def step_of_epoch(self, steps: Sequence[int]) -> int:
-        """The step that Keras counts, from the steps that the reader of each shard has made."""
+        """Keras's step number, from the number of steps that each shard's reader has made."""
         return steps[0] if steps else 0
 
     def on_step_begin(self, call: Callable[[Callable[[], Sequence[int]]], None]) -> None:
-        """Registers a function to call before each step where Keras's callbacks do not see steps.
+        """Registers a function to call before each step, if Keras's callbacks do not see steps.
 
-        Its argument is a function that returns the steps that the reader of each shard has made.
+        Args:
+          call: takes a function that returns the number of steps that each shard's reader has made.
         """
 
     def fast_forward(
         self, model: tf.keras.Model, epochs: int, steps: Sequence[int], *, cardinality: int
     ) -> None:
-        """Brings the data to where they stood; called when `fit` has begun.
+        """Moves the data to the position of a resumed job; called when `fit` has begun.
 
         Args:
-          model: the model that is trained.
-          epochs: the completed epochs; their shuffles are not repeated.
-          steps: for each shard, the steps within the next epoch; empty for none.
-          cardinality: that of the dataset that `fit` was given.
+          model: the model in training.
+          epochs: the number of completed epochs; the shuffle orders of these are not reused.
+          steps: for each shard, the number of steps in the next epoch; empty for none.
+          cardinality: the cardinality of the dataset that `fit` received.
         """
         iterators = epochs * keras_compat.iterators_per_epoch(model, cardinality)
         for dataset in self._datasets:

@@ -1,8 +1,8 @@
-"""`--gradient_dtype`: gradients that are sent with fewer bits than they are computed with.
+"""`--gradient_dtype`: sends gradients in a 16-bit dtype.
 
     optimizer = summed_in(tf.keras.optimizers.SGD(0.1), "bfloat16")
 
-Horovod has its own way for this, `hvd.Compression`.
+The Horovod strategy uses `hvd.Compression` instead.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ GradientsAndVariables = list[tuple[Any, tf.Variable]]
 
 
 def summed_in(optimizer: Any, dtype: str) -> Any:
-    """`optimizer`, which sums the gradients of a `tf.distribute` strategy's replicas in `dtype`.
+    """Makes `optimizer` sum the gradients of a `tf.distribute` strategy's replicas in `dtype`.
 
     Args:
-      optimizer: a `tf.keras.optimizers.Optimizer`, which is changed.
-      dtype: `float16` or `bfloat16`; the weights and their updates keep their own.
+      optimizer: a `tf.keras.optimizers.Optimizer`; changed in place and returned.
+      dtype: `float16` or `bfloat16`; the weights and their updates keep their own dtype.
 
     Raises:
-      UsageError: the optimizer is of another kind, such as a legacy one.
+      UsageError: the optimizer is of another class, such as a legacy optimizer.
     """
-    # What scales the loss lets the optimizer within it do the rest.
+    # A LossScaleOptimizer aggregates gradients with its inner optimizer.
     own = getattr(optimizer, "inner_optimizer", optimizer)
     if not isinstance(own, tf.keras.optimizers.Optimizer):
         raise UsageError(
             "--gradient_dtype",
             received=f"{dtype} with {type(optimizer).__module__}.{type(optimizer).__name__}",
-            accepted="only with a tf.keras.optimizers.Optimizer that is not a legacy one",
+            accepted="only a tf.keras.optimizers.Optimizer that is not a legacy optimizer",
             remedy="Leave it out, or choose another optimizer.",
         )
     sum_over_replicas = own.aggregate_gradients
@@ -43,11 +43,11 @@ def summed_in(optimizer: Any, dtype: str) -> Any:
         summed = sum_over_replicas(narrow)
         return [(_cast(gradient, variable.dtype), variable) for gradient, variable in summed]
 
-    # An attribute of the instance: Keras has no other place for what happens between replicas.
+    # Keras has no other hook for the aggregation over replicas.
     own.aggregate_gradients = aggregate_gradients
     return optimizer
 
 
 def _cast(gradient: Any, dtype: Any) -> Any:
-    # A variable without a part in the loss has none; Keras warns of it.
+    # A variable that does not contribute to the loss has no gradient; Keras warns about it.
     return None if gradient is None else tf.cast(gradient, dtype)

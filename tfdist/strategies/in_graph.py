@@ -1,4 +1,4 @@
-"""What `mirrored` and `central_storage` share: one process, a replica on each of its devices."""
+"""The base class of `mirrored` and `central_storage`: one process, one replica per device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class InGraph(Replicas):
     """In-graph replication over the GPUs of one process, or over logical CPU devices.
 
     Attributes:
-      devices: the devices of the replicas: `GPU:0`, or `CPU:0`, and so on.
+      devices: the replicas' devices, such as `GPU:0` or `CPU:0`.
     """
 
     devices: list[str]
@@ -25,7 +25,7 @@ class InGraph(Replicas):
         return self.build_over(self.devices)
 
     def build_over(self, devices: list[str]) -> tf.distribute.Strategy:
-        """The `tf.distribute.Strategy` with a replica on each device."""
+        """Builds the `tf.distribute.Strategy` with one replica on each device."""
         raise NotImplementedError
 
     @property
@@ -46,11 +46,14 @@ class InGraph(Replicas):
     def fill_last_step(
         self, local: tf.data.Dataset, source: tf.data.Dataset, training: bool
     ) -> tf.data.Dataset:
-        """`local`, with what the engine needs where the last step lacks a batch for some device.
+        """Adds what the engine needs if the last step has no batch for some device.
 
         Args:
           local: the batches.
           source: another dataset of the same batches, to read examples from.
-          training: whether it is trained on.
+          training: whether this is training data.
+
+        Returns:
+          The extended dataset; by default `local` itself.
         """
         return local

@@ -1,13 +1,13 @@
-"""Steps apart, and now and then one all-reduce of what they have changed: for slow networks.
+"""Local SGD for slow networks: tasks step independently and average their weights every N steps.
 
     local = LocalSGD(collectives, OuterSteps(period=50))
-    local.state(model)           # what is to be restored with it
-    local.begin()                # when its weights are equal everywhere
-    local.synchronize()          # after each 50 steps: equal again
+    local.state(model)           # creates the state that checkpoints contain
+    local.begin()                # call when the weights are equal in all tasks
+    local.synchronize()          # call every 50 steps: makes the weights equal again
 
-Local SGD (Stich 2019, arXiv:1805.09767) averages the tasks' weights. With a momentum the average of
-their changes is what an outer optimizer takes for a gradient, as in DiLoCo (Douillard et al. 2023,
-arXiv:2311.08105), with Nesterov's momentum.
+Local SGD (Stich 2019, arXiv:1805.09767) averages the tasks' weights. With an outer momentum, an
+outer optimizer uses the average weight change as its gradient, with Nesterov momentum, as in DiLoCo
+(Douillard et al. 2023, arXiv:2311.08105).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tfdist.compat.train_functions import is_skipping
 from tfdist.flags import JobFlags
 from tfdist.strategies.collectives import Collectives
 
-#: DiLoCo's, where a momentum is asked for; without one the weights are averaged.
+#: The default with an outer momentum, as in DiLoCo. Without a momentum, the default is 1.
 OUTER_LEARNING_RATE = 0.7
 
 
 @dataclass(frozen=True)
 class OuterSteps:
-    """When and how the tasks' weights are made equal.
+    """When and how the tasks average their weights.
 
     Attributes:
-      period: the steps that a task makes by itself in between.
-      learning_rate: what the average of the changes is multiplied by.
-      momentum: of Nesterov's kind, over these averages.
+      period: the number of steps between two averages.
+      learning_rate: the factor of the average weight change.
+      momentum: Nesterov momentum over the average weight changes.
     """
 
     period: int
@@ -42,7 +42,7 @@ class OuterSteps:
 
 
 def outer_steps(options: JobFlags) -> OuterSteps | None:
-    """What the flags say; None where the tasks meet in every step."""
+    """The settings from the flags; None without `--sync_period`."""
     if options.sync_period is None:
         return None
     momentum = options.outer_momentum or 0.0
@@ -53,23 +53,24 @@ def outer_steps(options: JobFlags) -> OuterSteps | None:
 
 
 class LocalSGD:
-    """The weights that all tasks had when they met last, and the outer optimizer.
+    """Averages the tasks' weights, and keeps the outer optimizer's state.
 
     Args:
-      collectives: those of the tasks that train.
-      options: how they meet.
+      collectives: the collectives of the training tasks.
+      options: when and how to average.
     """
 
     def __init__(self, collectives: Collectives, options: OuterSteps) -> None:
         self.options = options
         self._collectives = collectives
         self._variables: list[tf.Variable] = []
+        # The weights after the last average.
         self._anchors: list[tf.Variable] = []
         self._velocities: list[tf.Variable] = []
         self._has_changed = False
 
     def state(self, model: tf.keras.Model) -> dict[str, Any]:
-        """What is to be saved with `model`, so that a job can go on."""
+        """The state that a checkpoint contains in addition to `model`, by name."""
         trained = model.trainable_variables if model.built else []
         self._variables = keras_compat.as_tensorflow(trained)
         if self.options.momentum:
@@ -80,17 +81,17 @@ class LocalSGD:
         return {"outer_momentum": tf.train.Checkpoint(velocities=self._velocities)}
 
     def begin(self) -> None:
-        """To be called when the model of `state` is restored and equal over the tasks."""
+        """Call this when the model of `state` is restored and equal in all tasks."""
         self._collectives.broadcast(self._velocities)
         self._anchors = [tf.Variable(variable, trainable=False) for variable in self._variables]
         self._has_changed = False
 
     def step(self) -> None:
-        """Says that this task has made a step by itself."""
+        """Call this after each step of this task."""
         self._has_changed = True
 
     def synchronize(self) -> None:
-        """Makes the weights equal where there were steps since they were; collective."""
+        """Averages the weights if there were steps since the last average; collective."""
         if not self._has_changed:
             return
         self._has_changed = False
@@ -112,14 +113,14 @@ class LocalSGD:
 
 
 class Synchronization(tf.keras.callbacks.Callback):
-    """Makes the weights equal after each period, and before each evaluation and end of an epoch.
+    """Averages the weights after each period, before each evaluation, and at the end of an epoch.
 
-    Periods are counted from the beginning of an epoch.
+    Periods start at the beginning of an epoch.
     """
 
     def __init__(self, local: LocalSGD) -> None:
         super().__init__()
-        # The logs of a step are not looked at, so that nothing waits for them.
+        # This callback ignores the logs of a step, so Keras need not wait for them.
         self._supports_tf_logs = True
         self._local = local
         self._periods = 0
@@ -131,7 +132,7 @@ class Synchronization(tf.keras.callbacks.Callback):
         if is_skipping(self.model):
             return
         self._local.step()
-        # More than one step after its beginning where Keras executes several at a time.
+        # Keras may execute several steps per batch callback.
         done = keras_compat.last_step(self.model, batch, self.params["steps"]) + 1
         if done // self._local.options.period > self._periods:
             self._local.synchronize()

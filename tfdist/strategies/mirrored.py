@@ -1,4 +1,4 @@
-"""`mirrored`: `tf.distribute.MirroredStrategy`, each device with a copy of the variables."""
+"""The `mirrored` strategy: one replica and one copy of the variables on each local device."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tfdist.upstream.keras3_reduce import ReducesForKeras3
 
 
 class _MirroredStrategy(ReducesForKeras3, TakesShards, tf.distribute.MirroredStrategy):
-    """TensorFlow's, for datasets that are sharded already, and for Keras 3."""
+    """TensorFlow's strategy, with support for sharded datasets and Keras 3."""
 
 
 class Mirrored(InGraph):
-    """Synchronous training on one machine's devices."""
+    """Synchronous training on the devices of one machine."""
 
     name = "mirrored"
 

@@ -1,4 +1,4 @@
-"""`one_device`: no distribution; one process, on its first GPU or on the CPU."""
+"""The `one_device` strategy: one process on its first GPU or on the CPU, without distribution."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tfdist.strategies.base import DatasetFunction, Strategy, Topology
 
 
 class OneDevice(Strategy):
-    """Training without `tf.distribute`; the evaluator of any job uses it, too."""
+    """Training without `tf.distribute`. The evaluator of every job also uses this class."""
 
     name = "one_device"
 
     def set_up(self, options: JobFlags) -> None:
-        if not self._is_evaluator:  # Its flags are those of the tasks that train.
+        if not self._is_evaluator:  # An evaluator has the same flags as the training tasks.
             check_one_gpu(
                 options.num_gpus, self.name, "Add --strategy=mirrored to train on all of them."
             )

@@ -1,4 +1,4 @@
-"""Keras callbacks that make the logs and the statistics of all ranks equal."""
+"""Keras callbacks that combine the metrics and the moving statistics of all ranks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tfdist.strategies.collectives import Collectives
 
 
 class ClusterMetrics(tf.keras.callbacks.Callback):
-    """Replaces this rank's metrics in the logs of an epoch by those of all ranks' examples.
+    """Replaces this rank's metrics in the logs of an epoch with the metrics over all ranks.
 
-    The metrics' variables are sums, as `tf.distribute` assumes, so that their sum over the ranks
-    counts each example once, also if the ranks have different numbers of examples.
+    The metrics' variables are sums, as `tf.distribute` also assumes. Their sum over the ranks
+    counts each example once, even if the ranks have different numbers of examples.
     """
 
     def __init__(self, collectives: Collectives) -> None:
@@ -26,7 +26,7 @@ class ClusterMetrics(tf.keras.callbacks.Callback):
         self._training, self._validation, self._in_epoch = None, {}, True
 
     def on_test_begin(self, logs: dict[str, float] | None = None) -> None:
-        # Evaluation resets the metrics, so the training's are read here.
+        # Evaluation resets the metrics, so read the training metrics first.
         if self._in_epoch:
             self._training = summed_results(self.model, self._collectives)
 
@@ -43,10 +43,10 @@ class ClusterMetrics(tf.keras.callbacks.Callback):
 
 
 class AveragedStatistics(tf.keras.callbacks.Callback):
-    """Averages the variables that are not trained, such as BatchNormalization's statistics.
+    """Averages non-trainable variables over the ranks, such as BatchNormalization's statistics.
 
-    After each epoch, before a validation and before a checkpoint: the model that is validated is
-    the one that is saved, as under `tf.distribute`.
+    It does so after each epoch, before validation and before a checkpoint, so that the validated
+    model is the saved model, as under `tf.distribute`.
     """
 
     def __init__(self, collectives: Collectives) -> None:
@@ -61,7 +61,7 @@ class AveragedStatistics(tf.keras.callbacks.Callback):
         self._in_training = False
 
     def on_test_begin(self, logs: dict[str, float] | None = None) -> None:
-        # Another evaluation may run in one rank alone.
+        # An evaluation outside of training may run in only one rank.
         if self._in_training:
             self.average()
 
@@ -69,7 +69,7 @@ class AveragedStatistics(tf.keras.callbacks.Callback):
         self.average()
 
     def average(self) -> None:
-        """Makes the statistics of all ranks their mean; collective."""
+        """Sets the statistics in all ranks to their mean; collective."""
         variables = [
             variable
             for variable in keras_compat.as_tensorflow(self.model.non_trainable_variables)
@@ -81,12 +81,12 @@ class AveragedStatistics(tf.keras.callbacks.Callback):
 
 
 def summed_results(model: tf.keras.Model, collectives: Collectives) -> dict[str, float]:
-    """The metrics' results over all ranks; leaves each rank's metrics as they are; collective."""
+    """The metrics over all ranks; does not change each rank's own metrics; collective."""
     variables = keras_compat.as_tensorflow(keras_compat.metric_variables(model))
     before = [variable.value() for variable in variables]
     for variable, total in zip(variables, collectives.sum(before), strict=True):
         variable.assign(total)
-    # Keras 3.10 has made numbers of them already.
+    # Keras 3.10 returns numbers, other versions return tensors.
     results = {
         name: tf.convert_to_tensor(value).numpy()
         for name, value in model.get_metrics_result().items()

@@ -1,7 +1,8 @@
-"""Strategies under which every task trains a model of its own: those of Horovod and local SGD.
+"""The base class of strategies where each task trains its own copy of the model as one rank.
 
-The tasks are ranks with a shard of the data each. Keras does not know of the other ranks, so their
-logs, their steps per epoch and their initial state are made equal here, by collectives.
+Horovod and local SGD use it. Each rank reads one shard of the data. Keras does not know about the
+other ranks, so this module synchronizes the logs, the steps per epoch and the initial state with
+collectives.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from tfdist.strategies.rank_callbacks import AveragedStatistics, ClusterMetrics,
 
 
 class RankCheckpointing(Checkpointing):
-    """Rank 0 saves, and every rank starts from what rank 0 has restored.
+    """Rank 0 saves, and every rank starts from the state that rank 0 has restored.
 
     Args:
       name: the strategy's name.
-      collectives: those of the ranks.
-      statistics: what is averaged before a checkpoint.
+      collectives: the collectives of the ranks.
+      statistics: averages the moving statistics before a checkpoint.
       local: local SGD; None if the gradients of each step are averaged.
     """
 
@@ -52,21 +53,21 @@ class RankCheckpointing(Checkpointing):
         self._statistics.average()
 
     def broadcast(self, model: tf.keras.Model, position: Position) -> Position:
-        """Gives every rank the epoch, the weights and the optimizer's state of rank 0.
+        """Copies the position, the weights and the optimizer's state of rank 0 to all ranks.
 
         Raises:
           ValueError: the model has no weights yet.
         """
         if not model.built:
             raise ValueError(
-                f"model: received one without weights; accepted under {self._name}: a built one, "
-                "so that all ranks can start with the same weights. Add an Input layer or call "
-                "model.build."
+                f"model: received a model without weights; accepted: a built model under "
+                f"{self._name}, so that all ranks start with the same weights. Add an Input layer, "
+                "or call model.build."
             )
         optimizer_variables = model.optimizer.variables
         if callable(optimizer_variables):
             optimizer_variables = optimizer_variables()
-        # Keras 2 does not count the learning rate among the optimizer's variables.
+        # In Keras 2 the learning rate is not one of the optimizer's variables.
         learning_rate = keras_compat.learning_rate_variable(model.optimizer)
         state = [] if learning_rate is None else [learning_rate]
         self._collectives.broadcast([*model.variables, *optimizer_variables, *state])
@@ -76,17 +77,17 @@ class RankCheckpointing(Checkpointing):
 
 
 class Ranks(Strategy):
-    """The part of a `Strategy` that its subclasses share; their `set_up` calls `set_up_ranks`."""
+    """A `Strategy` whose tasks are ranks; subclasses call `set_up_ranks` in `set_up`."""
 
     collectives: Collectives
     local: LocalSGD | None
 
     def set_up_ranks(self, collectives: Collectives, outer: OuterSteps | None) -> None:
-        """Sets up what the ranks have in common.
+        """Sets up the collectives, and local SGD if `outer` is given.
 
         Args:
-          collectives: those of the ranks.
-          outer: how the weights are averaged; None if the gradients of each step are.
+          collectives: the collectives of the ranks.
+          outer: the settings of local SGD; None if the gradients of each step are averaged.
         """
         self.collectives = collectives
         self.local = LocalSGD(collectives, outer) if outer else None
@@ -124,19 +125,19 @@ class Ranks(Strategy):
         if not training:
             if any(True for _ in local.take(1)):
                 return local
-            # Keras needs a batch to evaluate, also in a rank without an example.
+            # Keras needs a batch to evaluate, even in a rank without examples.
             return sharding.empty_batches(dataset_fn(tf.distribute.InputContext()), 1)
-        # A rank must know before an epoch whether the others have more batches.
+        # All ranks must make the same number of steps.
         batches = sharding.count_batches(local)
         if batches == sharding.INFINITE:
             return self.cursor.follow(local)
-        everywhere = self.collectives.gather(batches)
-        if min(everywhere) == 0:
+        batches_of_ranks = self.collectives.gather(batches)
+        if min(batches_of_ranks) == 0:
             raise RuntimeError(
-                f"rank {everywhere.index(0)} of {len(everywhere)} got no example to train on: "
-                "train on fewer ranks, or on more data."
+                f"rank {batches_of_ranks.index(0)} of {len(batches_of_ranks)} has no example to "
+                "train on. Train on fewer ranks, or on more data."
             )
-        steps = max(everywhere)
+        steps = max(batches_of_ranks)
         if batches < steps:
             local = sharding.with_repeats(local, steps - batches, dataset_fn(context))
         return self.cursor.follow(local.apply(tf.data.experimental.assert_cardinality(steps)))

@@ -1,4 +1,4 @@
-"""What strategies share under which TensorFlow sums the gradients of all replicas in each step."""
+"""The base class of strategies where TensorFlow sums the replicas' gradients in each step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfdist.upstream.keras3_statistics import Statistics
 
 
 class ReplicaCheckpointing(Checkpointing):
-    """Averages what Keras 3 keeps for each replica, such as moving statistics."""
+    """Averages the variables that Keras 3 keeps per replica, such as moving statistics."""
 
     def __init__(self, statistics: Statistics) -> None:
         self._statistics = statistics
@@ -27,7 +27,7 @@ class ReplicaCheckpointing(Checkpointing):
 
 
 class Replicas(Strategy):
-    """The part of a `Strategy` that its subclasses share; they implement `build`."""
+    """A `Strategy` over a synchronous `tf.distribute.Strategy`; subclasses implement `build`."""
 
     def set_up(self, options: JobFlags) -> None:
         sync_on_read.apply()
@@ -36,7 +36,7 @@ class Replicas(Strategy):
         self.checkpointing = ReplicaCheckpointing(self._statistics)
 
     def build(self, options: JobFlags) -> tf.distribute.Strategy:
-        """The `tf.distribute.Strategy` of this task."""
+        """Builds the `tf.distribute.Strategy` of this task."""
         raise NotImplementedError
 
     def scope(self) -> AbstractContextManager[Any]:

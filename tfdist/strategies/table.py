@@ -1,10 +1,10 @@
-"""The table of strategies: what is known of each without importing TensorFlow.
+"""The table of strategies: the properties of each one, available without importing TensorFlow.
 
     spec = named("auto", environ, cluster, source="TF_CONFIG")
     check(spec, cluster, source="TF_CONFIG")
     strategy_class = load(spec.strategy)
 
-A strategy is one module and one row here; `register` adds the row of somebody else's.
+A strategy is one module and one row. `register` adds the row of a user-defined strategy.
 """
 
 from __future__ import annotations
@@ -20,36 +20,38 @@ from tfdist.errors import UsageError
 if TYPE_CHECKING:
     from tfdist.flags import JobFlags
 
-#: The environment variable by which `tfdist run` tells its tasks the strategy; a `--strategy` of
-#: the script has precedence.
+#: The environment variable in which `tfdist run` passes the strategy to its tasks. The script's own
+#: `--strategy` takes precedence.
 STRATEGY_VARIABLE = "TFDIST_STRATEGY"
 
 
 @dataclass(frozen=True)
 class StrategySpec:
-    """A row of the table. A class or function is given as `module:name`, and imported when used.
+    """A row of the table. Classes are given as `module:name` and imported on use.
 
     Attributes:
-      name: what `--strategy` takes.
+      name: the value of `--strategy`.
       strategy: the subclass of `tfdist.strategies.base.Strategy` for Keras and custom loops.
-      local_sgd: the subclass that is used with `--sync_period`; None if it takes none.
+      local_sgd: the subclass for `--sync_period`; None if the strategy does not support it.
       estimator: the subclass for Estimators and sessions; None if they are not supported.
-      sessions: the subclass of `tfdist.estimator.sessions.Sessions` that goes with it.
-      packages: packages beside TensorFlow and Keras that it needs.
-      spans_tasks: whether several tasks train together; otherwise it is for one process.
-      uses_ps: whether it needs parameter servers; otherwise it takes none.
-      serving: the types of the tasks that serve others and do not train, except the leader.
+      sessions: the subclass of `tfdist.estimator.sessions.Sessions` for `estimator`.
+      packages: required packages in addition to TensorFlow and Keras.
+      spans_tasks: whether several tasks train together; otherwise the strategy runs in one process.
+      uses_ps: whether the strategy needs parameter servers; otherwise it rejects them.
+      serving: the types of the tasks that serve and do not train, except the chief.
       estimator_serving: the same for Estimators.
-      leader_evaluates: whether the leader of an Estimator's job evaluates it, with a chief too.
+      chief_evaluates: whether the chief of an Estimator's job evaluates it, even if the cluster
+        has a task of type chief.
       shares_variables: whether several replicas update the same variables.
-      elastic: whether a job may restart with another number of tasks.
-      rendezvous: the module with which a launcher lets the tasks find each other, if they do not
-        read TF_CONFIG: `serve_hosts(hosts, host, port)` is its server, and `environment_of(hosts,
-        rank, host, port)` tells a task its place.
-      single_replica: whether nothing is distributed.
-      source: the source of cluster descriptions that is for this strategy alone, if any.
-      flags: the flags of `tfdist.flags` that only some strategies take and this one does.
-      choices: by flag, the values that it takes.
+      elastic: whether a job can restart with a different number of tasks.
+      rendezvous: the launcher's module for the tasks' rendezvous, if the tasks do not read
+        TF_CONFIG: `serve_hosts(hosts, host, port)` runs the server, and `environment_of(hosts,
+        rank, host, port)` returns the environment variables of a task.
+      single_replica: whether the strategy does not distribute at all.
+      source: the source of cluster descriptions that only this strategy uses; None if there is
+        none.
+      flags: the flags of `tfdist.flags` that only some strategies support, including this one.
+      choices: by flag, the accepted values.
     """
 
     name: str
@@ -62,7 +64,7 @@ class StrategySpec:
     uses_ps: bool = False
     serving: tuple[str, ...] = ()
     estimator_serving: tuple[str, ...] = ()
-    leader_evaluates: bool = False
+    chief_evaluates: bool = False
     shares_variables: bool = False
     elastic: bool = False
     rendezvous: str | None = None
@@ -72,21 +74,22 @@ class StrategySpec:
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def compute_tasks(self, cluster: Cluster) -> list[Task]:
-        """The tasks that compute in every step, and divide the cores of their machine.
+        """The tasks that divide the cores of their machine, because they compute in every step.
 
-        The chief of a job with parameter servers may train, too, or schedule the others' steps.
+        Excludes the chief of a parameter-server job: it only schedules the workers' steps, except
+        with Estimators.
         """
         return [
             task for task in cluster.training_tasks if not (self.uses_ps and task.type == "chief")
         ]
 
     def serves(self, cluster: Cluster, task: Task, *, for_estimators: bool = False) -> bool:
-        """Whether a task only serves the others."""
+        """Whether a task serves other tasks and does not train."""
         types = self.estimator_serving if for_estimators else self.serving
         return task.type in types and bool(cluster) and task != cluster.chief_task
 
 
-#: The flags of local SGD; the first makes sense by itself, the others only with it.
+#: The flags of local SGD; the others need the first.
 LOCAL_SGD_FLAGS = ("sync_period", "outer_learning_rate", "outer_momentum")
 
 TABLE: dict[str, StrategySpec] = {}
@@ -99,7 +102,7 @@ def register(spec: StrategySpec) -> None:
       ValueError: the table has a row of that name.
     """
     if spec.name in TABLE:
-        raise ValueError(f"strategy {spec.name!r}: there is one of that name already.")
+        raise ValueError(f"strategy {spec.name!r} is already in the table.")
     TABLE[spec.name] = spec
 
 
@@ -158,12 +161,12 @@ for _spec in (
         sessions="tfdist.estimator.horovod:HorovodSessions",
         packages=("horovod",),
         spans_tasks=True,
-        leader_evaluates=True,
+        chief_evaluates=True,
         elastic=True,
         rendezvous="tfdist.coordination.horovod_rendezvous",
         source="horovodrun",
         flags=("gradient_dtype", "heartbeat_timeout", *LOCAL_SGD_FLAGS),
-        # Horovod sums no bfloat16.
+        # Horovod cannot sum bfloat16.
         choices={"gradient_dtype": ("float16",)},
     ),
 ):
@@ -171,7 +174,7 @@ for _spec in (
 
 
 def choose(cluster: Cluster, source: str, num_gpus: int | None = None) -> str:
-    """The strategy of a job that names none, from its cluster and the GPUs asked for a task."""
+    """The default strategy for a cluster and the number of GPUs per task."""
     for spec in TABLE.values():
         if spec.source == source:
             return spec.name
@@ -189,7 +192,7 @@ def named(
     source: str,
     num_gpus: int | None = None,
 ) -> StrategySpec:
-    """The row that `--strategy=name` means; `auto` is a choice by the cluster.
+    """The row for `--strategy=name`; `auto` chooses from the cluster.
 
     Raises:
       UsageError: the table has no strategy of that name.
@@ -219,8 +222,8 @@ def check(spec: StrategySpec, cluster: Cluster, source: str) -> None:
     """Checks that a strategy can train on a cluster.
 
     Raises:
-      UsageError: the cluster has tasks that the strategy cannot use or lacks those that it needs,
-        or the description of the cluster is for another strategy.
+      UsageError: the cluster has tasks that the strategy cannot use, lacks tasks that it needs, or
+        comes from a source for another strategy.
     """
     name = spec.name
     accepted = remedy = None
@@ -248,7 +251,11 @@ def check(spec: StrategySpec, cluster: Cluster, source: str) -> None:
 
 
 def check_flags(spec: StrategySpec, options: JobFlags) -> None:
-    """Raises UsageError for a flag that was given and cannot apply to the strategy."""
+    """Checks that the strategy supports all flags that were given.
+
+    Raises:
+      UsageError: it does not support a flag or its value.
+    """
     for flag in sorted({flag for other in TABLE.values() for flag in other.flags}):
         value = options.value(flag)
         if value is not None and flag not in spec.flags:
@@ -256,7 +263,7 @@ def check_flags(spec: StrategySpec, options: JobFlags) -> None:
                 f"--{flag}",
                 received=value,
                 accepted=f"not supported with --strategy={spec.name}",
-                remedy="Leave it out, or choose a strategy that it applies to.",
+                remedy="Leave it out, or choose a strategy that supports it.",
             )
     for flag, values in spec.choices.items():
         value = options.value(flag)
@@ -264,7 +271,7 @@ def check_flags(spec: StrategySpec, options: JobFlags) -> None:
             raise UsageError(
                 f"--{flag}",
                 received=value,
-                accepted=f"{', '.join(values)} under {spec.name}",
+                accepted=f"{', '.join(values)} with --strategy={spec.name}",
                 remedy="Choose one of these, or leave it out.",
             )
     if options.sync_period is None:
@@ -281,16 +288,16 @@ def check_flags(spec: StrategySpec, options: JobFlags) -> None:
         raise UsageError(
             "--gradient_dtype",
             received=f"{options.gradient_dtype} with --sync_period",
-            accepted="one of them, because local SGD sends no gradients",
+            accepted="one of these flags, because local SGD sends no gradients",
             remedy="Leave one of them out.",
         )
 
 
 def strategy_path(spec: StrategySpec, options: JobFlags, *, for_estimators: bool = False) -> str:
-    """Which of the row's classes a job uses.
+    """The class of a row that a job uses, as `module:name`.
 
     Raises:
-      UsageError: the strategy does not support Estimators, or the flags are not for them.
+      UsageError: the strategy or a flag does not support Estimators.
     """
     if not for_estimators:
         return spec.local_sgd if options.sync_period and spec.local_sgd else spec.strategy
@@ -312,10 +319,10 @@ def strategy_path(spec: StrategySpec, options: JobFlags, *, for_estimators: bool
 
 
 def load(path: str) -> Any:
-    """What `module:name` names.
+    """Imports the object that `module:name` names.
 
     Raises:
-      ImportError: a package that the module needs is not installed; it names the remedy.
+      ImportError: a required package is not installed; the message has the remedy.
     """
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)

@@ -1,1 +1,1 @@
-"""What surrounds `model.fit`: callbacks, resuming, the evaluator."""
+"""Everything around `model.fit`: callbacks, resuming, the evaluator."""

@@ -2,7 +2,7 @@
 
     model.fit(…, callbacks=job.callbacks(output_dir, batch_size=job.global_batch_size(32)))
 
-Each works by epochs, because steps of a parameter-server job are not seen one by one.
+All of them work per epoch, because Keras does not report the steps of a parameter-server job.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def standard(
     keep: int = 5,
     save_steps: int | None = None,
 ) -> list[tf.keras.callbacks.Callback]:
-    """What `Job.callbacks` documents, in the order in which the callbacks need each other."""
+    """The callbacks of `Job.callbacks`, in the order that they require."""
     output = OutputDirectory(output_dir)
     callbacks = [*run.strategy.callbacks()]
     if batch_size is not None:
@@ -40,19 +40,18 @@ def standard(
         output_directory.check_writable(output.path, output.checkpoints, output.logs)
         callbacks.append(MetricsLog(output))
         callbacks.append(EpochSummaries(str(output.logs), write_graph=False))
-    # Last, so that an epoch with a checkpoint is always one with a line in the metrics log.
+    # Last, so that every epoch with a checkpoint has a line in the metrics log.
     callbacks.append(resume(run, output, keep=keep, save_steps=save_steps))
     return callbacks
 
 
 class ExamplesPerSecond(tf.keras.callbacks.Callback):
-    """Adds `examples_per_second`, of training alone and over the cluster, to an epoch's logs.
+    """Adds `examples_per_second` to an epoch's logs: training only, over the whole cluster.
 
     Args:
-      batch_size: examples behind one update of the weights; a last batch that is smaller counts as
-        if it were not. Updates are counted by the optimizer, which all workers of an asynchronous
-        job share.
-      clock: seconds, from any starting point.
+      batch_size: examples per update; a smaller last batch counts as a full one. The optimizer
+        counts the updates, and all workers of an asynchronous job share it.
+      clock: returns seconds, from any starting point.
     """
 
     def __init__(self, batch_size: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -82,10 +81,10 @@ class ExamplesPerSecond(tf.keras.callbacks.Callback):
 
 
 class EpochSummaries(tf.keras.callbacks.TensorBoard):
-    """Keras's summaries for TensorBoard, which fail on a metric that is an array: its mean."""
+    """Keras's TensorBoard summaries; writes the mean of an array metric, which fails in Keras."""
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Does nothing: Keras would look at each step's metrics, to write none of them."""
+        """Does nothing; Keras's method would fetch each step's metrics without writing them."""
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         means = {name: np.mean(value) for name, value in (logs or {}).items()}
@@ -96,7 +95,7 @@ class EpochSummaries(tf.keras.callbacks.TensorBoard):
 class MetricsLog(tf.keras.callbacks.Callback):
     """Adds a JSON line to `metrics.jsonl` after each epoch: epoch, step, time and the logs.
 
-    Epochs are counted from 1, `step` is the number of updates, `time` is in seconds since 1970.
+    Epochs count from 1, `step` is the number of updates, and `time` is in seconds since 1970.
     """
 
     def __init__(self, output: OutputDirectory, clock: Callable[[], float] = time.time) -> None:

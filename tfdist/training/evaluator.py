@@ -1,6 +1,6 @@
-"""Evaluation of a Keras model: once, by all tasks that train, or after each checkpoint.
+"""Evaluates a Keras model: once in the training tasks, or after each checkpoint in the evaluator.
 
-evaluate(run, model, eval_input)                    # in every task that trains
+evaluate(run, model, eval_input)                    # in every training task
 follow(run, model, eval_input, "/shared/run1")      # in the evaluator
 """
 
@@ -24,15 +24,15 @@ from tfdist.errors import log
 from tfdist.strategies.base import DatasetFunction
 from tfdist.training.run import TrainingRun
 
-#: If the number of epochs is unknown, a completion marker that was there from the start counts as
-#: this training's own after that time.
+#: If the number of epochs is unknown, a completion marker that existed at the start is considered
+#: this training's own after this time.
 _STALE_MARKER_SECONDS = 60.0
 
 
 def evaluate(
     run: TrainingRun, model: tf.keras.Model, dataset_fn: DatasetFunction
 ) -> dict[str, float]:
-    """Evaluates the model as it is, each example once; collective over the tasks that train.
+    """Evaluates the current model on each example once; collective over the training tasks.
 
     Returns:
       The metrics over the examples of all tasks, by name.
@@ -56,20 +56,20 @@ def follow(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, float]:
-    """Evaluates the checkpoint of each epoch, until training is complete and none is left.
+    """Evaluates the checkpoint of each epoch until training is complete and all are evaluated.
 
-    The results go to `eval_metrics.jsonl`, a line a checkpoint, and to TensorBoard's `logs/eval`.
-    A damaged checkpoint is skipped with a warning.
+    Writes the results to `eval_metrics.jsonl`, one line per checkpoint, and to `logs/eval` for
+    TensorBoard. Skips a damaged checkpoint with a warning.
 
     Args:
-      run: that of the evaluator.
+      run: the evaluator's `TrainingRun`.
       model: the compiled model.
-      dataset_fn: what to evaluate.
+      dataset_fn: the input function of the evaluation data.
       output_dir: the training's output directory.
-      epochs: those of the training; with them the completion marker of an earlier and shorter
-        training is never mistaken for the end.
-      clock: seconds.
-      sleep: waits that many.
+      epochs: the number of epochs of the training. With it, the evaluator does not stop at the
+        completion marker of an earlier, shorter training.
+      clock: returns seconds.
+      sleep: waits for a number of seconds.
 
     Returns:
       The metrics of the last checkpoint, by name.
@@ -83,18 +83,18 @@ def follow(
     output_directory.remove_leftovers(output.path, of_evaluation=True)
     dataset = run.eval_dataset(dataset_fn)
     if keras_compat.is_keras_3(model):
-        # A checkpoint of Keras 3 has some of the variables by their number alone.
+        # A Keras 3 checkpoint identifies some variables only by their number.
         checkpoints.build(model, dataset.element_spec)
     checkpointer = Checkpointer(model, output.checkpoints)
     writer = tf.summary.create_file_writer(str(output.logs / "eval"))
-    first_mark, started = checkpoints.read_marker(output), clock()
+    first_marker, started = checkpoints.read_marker(output), clock()
     evaluated: dict[str, Fingerprint] = {}
     epoch = 0
     logs: dict[str, float] = {}
     log(f"evaluating the checkpoints in {output.checkpoints}")
     while True:
-        # Read before the checkpoints, so that the last one was there when training was complete.
-        mark = checkpoints.read_marker(output)
+        # Read the marker first: if it exists, the last checkpoint exists too.
+        marker = checkpoints.read_marker(output)
         for path in checkpoint_files.saved(output.checkpoints):
             fingerprint = checkpoint_files.fingerprint(path)
             if evaluated.get(path) == fingerprint:
@@ -105,13 +105,13 @@ def follow(
             try:
                 epoch = checkpointer.restore(path)
             except tf.errors.NotFoundError:
-                continue  # Removed, because the training keeps only the newest.
+                continue  # The training has removed it to keep only the newest ones.
             if checkpointer.position.steps:
-                continue  # Within an epoch; the job resumes from it.
+                continue  # A checkpoint within an epoch, for resuming.
             logs = model.evaluate(dataset, return_dict=True, verbose=0)
             _record(output, writer, epoch, logs)
-        if mark is not None and (
-            mark != first_mark
+        if marker is not None and (
+            marker != first_marker
             or (epochs is None and clock() - started > _STALE_MARKER_SECONDS)
             or (epochs is not None and checkpoints.is_complete(output, epoch, epochs))
         ):
@@ -121,7 +121,7 @@ def follow(
 
 def _is_intact(path: str) -> bool:
     reason = checkpoint_files.damage(path)
-    # One that is no longer named was removed, because the training keeps only the newest.
+    # A checkpoint that is no longer listed was removed by the training.
     if reason and path in checkpoint_files.saved(Path(path).parent):
         checkpoint_files.warn_once(path, reason)
     return reason is None
@@ -130,7 +130,7 @@ def _is_intact(path: str) -> bool:
 def _record(
     output: OutputDirectory, writer: tf.summary.SummaryWriter, epoch: int, logs: dict[str, float]
 ) -> None:
-    # A resumed job evaluates later epochs again.
+    # A resumed job re-evaluates later epochs.
     output_directory.cut_json_lines(output.eval_metrics, lambda line: bool(line["epoch"] < epoch))
     record = {name: output_directory.as_json(value) for name, value in logs.items()}
     output_directory.append_json_line(output.eval_metrics, {"epoch": epoch, **record})

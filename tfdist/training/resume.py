@@ -1,10 +1,10 @@
-"""Resumes a training, saves checkpoints, and ends the training when it is preempted.
+"""Resumes a training, saves its checkpoints, and stops it when the task is preempted.
 
     model.fit(…, callbacks=[…, resume(run, OutputDirectory("/shared/run1"), keep=5)])
 
-A checkpoint contains a `Position`, also in the middle of an epoch, so that a job that resumes
-neither repeats nor skips an example. A job with another number of replicas or shards repeats the
-epoch that it was in, with a warning.
+A checkpoint contains a `Position`, which can be within an epoch, so a resumed job neither repeats
+nor skips an example. A job that resumes with a different number of replicas or shards repeats the
+current epoch, with a warning.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Logs = dict[str, Any]
 def resume(
     run: TrainingRun, output: OutputDirectory, *, keep: int, save_steps: int | None = None
 ) -> Resume:
-    """The callback for this training; the arguments are those of `Job.callbacks`."""
+    """Creates the callback for this training; the arguments are those of `Job.callbacks`."""
     kind = ResumeByStep if run.strategy.cursor.sees_steps else Resume
     return kind(run, output, keep=keep, save_steps=save_steps)
 
 
 class Resume(tf.keras.callbacks.Callback):
-    """Resumes from the newest checkpoint, saves one after each epoch and the model at the end.
+    """Resumes from the newest checkpoint, saves one after each epoch, and exports the model.
 
-    Where Keras does not see the steps, the strategy's cursor calls before each of them.
+    If Keras does not see the steps, the strategy's cursor calls this object before each step.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class Resume(tf.keras.callbacks.Callback):
         self._has_trained = False
         self._steps = 0
         self._saved = 0
-        # The steps of the first epoch that Keras 3, which begins with 0, only seems to make.
-        self._passed_over = 0
+        # The steps of the first epoch that Keras 3, which starts at step 0, skips without training.
+        self._skipped = 0
         self._watching = ExitStack()
 
     def set_model(self, model: tf.keras.Model) -> None:
@@ -91,7 +91,7 @@ class Resume(tf.keras.callbacks.Callback):
         position = self._checkpointer.position
         if checkpointer.is_complete(self._output, self._finished, epochs):
             position = Position(epochs)
-        # The tasks must start at the same place, or they wait for each other forever.
+        # Tasks with different start positions would wait for each other forever.
         position = self._checkpointing.broadcast(self.model, position)
         self._scale_learning_rate(position.replicas)
         start = self._within_epoch(position)
@@ -114,15 +114,15 @@ class Resume(tf.keras.callbacks.Callback):
             )
         )
         self._cursor.on_step_begin(self._before_step)
-        # Keras's last callback: the exported model is what all others leave, such as the best
-        # weights.
+        # `history` is Keras's last callback, so the exported model includes the changes of all
+        # other callbacks, such as restoring the best weights.
         self.model.history.on_train_end = self._end
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         self._finished = epoch
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        self._finished, self._passed_over = epoch + 1, 0
+        self._finished, self._skipped = epoch + 1, 0
         self._has_trained = True
         self._save()
 
@@ -146,21 +146,21 @@ class Resume(tf.keras.callbacks.Callback):
 
     def _before_step(self, steps: Callable[[], Sequence[int]]) -> None:
         if self._run.preemption.should_stop():
-            self._leave(steps())
+            self._exit(steps())
         if self._save_steps and self._steps and self._steps % self._save_steps == 0:
             self._save(steps())
         self._steps += 1
 
     def _within_epoch(self, position: Position) -> Position:
-        """`position` as this job can resume from it; collective over the tasks that train."""
+        """The position from which this job can resume; collective over the training tasks."""
         if not position.steps:
             return position
         saved_by = position.replicas, len(position.steps)
         if saved_by != (self._topology.num_replicas, self._topology.num_shards):
             if self._run.is_chief:
                 logging.warning(
-                    "The checkpoint is of a job with %d replicas and %d shards of the data: epoch "
-                    "%d is repeated from its beginning.",
+                    "The checkpoint is from a job with %d replicas and %d shards of the data. "
+                    "Epoch %d is repeated from its beginning.",
                     *saved_by,
                     position.epoch + 1,
                 )
@@ -172,14 +172,14 @@ class Resume(tf.keras.callbacks.Callback):
 
     def _fast_forward(self, start: Position, step: int) -> None:
         data = self._run.data
-        # To find the place in a dataset without end may take as long as the training, so it
-        # starts from its beginning.
+        # Fast-forwarding an infinite dataset may take as long as the training, so it starts from
+        # its beginning.
         if data is not None and not data.is_infinite:
             self._cursor.fast_forward(
                 self.model, start.epoch, start.steps, cardinality=data.cardinality
             )
         if step and self._cursor.sees_steps and keras_compat.is_keras_3(self.model):
-            self._passed_over = step
+            self._skipped = step
             executions = step // self.model.steps_per_execution
             self.model.train_function = AfterSkippedSteps(self.model, executions)
 
@@ -192,14 +192,14 @@ class Resume(tf.keras.callbacks.Callback):
             rate.assign(rate * own / replicas)
             if self._run.is_chief:
                 log(
-                    f"the checkpoint is of {_replicas(replicas)}, the learning rate is "
+                    f"the checkpoint is from {_replicas(replicas)}; the learning rate is scaled to "
                     f"{rate.numpy():g} for {_replicas(own)}"
                 )
 
     def _save(self, steps: Sequence[int] = ()) -> None:
         self._checkpointing.synchronize()
         updates = self._updates()
-        # What the end of an epoch has saved is not saved again before the next one's first step.
+        # Do not save again before the first step of an epoch what the last epoch's end has saved.
         if self._saves and (updates != self._saved or not steps):
             position = Position(self._finished, tuple(steps), self._topology.num_replicas)
             with self._checkpointing.save_scope(self.model):
@@ -207,7 +207,7 @@ class Resume(tf.keras.callbacks.Callback):
                     self._checkpointer.save(position, number=updates)
             self._saved = updates
 
-    def _leave(self, steps: Sequence[int]) -> None:
+    def _exit(self, steps: Sequence[int]) -> None:
         self._save(steps)
         self._checkpointing.wait_for_chief()
         if self._run.is_chief:
@@ -230,28 +230,29 @@ class Resume(tf.keras.callbacks.Callback):
 
 
 class ResumeByStep(Resume):
-    """`Resume` where Keras sees each step."""
+    """`Resume` for strategies where Keras sees each step."""
 
-    # The first step of what Keras executes at a time.
-    _begun = 0
+    # The first of the steps that Keras executes per batch callback.
+    _first_step = 0
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        self._begun = batch
+        self._first_step = batch
         if not self._run.preemption.begin_step():
-            self._leave(self._everywhere(max(batch, self._passed_over)))
+            self._exit(self._of_all_shards(max(batch, self._skipped)))
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         done = keras_compat.last_step(self.model, batch, self.params["steps"]) + 1
-        if done <= self._passed_over or done == self.params["steps"]:
+        if done <= self._skipped or done == self.params["steps"]:
             return  # The end of the epoch saves.
-        # Where this may be the epoch's last step, tasks could leave on either side of its end.
+        # Without a known number of steps, this may be the last step, and some tasks could exit
+        # before the end of the epoch and others after it.
         if self.params["steps"] is not None and self._run.preemption.should_stop():
-            self._leave(self._everywhere(done))
-        if self._save_steps and done // self._save_steps > self._begun // self._save_steps:
-            self._save(self._everywhere(done))
+            self._exit(self._of_all_shards(done))
+        if self._save_steps and done // self._save_steps > self._first_step // self._save_steps:
+            self._save(self._of_all_shards(done))
 
-    def _everywhere(self, step: int) -> list[int]:
-        """The steps that each shard's reader has made before Keras's step of that number."""
+    def _of_all_shards(self, step: int) -> list[int]:
+        """For each shard, the number of steps before Keras's step number `step`."""
         return [step] * self._topology.num_shards
 
 

@@ -1,4 +1,4 @@
-"""What the callbacks of a training share: the strategy, the signals, and the training data.
+"""`TrainingRun`: the strategy, the preemption signals and the data that the callbacks share.
 
 run = TrainingRun(strategy, preemption)
 model.fit(run.dataset(train_input), callbacks=callbacks.standard(run, output_dir, …))
@@ -25,12 +25,12 @@ _WRAPPED = "_tfdist_is_wrapped"
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What `fit` was given to train on.
+    """The training data of `fit`.
 
     Attributes:
-      dataset_fn: the function that makes a shard.
-      element_spec: the elements of a shard.
-      cardinality: the steps of an epoch; `sharding.UNKNOWN` or `sharding.INFINITE` if so.
+      dataset_fn: the function that creates a shard.
+      element_spec: the `tf.TypeSpec` of a shard's elements.
+      cardinality: the steps per epoch, `sharding.UNKNOWN`, or `sharding.INFINITE`.
     """
 
     dataset_fn: DatasetFunction
@@ -39,7 +39,7 @@ class TrainingData:
 
     @property
     def is_infinite(self) -> bool:
-        """Whether the data have no end."""
+        """Whether the data is infinite."""
         return self.cardinality == sharding.INFINITE
 
 
@@ -47,12 +47,12 @@ class TrainingRun:
     """The state of a job's training in one task.
 
     Args:
-      strategy: how the job is distributed.
-      preemption: what signals ask of this task.
+      strategy: the job's strategy.
+      preemption: the signals that this task has received.
 
     Attributes:
-      data: what `dataset` was given last; None before.
-      scales_learning_rate: whether the script has scaled its learning rate with the replicas.
+      data: the data of the last call of `dataset`; None before the first call.
+      scales_learning_rate: whether the script scales its learning rate by the number of replicas.
     """
 
     def __init__(self, strategy: Strategy, preemption: Preemption) -> None:
@@ -69,34 +69,34 @@ class TrainingRun:
         return self.strategy.topology.is_chief
 
     def dataset(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
-        """The dataset that `model.fit` trains on; see `tfdist.Job.dataset`."""
+        """The dataset for `model.fit`; see `tfdist.Job.dataset`."""
         dataset_fn = sharding.without_autotune(dataset_fn)
         dataset = self.strategy.distribute(dataset_fn, training=True)
         self.data = TrainingData(dataset_fn, dataset.element_spec, int(dataset.cardinality()))
         return dataset
 
     def eval_dataset(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
-        """The dataset that `model.evaluate` reads, or `model.fit` validates on."""
+        """The dataset for `model.evaluate`, or for the validation of `model.fit`."""
         return self.strategy.distribute(sharding.without_autotune(dataset_fn), training=False)
 
     def count_steps(self) -> int:
-        """The steps of an epoch, found by reading this task's shard once; collective."""
+        """Counts the steps per epoch by reading this task's shard once; collective."""
         assert self.data is not None
         shard = self.data.dataset_fn(self.strategy.topology.input_context)
         return self.strategy.cursor.count_steps(shard)
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        """The optimizer with its gradients combined over the replicas; wraps it once."""
+        """Makes an optimizer combine the gradients of all replicas; a second call does nothing."""
         if _is_wrapped(optimizer):
             return optimizer
         with self.strategy.scope():
             wrapped = self.strategy.wrap_optimizer(optimizer)
-        # `vars`, because Keras would take the attribute of an optimizer for a hyperparameter.
+        # Keras treats an attribute that is set in the usual way as a hyperparameter.
         vars(wrapped)[_WRAPPED] = True
         return wrapped
 
     def prepare(self, model: tf.keras.Model) -> None:
-        """Checks a compiled model and wraps its optimizer; before the first step of a `fit`.
+        """Checks a compiled model and wraps its optimizer; call this before the first step.
 
         Raises:
           UsageError: the strategy cannot train this model.
@@ -109,25 +109,25 @@ class TrainingRun:
                 "steps_per_execution",
                 received="auto",
                 accepted=f"a number, because {len(peers)} tasks train together",
-                remedy="Pass a number to model.compile: each task would choose its own, and they "
-                "must save after the same step.",
+                remedy="Pass a number to model.compile: with 'auto' each task chooses its own "
+                "number, but all tasks must save after the same step.",
             )
         self.strategy.check(model)
         if _is_wrapped(model.optimizer):
             return
         inner = getattr(model.optimizer, "inner_optimizer", None)
-        # Keras 2 wraps the inner optimizer, and wrapping it once more changes nothing.
+        # In Keras 2, wrapping a wrapped inner optimizer again changes nothing.
         if keras_compat.is_keras_3(model) and inner is not None and _is_wrapped(inner):
             raise UsageError(
                 "optimizer",
-                received=f"{type(model.optimizer).__name__} around what job.optimizer returned",
-                accepted="an optimizer of Keras, which fit wraps by itself",
-                remedy="Compile the model with the optimizer as it is, without job.optimizer.",
+                received=f"{type(model.optimizer).__name__} around the result of job.optimizer",
+                accepted="a Keras optimizer, which fit wraps",
+                remedy="Compile the model with the optimizer itself, without job.optimizer.",
             )
         wrapped = self.wrap_optimizer(model.optimizer)
         if wrapped is not model.optimizer:
             model.optimizer = wrapped
-        # A training without this job's callbacks may have traced it with the optimizer as it was.
+        # An earlier `fit` without this job's callbacks may have traced the unwrapped optimizer.
         model.make_train_function(force=True)
 
 

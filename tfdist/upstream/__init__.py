@@ -1,8 +1,8 @@
-"""Fixes for bugs and gaps of TensorFlow, Keras and Horovod: one a module.
+"""Workarounds for bugs and missing APIs of TensorFlow, Keras and Horovod: one per module.
 
-A fix that changes a class or a function of theirs does so in `apply()`, which is called when a job
-needs it, and never at import. Its canary test fails when upstream no longer has the bug: the fix
-may go then.
+A workaround that changes a class or a function of another library does so in `apply()`. A job calls
+it when needed; importing changes nothing. The canary test of a workaround fails when upstream has
+fixed the bug, so that the workaround can be removed.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fix:
-    """A row of the table of fixes.
+    """A row of the table of workarounds.
 
     Attributes:
       module: the module in this package.
-      bug: what is wrong upstream.
-      upstream: where that is: a public thread, or the source.
-      versions: the versions that have it, of those that tfdist supports.
-      canary: the test that fails when upstream has fixed it, as `file::test`.
+      bug: the bug.
+      upstream: a public thread about the bug, or its source file.
+      versions: the supported versions that have the bug.
+      canary: the test that fails when upstream has fixed the bug, as `file::test`.
     """
 
     module: str
@@ -42,7 +42,7 @@ FIXES = (
     ),
     Fix(
         "keras3_loss",
-        "scalar losses are not divided by the replicas; the mean of no losses is not a number",
+        "scalar losses are not divided by the number of replicas; the mean of no losses is NaN",
         "keras/src/losses/loss.py",
         "Keras 3",
         _KERAS3 + "a_loss_that_is_a_scalar_is_not_divided_by_the_replicas",
@@ -56,7 +56,7 @@ FIXES = (
     ),
     Fix(
         "keras3_statistics",
-        "moving statistics are those of the first replica, and not numbers after an empty batch",
+        "moving statistics are those of the first replica, and NaN after an empty batch",
         "keras/src/layers/normalization/batch_normalization.py",
         "Keras 3",
         _KERAS3 + "moving_statistics_are_those_of_the_first_replica",
@@ -77,21 +77,21 @@ FIXES = (
     ),
     Fix(
         "keras3_central_storage",
-        "shared variables count each replica's assignment: metrics, and the rate of a schedule",
+        "assignments to shared variables are summed over replicas: metrics, scheduled rates",
         "tensorflow/python/distribute/central_storage_strategy.py",
         "all",
         _UPSTREAM + "central_storage_does_not_take_a_learning_rate_schedule",
     ),
     Fix(
         "keras2_step_logs",
-        "results of metrics are summed over the workers once more in the logs of a step",
+        "the logs of a step sum the results of metrics over the workers a second time",
         "tf_keras/src/engine/training.py, reduce_per_replica",
         "Keras 2",
         "tests/upstream/test_keras2_step_logs.py::test_keras_still_sums_the_results_of_metrics",
     ),
     Fix(
         "onednn_empty_batches",
-        "convolutions of no example have a wrong shape; the gradient of pooling ends the process",
+        "convolutions of empty batches have a wrong shape; the gradient of pooling crashes",
         "tensorflow/core/kernels/mkl",
         "all, on CPUs",
         "tests/upstream/test_onednn_empty_batches.py::"
@@ -99,21 +99,21 @@ FIXES = (
     ),
     Fix(
         "sync_on_read",
-        "each save averages each variable that is synchronized on read several times",
+        "each save averages every sync-on-read variable several times",
         "tensorflow/python/distribute/values.py",
         "all",
         "tests/upstream/test_sync_on_read.py::test_upstream_averages_each_variable_several_times",
     ),
     Fix(
         "tf_data_autotune",
-        "the iterators of a strategy are autotuned, whatever the dataset's options are",
+        "the iterators of a strategy are autotuned, regardless of the dataset's options",
         "tensorflow/python/data/ops/multi_device_iterator_ops.py",
         "all",
         _UPSTREAM + "the_iterators_of_a_strategy_are_autotuned_whatever_the_dataset_says",
     ),
     Fix(
         "session_recovery_wait",
-        "a worker that comes before the chief sleeps for 30 seconds at a time",
+        "a worker that starts before the chief sleeps for 30 seconds at a time",
         "tensorflow/python/training/session_manager.py",
         "all",
         _UPSTREAM + "a_worker_that_comes_first_sleeps_for_30_seconds",
@@ -127,14 +127,14 @@ FIXES = (
     ),
     Fix(
         "keras_estimator_first_checkpoint",
-        "model_to_estimator writes the first weights in every task",
+        "model_to_estimator writes the initial weights in every task",
         "tensorflow_estimator/python/estimator/keras_lib.py",
         "TensorFlow 2.15",
         _UPSTREAM + "every_task_saves_a_keras_models_first_weights",
     ),
 )
 
-#: Modules that use private names because there is no public one; they change nothing.
+#: Modules that use private names because there is no public API; they change nothing.
 PRIVATE_NAMES = (
     "dataset_inputs",
     "estimator_deprecation",

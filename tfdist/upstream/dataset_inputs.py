@@ -1,4 +1,4 @@
-"""The datasets that a dataset was made from, for which `tf.data` has no public name."""
+"""Finds the datasets that a dataset was derived from; `tf.data` has no public API for this."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 
 def ancestors(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """All datasets that a dataset was made from, directly or not."""
+    """All datasets that a dataset was derived from, directly or indirectly."""
     for parent in dataset._inputs():
         yield parent
         yield from ancestors(parent)

@@ -1,4 +1,4 @@
-"""The warning of each function of `tf.estimator` that Keras is to be used instead."""
+"""Silences the deprecation warning that each function of `tf.estimator` logs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def apply() -> None:
 
 
 def silence() -> AbstractContextManager[Any]:
-    """Turns them off while the block runs."""
+    """A context manager that turns them off."""
     context: AbstractContextManager[Any] = deprecation.silence()
     return context

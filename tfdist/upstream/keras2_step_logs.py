@@ -1,11 +1,11 @@
-"""The logs of a step under `MultiWorkerMirroredStrategy` with Keras 2.
+"""Corrects the logs of a step under `MultiWorkerMirroredStrategy` with Keras 2.
 
     class Strategy(KeepsMetricResults, tf.distribute.MultiWorkerMirroredStrategy): …
     strategy.model = model
 
-The result of a metric is over all replicas. Keras 2 sums it over the workers once more, so that two
-of them show an accuracy of 1.6 until the epoch ends (`reduce_per_replica` in its `training.py`).
-`tests/upstream/test_keras2_step_logs.py` tells when upstream has fixed it.
+The result of a metric already covers all replicas. Keras 2 sums it over the workers a second time
+(`reduce_per_replica` in its `training.py`), so two workers show an accuracy of 1.6 until the epoch
+ends. `tests/upstream/test_keras2_step_logs.py` fails when upstream has fixed this.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import tensorflow as tf
 
 
 class KeepsMetricResults:
-    """For a `tf.distribute.Strategy`: leaves the results of metrics as they are.
+    """Mixin for a `tf.distribute.Strategy` whose `reduce` does not change the results of metrics.
 
-    What else a step of the user's own returns, such as the loss of a replica's part, it reduces.
+    It still reduces other results of a custom train step, such as a replica's loss.
 
     Attributes:
-      model: the one that is trained; None before.
+      model: the model in training; None before the training.
     """
 
     model: tf.keras.Model | None = None
@@ -32,9 +32,9 @@ class KeepsMetricResults:
         return super().reduce(reduce_op, value, axis)  # type: ignore[misc]
 
     def _results(self) -> list[Any]:
-        """What the model's metrics have returned in the step that is traced."""
+        """The results of the model's metrics in the step that is being traced."""
         metrics = self.model.metrics if self.model is not None else []
-        # Keras 3 has none: its steps return a replica's own results, and it takes the mean.
+        # Keras 3 has no `_call_result`: its steps return each replica's results for a mean.
         results: list[Any] = tf.nest.flatten(
             [getattr(metric, "_call_result", None) for metric in metrics]
         )

@@ -1,10 +1,10 @@
-"""Variables of Keras 3 to which several replicas add, such as those of its metrics.
+"""Makes additions to shared Keras 3 variables, such as those of metrics, atomic.
 
     add_in_one_operation(model.metrics_variables)    # before train_function is traced
 
-Keras 3 adds by reading, adding and assigning, in `assign_add`, too. What another worker adds
-meanwhile to a variable on a parameter server is lost; and where replicas share a variable that sums
-what they assign, the old value is counted for each of them.
+Keras 3 adds by reading, adding and assigning, even in `assign_add`. On a parameter server, this
+loses an addition that another worker makes at the same time. If replicas share a variable that sums
+their assignments, it counts the old value once per replica.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import tensorflow as tf
 
 
 def add_in_one_operation(variables: Iterable[Any]) -> bool:
-    """Lets the assignment of a sum with the variable's own value be TensorFlow's `assign_add`.
+    """Replaces the assignment of `variable + x` to a variable with TensorFlow's `assign_add`.
 
-    It holds for functions that are traced from now on.
+    Applies to functions that are traced after this call.
 
     Args:
-      variables: Keras 3's.
+      variables: Keras 3 variables.
 
     Returns:
-      Whether it was otherwise for some of them.
+      Whether this call changed any of them.
     """
     others = [variable for variable in variables if "_direct_assign" not in vars(variable)]
     for variable in others:
@@ -35,15 +35,15 @@ def add_in_one_operation(variables: Iterable[Any]) -> bool:
 
 def _assign(variable: tf.Variable, value: Any) -> None:
     value = tf.cast(value, variable.dtype)
-    added = _added(variable, value)
-    if added is None:
+    delta = _delta(variable, value)
+    if delta is None:
         variable.assign(value)
     else:
-        variable.assign_add(tf.broadcast_to(added, variable.shape))
+        variable.assign_add(tf.broadcast_to(delta, variable.shape))
 
 
-def _added(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor | None:
-    """The other summand where `value` is a sum of the variable's value and another."""
+def _delta(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor | None:
+    """The other summand if `value` is a sum of the variable and another tensor; else None."""
     if not tf.is_symbolic_tensor(value) or value.op.type != "AddV2":
         return None
     handle = value.graph.capture(variable.handle)

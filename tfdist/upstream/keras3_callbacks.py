@@ -1,6 +1,6 @@
-"""`ModelCheckpoint` and `BackupAndRestore` of Keras 3, which do not know of other tasks.
+"""Makes `ModelCheckpoint` and `BackupAndRestore` of Keras 3 write in only one task.
 
-All tasks would write the same files at the same time.
+Otherwise all tasks write the same files at the same time.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ def apply() -> None:
     for kind, method in (
         (callbacks.ModelCheckpoint, "_save_model"),
         (callbacks.BackupAndRestore, "_save_model"),
-        # Where it removes what it has saved.
+        # Removes the backup.
         (callbacks.BackupAndRestore, "on_train_end"),
     ):
         if not hasattr(kind, method):
-            raise AttributeError(f"{kind.__name__} of this Keras has no {method} to leave out.")
+            raise AttributeError(f"{kind.__name__} of this Keras has no method {method}.")
         setattr(kind, method, _do_nothing)
 
 

@@ -1,7 +1,7 @@
-"""Models of Keras 3 whose replicas share variables: metrics, and the rate of a schedule.
+"""Corrects metrics and learning-rate schedules of Keras 3 models whose replicas share variables.
 
-TensorFlow sums what replicas assign to a shared variable. A metric of Keras 3 reads, adds and
-assigns, so that the old value counts once for each replica; and Keras assigns the current rate of a
+TensorFlow sums the values that replicas assign to a shared variable. A Keras 3 metric reads, adds
+and assigns, so the old value counts once per replica. Keras also assigns the current rate of a
 schedule in every replica.
 """
 
@@ -19,18 +19,18 @@ from tfdist.upstream.keras3_assign_add import add_in_one_operation
 
 @functools.cache
 def apply(model_class: Any, strategy_class: type) -> None:
-    """Lets the metrics of models under a strategy count the sum over the replicas once.
+    """Makes the metrics of models under a strategy count each replica's addition once.
 
     Args:
       model_class: `keras.Model`.
-      strategy_class: that of the strategies whose replicas share variables.
+      strategy_class: the class of strategies whose replicas share variables.
     """
     for name in ("make_train_function", "make_test_function"):
         setattr(model_class, name, _counts_once(getattr(model_class, name), strategy_class))
 
 
 def share_learning_rate(optimizer: Any) -> None:
-    """Lets every replica assign the current rate of a schedule."""
+    """Makes assigning the current rate of a schedule in every replica assign it once."""
     rate = getattr(optimizer, "_current_learning_rate", None)
     if rate is not None:
         optimizer._current_learning_rate = tf.Variable(
@@ -42,7 +42,7 @@ def _counts_once(make: Callable[..., None], strategy_class: type) -> Callable[..
     @functools.wraps(make)
     def call(model: Any, force: bool = False) -> None:
         if isinstance(model.distribute_strategy, strategy_class):
-            # A function that was traced before counts wrong.
+            # A function that was traced earlier counts incorrectly.
             force = add_in_one_operation(keras_compat.metric_variables(model)) or force
         make(model, force)
 

@@ -1,7 +1,7 @@
-"""The input signature of a subclassed model of Keras 3, which only Keras's own `export` is given.
+"""Finds the input signature of a subclassed Keras 3 model; Keras has no public API for this.
 
-`ExportArchive` takes the options of a SavedModel that `model.export` does not take, and does not
-find the signature.
+`model.export` finds the signature, but does not accept SavedModel options. `ExportArchive` accepts
+the options, but does not find the signature.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def signature_of(model: Any) -> Any:
-    """The `tf.TensorSpec`s of the inputs that a model of Keras 3 was built with.
+    """The `tf.TensorSpec`s of the inputs that a Keras 3 model was built with.
 
     Raises:
       ValueError: the model has not been built.

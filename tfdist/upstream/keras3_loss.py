@@ -1,8 +1,8 @@
-"""Losses of Keras 3 over replicas: scalar losses, and batches without examples.
+"""Corrects Keras 3 losses with several replicas: scalar losses and empty batches.
 
-Keras 3 divides a loss by the number of replicas if it takes the mean itself, and then sums. It does
-not divide a scalar that a loss function returns, as Keras 2 does. And the mean over a batch without
-examples is not a number.
+Keras 3 sums losses over the replicas. It divides a mean that it computes itself by the number of
+replicas, but not a scalar that a loss function returns; Keras 2 divides both. The mean over an
+empty batch is NaN.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 import tensorflow as tf
 
-# The reductions of a loss over examples; each replica's is its part of the whole.
+# The reductions that take a mean over examples.
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
 
 def apply() -> None:
-    """Divides scalar losses by the number of replicas, and makes those of no example 0."""
+    """Divides scalar losses by the number of replicas, and makes losses of empty batches 0."""
     losses: Any = importlib.import_module("keras.src.losses.loss")
     reduce_values = losses.reduce_values
     if hasattr(reduce_values, "__wrapped__"):
@@ -32,14 +32,14 @@ def apply() -> None:
         return reduced
 
     losses.reduce_values = call
-    lose = losses.Loss.__call__
+    compute = losses.Loss.__call__
 
-    @functools.wraps(lose)
-    def of_examples(loss: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        lost = lose(loss, y_true, y_pred, sample_weight)
-        if tuple(lost.shape) == ():
+    @functools.wraps(compute)
+    def zero_if_empty(loss: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        value = compute(loss, y_true, y_pred, sample_weight)
+        if tuple(value.shape) == ():
             has_examples = tf.size(tf.nest.flatten(y_pred)[0]) > 0
-            lost = tf.where(has_examples, lost, tf.zeros_like(lost))
-        return lost
+            value = tf.where(has_examples, value, tf.zeros_like(value))
+        return value
 
-    losses.Loss.__call__ = of_examples
+    losses.Loss.__call__ = zero_if_empty

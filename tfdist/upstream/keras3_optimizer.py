@@ -1,9 +1,9 @@
-"""Optimizers of Keras 3 that combine the gradients of all replicas before anything else.
+"""Makes Keras 3 optimizers combine the gradients of all replicas before anything else.
 
     optimizer = reduce_gradients_first(keras.optimizers.Adam(clipnorm=1.0))
 
-Keras 3 clips each replica's gradients, checks each replica's for overflow and accumulates each
-replica's: other weights than those of one process with the whole batch. Keras 2 sums first.
+Keras 3 clips, checks for overflow and accumulates each replica's gradients separately, so the
+weights differ from those of one process with the global batch. Keras 2 sums the gradients first.
 """
 
 from __future__ import annotations
@@ -15,14 +15,11 @@ import tensorflow as tf
 
 
 def reduce_gradients_first(optimizer: Any, dtype: str | None = None) -> Any:
-    """`optimizer`, which sums the replicas' gradients before it does anything else with them.
-
-    Keras 3 clips each replica's gradients, checks each replica's for overflow and accumulates each
-    replica's: other weights than those of one process with the whole batch. Keras 2 sums first.
+    """Makes an optimizer sum the replicas' gradients before it does anything else with them.
 
     Args:
-      optimizer: a `keras.optimizers.Optimizer` of Keras 3, which is changed.
-      dtype: what the gradients are sent as; by default as they are.
+      optimizer: a `keras.optimizers.Optimizer` of Keras 3; changed in place and returned.
+      dtype: the dtype in which to send the gradients; default: their own.
     """
     inner = optimizer
     while hasattr(inner, "inner_optimizer"):
@@ -40,11 +37,12 @@ def reduce_gradients_first(optimizer: Any, dtype: str | None = None) -> Any:
 
 
 def apply_reduced(optimizer: Any, reduce: Callable[[list[Any], list[Any]], list[Any]]) -> Any:
-    """`optimizer`, which applies what `reduce` makes of the gradients.
+    """Makes an optimizer apply the result of `reduce` instead of the gradients themselves.
 
     Args:
-      optimizer: a `keras.optimizers.Optimizer` of Keras 3, which is changed.
-      reduce: is given the gradients, of which some may be None, and their variables.
+      optimizer: a `keras.optimizers.Optimizer` of Keras 3; changed in place and returned.
+      reduce: takes the gradients, some of which may be None, and their variables; returns the
+        reduced gradients.
     """
     apply = optimizer.apply
 
@@ -54,11 +52,11 @@ def apply_reduced(optimizer: Any, reduce: Callable[[list[Any], list[Any]], list[
         variables = list(trainable_variables)
         apply(reduce(list(grads), variables), variables)
 
-    # An attribute of the instance: its class stays the one that a saved model names.
+    # Set on the instance, so that the class, which a saved model names, does not change.
     optimizer.apply = call
     return optimizer
 
 
 def is_wrapped(optimizer: Any) -> bool:
-    """Whether `apply_reduced` was given this very optimizer, and not one within it."""
+    """Whether `apply_reduced` was called with this optimizer itself, not with its inner one."""
     return "apply" in vars(optimizer)

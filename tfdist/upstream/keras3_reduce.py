@@ -1,4 +1,4 @@
-"""`tf.distribute.Strategy.reduce` for the two values with which Keras 3 calls it.
+"""Makes `tf.distribute.Strategy.reduce` accept two kinds of values that Keras 3 passes to it.
 
 class Strategy(ReducesForKeras3, tf.distribute.MultiWorkerMirroredStrategy): …
 """
@@ -15,14 +15,14 @@ from tfdist.upstream import keras3_loss
 
 
 class ReducesForKeras3:
-    """For a `tf.distribute.Strategy`: it does for Keras 3 what that leaves out.
+    """Mixin for a `tf.distribute.Strategy` that Keras 3 calls; also applies `keras3_loss`.
 
-    `reduce` takes two things that Keras 3 gives it; of all others TensorFlow is to judge.
+    Keras 3 calls `reduce` with two kinds of values that TensorFlow does not support:
 
-    A batch is nested, and may be of another size in each replica. Keras wants to know its shapes
-    and dtypes alone: each part becomes what it is in this task's first replica. And of the metrics
-    of a step, which may be scalars, it asks the mean over the first dimension: it gets that over
-    the replicas.
+    - A nested batch, whose size can differ between replicas. Keras only needs its shapes and
+      dtypes, so the result is the batch of this task's first replica.
+    - The metrics of a step, which can be scalars, with an axis. The result is their mean over the
+      replicas.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

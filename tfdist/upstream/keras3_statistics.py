@@ -1,4 +1,4 @@
-"""Variables of Keras 3 that are not trained, such as moving statistics, over several replicas.
+"""Averages non-trainable Keras 3 variables, such as moving statistics, over the replicas.
 
 model.fit(…, callbacks=[Statistics(strategy)])
 """
@@ -14,13 +14,14 @@ from tfdist.compat import keras as keras_compat
 
 
 class Statistics(tf.keras.callbacks.Callback):
-    """Keeps what is not trained right over the replicas, such as moving statistics.
+    """Averages non-trainable variables over the replicas, and keeps them valid on empty batches.
 
-    Of no effect on a model of Keras 2, which sees to it by itself.
+    Does nothing for a Keras 2 model, because Keras 2 handles this itself.
 
-    Keras 3 lets each replica keep its own and saves those of the first. They are averages, so that
-    to average them now and then is the same as to average them in every step. And a replica that
-    is given an empty batch, because others have more data, makes them not a number.
+    In Keras 3 each replica keeps its own variables, and the first replica's are saved. Because
+    moving statistics are averages, averaging them once per epoch gives the same result as averaging
+    them in every step. An empty batch, which a replica gets if others have more data, would make
+    them NaN.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
@@ -44,7 +45,7 @@ class Statistics(tf.keras.callbacks.Callback):
         for layer in layers:
             layer._moments = _moments_of_examples(layer)
         if layers:
-            # A training before may have traced it.
+            # An earlier `fit` may have traced it.
             self.model.make_train_function(force=True)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -54,7 +55,7 @@ class Statistics(tf.keras.callbacks.Callback):
         self.average()
 
     def average(self) -> None:
-        """Makes the statistics of all replicas their mean; collective over the tasks."""
+        """Sets the statistics of all replicas to their mean; collective over the tasks."""
         if self._average is None:
             variables = [
                 variable
@@ -66,7 +67,7 @@ class Statistics(tf.keras.callbacks.Callback):
 
 
 def _moments_of_examples(layer: Any) -> Callable[..., tuple[Any, Any]]:
-    """`BatchNormalization._moments`; of a batch without examples, what the layer has already."""
+    """Wraps `BatchNormalization._moments`: an empty batch returns the moving statistics."""
     moments = layer._moments
 
     def call(inputs: Any, *arguments: Any, **options: Any) -> tuple[Any, Any]:
@@ -92,5 +93,5 @@ def _averaging(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -
         for variable, mean in zip(variables, means, strict=True):
             variable.assign(mean)
 
-    # Traced once, which takes longer than to run it.
+    # Traced only once, because tracing takes longer than running it.
     return tf.function(lambda: strategy.run(average), autograph=False)

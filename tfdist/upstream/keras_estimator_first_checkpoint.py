@@ -1,6 +1,6 @@
-"""The first weights of `model_to_estimator`, which TensorFlow writes in every task.
+"""Lets only one task write the initial weights of `model_to_estimator`.
 
-All tasks write them at the same time, to the same place.
+TensorFlow writes them in every task, at the same time and to the same path.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from tensorflow_estimator.python.estimator import keras_lib
 
 @functools.cache
 def apply(save: Callable[..., Any]) -> None:
-    """Calls `save` in place of the function that writes them.
+    """Calls `save` instead of TensorFlow's function.
 
     Args:
-      save: takes that function, and its arguments: a Keras model, its custom objects, the
-        configuration of the Estimator, and whether to save the objects. Returns the path.
+      save: takes TensorFlow's function and its arguments (a Keras model, its custom objects, the
+        Estimator's configuration, and whether to save the objects); returns the path.
     """
     original = keras_lib._save_first_checkpoint
 

@@ -1,4 +1,4 @@
-"""The epoch and the step that `fit` starts with, which a callback cannot set with public API.
+"""Sets the epoch and the step at which `fit` starts; a callback has no public API for this.
 
 Keras's own `BackupAndRestore` sets them in the same way.
 """
@@ -11,23 +11,22 @@ from tfdist.compat.keras import is_keras_3
 
 
 def set_start(model: Any, epoch: int, step: int) -> None:
-    """Lets the `fit` that has just begun start with this epoch.
+    """Sets the start of the current `fit`; call this in `on_train_begin`.
 
     Args:
-      model: a Keras model, in `on_train_begin`.
-      epoch: from 0.
-      step: the first of this epoch. Keras 3 begins all epochs with step 0: what it is to read over
-        are steps of its own.
+      model: a Keras model.
+      epoch: the first epoch, from 0.
+      step: the first step of this epoch. Ignored by Keras 3, which starts every epoch at step 0.
     """
     if is_keras_3(model):
-        # As its own BackupAndRestore does.
+        # As Keras's own BackupAndRestore does.
         model._initial_epoch = epoch
     else:
         model._training_state = _StartingPoint(epoch, step)
 
 
 def forget_start(model: Any) -> None:
-    """Takes `set_start` back, for the next `fit`."""
+    """Undoes `set_start`, for the next `fit`."""
     if is_keras_3(model):
         model._initial_epoch = None
     else:
@@ -35,7 +34,7 @@ def forget_start(model: Any) -> None:
 
 
 class _StartingPoint:
-    """What `fit` of Keras 2 asks for the epoch and the step to start with."""
+    """The object that Keras 2's `fit` asks for its first epoch and step."""
 
     def __init__(self, epoch: int, step: int) -> None:
         self._start = epoch, step

@@ -1,4 +1,4 @@
-"""Conversion of an optimizer of Keras 2 to one for TF1 graphs, which has no public name."""
+"""Converts a Keras 2 optimizer to a legacy one for TF1 graphs; Keras has no public API for this."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ def convert(optimizer: Any) -> Any:
     """The `tf.keras.optimizers.legacy` optimizer with the same configuration.
 
     Raises:
-      ValueError: there is none.
+      ValueError: there is no such optimizer.
     """
     return tf.keras.__internal__.optimizers.convert_to_legacy_optimizer(optimizer)

@@ -1,7 +1,7 @@
-"""A TF1 session that cannot write a file ends as if its input had ended.
+"""Makes a TF1 session fail if it cannot write a file.
 
-TensorFlow has one class for a file that is too large and for the end of the input, OutOfRangeError,
-upon which a session ends without an error.
+TensorFlow raises OutOfRangeError both for a file that is too large and for the end of the input. A
+session handles it as the end of the input and ends without an error.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from tensorflow.python.training import monitored_session
 
 @functools.cache
 def apply(is_write_error: Callable[[BaseException], bool]) -> None:
-    """Makes such a session end with an error.
+    """Makes such a session end with the error.
 
     Args:
       is_write_error: whether an exception means that a file could not be written.
     """
-    leave = monitored_session._MonitoredSession.__exit__
+    exit_session = monitored_session._MonitoredSession.__exit__
 
-    @functools.wraps(leave)
-    def leave_session(self: Any, kind: Any, error: BaseException | None, trace: Any) -> Any:
+    @functools.wraps(exit_session)
+    def exit_with_error(self: Any, kind: Any, error: BaseException | None, trace: Any) -> Any:
         if error is not None and is_write_error(error):
             kind = tf.errors.UnknownError
-        return leave(self, kind, error, trace)
+        return exit_session(self, kind, error, trace)
 
-    monitored_session._MonitoredSession.__exit__ = leave_session
+    monitored_session._MonitoredSession.__exit__ = exit_with_error

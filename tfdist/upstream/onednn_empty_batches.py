@@ -1,12 +1,11 @@
-"""Convolutions and max pooling on a CPU of a batch without examples, which oneDNN gets wrong.
+"""Makes convolutions and max pooling work on empty batches with oneDNN on a CPU.
 
-    apply()      # before the functions that compute on them are traced
-    with as_tensorflow_does(): …    # but not those that are traced here
+    apply()                         # before tracing functions
+    with as_tensorflow_does(): …    # turns it off for functions that are traced here
 
-TensorFlow gives such a batch to a replica that has no more data when others have. oneDNN's
-convolutions of it have the shape of their input, with which the next layer fails, and its gradient
-of max pooling ends the process. `tests/upstream/test_onednn_empty_batches.py` tells when upstream
-has fixed it.
+A replica gets an empty batch if it has no more data but others do. For an empty batch, oneDNN's
+convolutions return the shape of their input, so the next layer fails, and its gradient of max
+pooling crashes. `tests/upstream/test_onednn_empty_batches.py` fails when upstream has fixed this.
 """
 
 from __future__ import annotations
@@ -24,70 +23,70 @@ _POOLS = ("max_pool", "max_pool3d")
 
 Operation = Callable[..., tf.Tensor]
 
-_is_left_alone = False
+_is_disabled = False
 
 
 @functools.cache
 def apply() -> None:
-    """Lets the functions that are traced from now on compute on empty batches.
+    """Makes functions that are traced after this call work on empty batches.
 
-    Of no effect where there is a GPU, which does so by itself.
+    Does nothing on a machine with a GPU, because GPU kernels handle empty batches.
     """
     if tf.config.list_physical_devices("GPU"):
         return
-    for names, mend in ((_CONVOLUTIONS, _with_right_shape), (_POOLS, _of_an_example)):
+    for names, fix in ((_CONVOLUTIONS, _with_inferred_shape), (_POOLS, _on_zeros)):
         for name in names:
-            # Keras calls TensorFlow's functions, and these and their gradients call this one.
-            setattr(gen_nn_ops, name, mend(getattr(gen_nn_ops, name)))
+            # Keras calls TensorFlow's functions, which call these; so do their gradients.
+            setattr(gen_nn_ops, name, fix(getattr(gen_nn_ops, name)))
 
 
 @contextlib.contextmanager
 def as_tensorflow_does() -> Iterator[None]:
-    """Leaves what is traced meanwhile as it is: a model that is served never sees such a batch."""
-    global _is_left_alone
-    _is_left_alone = True
+    """Turns the workaround off while tracing a model for serving, which gets no empty batches."""
+    global _is_disabled
+    _is_disabled = True
     try:
         yield
     finally:
-        _is_left_alone = False
+        _is_disabled = False
 
 
-def _with_right_shape(convolution: Operation) -> Operation:
-    """`convolution`, whose result has the shape that TensorFlow infers; nothing is copied."""
-    of_an_example = _of_an_example(convolution)
+def _with_inferred_shape(convolution: Operation) -> Operation:
+    """Reshapes the result of `convolution` to the shape that TensorFlow infers, without a copy."""
+    on_zeros = _on_zeros(convolution)
 
     @functools.wraps(convolution)
     def call(input: tf.Tensor, *arguments: Any, **options: Any) -> tf.Tensor:
         if not _may_be_empty(input):
             return convolution(input, *arguments, **options)
         if not input.shape[1:].is_fully_defined():
-            return of_an_example(input, *arguments, **options)
+            return on_zeros(input, *arguments, **options)
         result = convolution(input, *arguments, **options)
         # Written so that Grappler cannot simplify the reshape away.
-        is_found = [1] + [0] * (result.shape.rank - 1)
-        reshaped = tf.reshape(result, tf.shape(result) * is_found + [0, *result.shape[1:]])
+        is_batch = [1] + [0] * (result.shape.rank - 1)
+        reshaped = tf.reshape(result, tf.shape(result) * is_batch + [0, *result.shape[1:]])
         reshaped.set_shape(result.shape)
         return reshaped
 
     return call
 
 
-def _of_an_example(operation: Operation) -> Operation:
-    """`operation`, which computes on one example of zeros in place of none."""
+def _on_zeros(operation: Operation) -> Operation:
+    """Makes `operation` compute on one example of zeros if the batch is empty."""
 
     @functools.wraps(operation)
     def call(input: tf.Tensor, *arguments: Any, **options: Any) -> tf.Tensor:
         if not _may_be_empty(input):
             return operation(input, *arguments, **options)
         examples = tf.shape(input)[0]
-        lacks = tf.cast(examples == 0, tf.int32)
-        paddings = [[0, lacks], *([0, 0] for _ in input.shape[1:])]
+        padding = tf.cast(examples == 0, tf.int32)
+        paddings = [[0, padding], *([0, 0] for _ in input.shape[1:])]
         return operation(tf.pad(input, paddings), *arguments, **options)[:examples]
 
     return call
 
 
 def _may_be_empty(tensor: tf.Tensor) -> bool:
-    if _is_left_alone or tf.executing_eagerly():
+    if _is_disabled or tf.executing_eagerly():
         return False
     return bool(tensor.shape.rank) and tensor.shape[0] is None

@@ -1,4 +1,4 @@
-"""The wait of a TF1 session for its chief: 30 seconds at a time, for which there is no argument."""
+"""Shortens the polling interval of a TF1 session that waits for its chief, which is 30 seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SECONDS = 1
 
 @functools.cache
 def apply() -> None:
-    """Makes it a second at a time."""
+    """Sets the interval to one second."""
     init = session_manager.SessionManager.__init__
 
     @functools.wraps(init)

@@ -1,13 +1,13 @@
-"""Variables that are synchronised when they are read: those of a kind in one all-reduce.
+"""Reads all sync-on-read variables in one all-reduce, so that only one task needs to save.
 
     with read_at_once(strategy, on_read_variables(model)):    # in every task
         if writes:
             checkpoint.save(path)
 
-The moving statistics of batch normalization are such variables, and those of metrics. TensorFlow
-reduces each by itself, and three times while a checkpoint is saved: hundreds of small all-reduces,
-in which every task has to take part, and so all of them save. Also while a model is made, it traces
-all-reduces that nobody will run, which takes a third of that time.
+Batch normalization's moving statistics and the variables of metrics are sync-on-read. TensorFlow
+reduces each one separately, and three times per checkpoint: hundreds of small all-reduces in which
+every task must take part, so every task must save. It also traces unused all-reduces while a model
+is built, which takes a third of the build time.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ _OPERATIONS = {tf.VariableAggregation.MEAN: "MEAN", tf.VariableAggregation.SUM: 
 
 _SCRATCH_GRAPH = "scratch_graph"
 
-# By the variable's id, while the block of `read_at_once` runs.
+# The reduced values by the variable's id, inside `read_at_once`.
 _values: dict[int, tf.Tensor] = {}
-# The variables of the last block, and the function that packs them: traced once for a training.
+# The variables of the last `read_at_once`, and the function that packs them, traced once.
 _packed: tuple[list[tf.Variable], Any] = ([], None)
 
 
 def on_read_variables(model: tf.keras.Model) -> list[tf.Variable]:
-    """Those of a model and of what is saved with it, such as metrics."""
+    """The sync-on-read variables of a model and of the objects that it tracks, such as metrics."""
     tracked = tf.train.TrackableView(model).descendants()
-    found = filter(_is_on_read, [*keras_compat.as_tensorflow(model.variables), *tracked])
-    return list({id(variable): variable for variable in map(_inner, found)}.values())
+    on_read = filter(_is_on_read, [*keras_compat.as_tensorflow(model.variables), *tracked])
+    return list({id(variable): variable for variable in map(_inner, on_read)}.values())
 
 
 @contextmanager
 def read_at_once(
     strategy: tf.distribute.Strategy, variables: Iterable[tf.Variable]
 ) -> Iterator[None]:
-    """While the block runs, a task reads the variables outside of a replica without the others.
+    """In this context, one task can read the variables in cross-replica context without the others.
 
-    Collective over the strategy's tasks. The variables must not change within the block.
+    Entering it is collective over the strategy's tasks. The variables must not change in it.
 
     Args:
-      strategy: the one that they were created under.
-      variables: of any kind; those that are not means or sums over the replicas are left alone.
+      strategy: the strategy of the variables.
+      variables: variables of any kind; only means and sums over the replicas are affected.
     """
     reduced = [_inner(variable) for variable in variables if _is_reduced(variable)]
     try:
@@ -60,7 +60,7 @@ def read_at_once(
 
 
 def are_averages(variables: Iterable[tf.Variable]) -> bool:
-    """Whether those that are synchronised when they are read are all means over the replicas."""
+    """Whether all sync-on-read variables among `variables` are means over the replicas."""
     on_read = filter(_is_on_read, variables)
     return all(variable.aggregation == tf.VariableAggregation.MEAN for variable in on_read)
 
@@ -74,18 +74,18 @@ def _is_reduced(variable: Any) -> bool:
 
 
 def _inner(variable: Any) -> Any:
-    """What is saved of a variable that Keras 2 wraps for mixed precision; else the variable."""
-    # Its other attributes are looked up in its value over the replicas.
+    """The variable inside a Keras 2 wrapper for mixed precision; otherwise the variable itself."""
+    # Other attributes of the wrapper come from the value over the replicas.
     return vars(variable).get("_variable", variable)
 
 
 def _shape(variable: SyncOnReadVariable) -> tf.TensorShape:
-    has_one = variable.shape.is_fully_defined()
-    return variable.shape if has_one else variable._primary.read_value().shape
+    is_static = variable.shape.is_fully_defined()
+    return variable.shape if is_static else variable._primary.read_value().shape
 
 
 def _kind(variable: tf.Variable) -> tuple[str, str]:
-    """What those that are reduced together have in common."""
+    """The key of variables that are reduced together."""
     return _OPERATIONS[variable.aggregation], variable.dtype.name
 
 
@@ -95,24 +95,24 @@ def _reduce_at_once(strategy: tf.distribute.Strategy, variables: list[tf.Variabl
         _packed = variables, _packing(strategy, variables)
     for (operation, dtype), packed in _packed[1]().items():
         reduced = strategy.reduce(operation, packed, axis=None)
-        alike = [variable for variable in variables if _kind(variable) == (operation, dtype)]
-        shapes = [_shape(variable) for variable in alike]
+        group = [variable for variable in variables if _kind(variable) == (operation, dtype)]
+        shapes = [_shape(variable) for variable in group]
         parts = tf.split(reduced, [shape.num_elements() for shape in shapes])
-        for variable, shape, part in zip(alike, shapes, parts, strict=True):
+        for variable, shape, part in zip(group, shapes, parts, strict=True):
             _values[id(variable)] = tf.reshape(part, shape)
 
 
 def _packing(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> Any:
-    """A function that gives each replica's values, one vector for each kind."""
+    """A function that returns each replica's values, as one vector per kind."""
 
     def pack() -> dict[tuple[str, str], tf.Tensor]:
         values: dict[tuple[str, str], list[tf.Tensor]] = {}
         for variable in variables:
             flat = tf.reshape(variable.read_value(), [-1])
             values.setdefault(_kind(variable), []).append(flat)
-        return {kind: tf.concat(found, 0) for kind, found in sorted(values.items())}
+        return {kind: tf.concat(parts, 0) for kind, parts in sorted(values.items())}
 
-    # MultiWorkerMirroredStrategy warns of running anything that is not a tf.function.
+    # MultiWorkerMirroredStrategy warns about running anything but a tf.function.
     return tf.function(lambda: strategy.run(pack))
 
 
@@ -120,7 +120,7 @@ def _read(variable: SyncOnReadVariable) -> Any:
     if tf.executing_eagerly():
         value = _values.get(id(variable))
         return _reduce(variable) if value is None else value
-    # In such a graph Keras finds the shapes of a layer's outputs, and then throws it away.
+    # Keras uses this graph only to infer the shapes of a layer's outputs.
     if _SCRATCH_GRAPH in getattr(tf.compat.v1.get_default_graph(), "name", ""):
         return variable._primary.value()
     return _reduce(variable)
@@ -130,5 +130,5 @@ _reduce = SyncOnReadVariable._get_cross_replica
 
 
 def apply() -> None:
-    """Lets `read_at_once` have an effect, and Keras find the shapes of such a model's layers."""
+    """Enables `read_at_once`, and removes the unused all-reduces while a model is built."""
     SyncOnReadVariable._get_cross_replica = _read

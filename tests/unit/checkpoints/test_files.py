@@ -1,4 +1,4 @@
-"""Damaged checkpoints are found, named and passed over, and the state is put right."""
+"""Damaged checkpoints are found, named and skipped, and the state is repaired."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def saved(tmp_path: Path) -> Saved:
 
 
 @damages
-def test_a_damaged_checkpoint_is_passed_over_and_named(
+def test_a_damaged_checkpoint_is_skipped_and_named(
     kind: str, saved: Saved, caplog: pytest.LogCaptureFixture
 ) -> None:
     do_damage, reason = DAMAGES[kind]
@@ -108,10 +108,10 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(
 
     assert saved.newest() == 2
 
-    passed_over = [line for line in caplog.messages if "is passed over" in line]
-    assert len(passed_over) == 1
-    assert str(saved.at(3)) in passed_over[0]
-    assert reason in passed_over[0]
+    skipped = [line for line in caplog.messages if "is skipped" in line]
+    assert len(skipped) == 1
+    assert str(saved.at(3)) in skipped[0]
+    assert reason in skipped[0]
     assert saved.named() == [1, 2]
     latest = tf.train.latest_checkpoint(str(saved.path))
     assert latest == str(saved.at(2)), "TensorFlow should agree"
@@ -134,7 +134,7 @@ def test_without_a_whole_checkpoint_there_is_an_error(kind: str, saved: Saved) -
     for number in (1, 2, 3):
         DAMAGES[kind][0](saved.at(number))
 
-    with pytest.raises(OutputError, match="has no checkpoint that is whole: ckpt-3") as raised:
+    with pytest.raises(OutputError, match="has no intact checkpoint: ckpt-3") as raised:
         saved.newest()
     assert str(saved.path) in str(raised.value)
 
@@ -147,7 +147,7 @@ def test_a_damaged_state_is_put_right_and_named(
 
     assert saved.newest() == 3
 
-    (repaired,) = [line for line in caplog.messages if "it names ckpt-3 now" in line]
+    (repaired,) = [line for line in caplog.messages if "it now names ckpt-3" in line]
     assert str(saved.path / "checkpoint") in repaired
     assert tf.train.latest_checkpoint(str(saved.path)) == str(saved.at(3))
     caplog.clear()
@@ -238,7 +238,7 @@ def test_a_state_without_its_checkpoints_is_no_beginning(saved: Saved) -> None:
     for path in saved.path.glob("ckpt-*"):
         path.unlink()
 
-    with pytest.raises(OutputError, match="no checkpoint that is whole: ckpt-3 has no"):
+    with pytest.raises(OutputError, match="no intact checkpoint: ckpt-3 has no"):
         saved.newest()
 
 

@@ -126,7 +126,7 @@ def test_a_line_that_cannot_be_written_is_taken_back(tmp_path: Path) -> None:
     ("error", "words"),
     [
         (OSError(errno.ENOSPC, "full"), "No space left on device. Make room on its disk"),
-        (OSError(errno.EROFS, "read"), "Read-only file system. Let this task write there"),
+        (OSError(errno.EROFS, "read"), "Read-only file system. Give this task write"),
         (
             tf.errors.OutOfRangeError(None, None, "/a/part-0; File too large [Op:SaveV2]"),
             "File too large. Raise the limit",

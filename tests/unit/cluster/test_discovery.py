@@ -136,9 +136,9 @@ class Mistake:
 
 
 LIST = "a JSON object"
-UNSET = "or unset TF_CONFIG to train in this process alone"
+UNSET = "or unset TF_CONFIG to train in a single process"
 TYPES = "chief, worker, ps, evaluator"
-INDEX = "a whole number from 0"
+INDEX = "an integer of at least 0"
 ADDRESS = "host:port with a port from 1 to 65535"
 
 MISTAKES = {
@@ -168,14 +168,14 @@ MISTAKES = {
         "TF_CONFIG task.type",
         None,
         TYPES,
-        "Say which task this process is.",
+        "Add the type and the index of this task.",
     ),
     "no task index": Mistake(
         json.dumps({"cluster": {"worker": [A]}, "task": {"type": "worker"}}),
         "TF_CONFIG task.index",
         None,
         INDEX,
-        "Say which task this process is.",
+        "Add the type and the index of this task.",
     ),
     "index 5 of 2": Mistake(
         tf_config("worker", 5, worker=[A, B]),
@@ -198,7 +198,11 @@ MISTAKES = {
         "Add the addresses of 'chief'",
     ),
     "unknown type": Mistake(
-        tf_config("boss", 0, worker=[A]), "TF_CONFIG task.type", "boss", TYPES, "Name the job"
+        tf_config("boss", 0, worker=[A]),
+        "TF_CONFIG task.type",
+        "boss",
+        TYPES,
+        "Choose one of these",
     ),
     "two chiefs": Mistake(
         tf_config("chief", 0, chief=[A, B]),
@@ -219,21 +223,21 @@ MISTAKES = {
         "TF_CONFIG cluster.worker[1]",
         A,
         "an address that no other task has",
-        "give each task its own port",
+        "Give each task its own port",
     ),
     "no port": Mistake(
         tf_config("worker", 0, worker=["10.0.0.1"]),
         "TF_CONFIG cluster.worker[0]",
         "10.0.0.1",
         ADDRESS,
-        "Add the port",
+        "Add the task's port",
     ),
     "http://": Mistake(
         tf_config("worker", 0, worker=["http://10.0.0.1:2222"]),
         "TF_CONFIG cluster.worker[0]",
         "http://10.0.0.1:2222",
         ADDRESS,
-        "Take the scheme off",
+        "Remove the scheme",
     ),
     "one address without a list": Mistake(
         tf_config("worker", 0, worker=A),
@@ -247,7 +251,7 @@ MISTAKES = {
         "TF_CONFIG cluster",
         "evaluator",
         "chief, worker, ps, master",
-        "Name the evaluator in task alone",
+        "Name the evaluator only in task",
     ),
     "two evaluators": Mistake(
         tf_config("evaluator", 1, worker=[A]), "TF_CONFIG task.index", 1, "0", "one evaluator"
@@ -257,7 +261,7 @@ MISTAKES = {
         "TF_CONFIG cluster",
         "boss",
         "chief, worker, ps, master",
-        "Rename the job",
+        "Rename this task type",
     ),
     "ps without workers": Mistake(
         tf_config("ps", 0, ps=[A]),
@@ -305,9 +309,9 @@ def test_a_long_tf_config_is_not_printed_whole() -> None:
 
 
 def test_a_flag_that_is_missing_is_asked_for() -> None:
-    with pytest.raises(UsageError, match="Say which job this process belongs to"):
+    with pytest.raises(UsageError, match="Pass the type of this task"):
         discover(ClusterFlags(task_index="0", worker_hosts=A), {})
-    with pytest.raises(UsageError, match="Say which task of the job this process is"):
+    with pytest.raises(UsageError, match="Pass the index of this task"):
         discover(ClusterFlags(job_name="worker", worker_hosts=A), {})
 
 

@@ -46,14 +46,14 @@ def test_an_address_is_a_host_and_a_port(address: str) -> None:
 @pytest.mark.parametrize(
     ("address", "remedy"),
     [
-        ("10.0.0.1", "Add the port that the task uses."),
-        ("", "Add the port that the task uses."),
-        ("http://10.0.0.1:2222", "Take the scheme off the address."),
-        ("grpc://10.0.0.1:2222", "Take the scheme off the address."),
-        (":2222", "Correct the host's name."),
-        ("a b:2222", "Correct the host's name."),
-        ("-a:2222", "Correct the host's name."),
-        ("a/b:2222", "Correct the host's name."),
+        ("10.0.0.1", "Add the task's port."),
+        ("", "Add the task's port."),
+        ("http://10.0.0.1:2222", "Remove the scheme."),
+        ("grpc://10.0.0.1:2222", "Remove the scheme."),
+        (":2222", "Correct the host name."),
+        ("a b:2222", "Correct the host name."),
+        ("-a:2222", "Correct the host name."),
+        ("a/b:2222", "Correct the host name."),
         ("::1:2222", "Put an IPv6 host in brackets."),
         ("a:", "Correct the port."),
         ("a:0", "Correct the port."),
@@ -115,7 +115,7 @@ def test_an_impossible_cluster_is_refused(jobs: Any, field: str, received: Any) 
 
 
 def test_a_duplicate_says_who_has_the_address() -> None:
-    with pytest.raises(UsageError, match=r"cluster\.chief\[0\] has it already"):
+    with pytest.raises(UsageError, match=r"cluster\.chief\[0\] has the same address"):
         Cluster(chief=(A,), worker=(B, A))
 
 

@@ -28,7 +28,7 @@ def test_a_model_and_an_optimizer_tell_the_keras_that_made_them(tiny: TinyTraini
 
 def test_what_no_keras_has_made() -> None:
     assert not keras_compat.is_keras_3(tf.Variable(1.0))
-    with pytest.raises(TypeError, match="not made by Keras"):
+    with pytest.raises(TypeError, match="is not a Keras class"):
         keras_compat.keras_version(object())
 
 

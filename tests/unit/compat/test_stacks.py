@@ -150,9 +150,9 @@ def test_the_base_stack_has_all_that_the_strategies_have() -> None:
     ("cell", "words"),
     [
         (("horovod", "2.21.0", "3.15.1", "fit"), "install 'tensorflow==2.18.*', or choose multi_"),
-        (("horovod", "2.19.0", "2.19.0", "custom"), "no TensorFlow after 2.18"),
+        (("horovod", "2.19.0", "2.19.0", "custom"), "against TensorFlow after 2.18"),
         (("mirrored", "2.17.0", "3.6.0", "fit"), "install 'keras>=3.10', or choose one_device."),
-        (("horovod", "2.18.0", "3.3.3", "fit"), "does not say so (3.3: workers diverge;"),
+        (("horovod", "2.18.0", "3.3.3", "fit"), "tasks or replicas (3.3: workers diverge;"),
         (("one_device", "2.18.1", "3.15.1", "estimator"), "TensorFlow 2.18 has no Estimators"),
         (
             ("central_storage", *BASE, "estimator"),
@@ -238,8 +238,8 @@ def test_a_model_and_an_optimizer_are_to_be_of_one_keras(made_by: Any) -> None:
     with pytest.raises(UsageError) as raised:
         stacks.check_same_keras(new, old)
     assert str(raised.value) == (
-        "optimizer: received 'one of tf_keras 2.21, for a model of keras 3.15'; accepted: one of "
-        "keras. Import both from keras."
+        "optimizer: received 'an optimizer of tf_keras 2.21 for a model of keras 3.15'; accepted: "
+        "an optimizer of keras. Import both from keras."
     )
     with pytest.raises(UsageError, match="Import both from tf_keras"):
         stacks.check_same_keras(old, new)

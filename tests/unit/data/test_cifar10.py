@@ -103,7 +103,7 @@ def test_a_second_run_verifies_and_does_not_write(tmp_path: Path) -> None:
 
     second = cifar10.write(data_dir, path, md5s=md5s)
     assert not second.written and second.manifest == first.manifest
-    assert "already there, verified by SHA-256: train.tfrecords 12" in str(second)
+    assert "already complete, verified by SHA-256: train.tfrecords 12" in str(second)
     assert {file.name: file.stat().st_mtime_ns for file in data_dir.iterdir()} == before
 
     victim = data_dir / "eval.tfrecords"

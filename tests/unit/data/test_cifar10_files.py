@@ -91,9 +91,9 @@ def test_records_are_counted_once_a_process_unless_the_file_changes(
 @pytest.mark.parametrize(
     ("damaged", "said"),
     [
-        (lambda content: content[:-1], r"train\.tfrecords'.*It ends within record 11"),
-        (lambda content: b"", r"train\.tfrecords'.*It is empty"),
-        (lambda content: b"not TFRecords", r"train\.tfrecords'.*It ends within record 0"),
+        (lambda content: content[:-1], r"train\.tfrecords'.*The file ends within record 11"),
+        (lambda content: b"", r"train\.tfrecords'.*The file is empty"),
+        (lambda content: b"not TFRecords", r"train\.tfrecords'.*The file ends within record 0"),
     ],
 )
 def test_files_without_a_manifest_must_be_whole(
@@ -132,7 +132,7 @@ def test_a_split_may_be_in_several_files(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match=r"files: received 1; accepted: 5, .*another --data_dir"):
         cifar10.write(data_dir, path, md5s=md5s)
-    with pytest.raises(UsageError, match=r"files: received 0; accepted: a whole number from 1"):
+    with pytest.raises(UsageError, match=r"files: received 0; accepted: an integer of at least 1"):
         cifar10.write(tmp_path / "none", path, files=0, md5s=md5s)
     assert not (tmp_path / "none").exists()
 
@@ -207,7 +207,7 @@ def test_a_large_shard_is_shuffled_over_a_part_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_examples(tmp_path, 301)
-    monkeypatch.setattr(cifar10, "_SHUFFLED", 20)
+    monkeypatch.setattr(cifar10, "_SHUFFLE_BUFFER_SIZE", 20)
     order, _ = read(cifar10.dataset(tmp_path, "train", batch_size=16, shuffle=True, seed=3))
     assert sorted(order) == list(range(301)) != order
     assert all(number < place + 20 for place, number in enumerate(order))

@@ -112,7 +112,7 @@ def test_a_path_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
         error = refused(path)
         assert error.received == str(path)
         assert error.accepted == "digits, or the path of Keras's mnist.npz"
-        assert error.remedy.startswith("Name one of these sources") and reason in error.remedy
+        assert error.remedy.startswith("Choose one of these sources") and reason in error.remedy
 
 
 def npz(**content: np.ndarray) -> bytes:
@@ -147,8 +147,8 @@ def test_a_file_that_is_no_whole_archive_is_refused(tmp_path: Path, content: byt
     path = tmp_path / "mnist.npz"
     path.write_bytes(content)
     error = refused(path)
-    assert error.accepted == "a whole .npz archive of NumPy"
-    assert error.remedy.startswith("Fetch mnist.npz again")
+    assert error.accepted == "an intact .npz archive of NumPy"
+    assert error.remedy.startswith("Download mnist.npz again")
 
 
 @pytest.mark.parametrize("missing", ["x_train", "y_train", "x_test", "y_test"])
@@ -157,7 +157,7 @@ def test_an_archive_without_an_array_is_refused(tmp_path: Path, missing: str) ->
     path.write_bytes(npz(**{name: array for name, array in arrays().items() if name != missing}))
     error = refused(path)
     assert error.accepted == "an archive with x_train, y_train, x_test, y_test"
-    assert error.remedy.startswith("Fetch mnist.npz again") and missing in error.remedy
+    assert error.remedy.startswith("Download mnist.npz again") and missing in error.remedy
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_labels_of_another_kind_are_refused(
     path.write_bytes(npz(**{**arrays(), name: array}))
     error = refused(path)
     assert error.received == f"{path} with {found}"
-    assert error.accepted == "whole numbers [examples], 0 to 9"
+    assert error.accepted == "integers [examples], 0 to 9"
     assert "--data_source=digits" in error.remedy
 
 
@@ -315,9 +315,9 @@ def test_arguments_that_cannot_be_used_are_refused() -> None:
     with pytest.raises(UsageError) as raised:
         mnist.dataset(*examples(7), batch_size=0)
     assert (raised.value.field, raised.value.received) == ("batch_size", 0)
-    assert raised.value.accepted == "a whole number from 1"
+    assert raised.value.accepted == "an integer of at least 1"
     with pytest.raises(UsageError) as raised:
         mnist.dataset(*examples(7), context(8, 0), batch_size=1)
     assert (raised.value.field, raised.value.received) == ("input_context", "8 input pipelines")
-    assert raised.value.accepted == "at most 7, the examples"
+    assert raised.value.accepted == "at most 7, the number of examples"
     assert read(mnist.dataset(*examples(7), context(7, 6), batch_size=1)) == ([6], [1])

@@ -25,7 +25,7 @@ def test_datasets_are_autotuned_only_where_they_say_so(
     tiny: TinyTraining, asked: bool | None, found: bool
 ) -> None:
     job = tiny.job()
-    estimators = inputs.whole(lambda: dataset(asked))
+    estimators = inputs.unsharded(lambda: dataset(asked))
     for made in (
         job.dataset(lambda _: dataset(asked)),
         job.eval_dataset(lambda _: dataset(asked)),
@@ -39,7 +39,7 @@ def test_datasets_are_autotuned_only_where_they_say_so(
 def test_nothing_is_said_of_it_in_a_graph() -> None:
     with tf.Graph().as_default(), warnings.catch_warnings():
         warnings.simplefilter("error")
-        made = inputs.whole(dataset)("eval", {}, None)
+        made = inputs.unsharded(dataset)("eval", {}, None)
         assert made._options_attr.autotune.enabled is False
 
 

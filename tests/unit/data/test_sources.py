@@ -128,7 +128,7 @@ def test_a_truncated_archive_is_an_error(tmp_path, name, members, keep) -> None:
     with pytest.raises(UsageError, match=r"MD5.*incomplete"):
         sources.load(path, md5s={name: whole_md5})
     md5 = hashlib.md5(path.read_bytes()).hexdigest()
-    with pytest.raises(UsageError, match=r"incomplete or damaged: fetch it again"):
+    with pytest.raises(UsageError, match=r"incomplete or damaged: download it again"):
         sources.load(path, md5s={name: md5})
 
 

@@ -52,7 +52,7 @@ def test_a_trainer_of_an_asynchronous_job() -> None:
         job = make_job(ports)
     assert not job.serves
     assert job.is_chief
-    assert job.leader_evaluates
+    assert job.chief_evaluates
     assert job.num_replicas == 1
     assert job.global_batch_size(32) == 32
     assert (job.num_input_pipelines, job.input_pipeline_id) == (2, 0)
@@ -99,7 +99,7 @@ def test_a_worker_has_one_gpu() -> None:
         make_job(ports, num_gpus=2)
     assert str(error.value) == (
         "--num_gpus: received 2; accepted: 0 or 1 under parameter_server, for Estimators and "
-        "sessions. Start a worker for each GPU, with CUDA_VISIBLE_DEVICES naming it."
+        "sessions. Start one worker per GPU, and select its GPU with CUDA_VISIBLE_DEVICES."
     )
 
 
@@ -163,7 +163,7 @@ def test_gradients_and_a_global_step_are_needed() -> None:
             optimizer.apply_gradients([(None, variable)], step)
         with pytest.raises(ValueError, match="global_step: received None"):
             optimizer.apply_gradients([(tf.ones([2]), variable)])
-        with pytest.raises(ValueError, match="comes before its hook"):
+        with pytest.raises(ValueError, match="before using its hook"):
             optimizer.make_session_run_hook(is_chief=True).begin()
     with pytest.raises(ValueError, match="num_tokens: received 3"):
         optimizer.make_session_run_hook(is_chief=True, num_tokens=3)

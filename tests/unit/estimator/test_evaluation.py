@@ -37,7 +37,7 @@ def test_an_evaluator_follows_to_the_last_checkpoint(tmp_path: Path) -> None:
         slept.append(seconds)
         if len(slept) in (2, 6):
             assert not (tmp_path / "eval_metrics.jsonl").exists() or len(slept) == 6
-            trained.train(inputs.whole(train_input), max_steps=next(steps))
+            trained.train(inputs.unsharded(train_input), max_steps=next(steps))
         if len(slept) == 4:
             now = 3600.0
 
@@ -72,9 +72,9 @@ def test_an_evaluator_waits_for_another_in_place_of_a_damaged_checkpoint(
 
     assert len(slept) == 3
     assert evaluated_steps(tmp_path) == [4, 8]
-    assert [line for line in caplog.messages if "passed over" in line] == [
+    assert [line for line in caplog.messages if "is skipped" in line] == [
         f"{tmp_path / 'model.ckpt-8'} cannot be read (Read less bytes than requested) and is "
-        "passed over"
+        "skipped"
     ]
 
 
@@ -165,7 +165,7 @@ def test_an_evaluator_waits_for_the_training_and_exports_nothing(tmp_path: Path)
         ({"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}, "horovod"),
     ],
 )
-def test_an_evaluator_is_refused_where_the_leader_evaluates(
+def test_an_evaluator_is_refused_where_the_chief_evaluates(
     cluster: dict[str, list[str]], strategy: str
 ) -> None:
     config = {"cluster": cluster, "task": {"type": "evaluator", "index": 0}}

@@ -39,7 +39,7 @@ def test_two_directories_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
         tfdist.estimator.RunConfig(job_of(model_dir="/elsewhere"), tmp_path)
     assert (error.value.field, error.value.received) == ("RunConfig model_dir", str(tmp_path))
-    assert error.value.accepted == "that of TF_CONFIG, '/elsewhere'"
+    assert error.value.accepted == "the model_dir of TF_CONFIG, '/elsewhere'"
 
 
 def test_no_directory_is_refused() -> None:
@@ -57,7 +57,7 @@ def test_a_directory_in_tf_config_that_is_no_path_is_refused(model_dir: Any) -> 
 @pytest.mark.parametrize("name", ["train_distribute", "experimental_distribute"])
 def test_the_strategy_of_an_old_script_is_refused(tmp_path: Path, name: str) -> None:
     options = {name: tf.distribute.get_strategy()}
-    with pytest.raises(UsageError, match="--strategy, which is one_device now") as error:
+    with pytest.raises(UsageError, match="--strategy, which is now one_device") as error:
         tfdist.estimator.RunConfig(job_of(), tmp_path, **options)
     assert error.value.field == f"RunConfig {name}"
 

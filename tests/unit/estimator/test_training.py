@@ -89,8 +89,8 @@ def test_a_tensorflow_without_estimators_is_answered_in_one_sentence(tmp_path: P
         timeout=60,
     )
     assert done.stderr.splitlines()[-1] == (
-        "ImportError: TensorFlow 2.16.1 has no Estimators; TensorFlow 2.15 is the last version "
-        "that does. Install tensorflow==2.15.1, or train with Keras: tfdist.init()."
+        "ImportError: TensorFlow 2.16.1 has no Estimators; the last version with Estimators "
+        "is 2.15. Install tensorflow==2.15.1, or train with Keras: tfdist.init()."
     )
 
 
@@ -222,7 +222,7 @@ def test_a_strategys_own_context_goes_first() -> None:
 
 
 def test_an_evaluation_reads_everything() -> None:
-    assert numbers_of(inputs.whole(input_fn)) == list(range(12))
+    assert numbers_of(inputs.unsharded(input_fn)) == list(range(12))
 
 
 def test_an_input_function_is_given_what_it_asks_for() -> None:
@@ -231,12 +231,12 @@ def test_an_input_function_is_given_what_it_asks_for() -> None:
     def asks(mode: str, params: Any) -> None:
         given.update(mode=mode, params=params)
 
-    inputs.whole(asks)(mode="eval", params={"a": 1}, config="a configuration")
+    inputs.unsharded(asks)(mode="eval", params={"a": 1}, config="a configuration")
     assert given == {"mode": "eval", "params": {"a": 1}}
 
 
 def test_an_input_function_that_cannot_be_sharded_is_refused() -> None:
-    with pytest.raises(UsageError, match="one with it, as 3 tasks train") as error:
+    with pytest.raises(UsageError, match="a function with it, because 3 tasks train") as error:
         inputs.sharded(lambda: None, ThreeWorkers())  # type: ignore[arg-type]
     assert error.value.field == "input_fn"
 
@@ -314,14 +314,14 @@ def test_a_training_without_a_whole_checkpoint_does_not_begin_anew(tmp_path: Pat
         lambda: tfdist.estimator.evaluate(estimator, input_fn),
         lambda: tfdist.estimator.export(estimator, lambda: None),
     ):
-        with pytest.raises(OutputError, match="has no checkpoint that is whole"):
+        with pytest.raises(OutputError, match="has no intact checkpoint"):
             use()
 
 
 def test_results_are_logged_once_a_step_in_order(tmp_path: Path) -> None:
     trained = make_estimator(make_job(), tmp_path)
     (tmp_path / "eval_metrics.jsonl").write_text('{"global_step": 2}\n{"global_step": 9}\n')
-    trained.train(inputs.whole(train_input), max_steps=5)
+    trained.train(inputs.unsharded(train_input), max_steps=5)
     Evaluation(trained, eval_spec(), max_steps=5).newest(final=True)
     assert evaluated_steps(tmp_path) == [2, 5], "a resumed job comes by the later ones again"
 

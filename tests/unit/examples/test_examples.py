@@ -93,7 +93,7 @@ def test_the_platforms_gpu_is_one_where_there_is_one(
         typed,
     )
 
-    assert "--num_gpus=1: TensorFlow sees no GPU here; the CPU is used\n" in done.output
+    assert "--num_gpus=1: TensorFlow sees no GPU; using the CPU\n" in done.output
     assert "--num_layers: received 9" in done.output
     assert done.code == 2
 

@@ -284,8 +284,8 @@ def test_a_mark_whose_checkpoint_is_damaged_is_not_the_end(
 
     assert logs == training.expected(2)
     assert training.lines() == training.expected_lines(1, 2)
-    assert [line for line in caplog.messages if "passed over" in line] == [
-        f"{damaged} cannot be read (Read less bytes than requested) and is passed over"
+    assert [line for line in caplog.messages if "is skipped" in line] == [
+        f"{damaged} cannot be read (Read less bytes than requested) and is skipped"
     ]
 
 

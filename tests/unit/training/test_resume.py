@@ -128,7 +128,7 @@ def test_a_signal_saves_and_leaves_after_the_step(
         train(tiny, tmp_path / "cut", at=signalled)
     assert left.value.code == EXIT_PREEMPTED
     err = capfd.readouterr().err
-    assert "SIGTERM: saving and leaving" in err
+    assert "SIGTERM: saving and exiting" in err
     assert "saved after step" in err
     assert_equal(train(tiny, tmp_path / "cut"), whole)
     assert "resuming after" in capfd.readouterr().err
@@ -143,7 +143,7 @@ def test_a_job_with_another_number_of_replicas_repeats_the_epoch(
     checkpointer.save(Position(1, (2, 2, 2), 3), number=7)
     trained = train(tiny, tmp_path)
     assert trained.optimizer.iterations.numpy() == (EPOCHS - 1) * tiny.steps
-    assert "of a job with 3 replicas and 3 shards of the data: epoch 2 is repeated" in caplog.text
+    assert "3 replicas and 3 shards of the data. Epoch 2 is repeated from" in caplog.text
 
 
 def test_a_dataset_without_end_begins_anew(tiny: TinyTraining, tmp_path: Path) -> None:

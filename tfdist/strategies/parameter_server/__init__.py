@@ -1,1 +1,1 @@
-"""`parameter_server`: asynchronous training with the variables on parameter servers."""
+"""The `parameter_server` strategy: asynchronous training with variables on parameter servers."""

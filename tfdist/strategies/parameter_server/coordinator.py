@@ -1,11 +1,11 @@
-"""Epochs under the parameter-server strategy: each worker reads its own shard, once an epoch.
+"""Epochs under the parameter-server strategy: each worker reads its own shard once per epoch.
 
     EpochCoordinator(strategy)     # before Keras asks for the strategy's coordinator
     model.fit(job.dataset(train_input), epochs=10)
 
-A `ClusterCoordinator` gives a step to whichever worker is free, so with finite shards a fast worker
-runs out while others have data left. Here a step on a shard that has run out does nothing and says
-so, and the epoch ends when every worker has said so.
+A `ClusterCoordinator` schedules each step on any free worker, so with finite shards a fast worker
+runs out of data before the others. With an `EpochCoordinator`, a step on an exhausted shard does
+nothing and reports this, and the epoch ends when every worker has reported it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tensorflow.python.distribute.coordinator.values import (
 from tfdist.data import sharding
 from tfdist.strategies.parameter_server import worker_functions
 
-_STEPS_AHEAD = 8  # for each worker, so that none waits for the coordinator
-_RETRY_SECONDS = 0.01  # between two tries to reach the workers that still have data
+_STEPS_AHEAD = 8  # scheduled per worker, so that no worker waits for the coordinator
+_RETRY_SECONDS = 0.01  # between two steps that are scheduled for workers that still have data
 
 
 class PassesShards(tf.distribute.ParameterServerStrategy):
-    """A `ParameterServerStrategy` that leaves a dataset of `job.dataset` to its coordinator."""
+    """A `ParameterServerStrategy` whose coordinator distributes a dataset of `job.dataset`."""
 
     def __init__(
         self, cluster_resolver: Any, variable_partitioner: Any, heartbeat_timeout: float
@@ -49,14 +49,15 @@ class PassesShards(tf.distribute.ParameterServerStrategy):
 
 
 class DistributedShards:
-    """A dataset of `job.dataset` for the coordinator, which Keras 2 hands it to.
+    """A dataset of `job.dataset`, distributed over the workers.
 
-    Keras 3 iterates over it instead: each `iter` is an epoch, and all are over the same sharding.
+    Keras 2 passes it to the coordinator. Keras 3 iterates over it: each `iter` is an epoch, and all
+    epochs use the same datasets on the workers.
     """
 
     def __init__(self, strategy: PassesShards, shards: sharding.Shards) -> None:
         self.shards = shards
-        # Whether Keras was told how many steps make an epoch.
+        # Whether Keras knows the number of steps per epoch.
         self.has_steps = False
         self._strategy = strategy
         self._per_worker: _PerWorkerShards | None = None
@@ -65,7 +66,7 @@ class DistributedShards:
         if self._per_worker is None:
             coordinator = EpochCoordinator(self._strategy)
             self._per_worker = coordinator.create_per_worker_dataset(self)
-            self._per_worker.always_say_end = True
+            self._per_worker.always_raises_at_end = True
             self._per_worker.has_steps = self.has_steps
         return iter(self._per_worker)
 
@@ -74,22 +75,23 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
     """A `ClusterCoordinator` that reads each worker's shard to its end in every epoch."""
 
     def __init__(self, strategy: PassesShards) -> None:
-        # A strategy has one coordinator: for whoever asks for another, as Keras does each time,
-        # this one is initialised again.
+        # A strategy has one coordinator. Constructing another one, as Keras does repeatedly,
+        # returns the existing object and calls `__init__` on it again.
         if not hasattr(self, "_guarded"):
             super().__init__(strategy)
             self.num_workers = strategy.num_workers
             self.heartbeat_timeout = strategy.heartbeat_timeout
             self._epoch: Epoch | None = None
             self._guarded: dict[Any, Any] = {}
-            # Workers that an epoch ended without; they are not waited for until they take a step.
+            # Workers that an epoch ended without. Later epochs do not wait for them until they
+            # make a step.
             self.lost: set[int] = set()
-            # Called before each step of training with its epoch.
+            # Called before each training step with its epoch.
             self.before_step: Callable[[Epoch], None] | None = None
             self._start: tuple[int, tuple[int, ...]] | None = None
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> Any:
-        """As TensorFlow's; a dataset of `job.dataset` becomes one shard a worker."""
+        """As TensorFlow's; a dataset of `job.dataset` becomes one shard per worker."""
         is_distributed = isinstance(dataset_fn, DistributedShards)
         shards = dataset_fn.shards if is_distributed else sharding.shards_of(dataset_fn)
         if shards is None:
@@ -98,17 +100,17 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         create = super().create_per_worker_dataset
         distribute = self.strategy.distribute_datasets_from_function
         spec = shards.local.element_spec
-        made = [
+        datasets = [
             create(partial(distribute, worker_functions.shard(make, spec)))
             for make in shards.makers
         ]
-        return _PerWorkerShards(self, shards, [dataset._dataset_fn for dataset in made])
+        return _PerWorkerShards(self, shards, [dataset._dataset_fn for dataset in datasets])
 
     def schedule(self, fn: Any, args: Any = None, kwargs: Any = None) -> Any:
-        """As TensorFlow's; a step of an epoch may turn out to find no data.
+        """As TensorFlow's; a step of an epoch may find no data.
 
         Raises:
-          StopIteration: the first epoch of a dataset has ended, which tells Keras its length.
+          StopIteration: the first epoch of a dataset has ended; Keras learns its length from this.
           ValueError: `steps_per_execution` is more than 1.
         """
         if not (args and isinstance(args[0], Epoch)):
@@ -124,29 +126,31 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         return self._epoch.step(fn)
 
     def start_at(self, epochs: int, steps: Sequence[int]) -> None:
-        """Lets training go on where it stood.
+        """Sets the position from which training resumes.
 
         Args:
-          epochs: how many have ended.
-          steps: for each worker how many it has made in the next epoch; empty for none.
+          epochs: the number of completed epochs.
+          steps: for each worker, the number of its steps in the next epoch; empty for none.
         """
         self._start = epochs, tuple(steps)
 
     def take_start(self) -> tuple[int, tuple[int, ...]]:
-        """What `start_at` was given, once; the start of a training from then on."""
+        """Returns the position of `start_at` and resets it to the beginning."""
         start, self._start = self._start, None
         return start or (0, ())
 
     def schedule_guarded(self, fn: Any, iterator: Any) -> Any:
-        """Schedules `fn` on the next batch of whichever worker is free, if it has one."""
+        """Schedules `fn` on the next batch of any free worker; without a batch it does nothing."""
         if fn not in self._guarded:
             self._guarded[fn] = worker_functions.guard(fn)
         return super().schedule(self._guarded[fn], (iterator,))
 
     def join(self, to_end: bool = True) -> None:
-        """As TensorFlow's; an epoch that is to run to the end of its data does so first.
+        """As TensorFlow's; also finishes the current epoch.
 
-        With `to_end` False it ends with the steps that were scheduled.
+        Args:
+          to_end: whether the epoch reads its data to the end. If False, it ends with the steps that
+            are already scheduled.
         """
         epoch, self._epoch = self._epoch, None
         if epoch is not None:
@@ -164,16 +168,17 @@ class _PerWorkerShards:
         self.trains = shards.trains
         self.element_spec = shards.local.element_spec
         self.runs_to_end = False
-        # Whether each epoch ends with StopIteration, as Keras 3 takes it, and not the first alone.
-        self.always_say_end = False
+        # Whether every epoch ends with StopIteration, as Keras 3 needs it; otherwise only the
+        # first one does.
+        self.always_raises_at_end = False
         self.has_steps = False
-        # Of the newest step that a worker has answered; once one had data, of one that had.
+        # The logs of the newest finished step with data (or of the first step if none had data).
         self.logs: Any = None
-        # The same for Keras 3, which looks again at what it was given when the epoch has ended.
+        # The same for Keras 3, which reads the returned dict again at the end of the epoch.
         self.live_logs: dict[str, Any] = {}
-        # By worker, what an epoch's iterators have read over at its beginning.
+        # By worker, the steps that the iterators of this epoch have skipped at its beginning.
         self.skipped: tuple[int, ...] = ()
-        # By worker, the steps of the last epoch; empty until one has ended.
+        # By worker, the steps of the last epoch; empty until an epoch has ended.
         self.steps_of_epoch: tuple[int, ...] = ()
         # By worker, the concrete function that makes its dataset.
         self._functions = functions
@@ -183,23 +188,23 @@ class _PerWorkerShards:
     def __iter__(self) -> Epoch:
         return Epoch(self)
 
-    def remember(self, logs: Any) -> None:
-        """Keeps the logs of a step."""
+    def set_logs(self, logs: Any) -> None:
+        """Stores the logs of a step."""
         self.logs = logs
         if isinstance(logs, dict):
             self.live_logs.update(logs)
 
     def iterators(self) -> Any:
-        """New iterators on the workers, over datasets that stay there.
+        """Creates iterators on the workers, over datasets that all epochs share.
 
-        TensorFlow's `iter` makes the datasets anew as well: they would lose their caches, and with
-        a seed shuffle every epoch into the same order.
+        TensorFlow's `iter` creates new datasets as well. These would lose their caches, and with a
+        seed they would use the same shuffle order in every epoch.
         """
         if self._datasets is None:
             self._datasets = self._new_datasets()
         epochs, self.skipped = self.coordinator.take_start() if self.trains else (0, ())
         for _ in range(epochs):
-            # Brings shuffling to where it stood.
+            # Advances the shuffle order to the next epoch's.
             self._new_iterators()
         iterators = self._new_iterators()
         if any(self.skipped):
@@ -211,19 +216,22 @@ class _PerWorkerShards:
         return iterators
 
     def _new_datasets(self) -> Any:
-        """As TensorFlow's, with a function for each worker: what a function has of arrays, each
-        worker that calls it keeps in memory, and one function would have those of all."""
-        made = self._functions[0].structured_outputs
+        """As TensorFlow's, but with a separate function for each worker.
+
+        A worker keeps all arrays of the function that it calls in memory, and a shared function
+        would contain the arrays of all workers.
+        """
+        dataset = self._functions[0].structured_outputs
         strategy = self.coordinator.strategy
-        self._iterator_spec = input_lib.get_iterator_spec_from_dataset(strategy, made)
+        self._iterator_spec = input_lib.get_iterator_spec_from_dataset(strategy, dataset)
         workers = self.coordinator._cluster.workers
-        # Functions of Python, as TensorFlow's: it is to run them again on a worker that comes back.
+        # Python functions, as TensorFlow's: TensorFlow calls them again for a restarted worker.
         values = [
             worker.create_resource(lambda make=make: make())
             for worker, make in zip(workers, self._functions, strict=True)
         ]
         for value in values:
-            value._type_spec = made._type_spec
+            value._type_spec = dataset._type_spec
         return PerWorkerValues(tuple(values))
 
     def _new_iterators(self) -> Any:
@@ -234,16 +242,17 @@ class _PerWorkerShards:
 
 
 class Epoch:
-    """The workers' iterators, read to the end of each.
+    """One epoch, which reads the iterator of each worker to its end.
 
-    Keras asks for steps until one raises StopIteration, at the end of the first epoch. From then on
-    it asks for as many steps an epoch, and `finish` adds what the workers' pace makes missing.
+    In the first epoch Keras requests steps until one raises StopIteration. In later epochs it
+    requests the same number of steps, and `finish` adds further steps if some workers still have
+    data.
     """
 
     def __init__(self, shards: _PerWorkerShards) -> None:
         self._shards = shards
         self.element_spec = shards.element_spec
-        # Made at the first step: Keras asks for an iterator once more than it uses one.
+        # Created at the first step, because Keras creates an iterator that it does not use.
         self._iterators: Any = None
         self._in_flight: deque[_Step] = deque()
         self.trains = shards.trains
@@ -257,7 +266,7 @@ class Epoch:
         return self
 
     def __next__(self) -> Any:
-        """What a batch looks like, for which Keras 3 asks; the batches are on the workers."""
+        """The spec of a batch, for Keras 3; the batches themselves are on the workers."""
         return self.element_spec
 
     def step(self, fn: Any) -> _Step:
@@ -268,8 +277,8 @@ class Epoch:
             self._last_progress = time.monotonic()
         while len(self._in_flight) >= self._steps_ahead():
             self._take_result()
-        says_end = self._shards.always_say_end or not self._shards.runs_to_end
-        if says_end and self._is_over():
+        raises_at_end = self._shards.always_raises_at_end or not self._shards.runs_to_end
+        if raises_at_end and self._is_over():
             self._shards.runs_to_end = not self._shards.has_steps
             self.finish()
             raise StopIteration
@@ -281,9 +290,9 @@ class Epoch:
         return self._last_step
 
     def live_logs(self) -> dict[str, Any]:
-        """The logs of the newest step that a worker has answered; waits for the first.
+        """The logs of the newest finished step; waits for the first step.
 
-        What is returned changes with each answer.
+        The returned dict is updated in place by later steps.
         """
         while not self._shards.live_logs and self._in_flight:
             self._take_result()
@@ -298,25 +307,26 @@ class Epoch:
             self._shards.steps_of_epoch = tuple(self._steps)
 
     def steps(self) -> list[int]:
-        """For each worker how many steps it has made in this epoch.
+        """For each worker, the number of its steps in this epoch, including those before a restart.
 
-        Waits for steps that have begun. Counts what was made before the job was started again.
+        Waits for the scheduled steps.
         """
         self._take_all_results()
         return list(self._steps)
 
     def _steps_ahead(self) -> int:
-        """How many steps may be in flight: towards the end about as many as will find data.
+        """The number of steps that may be in flight.
 
-        Each of the others takes its time, and the next epoch waits for all of them.
+        Towards the end of the epoch, this is about the number of steps that will find data: the
+        others take time too, and the next epoch waits for them.
         """
         workers = self._shards.coordinator.num_workers
         ahead = _STEPS_AHEAD * workers
-        left = sum(self._shards.steps_of_epoch) - sum(self._steps)
-        # Nobody knows it of a first epoch, or of one that has more data than the last.
-        if left < 0 or not self._shards.steps_of_epoch:
+        remaining = sum(self._shards.steps_of_epoch) - sum(self._steps)
+        # Unknown in the first epoch, and in one with more data than the last.
+        if remaining < 0 or not self._shards.steps_of_epoch:
             return ahead
-        return min(ahead, max(left, workers))
+        return min(ahead, max(remaining, workers))
 
     def _is_over(self) -> bool:
         if len(self._ended) == self._shards.coordinator.num_workers:
@@ -326,7 +336,7 @@ class Epoch:
             return False
         lost = sorted(set(range(self._shards.coordinator.num_workers)) - self._ended)
         logging.warning(
-            "The epoch ends without the rest of the data of worker %s, which takes no step.",
+            "The epoch ends without the rest of the data of worker %s, which makes no steps.",
             ", ".join(map(str, lost)),
         )
         self._ended.update(lost)
@@ -349,36 +359,36 @@ class Epoch:
             self._ended.add(worker)
             self._last_progress = time.monotonic()
         elif len(self._ended) < self._shards.coordinator.num_workers:
-            # It would take every step from the workers that still have data.
+            # Otherwise this worker would take all steps from the workers that still have data.
             time.sleep(_RETRY_SECONDS)
 
 
 class _Step(tf.distribute.experimental.coordinator.RemoteValue):
-    """The logs of a step, as Keras expects them from a coordinator."""
+    """The logs of a scheduled step, as Keras expects them from a coordinator."""
 
     def __init__(self, remote_value: Any, shards: _PerWorkerShards) -> None:
         self._remote_value = remote_value
         self._shards = shards
 
     def result(self) -> tuple[int, bool]:
-        """The worker that ran the step, and whether it had data; waits for them.
+        """Waits for the step; returns the worker that ran it, and whether it had data.
 
-        A worker that was lost after the step is taken to have had data.
+        If the worker was lost after the step, the step counts as one with data.
         """
         try:
             worker, had_data, logs = self._remote_value.fetch()
         except (tf.errors.UnavailableError, tf.errors.CancelledError):
-            # What a step returns stays on its worker until it is fetched.
+            # The results of a step stay on its worker until they are fetched.
             returned = self._remote_value._get_values()
             if returned is None:
                 raise
             return int(tf.DeviceSpec.from_string(returned[0].device).task), True
         if had_data or self._shards.logs is None:
-            self._shards.remember(logs)
+            self._shards.set_logs(logs)
         return int(worker), bool(had_data)
 
     def fetch(self) -> Any:
-        """The logs; those of another step where its worker was lost after it."""
+        """The logs of the step, or of another step if the worker was lost after it."""
         self.result()
         return self._shards.logs
 

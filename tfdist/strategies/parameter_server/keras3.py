@@ -1,4 +1,4 @@
-"""What Keras 3 needs to train with parameter servers.
+"""Makes `fit` and `evaluate` of Keras 3 work with parameter servers.
 
     keras3.apply()
 
@@ -8,8 +8,8 @@
         model = keras.Sequential(…)
     model.fit(job.dataset(train_input), validation_data=job.eval_dataset(eval_input))
 
-Keras 2 asks a strategy for its coordinator, gives that the steps, and waits for them at the end of
-an epoch. Keras 3 knows nothing of coordinators and would make each step itself, in the chief.
+Keras 2 schedules its steps on the strategy's coordinator and waits for them at the end of an epoch.
+Keras 3 does not know coordinators and would run each step in the chief.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from tfdist.upstream.keras3_assign_add import add_in_one_operation
 
 
 class _Steps:
-    """Keras's train or test function, for a model whose steps the workers make.
+    """A train or test function that schedules its steps on the workers.
 
-    Keras's own remains for what is not an epoch, such as the batch of `train_on_batch`.
+    Calls Keras's own function for anything but an epoch, such as the batch of `train_on_batch`.
     """
 
     def __init__(self, model: Any, step: Callable[[Any], Any], own: Callable[[Any], Any]) -> None:
@@ -62,7 +62,7 @@ class _Steps:
 
 
 def _makes_steps(make: Callable[..., None], function: str, step: str) -> Callable[..., None]:
-    """`make_train_function`, or that for tests, which makes `_Steps` where they are needed."""
+    """Wraps `make_train_function` or `make_test_function` to create `_Steps` where needed."""
 
     @functools.wraps(make)
     def call(model: Any, force: bool = False) -> None:
@@ -77,7 +77,7 @@ def _makes_steps(make: Callable[..., None], function: str, step: str) -> Callabl
 
 
 def _predicts_here(predict: Callable[..., Any]) -> Callable[..., Any]:
-    """`predict`, which runs in the chief, as that of Keras 2 does."""
+    """Wraps `predict` to run in the chief, as in Keras 2."""
 
     @functools.wraps(predict)
     def call(model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -87,9 +87,9 @@ def _predicts_here(predict: Callable[..., Any]) -> Callable[..., Any]:
         if shards_of(args[0] if args else kwargs.get("x")) is not None:
             raise UsageError(
                 "data of predict",
-                received="what job.dataset or job.eval_dataset returns",
-                accepted="data of the chief's own, under parameter_server with Keras 3",
-                remedy="Give it the tf.data.Dataset or the arrays: it would see one shard alone.",
+                received="the result of job.dataset or job.eval_dataset",
+                accepted="a tf.data.Dataset or arrays, under parameter_server with Keras 3",
+                remedy="Pass the data itself: predict runs in the chief and would see one shard.",
             )
         model._distribute_strategy = None
         try:
@@ -101,7 +101,7 @@ def _predicts_here(predict: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _EpochIterator(trainer.TFEpochIterator):
-    """Keras's own, which waits at the end of an epoch for the steps that were scheduled."""
+    """Keras's iterator, which also waits for the scheduled steps at the end of an epoch."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -113,32 +113,33 @@ class _EpochIterator(trainer.TFEpochIterator):
             raise UsageError(
                 "data of fit and evaluate",
                 received=type(kwargs.get("x")).__name__,
-                accepted="what job.dataset and job.eval_dataset return, under parameter_server "
+                accepted="the result of job.dataset or job.eval_dataset, under parameter_server "
                 "with Keras 3",
-                remedy="Give them a function that returns a tf.data.Dataset of your data.",
+                remedy="Pass a function that returns your data as a tf.data.Dataset to "
+                "job.dataset.",
             )
 
     def tf_sync(self) -> None:
         super().tf_sync()
         if self._is_coordinated:
-            # A callback that stops the training leaves the generator where it was.
-            is_through = inspect.getgeneratorstate(self._epoch_iterator) == inspect.GEN_CLOSED
-            EpochCoordinator(self._distribute_strategy).join(to_end=is_through)
+            # If a callback stops the training, the generator is not closed.
+            is_finished = inspect.getgeneratorstate(self._epoch_iterator) == inspect.GEN_CLOSED
+            EpochCoordinator(self._distribute_strategy).join(to_end=is_finished)
 
     def _interrupted_warning(self) -> None:
-        # Without a number of steps every epoch whose length is not yet known ends so.
+        # Without steps_per_epoch, an epoch of unknown length always ends this way.
         if not self._is_coordinated or self.steps_per_epoch is not None:
             super()._interrupted_warning()
 
 
 def _check(model: Any) -> None:
-    """Refuses what Keras 3 would take and not do on workers.
+    """Rejects options that Keras 3 accepts but ignores on workers.
 
     Raises:
-      UsageError: it was asked for in `model.compile` or of the optimizer.
+      UsageError: `model.compile` or the optimizer has such an option.
     """
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    asked = {
+    options = {
         "steps_per_execution": (model.steps_per_execution, 1),
         "jit_compile": (bool(model.jit_compile), False),
         "run_eagerly": (bool(model.run_eagerly), False),
@@ -147,7 +148,7 @@ def _check(model: Any) -> None:
             None,
         ),
     }
-    for field, (received, accepted) in asked.items():
+    for field, (received, accepted) in options.items():
         if received != accepted:
             raise UsageError(
                 field,
@@ -164,7 +165,7 @@ def _variables(model: Any) -> list[Any]:
 
 @functools.cache
 def apply() -> None:
-    """Lets models of Keras 3 train under `PassesShards`; of no effect on other models."""
+    """Patches Keras 3 to train models under `PassesShards`; other models are not affected."""
     keras.Model.make_train_function = _makes_steps(
         keras.Model.make_train_function, "train_function", "train_step"
     )

@@ -1,11 +1,12 @@
-"""What a step moves between a worker and the ps, together in place of tensor by tensor.
+"""Packs the small tensors that a step sends between a worker and the ps into few messages.
 
 with packed_transfers():
     logs = train_step(batch)
 
-TensorFlow sends separately each variable that a step reads, each time that it reads it, and each
-gradient. With small ones that costs more than the bytes: here what can leave one device for another
-at the same time is concatenated there, sent once, and split.
+TensorFlow sends each variable that a step reads, each time that the step reads it, and each
+gradient in a separate message. For small tensors a message costs more than its bytes. This module
+concatenates the tensors that can be sent from one device to another at the same time, sends them
+once, and splits them on the other side.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from tensorflow.python.framework import auto_control_deps
 
 from tfdist.strategies.parameter_server.packing import in_packs, pack, unpack
 
-# Operations that may wait for another one of the step, which the graph does not tell.
+# Operations that may wait for another operation of the step without an edge in the graph.
 _WAITS = re.compile("Mutex|Queue|Barrier|Stage")
 
 
 @contextmanager
 def packed_transfers() -> Iterator[None]:
-    """In a function that is being traced: packs the transfers of the operations made within.
+    """Packs the transfers of the operations created in this context; use it while tracing.
 
-    What functions and branches that are called within move by themselves is not packed, and nothing
-    is where there are locks or queues.
+    Does not pack transfers inside called functions and branches, and packs nothing if there are
+    locks or queues.
     """
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
@@ -49,12 +50,12 @@ def packed_transfers() -> Iterator[None]:
 
 
 class _Route(NamedTuple):
-    """What may be sent together.
+    """The key of tensors that can be sent together.
 
     Attributes:
-      source, target: devices; empty for wherever the step runs.
-      transfers: how many have to come before, one after the other. What is packed waits for all
-        of the pack, and so must not be needed for any of it.
+      source, target: devices; empty for the device of the step.
+      transfers: the number of transfers that must happen before this one, one after the other. A
+        pack waits for all of its tensors, so none of them may depend on another one of the pack.
     """
 
     source: str
@@ -63,10 +64,10 @@ class _Route(NamedTuple):
 
 
 class _Use(NamedTuple):
-    """An input of an operation on another device.
+    """An input that an operation reads from another device.
 
     Attributes:
-      value: what is the same for inputs of the same value.
+      value: a key that is equal for inputs with the same value.
     """
 
     operation: Any
@@ -76,14 +77,15 @@ class _Use(NamedTuple):
 
 
 def _transfers(operations: Sequence[Any], devices: _Devices) -> dict[Any, int]:
-    """For each operation the greatest number of transfers on any way to it."""
+    """For each operation, the maximum number of transfers on any path to it."""
     transfers: defaultdict[Any, int] = defaultdict(int)
     has_changed = True
-    # Nearly always operations wait for earlier ones alone, and the second round changes nothing.
+    # Operations nearly always depend only on earlier ones, so the second round changes nothing.
     while has_changed:
         has_changed = False
-        # TensorFlow lets an operation on a resource wait for those that were made before, and so a
-        # stateful one without any (None). Here reads wait for reads, too.
+        # In TensorFlow, an operation on a resource waits for earlier operations on it, and a
+        # stateful operation without a resource (None) for earlier ones of its kind. In this count,
+        # reads also wait for reads.
         of_resource: defaultdict[Any, int] = defaultdict(int)
         for operation in operations:
             device = devices.of(operation)
@@ -109,7 +111,7 @@ def _transfers(operations: Sequence[Any], devices: _Devices) -> dict[Any, int]:
 def _routes(
     operations: Sequence[Any], devices: _Devices, transfers: dict[Any, int]
 ) -> dict[_Route, list[_Use]]:
-    """The inputs that operations have from other devices, by what may be sent together."""
+    """The inputs from other devices, grouped by what can be sent together."""
     routes: defaultdict[_Route, list[_Use]] = defaultdict(list)
     writes: defaultdict[Any, int] = defaultdict(int)
     read: dict[Any, Any] = {}
@@ -123,7 +125,7 @@ def _routes(
         target = devices.of(operation)
         for position, tensor in enumerate(operation.inputs):
             source = devices.of(tensor.op)
-            # A constant is placed where it is used, and an argument is not made here.
+            # A constant is placed where it is used, and an argument is not computed here.
             is_made = tensor.op.type not in ("Const", "Placeholder")
             if is_made and _is_sent(tensor, source, target):
                 use = _Use(operation, position, tensor, read.get(tensor.op, tensor.ref()))
@@ -132,12 +134,12 @@ def _routes(
 
 
 def _resources(operation: Any) -> list[tuple[Any, Any]]:
-    """The resources of an operation as TensorFlow orders them, and whether it only reads them."""
+    """The resources of an operation, in TensorFlow's order, with the kind of access to each."""
     return list(auto_control_deps._get_resource_inputs(operation))
 
 
 def _is_sent(tensor: Any, source: str, target: str) -> bool:
-    """Whether a tensor goes from one device to another, of which one is a ps."""
+    """Whether a tensor is sent from a ps or to a ps."""
     return tensor.dtype != tf.resource and source != target and (_is_ps(source) or _is_ps(target))
 
 
@@ -152,27 +154,27 @@ def _send(route: _Route, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
 
 
 class _Devices:
-    """Where the operations of a function run: TensorFlow puts those on a variable where that is."""
+    """The devices of a function's operations; an operation on a variable runs on its device."""
 
     def __init__(self, graph: Any) -> None:
         self._captures = _eager_captures(graph)
-        self._found: dict[Any, str] = {}
+        self._devices: dict[Any, str] = {}
 
     def of(self, operation: Any) -> str:
         """The device as a string."""
-        if operation not in self._found:
-            self._found[operation] = self._find(operation)
-        return self._found[operation]
+        if operation not in self._devices:
+            self._devices[operation] = self._find(operation)
+        return self._devices[operation]
 
     def _find(self, operation: Any) -> str:
-        # A function, a branch or a loop runs where it is called, whatever it captures.
+        # A function, a branch or a loop runs where it is called, regardless of its captures.
         for tensor in () if _calls_function(operation) else operation.inputs:
             captured = self._captures.get(tensor.ref()) if tensor.dtype == tf.resource else None
             if captured is not None and _is_ps(captured.device):
                 return str(captured.device)
         if _is_ps(operation.device):
             return str(operation.device)
-        # Operations of the same worker differ in how much of its name they have.
+        # Device names of the same worker's operations can be partial.
         device = tf.DeviceSpec.from_string(operation.device)
         return str(device.replace(replica=None, task=None).to_string())
 
@@ -186,12 +188,12 @@ def _calls_function(operation: Any) -> bool:
 
 
 def _eager_captures(graph: Any) -> dict[Any, Any]:
-    """By what stands for it in `graph`, a tensor from outside of all functions."""
+    """The eager tensors that `graph` captures, by the placeholder inside `graph`."""
     outer = graph.outer_graph
     of_outer = _eager_captures(outer) if getattr(outer, "captures", None) else {}
-    found = {}
+    captures = {}
     for external, internal in graph.captures:
         eager = external if not tf.is_symbolic_tensor(external) else of_outer.get(external.ref())
         if eager is not None:
-            found[internal.ref()] = eager
-    return found
+            captures[internal.ref()] = eager
+    return captures

@@ -1,4 +1,4 @@
-"""Small tensors that travel together: each message costs more than the bytes of a small tensor.
+"""Packs small tensors into few messages, because a message costs more than a small tensor's bytes.
 
 averages = over_packs(hvd.allreduce, gradients)
 """
@@ -10,22 +10,22 @@ from collections.abc import Callable, Iterable, Sequence
 
 import tensorflow as tf
 
-#: A larger tensor travels separately: copying it twice would cost more than another message.
+#: A larger tensor is sent separately: copying it twice would cost more than another message.
 _SMALL_BYTES = 256 << 10
-#: A pack is closed when it has so many: it waits for the last of its tensors.
+#: The size at which a pack is closed, because a pack waits for the last of its tensors.
 _PACK_BYTES = 4 << 20
 
 _DTYPES = frozenset({tf.float16, tf.bfloat16, tf.float32, tf.float64})
 
 
 def pack(tensors: Iterable[tf.Tensor]) -> tf.Tensor:
-    """Tensors of one dtype and of static shapes, one after the other; shape [elements]."""
-    # Horovod's ranks know a tensor by its name, which no other concatenation is to change.
+    """Concatenates tensors of one dtype and of static shapes; returns shape [elements]."""
+    # Horovod's ranks match tensors by name, so the name must not depend on other operations.
     return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0, name="pack")
 
 
 def unpack(packed: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """What `pack` was given, in the shapes of `like`."""
+    """Splits the result of `pack` into tensors with the shapes of `like`."""
     parts = tf.split(packed, [tensor.shape.num_elements() for tensor in like])
     return [tf.reshape(part, tensor.shape) for part, tensor in zip(parts, like, strict=True)]
 
@@ -33,23 +33,30 @@ def unpack(packed: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 def in_packs(
     send: Callable[[list[tf.Tensor]], list[tf.Tensor]], tensors: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """What `send` makes of the tensors, called once for those that travel together.
+    """Applies `send` to tensors, in one call per pack.
 
-    These are small ones of the same dtype, in their order. What is not small, or not of floating
-    point, or of a shape that is not static, is alone.
+    A pack contains small tensors of the same dtype, in their order. A tensor that is large, not of
+    floating point, or of a dynamic shape is sent alone.
+
+    Args:
+      send: takes the tensors of a pack and returns one result for each.
+      tensors: the tensors.
+
+    Returns:
+      The result for each tensor.
     """
     together: list[list[int]] = []
     last: dict[tf.DType, list[int]] = {}
-    left: dict[tf.DType, int] = {}
+    remaining: dict[tf.DType, int] = {}
     for place, tensor in enumerate(tensors):
         if not _is_small(tensor):
             together.append([place])
             continue
-        if left.get(tensor.dtype, 0) <= 0:
-            last[tensor.dtype], left[tensor.dtype] = [], _PACK_BYTES
+        if remaining.get(tensor.dtype, 0) <= 0:
+            last[tensor.dtype], remaining[tensor.dtype] = [], _PACK_BYTES
             together.append(last[tensor.dtype])
         last[tensor.dtype].append(place)
-        left[tensor.dtype] -= _bytes(tensor)
+        remaining[tensor.dtype] -= _bytes(tensor)
     results: dict[int, tf.Tensor] = {}
     for places in together:
         results.update(zip(places, send([tensors[place] for place in places]), strict=True))
@@ -59,12 +66,15 @@ def in_packs(
 def over_packs(
     operation: Callable[[tf.Tensor], tf.Tensor], tensors: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """What `operation` makes of each tensor, called once for those that travel together.
+    """Applies an elementwise operation to tensors, in one call per pack.
 
     Args:
-      operation: of a tensor of any shape, element by element; its result has the same shape.
-      tensors: gradients, say, in the order of their layers: the last are the first to be there,
-        and are packed with one another.
+      operation: takes a tensor of any shape and returns a result of the same shape.
+      tensors: for example gradients in the order of their layers. Packing starts with the last
+        tensor, because the last layer's gradients are computed first.
+
+    Returns:
+      The result for each tensor.
     """
 
     def send(sent: list[tf.Tensor]) -> list[tf.Tensor]:

@@ -1,7 +1,7 @@
-"""`parameter_server`: `tf.distribute.ParameterServerStrategy`, asynchronous, variables on the ps.
+"""The `parameter_server` strategy for Keras: asynchronous training with variables on the ps.
 
-The chief coordinates; workers and ps serve. A job without a chief is led by worker 0, which serves
-and coordinates in one process.
+The chief coordinates; workers and ps serve. In a job without a chief, worker 0 is the chief: it
+coordinates and serves in one process.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from tfdist.strategies.cursor import EpochCursor
 from tfdist.strategies.parameter_server.coordinator import EpochCoordinator, PassesShards
 from tfdist.strategies.parameter_server.serving import serve_until_end
 
-#: A variable is split only into parts of at least this size, so that small ones are not split.
+#: The minimum size of a partition of a variable; smaller variables are not split.
 _MIN_SHARD_BYTES = 256 << 10
 
 
 class _Checkpointing(Checkpointing):
-    """The chief reads and writes; otherwise each ps would write to the disk of its own machine."""
+    """The chief reads and writes; otherwise each ps would write to its own machine's disk."""
 
     io_device = "/job:chief/replica:0/task:0/device:CPU:0"
 
 
 class _Cursor(EpochCursor):
-    """The workers' readers advance independently, and the coordinator counts their steps."""
+    """Workers advance independently, and the coordinator counts their steps."""
 
     sees_steps = False
 
@@ -60,7 +60,7 @@ class _Cursor(EpochCursor):
 
 
 class ParameterServer(Strategy):
-    """Asynchronous training with the variables on the ps."""
+    """Asynchronous training with variables on the ps."""
 
     name = "parameter_server"
 
@@ -69,8 +69,8 @@ class ParameterServer(Strategy):
             raise UsageError(
                 "cluster.worker",
                 received=[],
-                accepted="at least one address where there are ps",
-                remedy="Add a worker: the chief of a Keras job coordinates and trains nothing.",
+                accepted="at least one address in a cluster with ps",
+                remedy="Add a worker: the chief of a Keras job coordinates and does not train.",
             )
         partitions = options.variable_partitions or 1
         if keras_compat.is_keras_3(tf.keras.Model):
@@ -87,7 +87,7 @@ class ParameterServer(Strategy):
                 task_index=self.task.index,
                 protocol="grpc",
             )
-        if self._is_leader:
+        if self._is_chief:
             self._coordinate(partitions)
 
     @property
@@ -96,13 +96,13 @@ class ParameterServer(Strategy):
         return Topology(
             own,
             (own,),
-            is_chief=self._is_leader,
+            is_chief=self._is_chief,
             num_shards=len(self.cluster.worker),
             is_synchronous=False,
         )
 
     @property
-    def _is_leader(self) -> bool:
+    def _is_chief(self) -> bool:
         return self.task == self.cluster.chief_task
 
     def scope(self) -> AbstractContextManager[Any]:
@@ -127,7 +127,7 @@ class ParameterServer(Strategy):
             checks.check_scope(model, self.tf_strategy, self.name)
 
     def serve(self) -> None:
-        if self._is_leader:
+        if self._is_chief:
             super().serve()
         serve_until_end(self)
 
@@ -148,10 +148,10 @@ class ParameterServer(Strategy):
             heartbeat_timeout=self.heartbeat_timeout,
         )
         servers = [task for task in self.cluster.tasks() if task != self.task]
-        heartbeat.watch_from_outside(
+        heartbeat.watch_in_subprocess(
             {str(task): self.cluster.address(task) for task in servers}, self.heartbeat_timeout
         )
-        # Keras asks for the strategy's coordinator, of which there is one, and finds this.
+        # A strategy has one coordinator, so Keras uses this one.
         coordinator = EpochCoordinator(self.tf_strategy)
         self.checkpointing = _Checkpointing()
         self.cursor = _Cursor(self.steps_of, coordinator)

@@ -1,4 +1,4 @@
-"""What runs on the workers of an `EpochCoordinator`: the making of a shard, and steps on it.
+"""Functions that an `EpochCoordinator` runs on its workers: create a shard, and run steps on it.
 
 dataset = strategy.distribute_datasets_from_function(shard(make, element_spec))
 coordinator.schedule(guard(train_function), (iterator,))    # RemoteValue of its results
@@ -18,11 +18,17 @@ from tfdist.strategies.parameter_server.packed_transfers import packed_transfers
 def shard(
     make: Callable[[], tf.data.Dataset], element_spec: Any
 ) -> Callable[[tf.distribute.InputContext], tf.data.Dataset]:
-    """The dataset function that gives a worker what `make` makes, with the specs of all."""
+    """A dataset function that creates a worker's shard.
+
+    Args:
+      make: creates the shard.
+      element_spec: the element spec that all workers' datasets have.
+    """
 
     @tf.autograph.experimental.do_not_convert
     def shard_of_a_worker(_: tf.distribute.InputContext) -> tf.data.Dataset:
-        # What is not converted is this function alone: the user's may have `if` of tensors in maps.
+        # Only this function is excluded from AutoGraph: the user's function may have an `if` on a
+        # tensor in a `map`.
         with autograph_status.ControlStatusCtx(autograph_status.Status.UNSPECIFIED):
             variant = tf.data.experimental.to_variant(make())
         return tf.data.experimental.from_variant(variant, element_spec)
@@ -31,7 +37,7 @@ def shard(
 
 
 class _OneBatch:
-    """An iterator over the one batch that a step was given."""
+    """An iterator over a single batch, the argument of a step."""
 
     def __init__(self, batch: Any) -> None:
         self._batch = batch
@@ -41,16 +47,16 @@ class _OneBatch:
 
 
 def guard(fn: Any) -> Any:
-    """`fn` of an iterator, made to do nothing where the iterator has run out.
+    """Wraps a step so that it does nothing if its iterator is exhausted.
 
-    Data that are repeated may run out, too: a shard can be empty.
+    Repeated data can be exhausted too, because a shard can be empty.
 
     Args:
-      fn: the `tf.function` of a step; its result is a nest of tensors, the logs.
+      fn: the `tf.function` of a step; takes an iterator and returns a nest of tensors, the logs.
 
     Returns:
-      A `tf.function` of an iterator: the worker's index, int32 []; whether there was data, bool [];
-      and the logs.
+      A `tf.function` that takes an iterator and returns the worker's index, int32, shape [];
+      whether there was data, bool, shape []; and the logs.
     """
     step = fn.python_function
 
@@ -76,16 +82,23 @@ def guard(fn: Any) -> Any:
 
 
 def skip(steps: tuple[int, ...]) -> Any:
-    """Of an iterator, reads over what the worker that runs this has read before."""
+    """A `tf.function` that skips the first batches of an iterator on a worker.
+
+    Args:
+      steps: by worker, the number of batches to skip.
+
+    Returns:
+      A function that takes an iterator and returns the number of skipped batches, int32, shape [].
+    """
 
     @tf.function
-    def read_over(iterator: Any) -> tf.Tensor:
+    def skip_batches(iterator: Any) -> tf.Tensor:
         count = tf.constant(steps)[_this_worker()]
         for _ in tf.range(count):
             iterator.get_next_as_optional()
         return count
 
-    return read_over
+    return skip_batches
 
 
 def _this_worker() -> tf.Tensor:
