@@ -205,7 +205,7 @@ def test_checkpoints_lack_the_layers_in_a_list() -> None:
 
 
 def test_every_task_writes_model_checkpoints() -> None:
-    """The cure is `leave_saving_to_the_chief`."""
+    """The fix is `keras3_callbacks`."""
     lines = run(
         "import tensorflow as tf",
         """

@@ -178,9 +178,10 @@ def read_marker(output: OutputDirectory) -> dict[str, Any] | None:
     """The content of the completion marker; None if it is missing or damaged."""
     try:
         marker: dict[str, Any] = json.loads(output.done.read_text())
+        marker["finished"], marker["epochs"] = int(marker["finished"]), int(marker["epochs"])
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, TypeError, KeyError) as error:
         checkpoint_files.warn_once(output.done, f"is damaged ({error})")
         return None
     return marker

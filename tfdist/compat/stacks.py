@@ -27,7 +27,6 @@ LOOPS: dict[Loop, str] = {"fit": "fit", "estimator": "Estimators", "custom": "cu
 #: The environment variable that makes `tf.keras` an alias of tf_keras in TensorFlow 2.16 and newer.
 LEGACY_VARIABLE = "TF_USE_LEGACY_KERAS"
 
-_COLUMNS = 100
 NEWEST = "install 'tensorflow==2.21.*' and 'keras>=3.10'"
 
 

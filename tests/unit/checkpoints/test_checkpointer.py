@@ -330,8 +330,8 @@ def test_an_export_to_a_full_disk_leaves_the_old_model_and_nothing_else(
     assert os.listdir(tmp_path) == ["saved_model"]
 
 
-@pytest.mark.parametrize("text", ["", '{"finished": 3, "epo'])
-def test_a_damaged_mark_is_none(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["", '{"finished": 3, "epo', "[]", "{}"])
+def test_a_damaged_marker_is_none(text: str, tmp_path: Path) -> None:
     output = OutputDirectory(tmp_path)
     output.done.write_text(text)
 
@@ -340,7 +340,7 @@ def test_a_damaged_mark_is_none(text: str, tmp_path: Path) -> None:
     assert checkpoints.is_complete(output, finished=10, epochs=10)
 
 
-def test_the_done_mark_says_how_far_training_was_to_go(tmp_path: Path) -> None:
+def test_the_completion_marker_has_the_requested_epochs(tmp_path: Path) -> None:
     output = OutputDirectory(tmp_path / "new")
     assert not checkpoints.is_complete(output, finished=3, epochs=10)
 

@@ -1,6 +1,6 @@
 """Packs small tensors into few messages, because a message costs more than a small tensor's bytes.
 
-averages = over_packs(hvd.allreduce, gradients)
+results = in_packs(send, tensors)
 """
 
 from __future__ import annotations
@@ -61,26 +61,6 @@ def in_packs(
     for places in together:
         results.update(zip(places, send([tensors[place] for place in places]), strict=True))
     return [results[place] for place in range(len(tensors))]
-
-
-def over_packs(
-    operation: Callable[[tf.Tensor], tf.Tensor], tensors: Sequence[tf.Tensor]
-) -> list[tf.Tensor]:
-    """Applies an elementwise operation to tensors, in one call per pack.
-
-    Args:
-      operation: takes a tensor of any shape and returns a result of the same shape.
-      tensors: for example gradients in the order of their layers. Packing starts with the last
-        tensor, because the last layer's gradients are computed first.
-
-    Returns:
-      The result for each tensor.
-    """
-
-    def send(sent: list[tf.Tensor]) -> list[tf.Tensor]:
-        return [operation(sent[0])] if len(sent) == 1 else unpack(operation(pack(sent)), sent)
-
-    return in_packs(send, tensors[::-1])[::-1]
 
 
 def _is_small(tensor: tf.Tensor) -> bool:

@@ -1,6 +1,8 @@
-"""Small tensors that travel together are what they would be by themselves."""
+"""Packed tensors have the results that they would have alone."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import pytest
 import tensorflow as tf
@@ -8,7 +10,20 @@ import tensorflow as tf
 from tfdist.strategies.parameter_server import packing
 
 
-def test_the_last_of_a_dtype_go_together_and_large_ones_alone(
+def over_packs(
+    operation: Callable[[tf.Tensor], tf.Tensor], tensors: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Applies an elementwise operation in one call per pack."""
+
+    def send(sent: list[tf.Tensor]) -> list[tf.Tensor]:
+        if len(sent) == 1:
+            return [operation(sent[0])]
+        return packing.unpack(operation(packing.pack(sent)), sent)
+
+    return packing.in_packs(send, tensors)
+
+
+def test_tensors_of_a_dtype_are_sent_together_and_large_ones_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(packing, "_SMALL_BYTES", 16)
@@ -29,21 +44,21 @@ def test_the_last_of_a_dtype_go_together_and_large_ones_alone(
         sent.append(tf.reshape(tensor, [-1]).numpy().tolist())
         return tensor + tensor
 
-    found = packing.over_packs(twice, tensors)
+    found = over_packs(twice, tensors)
 
     assert sent == [
-        [b"not a number"],
-        [15.0, 16.0, 17.0, 18.0, 13.0, 14.0],
-        [8.0, 9.0, 10.0, 11.0, 12.0],
-        [7.0, 1.0, 2.0, 3.0, 4.0],
+        [1.0, 2.0, 3.0, 4.0, 7.0, 13.0, 14.0],
         [5, 6],
+        [8.0, 9.0, 10.0, 11.0, 12.0],
+        [15.0, 16.0, 17.0, 18.0],
+        [b"not a number"],
     ]
     for result, tensor in zip(found, tensors, strict=True):
         assert result.dtype == tensor.dtype
         assert (result.numpy() == (tensor + tensor).numpy()).all()
 
 
-def test_nothing_is_packed_of_which_the_size_is_not_known() -> None:
+def test_a_tensor_of_unknown_size_is_not_packed() -> None:
     sent = []
 
     @tf.function(input_signature=[tf.TensorSpec([None]), tf.TensorSpec([2])])
@@ -52,7 +67,7 @@ def test_nothing_is_packed_of_which_the_size_is_not_known() -> None:
             sent.append(tensor.shape.rank and tensor.shape[0])
             return -tensor
 
-        return packing.over_packs(negative, [some, two, two])
+        return over_packs(negative, [some, two, two])
 
     one_to_three = tf.constant([1.0, 2.0, 3.0])
     assert [list(tensor.numpy()) for tensor in both(one_to_three, one_to_three[:2])] == [
@@ -60,8 +75,8 @@ def test_nothing_is_packed_of_which_the_size_is_not_known() -> None:
         [-1.0, -2.0],
         [-1.0, -2.0],
     ]
-    assert sent == [4, None]
+    assert sent == [None, 4]
 
 
-def test_nothing_is_sent_of_nothing() -> None:
-    assert packing.over_packs(lambda _: pytest.fail("called"), []) == []
+def test_no_tensors_are_not_sent() -> None:
+    assert over_packs(lambda _: pytest.fail("called"), []) == []
