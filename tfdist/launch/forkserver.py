@@ -143,6 +143,21 @@ def _run_task(arguments: list[str], environ: dict[str, str], output: Connection)
     # The generator of `random` differs in each copy. The generator of NumPy does not.
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
+    path = _create_main(arguments)
+    atexit.register(_end_if_interrupted)
+    # These functions are Python's own main program. `runpy` removes `__main__` too early: before
+    # threads end, exit functions run and files are closed. `multiprocessing` skips exit functions.
+    file = ctypes.c_void_p(_fdopen(os.open(path, os.O_RDONLY), b"r"))
+    failed = ctypes.pythonapi.PyRun_SimpleFileExFlags(file, os.fsencode(path), True, None)
+    ctypes.pythonapi.Py_Exit(-failed)
+
+
+def _create_main(arguments: list[str]) -> str:
+    """Creates the `__main__` of `python ARGUMENTS`; returns the path of its source.
+
+    No variable of `_run_task` may hold the module: Python then frees the objects of TensorFlow
+    before those of the script, and prints exceptions.
+    """
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     is_module = arguments[0] == "-m"
     directory = os.getcwd() if is_module else os.path.dirname(os.path.realpath(arguments[0]))
@@ -157,13 +172,7 @@ def _run_task(arguments: list[str], environ: dict[str, str], output: Connection)
         arguments = [spec.origin, *arguments[2:]]
     sys.argv[:] = arguments
     main.__file__ = os.path.join(os.getcwd(), arguments[0])
-    atexit.register(_end_if_interrupted)
-    # These functions are Python's own main program. `runpy` removes `__main__` too early: before
-    # threads end, exit functions run and files are closed. `multiprocessing` skips exit functions.
-    file = ctypes.c_void_p(_fdopen(os.open(main.__file__, os.O_RDONLY), b"r"))
-    name = os.fsencode(main.__file__)
-    failed = ctypes.pythonapi.PyRun_SimpleFileExFlags(file, name, True, None)
-    ctypes.pythonapi.Py_Exit(-failed)
+    return main.__file__
 
 
 def _end_if_interrupted() -> None:

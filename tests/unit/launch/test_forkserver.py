@@ -313,6 +313,27 @@ def test_tensorflow_begins_anew_in_each_task(in_script: InScript) -> None:
         assert first[name] != second[name]
 
 
+def test_a_task_with_tensorflow_ends_quietly(in_script: InScript, tmp_path: Path) -> None:
+    """TensorFlow's objects are freed in order, and its default summary writer is flushed."""
+    script = in_script(f"""
+        import tensorflow as tf
+        import tfdist
+
+        tf.summary.create_file_writer({str(tmp_path / "summaries")!r}).set_as_default()
+        tf.summary.scalar("loss", 1.0, step=1)
+        counter = tf.Variable(1.0)
+
+        @tf.function
+        def step():
+            return counter.assign_add(1.0)
+
+        step()
+    """)
+    assert run([script]) == Ended(0, "")
+    (events,) = (tmp_path / "summaries").iterdir()
+    assert b"loss" in events.read_bytes()
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("failure", "message"),
