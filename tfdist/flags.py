@@ -47,6 +47,7 @@ _OTHER_FLAGS = (
     "sync_period",
     "outer_learning_rate",
     "outer_momentum",
+    "pack_transfers",
 )
 _INTEGER_FLAGS = {
     "num_gpus": "The number of GPUs that a task uses; 0 trains on the CPU. Default: all visible "
@@ -85,6 +86,7 @@ class JobFlags:
     sync_period: int | None = None
     outer_learning_rate: float | None = None
     outer_momentum: float | None = None
+    pack_transfers: bool | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def value(self, flag: str) -> Any:
@@ -173,6 +175,11 @@ def define_flags() -> None:
         "which uses 0.9 (default 0).",
         lower_bound=0.0,
         upper_bound=1.0,
+    )
+    flags.DEFINE_bool(
+        "pack_transfers",
+        None,
+        "parameter_server: send the small tensors of a step together (the default).",
     )
     for name in ("startup_timeout", "heartbeat_timeout"):
         flags.register_validator(

@@ -1,4 +1,4 @@
-"""The flags, and how a script ends whose flags, TF_CONFIG or port cannot be used."""
+"""The flags, and the errors for invalid flags, an invalid TF_CONFIG or a port in use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ import tfdist
 from tfdist.flags import read_flags
 
 tfdist.define_flags()
-flags.DEFINE_string("note_text", None, "Some flag of the script's own.")
+flags.DEFINE_string("note_text", None, "A flag of the script.")
 
 def main(argv):
     try:
@@ -85,7 +85,7 @@ PARSING_SCRIPT = SCRIPT.replace("{parser}", ", flags_parser=tfdist.parse_flags")
         ("", ""),
     ],
 )
-def test_dashes_in_names_become_underscores_and_values_stay(typed: str, read: str) -> None:
+def test_dashes_become_underscores_in_names_but_not_in_values(typed: str, read: str) -> None:
     assert with_underscores([typed]) == [read]
 
 
@@ -96,11 +96,11 @@ def test_nothing_after_a_lone_double_dash_is_rewritten() -> None:
     assert typed[0] == "--a-b=c-d"
 
 
-def test_a_program_that_defines_no_flags_has_their_defaults() -> None:
+def test_a_program_that_defines_no_flags_gets_the_defaults() -> None:
     assert read_flags(absl_flags.FlagValues()) == JobFlags()
 
 
-def test_both_spellings_reach_the_script(script: str) -> None:
+def test_scripts_accept_dashes_and_underscores(script: str) -> None:
     typed = [
         "--note-text=a-b --c-d",
         "--task-index=1",
@@ -127,7 +127,7 @@ def test_both_spellings_reach_the_script(script: str) -> None:
         assert end.stdout == f"a-b --c-d ['--e-f'] {expected}\nwithout TensorFlow\n", end.stderr
 
 
-def test_estimators_have_flags_of_their_own() -> None:
+def test_estimators_have_their_own_flags() -> None:
     script = """
 import sys
 from tfdist.flags import define_estimator_flags, parse_flags, read_flags
@@ -183,7 +183,7 @@ MISTAKES: dict[str, tuple[list[str], dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_ends_the_script_with_one_line_and_code_2(mistake: str, script: str) -> None:
+def test_a_mistake_prints_one_line_and_exits_with_code_2(mistake: str, script: str) -> None:
     arguments, environ, field = MISTAKES[mistake]
 
     end = run_code(script, *arguments, **environ)
@@ -202,7 +202,7 @@ def test_a_mistake_ends_the_script_with_one_line_and_code_2(mistake: str, script
         ("--task_indx=1", "task_indx"),
     ],
 )
-def test_a_flag_that_absl_cannot_parse_ends_with_code_2(argument: str, named: str) -> None:
+def test_a_flag_that_absl_cannot_parse_exits_with_code_2(argument: str, named: str) -> None:
     end = run_code(PARSING_SCRIPT, argument)
 
     error, advice = end.stderr.splitlines()
@@ -214,13 +214,13 @@ def test_a_flag_that_absl_cannot_parse_ends_with_code_2(argument: str, named: st
 
 
 def errors_of(end: subprocess.CompletedProcess[str]) -> list[str]:
-    """The lines of tfdist's, where TensorFlow has some of its own to say at its import."""
+    """The lines of tfdist in stderr; TensorFlow may log others when it is imported."""
     assert "Traceback" not in end.stderr
     assert end.returncode == 2, end.stderr
     return re.findall(r"^tfdist: .*$", end.stderr, re.MULTILINE)
 
 
-def test_a_flag_of_another_strategy_ends_the_script_with_code_2() -> None:
+def test_a_flag_of_another_strategy_exits_with_code_2() -> None:
     end = run_code(PARSING_SCRIPT, "--strategy=mirrored", "--all-reduce=ring")
 
     (line,) = errors_of(end)
@@ -229,7 +229,7 @@ def test_a_flag_of_another_strategy_ends_the_script_with_code_2() -> None:
     )
 
 
-def test_a_port_in_use_ends_the_script_with_code_2(listener: socket.socket) -> None:
+def test_a_port_in_use_exits_with_code_2(listener: socket.socket) -> None:
     address = f"127.0.0.1:{listener.getsockname()[1]}"
 
     end = run_code(PARSING_SCRIPT, TF_CONFIG=tf_config("worker", 0, worker=[address, A]))
@@ -238,17 +238,20 @@ def test_a_port_in_use_ends_the_script_with_code_2(listener: socket.socket) -> N
     assert line.startswith(f"tfdist: error: address of worker:0: received '{address}'; accepted: ")
 
 
-TAKEN_BY: dict[str, tuple[Any, set[str]]] = {
+ACCEPTED_BY: dict[str, tuple[Any, set[str]]] = {
     "all_reduce": ("ring", {"multi_worker_mirrored"}),
     "num_cpu_devices": (2, {"mirrored", "central_storage"}),
     "variable_partitions": (2, {"parameter_server"}),
+    "pack_transfers": (False, {"parameter_server"}),
 }
 
 
-@pytest.mark.parametrize("flag", TAKEN_BY)
+@pytest.mark.parametrize("flag", ACCEPTED_BY)
 @pytest.mark.parametrize("name", list(table.TABLE))
-def test_a_flag_is_taken_by_its_strategies_and_refused_by_the_others(name: str, flag: str) -> None:
-    value, names = TAKEN_BY[flag]
+def test_a_flag_is_accepted_by_its_strategies_and_rejected_by_the_others(
+    name: str, flag: str
+) -> None:
+    value, names = ACCEPTED_BY[flag]
     options = JobFlags(strategy=name, **{flag: value})
     table.check_flags(table.row(name), JobFlags(strategy=name))
     if name in names:
@@ -270,7 +273,7 @@ def test_a_flag_is_taken_by_its_strategies_and_refused_by_the_others(name: str, 
         (JobFlags(num_gpus=99), "--num_gpus", 99),
     ],
 )
-def test_a_value_that_this_machine_or_strategy_lacks_is_refused(
+def test_a_value_that_the_machine_or_strategy_does_not_support_is_rejected(
     options: JobFlags, field: str, received: Any
 ) -> None:
     with pytest.raises(UsageError) as error:
@@ -285,7 +288,7 @@ def listener() -> Iterator[socket.socket]:
         yield server
 
 
-def test_a_port_that_somebody_listens_on_is_refused(listener: socket.socket) -> None:
+def test_a_port_with_a_listener_is_rejected(listener: socket.socket) -> None:
     address = f"127.0.0.1:{listener.getsockname()[1]}"
 
     with pytest.raises(UsageError) as error:
@@ -295,7 +298,7 @@ def test_a_port_that_somebody_listens_on_is_refused(listener: socket.socket) -> 
     assert "Address already in use" in error.value.remedy
 
 
-def test_a_port_that_is_only_held_for_the_task_is_free() -> None:
+def test_a_port_that_is_bound_but_not_listening_is_accepted() -> None:
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
@@ -308,7 +311,7 @@ def test_a_port_that_is_only_held_for_the_task_is_free() -> None:
 
 
 @pytest.mark.parametrize("has_cluster", [True, False])
-def test_an_evaluator_is_outside_the_cluster_and_not_its_chief(
+def test_an_evaluator_is_not_part_of_the_cluster_and_not_the_chief(
     has_cluster: bool, listener: socket.socket
 ) -> None:
     address = f"127.0.0.1:{listener.getsockname()[1]}"
@@ -336,26 +339,26 @@ def test_an_evaluator_is_outside_the_cluster_and_not_its_chief(
         ),
     ],
 )
-def test_the_flag_goes_before_the_variable_before_the_shape_of_the_cluster(
+def test_the_flag_overrides_the_variable_which_overrides_the_cluster(
     environ: dict[str, str], options: JobFlags, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = tfdist.start.create(options, environ)
 
     assert job.name == name
-    said = capsys.readouterr().err
-    assert said.startswith(f"tfdist: worker:0 of this process alone (default), {name}; oneDNN ")
-    assert said.count("\n") == 1
+    log = capsys.readouterr().err
+    assert log.startswith(f"tfdist: worker:0 of this process alone (default), {name}; oneDNN ")
+    assert log.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", ["one_device", "mirrored", "multi_worker_mirrored"])
-def test_ranks_of_horovodrun_are_not_left_to_train_each_by_itself(name: str) -> None:
+def test_ranks_of_horovodrun_reject_other_strategies(name: str) -> None:
     with pytest.raises(UsageError) as error:
         tfdist.start.create(JobFlags(strategy=name), {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"})
 
     assert error.value.field == "--strategy"
 
 
-def test_importing_the_package_and_its_command_imports_no_tensorflow() -> None:
+def test_importing_the_package_and_its_command_does_not_import_tensorflow() -> None:
     code = """
 import sys
 import tfdist, tfdist.commands.cli, tfdist.start, tfdist.launch.local

@@ -92,6 +92,9 @@ class StrategySpec:
 #: The flags of local SGD; the others need the first.
 LOCAL_SGD_FLAGS = ("sync_period", "outer_learning_rate", "outer_momentum")
 
+# Flags that do not apply to Estimators.
+_KERAS_FLAGS = ("sync_period", "pack_transfers")
+
 TABLE: dict[str, StrategySpec] = {}
 
 
@@ -137,7 +140,12 @@ for _spec in (
         serving=("worker", "ps"),
         estimator_serving=("ps",),
         shares_variables=True,
-        flags=("variable_partitions", "replicas_to_aggregate", "heartbeat_timeout"),
+        flags=(
+            "variable_partitions",
+            "replicas_to_aggregate",
+            "heartbeat_timeout",
+            "pack_transfers",
+        ),
     ),
     StrategySpec(
         "multi_worker_mirrored",
@@ -301,13 +309,14 @@ def strategy_path(spec: StrategySpec, options: JobFlags, *, for_estimators: bool
     """
     if not for_estimators:
         return spec.local_sgd if options.sync_period and spec.local_sgd else spec.strategy
-    if options.sync_period is not None:
-        raise UsageError(
-            "--sync_period",
-            received=options.sync_period,
-            accepted="not supported for Estimators",
-            remedy="Leave it out, or train a Keras model.",
-        )
+    for flag in _KERAS_FLAGS:
+        if (value := options.value(flag)) is not None:
+            raise UsageError(
+                f"--{flag}",
+                received=value,
+                accepted="not supported for Estimators",
+                remedy="Leave it out, or train a Keras model.",
+            )
     if spec.estimator is None:
         raise UsageError(
             "--strategy",

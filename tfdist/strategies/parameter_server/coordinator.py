@@ -35,9 +35,15 @@ class PassesShards(tf.distribute.ParameterServerStrategy):
     """A `ParameterServerStrategy` whose coordinator distributes a dataset of `job.dataset`."""
 
     def __init__(
-        self, cluster_resolver: Any, variable_partitioner: Any, heartbeat_timeout: float
+        self,
+        cluster_resolver: Any,
+        variable_partitioner: Any,
+        *,
+        heartbeat_timeout: float,
+        packs_transfers: bool,
     ) -> None:
         self.heartbeat_timeout = heartbeat_timeout
+        self.packs_transfers = packs_transfers
         self.num_workers = len(cluster_resolver.cluster_spec().job_tasks("worker"))
         super().__init__(cluster_resolver, variable_partitioner)
 
@@ -142,7 +148,7 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
     def schedule_guarded(self, fn: Any, iterator: Any) -> Any:
         """Schedules `fn` on the next batch of any free worker; without a batch it does nothing."""
         if fn not in self._guarded:
-            self._guarded[fn] = worker_functions.guard(fn)
+            self._guarded[fn] = worker_functions.guard(fn, packs=self.strategy.packs_transfers)
         return super().schedule(self._guarded[fn], (iterator,))
 
     def join(self, to_end: bool = True) -> None:

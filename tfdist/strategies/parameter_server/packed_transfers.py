@@ -7,6 +7,9 @@ TensorFlow sends each variable that a step reads, each time that the step reads 
 gradient in a separate message. For small tensors a message costs more than its bytes. This module
 concatenates the tensors that can be sent from one device to another at the same time, sends them
 once, and splits them on the other side.
+
+ResNet-20 trains 1.16 times as fast with it, with two workers on two cores (docs/benchmarks.md).
+`--nopack_transfers` turns it off.
 """
 
 from __future__ import annotations

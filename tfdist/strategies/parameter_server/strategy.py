@@ -146,6 +146,7 @@ class ParameterServer(Strategy):
             if partitions > 1
             else None,
             heartbeat_timeout=self.heartbeat_timeout,
+            packs_transfers=self.options.pack_transfers is not False,
         )
         servers = [task for task in self.cluster.tasks() if task != self.task]
         heartbeat.watch_in_subprocess(

@@ -1,12 +1,13 @@
 """Functions that an `EpochCoordinator` runs on its workers: create a shard, and run steps on it.
 
 dataset = strategy.distribute_datasets_from_function(shard(make, element_spec))
-coordinator.schedule(guard(train_function), (iterator,))    # RemoteValue of its results
+coordinator.schedule(guard(train_function, packs=True), (iterator,))    # RemoteValue of its results
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -46,13 +47,14 @@ class _OneBatch:
         return self._batch
 
 
-def guard(fn: Any) -> Any:
+def guard(fn: Any, *, packs: bool) -> Any:
     """Wraps a step so that it does nothing if its iterator is exhausted.
 
     Repeated data can be exhausted too, because a shard can be empty.
 
     Args:
       fn: the `tf.function` of a step; takes an iterator and returns a nest of tensors, the logs.
+      packs: whether the transfers of the step are packed; see `packed_transfers`.
 
     Returns:
       A `tf.function` that takes an iterator and returns the worker's index, int32, shape [];
@@ -66,7 +68,7 @@ def guard(fn: Any) -> Any:
         specs: list[Any] = []
 
         def with_data() -> Any:
-            with packed_transfers():
+            with packed_transfers() if packs else nullcontext():
                 logs = step(_OneBatch(batch.get_value()))
             specs.append(tf.nest.map_structure(tf.TensorSpec.from_tensor, logs))
             return logs

@@ -1,26 +1,67 @@
-"""What is sent together between workers and ps changes nothing of what a step does."""
+"""Packing the transfers between workers and ps does not change the results of a step."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 from tests.support.processes import ROOT, launch
+from tfdist.errors import UsageError
+from tfdist.flags import JobFlags
+from tfdist.strategies import table
+from tfdist.strategies.parameter_server import worker_functions
 
 pytestmark = pytest.mark.timeout(180)
 
 PROGRAM = str(ROOT / "tests" / "support" / "transfers_program.py")
 
 
-def test_random_steps_do_the_same_with_fewer_transfers(tmp_path: Path) -> None:
+def test_packed_steps_give_the_same_results_with_fewer_transfers(tmp_path: Path) -> None:
     ended = launch(
-        tmp_path, "--strategy=parameter_server", "--ps=2", "--workers=1", PROGRAM, deadline=150
+        tmp_path,
+        "--strategy=parameter_server",
+        "--ps=2",
+        "--workers=1",
+        PROGRAM,
+        "--nopack_transfers",
+        deadline=150,
     )
     assert ended.code == 0, ended.output
     found = re.findall(r"transfers (\d+) (\d+)", ended.output)
-    by_itself, packed = zip(*((int(before), int(after)) for before, after in found), strict=True)
+    unpacked, packed = zip(*((int(before), int(after)) for before, after in found), strict=True)
     assert len(found) == 10
     assert "under a lock" in ended.output
-    assert sum(packed) < 0.7 * sum(by_itself)
+    assert "packs False" in ended.output
+    assert sum(packed) < 0.7 * sum(unpacked)
+
+
+@pytest.mark.parametrize("packs", [True, False])
+def test_packing_can_be_turned_off(packs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = []
+
+    @contextmanager
+    def record() -> Iterator[None]:
+        used.append(True)
+        yield
+
+    monkeypatch.setattr(worker_functions, "packed_transfers", record)
+    monkeypatch.setattr(worker_functions, "_this_worker", lambda: tf.constant(0))
+    step = tf.function(lambda iterator: {"loss": next(iterator)})
+
+    _, had_data, logs = worker_functions.guard(step, packs=packs)(iter(tf.data.Dataset.range(7, 8)))
+
+    assert had_data
+    assert int(logs["loss"]) == 7
+    assert bool(used) == packs
+
+
+def test_estimators_have_nothing_to_pack() -> None:
+    with pytest.raises(UsageError, match=r"--pack_transfers: .* not supported for Estimators"):
+        table.strategy_path(
+            table.row("parameter_server"), JobFlags(pack_transfers=False), for_estimators=True
+        )
