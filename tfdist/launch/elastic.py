@@ -1,13 +1,13 @@
-"""A job that shrinks and grows with the machines that there are.
+"""Elastic jobs, which shrink and grow with the available machines.
 
     options = Elasticity(script="./hosts.sh", max_workers=8)
     members = ElasticMembership(job, options, ports, cores=8, environ=os.environ)
-    members.tasks()            # this machine's, for the hosts that there are now
-    members.change()             # a sentence when the hosts have changed, else None
+    members.tasks()             # this machine's tasks, for the current hosts
+    members.change()            # a sentence if the hosts have changed, else None
 
-Whenever the hosts change, all tasks save at one common step, leave and start again in the new
-number: the same script, from the same step. On several machines the same command runs on each,
-and each starts the tasks of its own host; that their lists agree is found out when the tasks meet.
+When the hosts change, all tasks save at one common step, exit, and restart in the new number, from
+the same step. On several machines the same command runs on each machine and starts the tasks of its
+own host. The startup barrier checks that the lists of all machines agree.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Elasticity:
     """How a job follows its hosts.
 
     Attributes:
-      script: the program that lists them; see `tfdist.launch.host_discovery`.
-      max_workers: the most tasks that are started; slots beyond them stay free.
-      min_workers: with fewer slots the job waits.
-      timeout: seconds that it waits.
-      host: the name under which the program lists this machine; None to look at the addresses.
-      port: the first port of the tasks of each host; None for any, where all are on this machine.
+      script: the program that lists the hosts; see `tfdist.launch.host_discovery`.
+      max_workers: the maximum number of tasks; more slots than that stay unused.
+      min_workers: the job waits while there are fewer slots.
+      timeout: the longest wait for slots, in seconds.
+      host: the name under which the program lists this machine; None to compare the addresses.
+      port: the first port of the tasks of each host; None for any port, on a single machine.
 
     Raises:
       UsageError: the numbers contradict each other.
@@ -62,14 +62,14 @@ class Elasticity:
                 "--max_workers",
                 received=self.max_workers,
                 accepted=f"a number from {self.min_workers}, which is --min_workers",
-                remedy=f"Say how many workers {FLAG} may lead to.",
+                remedy=f"Set it to the most workers that {FLAG} may lead to.",
             )
         if self.port is not None and not 1 <= self.port <= 65536 - self.max_workers:
             raise UsageError(
                 "--port",
                 received=self.port,
                 accepted=f"a number from 1 to {65536 - self.max_workers}",
-                remedy="Each host uses as many ports from there on as it has tasks.",
+                remedy="Choose a lower port: each host uses one port per task, from this one on.",
             )
 
 
@@ -77,14 +77,14 @@ class ElasticMembership:
     """The tasks of an elastic job that run on this machine.
 
     Args:
-      job: what runs; its number of workers is not looked at.
+      job: what runs; its number of workers is ignored.
       options: how it follows its hosts.
-      ports: a free port of this machine for each of `max_workers`.
-      cores: the cores that the tasks of this machine divide among them.
+      ports: `max_workers` free ports of this machine.
+      cores: the cores that the tasks of this machine divide.
       environ: the launcher's environment.
 
     Raises:
-      UsageError: the strategy is not one that can, or the script is none.
+      UsageError: the script is not a command.
     """
 
     can_change: ClassVar[bool] = True
@@ -110,7 +110,7 @@ class ElasticMembership:
         self._last_problem = ""
 
     def tasks(self) -> tuple[TaskSpec, ...]:
-        """Those to start on this machine now; none while it has to wait for hosts.
+        """The tasks to start on this machine now; none while the job waits for hosts.
 
         Raises:
           UsageError: the script cannot be used, at its first time; or a port is missing.
@@ -121,7 +121,7 @@ class ElasticMembership:
         except UsageError as error:
             if self._hosts is None:
                 raise
-            self._say_once(error)
+            self._warn_once(error)
         assert self._hosts is not None
         self._addresses = self._addresses_on(self._hosts)
         cluster = Cluster(worker=self._addresses)
@@ -133,9 +133,9 @@ class ElasticMembership:
             raise UsageError(
                 "--port",
                 received=None,
-                accepted="the first port of each host's tasks, where there are several machines",
-                remedy=f"Choose one that is free on all of {_listed(self._hosts)}; or say with "
-                "--host which of them is this machine.",
+                accepted="the first port of each host's tasks, if there are several machines",
+                remedy=f"Choose a port that is free on all of {_listed(self._hosts)}, or pass this "
+                "machine's name with --host.",
             )
         self._waits_since = None
         workers = "1 worker" if len(self._addresses) == 1 else f"{len(self._addresses)} workers"
@@ -143,12 +143,12 @@ class ElasticMembership:
         return tuple(self._task(cluster, place, mine) for place in range(len(mine)))
 
     def change(self) -> str | None:
-        """Why the tasks have to start again; None while they need not. Never waits."""
+        """Why all tasks must restart; None if they need not. Does not wait."""
         try:
             hosts = self._script.answer()
             self._script.ask()
         except UsageError as error:
-            self._say_once(error)
+            self._warn_once(error)
             return None
         if hosts is None:
             return None
@@ -158,7 +158,7 @@ class ElasticMembership:
         return f"the hosts are now {_listed(hosts)}"
 
     def close(self) -> None:
-        """Ends the script, if it runs."""
+        """Ends the script if it is running."""
         self._script.end()
 
     def _addresses_on(self, hosts: Sequence[Host]) -> tuple[str, ...]:
@@ -197,7 +197,7 @@ class ElasticMembership:
         needed = f"--min_workers={self._options.min_workers}"
         if not is_listed:
             needed = f"{self._options.host or 'this machine'} to be listed"
-        listed = f"{FLAG} gives {_listed(self._hosts)}"
+        listed = f"{FLAG} lists {_listed(self._hosts)}"
         if self._waits_since is None:
             self._waits_since = time.monotonic()
             log(f"waiting for {needed}: {listed}")
@@ -206,10 +206,10 @@ class ElasticMembership:
                 f"waited {self._options.timeout:g} s (--elastic_timeout) for {needed}: {listed}"
             )
 
-    def _say_once(self, error: UsageError) -> None:
+    def _warn_once(self, error: UsageError) -> None:
         if str(error) != self._last_problem:
             self._last_problem = str(error)
-            log(f"warning: going on with the hosts that there were. {error}")
+            log(f"warning: continuing with the previous hosts. {error}")
 
 
 def _listed(hosts: Sequence[Host]) -> str:

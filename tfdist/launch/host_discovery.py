@@ -1,12 +1,12 @@
-"""The machines that an elastic job may use, as a program of the user's lists them.
+"""Runs the user's host discovery script, which lists the machines of an elastic job.
 
     script = HostDiscoveryScript("./hosts.sh")
     script.read()              # (Host("10.0.0.1", slots=2), Host("10.0.0.2", slots=1))
-    script.ask()               # the same without waiting: asked now,
-    script.answer()            # and None until it has answered
+    script.ask()               # the same without waiting: starts the script
+    script.answer()            # None until the script has ended
 
-The program prints a line for each machine, `host:slots` or `host` for one slot, as that of
-`horovodrun --host-discovery-script` does.
+The script prints one line per machine, `host:slots`, or `host` for one slot, as for
+`horovodrun --host-discovery-script`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tfdist.errors import UsageError
 
 FLAG = "--host_discovery_script"
 
-#: Seconds in which the program has to answer.
+#: Seconds within which the script must end.
 ANSWER_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Host:
-    """A machine, and how many tasks it has room for."""
+    """A machine and the number of its tasks."""
 
     name: str
     slots: int
@@ -42,13 +42,13 @@ class Host:
 
 
 class HostDiscoveryScript:
-    """The program that says which machines there are.
+    """The script that lists the machines.
 
     Args:
-      command: the program and its arguments, as one would type them in a shell.
+      command: the script and its arguments, as typed in a shell.
 
     Raises:
-      UsageError: `command` is not one.
+      UsageError: `command` is empty or has an unclosed quote.
     """
 
     def __init__(self, command: str) -> None:
@@ -64,7 +64,7 @@ class HostDiscoveryScript:
             raise self._error("it is empty")
 
     def read(self) -> tuple[Host, ...]:
-        """Asks, and waits for the answer.
+        """Runs the script and returns the hosts.
 
         Raises:
           UsageError: the program does not run, fails, does not answer in time, or prints something
@@ -77,23 +77,23 @@ class HostDiscoveryScript:
         return hosts
 
     def ask(self) -> None:
-        """Starts the program, if it does not run.
+        """Starts the script unless it is running.
 
         Raises:
-          UsageError: it cannot be started.
+          UsageError: the script cannot be started.
         """
         if self._process is not None:
             return
         self._due = time.monotonic() + ANSWER_SECONDS
-        # A pipe would have to be read while the program runs. A new file each time, because what
-        # an earlier one has started may still print.
+        # A pipe would have to be read while the script runs. A new file each time, because a
+        # child of an earlier run may still print.
         self._printed = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `end` closes it
         try:
             self._process = subprocess.Popen(
                 self._arguments,
                 stdin=subprocess.DEVNULL,
                 stdout=self._printed,
-                # A group of its own, so that what it starts is ended with it.
+                # Its own process group, so that its children are ended with it.
                 start_new_session=True,
             )
         except OSError as error:
@@ -101,7 +101,7 @@ class HostDiscoveryScript:
             raise self._error(f"it cannot be started: {error.strerror}") from None
 
     def answer(self) -> tuple[Host, ...] | None:
-        """What the program has answered since it was asked; None where it has not yet.
+        """The hosts that the script has printed; None while it is running.
 
         Raises:
           UsageError: as `read`.
@@ -127,7 +127,7 @@ class HostDiscoveryScript:
             self.end()
 
     def end(self) -> None:
-        """Ends the program and what it has started, if anything of it is left."""
+        """Ends the script and its children."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -141,18 +141,18 @@ class HostDiscoveryScript:
         return UsageError(
             FLAG,
             received=self._command,
-            accepted="a program that prints host:slots for each machine, a line each",
-            remedy=f"Correct it: {problem}.",
+            accepted="a program that prints one host:slots line per machine",
+            remedy=f"Correct the program: {problem}.",
         )
 
 
 def parse(lines: Iterable[str]) -> tuple[Host, ...]:
-    """The hosts that have a slot, sorted by name, because the order of the list may vary.
+    """The hosts with at least one slot, sorted by name, because the order of the lines may vary.
 
-    `#` begins a comment.
+    `#` starts a comment.
 
     Raises:
-      ValueError: a line is no host; the message says which.
+      ValueError: a line is not a host, or a host is listed twice; the message names it.
     """
     hosts: dict[str, Host] = {}
     for line in lines:
@@ -160,12 +160,12 @@ def parse(lines: Iterable[str]) -> tuple[Host, ...]:
         if not text:
             continue
         name, colon, slots = text.rpartition(":")
-        # An IPv6 address is full of colons: alone it stands in brackets.
+        # An IPv6 address contains colons: without slots it is in brackets.
         if not colon or slots.endswith("]"):
             name, slots = text, "1"
         if not name or not slots.isdecimal() or any(character.isspace() for character in name):
             raise ValueError(f"the line {line!r} is not host:slots")
         if name in hosts:
-            raise ValueError(f"{name} is there twice")
+            raise ValueError(f"{name} is listed twice")
         hosts[name] = Host(name, int(slots))
     return tuple(hosts[name] for name in sorted(hosts) if hosts[name].slots)

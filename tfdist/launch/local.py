@@ -3,9 +3,9 @@
     job = JobSpec(python=sys.executable, script="train.py", workers=2)
     sys.exit(launch(job, environ=os.environ))
 
-The first task that fails ends the others, and so does a signal to the launcher: they are asked,
-and killed where they do not follow, because a TensorFlow worker swallows SIGTERM. No task outlives
-the launcher, however that ends. Needs Linux (`prctl`), and Python's main thread.
+The first task that fails ends the others, and so does a signal to the launcher. The tasks get the
+signal first and are killed later if they still run, because TensorFlow ignores SIGTERM. No task
+outlives the launcher. Needs Linux (`prctl`) and Python's main thread.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tfdist.launch.signals import signals
 from tfdist.launch.spec import HOST, FixedMembership, JobSpec, TaskSpec, plan
 from tfdist.launch.supervisor import Service, Supervision, Supervisor
 
-# Longer than a server takes to find that its leader has exited.
-_COMPLETION_NOTICE_SECONDS = 10.0
+# Longer than a server takes to find that its chief has exited.
+_NOTICE_SECONDS = 10.0
 
 
 def launch(
@@ -41,7 +41,7 @@ def launch(
     """
     with hold_ports(job.num_ports) as ports:
         tasks = plan(job, ports=ports, cores=available_cores(), environ=environ)
-        # Keeps the tasks apart from those of another job that has their ports by mistake.
+        # Separates the tasks from those of another job that uses their ports by mistake.
         environ = {TOKEN_VARIABLE: secrets.token_hex(16), **environ}
         service: Service = nullcontext
         if job.row.rendezvous is not None:
@@ -56,17 +56,17 @@ def run(
     supervision: Supervision | None = None,
     service: Service = nullcontext,
 ) -> int:
-    """Runs every task as a process, shows their output, and returns when all have ended.
+    """Runs every task as a process, prints their output, and returns when all have ended.
 
     Args:
-      tasks: what to start; the first is the one that leads.
-      environ: what the tasks inherit, beside what they add.
-      supervision: when to end, kill, name and restart; by default nothing is started again.
-      service: what the tasks need while they run; begun anew whenever all of them are started.
+      tasks: the tasks to start, the chief first.
+      environ: the environment that the tasks inherit.
+      supervision: when to end, kill and restart tasks; by default nothing is restarted.
+      service: what the tasks need while they run; entered again whenever all tasks are started.
 
     Returns:
-      0 when every task has ended with 0; else the exit code of the first that failed for good,
-      128 + n for signal n; 128 + n also where signal n to this process ended the job.
+      0 if every task has ended with 0; else the exit code of the first task that failed for the
+      last time, 128 + n for signal n; 128 + n also if signal n to this process ended the job.
     """
     with signals() as wakeup:
         return Supervisor(
@@ -75,25 +75,26 @@ def run(
 
 
 def run_one(
-    found: ClusterConfig, task: TaskSpec, *, environ: Mapping[str, str], supervision: Supervision
+    config: ClusterConfig, task: TaskSpec, *, environ: Mapping[str, str], supervision: Supervision
 ) -> int:
-    """Runs this machine's task of a job that spans machines; started again when it fails.
+    """Runs this machine's task of a job that spans machines, and restarts it when it fails.
 
-    The others do not know of it: those of an all-reduce fail with it, are started again by their
-    own machines, and all meet again in `tfdist.init()`.
+    The launchers of different machines do not communicate. The other tasks of an all-reduce fail
+    too, are restarted on their own machines, and all tasks wait for each other at the startup
+    barrier.
 
     Args:
-      found: the cluster, and which of its tasks runs here.
-      task: what is to be started for it; see `plan_one`.
-      environ: what the task inherits.
+      config: the cluster, and the task of this machine.
+      task: the planned task; see `plan_one`.
+      environ: the environment that the task inherits.
       supervision: as for `run`.
 
     Returns:
       As `run`.
     """
     code = run([task], environ=environ, supervision=supervision)
-    if code == 0 and found.cluster.ps and found.task == found.cluster.chief_task:
-        shutdown.announce_completion(found.cluster.address(found.task), _COMPLETION_NOTICE_SECONDS)
+    if code == 0 and config.cluster.ps and config.task == config.cluster.chief_task:
+        shutdown.announce_completion(config.cluster.address(config.task), _NOTICE_SECONDS)
     return code
 
 
@@ -104,13 +105,13 @@ def run_elastic(
     environ: Mapping[str, str],
     supervision: Supervision,
 ) -> int:
-    """Runs this machine's tasks of a job that shrinks and grows; see `tfdist.launch.elastic`.
+    """Runs this machine's tasks of an elastic job; see `tfdist.launch.elastic`.
 
     Returns:
-      As `run`; 1 also where there were not enough hosts for too long.
+      As `run`; 1 also if the timeout passed without enough hosts.
 
     Raises:
-      UsageError: the script that lists the hosts cannot be used, or not with these options.
+      UsageError: the host discovery script cannot be used, or not with these options.
     """
     with hold_ports(elasticity.max_workers) as ports, signals() as wakeup:
         if elasticity.port is None:
@@ -138,17 +139,17 @@ def _rendezvous(job: JobSpec, module: str, port: int) -> Iterator[None]:
 
 @contextmanager
 def hold_ports(count: int) -> Iterator[tuple[int, ...]]:
-    """Free ports on 127.0.0.1 that nobody else is given while the block runs.
+    """Reserves free ports on 127.0.0.1 while the block runs.
 
-    Each is kept by a socket that is bound and does not listen: Linux lets a task bind and listen
-    beside it where both have SO_REUSEADDR, as TensorFlow's gRPC and Horovod's rendezvous do.
+    Each port is bound by a socket that does not listen. Linux lets a task bind and listen on the
+    same port if both sockets have SO_REUSEADDR, as TensorFlow's gRPC and Horovod's rendezvous do.
     """
     with ExitStack() as held:
         ports = []
         for _ in range(count):
             holder = held.enter_context(socket.socket())
             holder.bind((HOST, 0))
-            # Only now: with it, the kernel may choose a port that another launcher holds.
+            # Not earlier: the kernel could choose a port that another launcher has reserved.
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             ports.append(int(holder.getsockname()[1]))
         yield tuple(ports)

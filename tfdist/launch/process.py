@@ -1,11 +1,11 @@
-"""A task as a process of this machine: started, listened to, ended.
+"""A task as a process on this machine: starts it, copies its output, ends it.
 
 process = Process(task, prefix("worker:0"), os.environ, error_file=Path("/tmp/worker-0.json"))
-process.copy_output()           # whenever its pipe has something
+process.copy_output()           # whenever its pipe is readable
 if process.has_ended():
     print(how_it_ended(process.close()))
 
-It is killed when the launcher is gone, however that ended, and ends with all that it has started.
+The kernel kills the process when the launcher exits. Its children are ended with it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _LAST_LINES = 20
 
 
 class Process:
-    """A started task and what it has written.
+    """A started task and its output.
 
     Args:
-      task: what to start.
-      line_prefix: goes before each line that it writes.
-      environ: what it inherits, beside what the task adds.
-      error_file: where it says which exception has ended it; see `tfdist.runtime.excepthook`.
-      start: what starts it, with a process group of its own, so that what it starts can be ended
+      task: the task to start.
+      line_prefix: precedes each line of its output.
+      environ: the environment that it inherits.
+      error_file: where it writes its uncaught exception; see `tfdist.runtime.excepthook`.
+      start: starts it as the leader of its own process group, so that its children can be ended
         with it.
     """
 
@@ -71,11 +71,11 @@ class Process:
 
     @property
     def uncaught(self) -> Uncaught | None:
-        """The exception that ends it, from the moment when it knows."""
+        """The exception that ends the process, as soon as the process has written it."""
         return read_uncaught(self._error_file)
 
     def copy_output(self) -> int | None:
-        """Shows what is there; gives its size, 0 at the end, None where nothing is there yet."""
+        """Prints the new output; returns its size: 0 at the end, None if there is none yet."""
         try:
             data = os.read(self.pipe.fileno(), 1 << 16)
         except BlockingIOError:
@@ -85,7 +85,7 @@ class Process:
 
     @property
     def sources(self) -> tuple[IO[bytes] | int, ...]:
-        """What can be read when the task has written something, or has ended."""
+        """File descriptors that are readable when the task has written something or has ended."""
         sentinel = self._started.sentinel
         return (self.pipe,) if sentinel is None else (self.pipe, sentinel)
 
@@ -93,21 +93,20 @@ class Process:
         return self._started.has_ended()
 
     def signal(self, number: int) -> None:
-        """Sends a signal to the task and to what it has started. Not after `close`."""
+        """Sends a signal to the task and its children. Must not be called after `close`."""
         with suppress(ProcessLookupError):
             try:
                 os.killpg(self._started.pid, number)
             except ProcessLookupError:
-                # A copy makes its group a moment after its start.
+                # A task of the fork server creates its group a moment after its start.
                 if not self.has_ended():
                     os.kill(self._started.pid, number)
 
     def close(self) -> int:
-        """Kills what is left of the group, shows the rest of the output, gives the exit code."""
+        """Kills the rest of the group, prints the rest of the output, returns the exit code."""
         self.signal(signal.SIGKILL)
         code = self._started.wait()
-        # To the end of what is there and not to the end of the file: a process that has left the
-        # group may hold the pipe open.
+        # Not until the end of the file: a process that has left the group may keep the pipe open.
         while self.copy_output():
             pass
         self._show(self._reader.finish())

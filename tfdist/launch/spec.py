@@ -1,10 +1,10 @@
-"""What a job consists of, planned as data before anything is started.
+"""Plans a job as data, before anything is started: each task's command and environment.
 
     job = JobSpec(python=sys.executable, script="train.py", workers=2)
     for task in plan(job, ports=(4001, 4002), cores=8, environ=os.environ):
         print(task.name, task.shell())
 
-A launcher asks its surroundings for ports, cores and an environment, and starts what `plan` says.
+Ports, cores and the launcher's environment are arguments. A launcher starts the planned tasks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tfdist.strategies import table
 
 HOST = "127.0.0.1"
 
-# What says which task of which job a process is; one job's must not reach the tasks of another.
+# Variables that place a process in a job; a task must not inherit those of another job.
 _PLACE_VARIABLES = (
     "TF_CONFIG",
     RESTARTABLE_VARIABLE,
@@ -41,20 +41,19 @@ class JobSpec:
 
     Attributes:
       python: the interpreter that runs the script.
-      script: path of the script, or the module's name where `module` is true.
-      args: the script's own arguments.
+      script: the path of the script, or the name of a module if `module` is true.
+      args: the arguments of the script.
       module: run `script` as `python -m` does.
-      strategy: a name of the strategy table; `auto` is replaced by the name that the numbers of
-        tasks suggest.
-      ps: parameter servers.
-      workers: workers.
-      chief: whether a chief stands beside the workers; under `parameter_server` it coordinates
-        and the workers compute, elsewhere it is one more task that trains.
+      strategy: a name in the strategy table; `auto` chooses one by the number of tasks.
+      ps: the number of parameter servers.
+      workers: the number of workers.
+      chief: whether there is a chief as well; under `parameter_server` it coordinates the
+        workers, elsewhere it is one more task that trains.
       evaluator: whether a task outside the cluster evaluates the checkpoints.
-      divides_cores: whether the tasks that train keep each to its own cores of this machine.
+      divides_cores: whether each training task is pinned to its own cores of this machine.
 
     Raises:
-      UsageError: the strategy has no use for these tasks; the error names the flag.
+      UsageError: the strategy cannot use these tasks; the error names the flag.
     """
 
     python: str
@@ -81,7 +80,7 @@ class JobSpec:
                 remedy="Ask for at least one worker: workers compute the gradients.",
             )
         if self.strategy == "auto":
-            # The addresses play no part in the choice.
+            # The choice does not depend on the addresses.
             addresses = range(1, 1 + self.chief + self.workers + self.ps)
             name = table.choose(self.cluster(addresses), "default")
             object.__setattr__(self, "strategy", name)
@@ -124,16 +123,16 @@ class JobSpec:
 
     @property
     def num_ports(self) -> int:
-        """How many ports the job uses: one a task of the cluster, and one for a rendezvous."""
+        """The number of ports: one per task of the cluster, and one for a rendezvous."""
         return self.chief + self.workers + self.ps + (self.row.rendezvous is not None)
 
     @property
     def training_hosts(self) -> list[str]:
-        """The host of each task that trains: the chief, if there is one, then the workers."""
+        """The host of each training task: the chief, if there is one, then the workers."""
         return [HOST] * (self.chief + self.workers)
 
     def cluster(self, ports: Iterable[int]) -> Cluster:
-        """The tasks with a port each, chief first, then workers, then ps."""
+        """The cluster on these ports: chief first, then workers, then ps."""
         addresses = iter([f"{HOST}:{port}" for port in ports])
         return Cluster(
             chief=tuple(next(addresses) for _ in range(self.chief)),
@@ -149,10 +148,10 @@ class TaskSpec:
     Attributes:
       name: `worker:0`.
       command: the program and its arguments.
-      environment: the variables that are added to those of the launcher.
-      removed: the launcher's variables that the process must not inherit.
-      restarts_alone: whether the others can do without it for a while, so that it alone is started
-        again where it fails: a worker of a parameter-server job, and an evaluator.
+      environment: variables that are added to the launcher's.
+      removed: variables of the launcher that the process must not inherit.
+      restarts_alone: whether it is restarted alone after a failure, because the others can
+        continue without it: a worker of a parameter-server job, or an evaluator.
     """
 
     name: str
@@ -162,35 +161,35 @@ class TaskSpec:
     restarts_alone: bool = False
 
     def shell(self) -> str:
-        """The task as one command that a POSIX shell runs."""
+        """The task as one command for a POSIX shell."""
         without = ["env", *(f"-u {name}" for name in self.removed)] if self.removed else []
         added = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*without, *added, shlex.join(self.command)])
 
 
 class Membership(Protocol):
-    """Which tasks a job consists of, each time that all of them are started.
+    """The tasks of a job at each start of all tasks.
 
     Attributes:
-      can_change: whether they become more and fewer while the job runs.
+      can_change: whether the tasks can change while the job runs.
     """
 
     can_change: ClassVar[bool]
 
     def tasks(self) -> Sequence[TaskSpec]:
-        """Those to start now, the one that leads first; none while the job has to wait.
+        """The tasks to start now, the chief first; none while the job has to wait.
 
         Raises:
-          TimeoutError: it has waited for too long.
+          TimeoutError: the job has waited for too long.
         """
 
     def change(self) -> str | None:
-        """Why all are to leave and start again; None while there is no reason. Never waits."""
+        """Why all tasks must restart; None if they need not. Does not wait."""
 
 
 @dataclass(frozen=True)
 class FixedMembership:
-    """The `Membership` of a job whose tasks are always the same."""
+    """The `Membership` of a job whose tasks do not change."""
 
     always: Sequence[TaskSpec]
 
@@ -206,42 +205,42 @@ class FixedMembership:
 def plan(
     job: JobSpec, *, ports: Sequence[int], cores: int, environ: Mapping[str, str]
 ) -> tuple[TaskSpec, ...]:
-    """Every task's command and environment; the task that leads comes first.
+    """Plans every task; the chief comes first.
 
     Args:
       job: what to run.
       ports: `job.num_ports` ports of this machine.
-      cores: the cores that the tasks which train divide among them.
-      environ: the launcher's environment. Thread and log variables that the user has set in it
-        are kept; another job's TF_CONFIG or Horovod rank is taken out.
+      cores: the cores that the training tasks divide.
+      environ: the launcher's environment. Thread and log variables that the user has set are
+        kept; another job's TF_CONFIG or Horovod rank is removed.
     """
     cluster = job.cluster(ports)
     uses_ps = job.row.uses_ps
-    computing = job.row.compute_tasks(cluster)
+    compute_tasks = job.row.compute_tasks(cluster)
     evaluators = (Task("evaluator", 0),) if job.evaluator else ()
     result = []
     for task in (*cluster.tasks(), *evaluators):
-        threads: int | None = max(1, cores // len(computing))
+        threads: int | None = max(1, cores // len(compute_tasks))
         if task.type == "ps":
-            threads = max(1, cores // 4)  # Updates are little work beside gradients.
+            threads = max(1, cores // 4)  # Updates need less work than gradients.
         elif task.type == "chief" and uses_ps:
             threads = None
         share = {}
-        if task in computing and len(computing) > 1:
-            part = f"{computing.index(task)}/{len(computing)}"
+        if task in compute_tasks and len(compute_tasks) > 1:
+            part = f"{compute_tasks.index(task)}/{len(compute_tasks)}"
             share = {runtime.CORES_VARIABLE: part if job.divides_cores else runtime.ALL_CORES}
         defaults = runtime.environment(intra_threads=threads)
         environment = {
             **_place(job, cluster, task, ports),
             **share,
-            # One process may turn out to have several GPUs to train on, by a flag of the script's.
+            # A flag of the script may give a single process several GPUs.
             **({} if job.row.single_replica else {table.STRATEGY_VARIABLE: job.strategy}),
             **{name: environ.get(name, value) for name, value in defaults.items()},
-            # A pipe would otherwise hold back what a task prints.
+            # Otherwise Python buffers what a task prints to a pipe.
             "PYTHONUNBUFFERED": "1",
         }
         if task.type == "ps":
-            # TensorFlow takes the memory of every GPU that it sees; a ps has no use for one.
+            # TensorFlow allocates the memory of every visible GPU, and a ps needs none.
             environment["CUDA_VISIBLE_DEVICES"] = "-1"
         removed = (name for name in _PLACE_VARIABLES if name in environ and name not in environment)
         command = command_of(job.python, job.script, job.args, module=job.module)
@@ -252,32 +251,32 @@ def plan(
     return tuple(result)
 
 
-def plan_one(found: ClusterConfig, command: Sequence[str], strategy: str) -> TaskSpec:
-    """The one task of a job that runs on this machine, its others elsewhere.
+def plan_one(config: ClusterConfig, command: Sequence[str], strategy: str) -> TaskSpec:
+    """Plans the task of this machine, in a job whose other tasks run on other machines.
 
     Args:
-      found: the cluster and the task, from flags or TF_CONFIG.
-      command: what runs the script.
-      strategy: `auto`, or a name of the strategy table.
+      config: the cluster and the task, from flags or TF_CONFIG.
+      command: the command that runs the script.
+      strategy: `auto`, or a name in the strategy table.
     """
     environment = {RESTARTABLE_VARIABLE: "1", "PYTHONUNBUFFERED": "1"}
-    if found.source == "flags":
-        environment["TF_CONFIG"] = found.cluster.tf_config(found.task)
+    if config.source == "flags":
+        environment["TF_CONFIG"] = config.cluster.tf_config(config.task)
     if strategy != "auto":
         environment[table.STRATEGY_VARIABLE] = strategy
-    return TaskSpec(str(found.task), tuple(command), environment)
+    return TaskSpec(str(config.task), tuple(command), environment)
 
 
 def command_of(
     python: str, script: str, args: Sequence[str], *, module: bool = False
 ) -> tuple[str, ...]:
-    """What runs a script; or a module, as `python -m` does."""
+    """The command that runs a script, or a module like `python -m`."""
     return (python, *(("-m",) if module else ()), script, *args)
 
 
 def _place(job: JobSpec, cluster: Cluster, task: Task, ports: Sequence[int]) -> dict[str, str]:
-    """The variables that tell a task which one it is."""
-    # The evaluator is outside the cluster under every strategy and reads TF_CONFIG.
+    """The variables that place a task in the job."""
+    # Under every strategy the evaluator is outside the cluster and reads TF_CONFIG.
     if task.type != "evaluator":
         if not job.row.spans_tasks:
             return {}

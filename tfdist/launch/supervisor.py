@@ -1,10 +1,10 @@
-"""The processes of one job, from the first start to the last end.
+"""Supervises the processes of one job: starts, restarts and ends them.
 
 with signals() as wakeup:
     code = Supervisor(FixedMembership(tasks), environ, wakeup, options, service).run()
 
-A task that fails is started again, by itself or with all others as the task says, or ends the job.
-Where the tasks may become more and fewer, all start again when they do.
+A task that fails is restarted, alone or together with all others, or ends the job. If the number of
+tasks can change, all tasks are restarted when it does.
 """
 
 from __future__ import annotations
@@ -32,46 +32,45 @@ from tfdist.launch.starting import spawn
 from tfdist.runtime import environment
 
 _LONGEST_RESTART_DELAY = 60.0
-# What the others of a task that has failed are given; they have nobody to save with.
+# For the other tasks to exit after a failure; they cannot save without the failed task.
 _FAILURE_SECONDS = 5.0
-# Between two looks at whether there are other members.
-_NEWS_SECONDS = 1.0
+# Between two checks of whether the members have changed.
+_MEMBERSHIP_SECONDS = 1.0
 
 Service = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Supervision:
-    """How a job is watched over.
+    """How a job is supervised.
 
     Attributes:
-      grace_period: seconds that the tasks have to save and leave when a signal to the launcher
-        tells them to, before they are killed; when a task has failed, at most 5 of these.
-      max_restarts: how many times, over the whole job, tasks that failed are started again.
-      restart_delay: seconds before the first restart; twice as many before each next one.
-      patience: seconds after the end of the task that leads until those are named that still run,
-        and until those of them are ended that were started again by themselves; an evaluator may
-        take its time.
+      grace_period: seconds for the tasks to save and exit after a signal to the launcher; then
+        they are killed. After a failure it is at most 5 seconds.
+      max_restarts: how many restarts of failed tasks the whole job may have.
+      restart_delay: seconds before the first restart; the delay doubles with each restart.
+      shutdown_timeout: seconds after the exit of the first task. Then the tasks that still run are
+        logged, and those that were restarted alone are killed. The evaluator has no limit.
       preload: modules that a fork server imports once for all tasks, if there is more than one
-        start; none: each task is a new process.
+        start. Without any, each task is a new process.
     """
 
     grace_period: float = 30.0
     max_restarts: int = 0
     restart_delay: float = 1.0
-    patience: float = 30.0
+    shutdown_timeout: float = 30.0
     preload: tuple[str, ...] = ()
 
 
 class Supervisor:
-    """Runs the tasks of one job; the first of them is the one that leads.
+    """Runs the tasks of one job; the first task is the chief.
 
     Args:
       members: what to start.
-      environ: what the tasks inherit, beside what they add.
-      wakeup: what `signals` gave.
-      options: when to end, kill, name and restart.
-      service: what the tasks need while they run, begun anew whenever all of them are started.
+      environ: the environment that the tasks inherit.
+      wakeup: the socket of `signals`.
+      options: when to end, kill and restart tasks.
+      service: what the tasks need while they run; entered again whenever all tasks are started.
     """
 
     def __init__(
@@ -92,17 +91,17 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._selector.register(wakeup, selectors.EVENT_READ)
         self._restarts = 0
-        # Tasks that have been started again by themselves, while the others ran on.
+        # Tasks that were restarted alone while the others kept running.
         self._replaced: set[str] = set()
-        self._leader_has_ended = False
-        # Since it was told to, and all were to start again.
-        self._leader_has_saved = False
+        self._chief_has_ended = False
+        # After a signal, in a restart of all tasks.
+        self._chief_has_saved = False
         self._restarts_all = False
         self._is_interrupted = False
         self._cause: Process | None = None
-        # The exit code, from the moment when something other than success has decided it.
+        # The exit code, as soon as something other than success has determined it.
         self._outcome: int | None = None
-        # What is due at which time: a start keeps the job alive, a deadline does not.
+        # Actions and their times. A pending start keeps the job running; a deadline does not.
         self._starts: dict[str, tuple[float, Callable[[], None]]] = {}
         self._deadlines: dict[str, tuple[float, Callable[[], None]]] = {}
 
@@ -119,7 +118,7 @@ class Supervisor:
                 while self._running or self._starts:
                     self._wait()
                 if self._cause is not None:
-                    self._say_cause(self._cause)
+                    self._log_cause(self._cause)
             finally:
                 self._kill()
                 self._selector.close()
@@ -132,10 +131,10 @@ class Supervisor:
             return None
         environ: dict[str, str] = {}
         for task in tasks:
-            # NumPy's library reads it at its import, and so for all tasks.
+            # NumPy's library reads it when it is imported, so it applies to all tasks.
             if threads := task.environment.get(environment.OPENMP_VARIABLE):
                 environ.setdefault(environment.OPENMP_VARIABLE, threads)
-        # Its socket may have no place, as in a temporary directory with a long path.
+        # Its socket cannot be created in a temporary directory with a long path.
         with suppress(OSError):
             return ForkServer(self._options.preload, {**environ, **self._environ})
         return None
@@ -145,7 +144,7 @@ class Supervisor:
             self._starts["all"] = _in(math.inf, self._start_all)
             return
         self._restarts_all = False
-        self._leader_has_ended = self._leader_has_saved = False
+        self._chief_has_ended = self._chief_has_saved = False
         self._replaced.clear()
         self._deadlines.clear()
         try:
@@ -155,20 +154,20 @@ class Supervisor:
             self._outcome = EXIT_FAILED
             return
         if not self._tasks:
-            self._starts["all"] = _in(_NEWS_SECONDS, self._start_all)
+            self._starts["all"] = _in(_MEMBERSHIP_SECONDS, self._start_all)
             return
         if self._members.can_change:
-            self._deadlines["news"] = _in(_NEWS_SECONDS, self._on_news)
+            self._deadlines["membership"] = _in(_MEMBERSHIP_SECONDS, self._check_membership)
         self._service.close()
         self._service.enter_context(self._make_service())
         for task in self._tasks:
             self._start(task)
 
     def _start(self, task: TaskSpec) -> None:
-        coloured = sys.stdout.isatty() and not self._environ.get("NO_COLOR")
+        colored = sys.stdout.isatty() and not self._environ.get("NO_COLOR")
         process = Process(
             task,
-            prefix(task.name, self._tasks.index(task) if coloured else None),
+            prefix(task.name, self._tasks.index(task) if colored else None),
             self._environ,
             self._directory / task.name.replace(":", "-"),
             self._server.start if self._server else spawn,
@@ -197,22 +196,22 @@ class Supervisor:
         if number not in INTERRUPTIONS:
             return
         if self._outcome is None:
-            self._outcome = EXIT_PREEMPTED if self._leader_has_saved else 128 + number
+            self._outcome = EXIT_PREEMPTED if self._chief_has_saved else 128 + number
             self._is_interrupted = True
             self._starts.clear()
-            # Those that are told already would take it for their second, and stop saving.
+            # To tasks that are saving already it would be the second signal, which stops them.
             if not (self._restarts_all and "grace" in self._deadlines):
                 self._end_all(number, self._options.grace_period)
         elif number == signal.SIGINT:
             # A second Ctrl-C means that the user does not want to wait.
             self._on_grace_period()
 
-    def _on_news(self) -> None:
-        self._deadlines["news"] = _in(_NEWS_SECONDS, self._on_news)
-        if self._outcome is not None or self._restarts_all or self._leader_has_ended:
+    def _check_membership(self) -> None:
+        self._deadlines["membership"] = _in(_MEMBERSHIP_SECONDS, self._check_membership)
+        if self._outcome is not None or self._restarts_all or self._chief_has_ended:
             return
-        if news := self._members.change():
-            log(f"{news}: all tasks save and start again")
+        if change := self._members.change():
+            log(f"{change}: all tasks save and restart")
             self._end_all(signal.SIGTERM, self._options.grace_period)
             self._restart_all(delay=0.0)
 
@@ -224,19 +223,21 @@ class Supervisor:
         code = process.close()
         if self._outcome is not None:
             if code == EXIT_PREEMPTED and self._is_interrupted and process.task is self._tasks[0]:
-                # It has saved: whoever sent the signal may start the job again.
+                # It has saved, so the job can be started again later.
                 self._outcome = code
         elif self._restarts_all:
             if process.task is self._tasks[0]:
-                self._leader_has_saved = code == EXIT_PREEMPTED
-                # Told to leave, it had nothing left to do.
-                self._leader_has_ended = code == 0 and self._members.can_change
+                self._chief_has_saved = code == EXIT_PREEMPTED
+                # It received the signal when it had finished training.
+                self._chief_has_ended = code == 0 and self._members.can_change
             self._restart_all_when_ended()
         elif code:
             self._on_failure(process, code)
         elif process.task is self._tasks[0]:
-            self._leader_has_ended = True
-            self._deadlines["patience"] = _in(self._options.patience, self._on_patience)
+            self._chief_has_ended = True
+            self._deadlines["shutdown"] = _in(
+                self._options.shutdown_timeout, self._on_shutdown_timeout
+            )
 
     def _on_failure(self, process: Process, code: int) -> None:
         cause = self._first_to_fail(process, code)
@@ -245,14 +246,14 @@ class Supervisor:
             how = f"{cause.name} failed, and {process.name} with it"
         if cause.uncaught:
             how += f" ({cause.uncaught.error})"
-        is_late = self._leader_has_ended and not _evaluates(process.task)
+        is_late = self._chief_has_ended and not _evaluates(process.task)
         if code == EXIT_PREEMPTED and self._members.can_change:
-            # Another machine has seen first that the hosts have changed.
-            log(f"{how}: looking for the hosts anew{self._names(', ending ')}")
+            # Another machine has noticed first that the hosts have changed.
+            log(f"{how}: reading the list of hosts again{self._names(', ending ')}")
             self._end_others(process, code)
             self._restart_all(self._options.restart_delay)
         elif is_late and code == EXIT_PREEMPTED:
-            pass  # A server that was told to end before the training was complete, and stayed.
+            pass  # A server that was preempted before the training was complete, and kept serving.
         elif is_late and process.name in self._replaced:
             log(f"{how}, after the training was complete")
         elif is_late or code == EXIT_USAGE or self._restarts == self._options.max_restarts:
@@ -269,10 +270,10 @@ class Supervisor:
                 self._restart_all(delay)
 
     def _restarts_alone(self, process: Process, cause: Process) -> bool:
-        # Whoever has lost the leader says so first; the leader, and all others, are stuck.
-        leader = f"{self._tasks[0].name} was lost"
-        has_lost_leader = cause.uncaught is not None and leader in cause.uncaught.error
-        return process.task.restarts_alone and cause.task.restarts_alone and not has_lost_leader
+        # A task that has lost the chief exits first; the chief and all other tasks hang.
+        message = f"{self._tasks[0].name} was lost"
+        has_lost_chief = cause.uncaught is not None and message in cause.uncaught.error
+        return process.task.restarts_alone and cause.task.restarts_alone and not has_lost_chief
 
     def _fail(self, process: Process, cause: Process, code: int, how: str) -> None:
         given_up = f" (given up after {self._restarts} restarts)" if self._restarts else ""
@@ -284,7 +285,7 @@ class Supervisor:
 
     def _replace(self, task: TaskSpec) -> None:
         self._replaced.add(task.name)
-        if not self._leader_has_ended or _evaluates(task):
+        if not self._chief_has_ended or _evaluates(task):
             self._start(task)
 
     def _next_delay(self) -> float:
@@ -295,16 +296,16 @@ class Supervisor:
     def _restart_all(self, delay: float) -> None:
         self._restarts_all = True
         self._delay = delay
-        # Those that wait for a restart of their own are started with all.
+        # Tasks that wait for a restart alone are started with all others.
         self._starts.clear()
         self._restart_all_when_ended()
 
     def _restart_all_when_ended(self) -> None:
-        if not self._running and not self._leader_has_ended:
+        if not self._running and not self._chief_has_ended:
             self._starts["all"] = _in(self._delay, self._start_all)
 
     def _first_to_fail(self, ended: Process, code: int) -> Process:
-        """Whose exception came first, where `ended` is the first that was seen to end."""
+        """The process whose exception came first; `ended` is the first that was seen to end."""
         times = {
             process: uncaught.time
             for process in (ended, *self._running)
@@ -316,15 +317,15 @@ class Supervisor:
         return min(times, key=lambda process: times[process])
 
     def _end_others(self, ended: Process, code: int) -> None:
-        """Ends those that still run when a task has ended with `code`."""
+        """Ends the running tasks after a task has ended with `code`."""
         has_ps = any(task.name.startswith("ps:") for task in self._tasks)
         if code != EXIT_PREEMPTED:
             self._end_all(signal.SIGTERM, min(_FAILURE_SECONDS, self._options.grace_period))
         elif ended.task.restarts_alone or has_ps:
-            # It has left by itself, and they do not know.
+            # The others do not notice its exit.
             self._end_all(signal.SIGTERM, self._options.grace_period)
         else:
-            # They save, too; a signal might be their second, with which they would stop saving.
+            # The others are saving too; a second signal would stop them.
             self._end_all(None, self._options.grace_period)
 
     def _end_all(self, number: int | None, grace_period: float) -> None:
@@ -337,23 +338,23 @@ class Supervisor:
     def _on_grace_period(self) -> None:
         self._deadlines.pop("grace", None)
         if self._running:
-            log(f"killing{self._names(' ')}: told to end, and still running")
+            log(f"killing{self._names(' ')}: still running after the grace period")
         self._kill()
 
     def _kill(self) -> None:
         for process in self._running:
             process.signal(signal.SIGKILL)
 
-    def _on_patience(self) -> None:
+    def _on_shutdown_timeout(self) -> None:
         lingering = [process for process in self._running if not _evaluates(process.task)]
         if lingering:
             names = ", ".join(process.name for process in lingering)
             log(
-                f"{self._tasks[0].name} ended {self._options.patience:g} s ago, still running: "
-                f"{names}"
+                f"{self._tasks[0].name} ended {self._options.shutdown_timeout:g} s ago, "
+                f"still running: {names}"
             )
         for process in lingering:
-            # It may have come too late to meet anyone.
+            # It may have started too late to reach any other task.
             if process.name in self._replaced:
                 process.signal(signal.SIGKILL)
 
@@ -361,7 +362,7 @@ class Supervisor:
         now = time.monotonic()
         for timers in (self._deadlines, self._starts):
             for name, (due, action) in list(timers.items()):
-                # An action may have put another one off.
+                # An action may have canceled another one.
                 if now >= due and name in timers:
                     del timers[name]
                     action()
@@ -376,9 +377,9 @@ class Supervisor:
             before + ", ".join(process.name for process in self._running) if self._running else ""
         )
 
-    def _say_cause(self, cause: Process) -> None:
-        has_said_why = cause.uncaught or self._outcome == EXIT_PREEMPTED
-        if not has_said_why and cause.last_lines:
+    def _log_cause(self, cause: Process) -> None:
+        has_reason = cause.uncaught or self._outcome == EXIT_PREEMPTED
+        if not has_reason and cause.last_lines:
             log(f"the last lines of {cause.name}:")
             for line in cause.last_lines:
                 print(f"[{cause.name}] {line}".rstrip(), file=sys.stderr, flush=True)

@@ -44,7 +44,7 @@ def test_what_the_program_prints(lines: list[str], expected: list[Host]) -> None
 def test_a_line_that_is_no_host(line: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         parse([line])
-    with pytest.raises(ValueError, match="a is there twice"):
+    with pytest.raises(ValueError, match="a is listed twice"):
         parse(["a:1", "a:2"])
 
 
@@ -142,7 +142,7 @@ def test_the_job_waits_for_hosts(
     assert few.tasks() == few.tasks() == ()
     said = capsys.readouterr().err
     assert said == (
-        "tfdist: waiting for --min_workers=2: --host_discovery_script gives localhost:1\n"
+        "tfdist: waiting for --min_workers=2: --host_discovery_script lists localhost:1\n"
     )
     (tmp_path / "hosts").write_text("localhost:2\n")
     assert len(few.tasks()) == 2
@@ -183,7 +183,7 @@ def test_news_is_what_changes_the_tasks(
         assert found.change() is None
         time.sleep(0.05)
     assert len(found.tasks()) == 1
-    assert capsys.readouterr().err.count("warning: going on with the hosts that there were") == 1
+    assert capsys.readouterr().err.count("warning: continuing with the previous hosts") == 1
     found.close()
 
 
@@ -255,9 +255,9 @@ def test_all_start_again_in_the_new_number(tfdist_run: Start, tmp_path: Path) ->
         0,
         [
             "tfdist: 2 workers on localhost:2",
-            "tfdist: the hosts are now localhost:1: all tasks save and start again",
+            "tfdist: the hosts are now localhost:1: all tasks save and restart",
             "tfdist: 1 worker on localhost:1",
-            "tfdist: the hosts are now localhost:3: all tasks save and start again",
+            "tfdist: the hosts are now localhost:3: all tasks save and restart",
             "tfdist: 3 workers on localhost:3",
         ],
     )
@@ -321,7 +321,7 @@ def test_a_job_waits_no_longer_than_it_was_told(tfdist_run: Start, tmp_path: Pat
     assert launcher.returncode == 1
     assert err.splitlines()[-1] == (
         "tfdist: error: waited 0.5 s (--elastic_timeout) for --min_workers=2: "
-        "--host_discovery_script gives localhost:1"
+        "--host_discovery_script lists localhost:1"
     )
 
 
@@ -339,7 +339,7 @@ def test_tasks_that_leave_by_themselves_start_again(tfdist_run: Start, tmp_path:
         [
             "tfdist: 1 worker on localhost:1",
             "tfdist: worker:0 was preempted, saved a checkpoint and exited with code 75: "
-            "looking for the hosts anew",
+            "reading the list of hosts again",
             "tfdist: 1 worker on localhost:1",
         ],
     )

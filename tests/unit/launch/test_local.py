@@ -97,7 +97,7 @@ def test_a_task_that_ignores_sigterm_is_killed(tfdist_run: Start) -> None:
     assert launcher.returncode == 1
     assert err.splitlines() == [
         "tfdist: worker:0 failed with exit code 1, ending worker:1",
-        "tfdist: killing worker:1: told to end, and still running",
+        "tfdist: killing worker:1: still running after the grace period",
     ]
 
 
@@ -202,7 +202,7 @@ tasks = [
     TaskSpec("worker:0", (sys.executable, "-c", ""), {}),
     TaskSpec(sys.argv[1], (sys.executable, "-c", script), {}),
 ]
-sys.exit(run(tasks, environ=os.environ, supervision=Supervision(patience=0.05)))
+sys.exit(run(tasks, environ=os.environ, supervision=Supervision(shutdown_timeout=0.05)))
 """
 
 
@@ -210,7 +210,7 @@ sys.exit(run(tasks, environ=os.environ, supervision=Supervision(patience=0.05)))
     ("extra", "expected"),
     [({}, "\033[36m[worker:0]\033[0m hello"), ({"NO_COLOR": "1"}, "[worker:0] hello")],
 )
-def test_a_terminal_gets_colours_unless_they_are_unwanted(
+def test_a_terminal_gets_colors_unless_they_are_unwanted(
     tfdist_run: Start, extra: dict[str, str], expected: str
 ) -> None:
     terminal, inner = pty.openpty()

@@ -256,7 +256,7 @@ tasks = [
     TaskSpec("chief:0", (sys.executable, "-c", chief), {}),
     TaskSpec("worker:0", (sys.executable, "-c", worker), {}, restarts_alone=True),
 ]
-options = Supervision(patience=0.05, max_restarts=1, restart_delay=0.0)
+options = Supervision(shutdown_timeout=0.05, max_restarts=1, restart_delay=0.0)
 sys.exit(run(tasks, environ=os.environ, supervision=options))
 """
 

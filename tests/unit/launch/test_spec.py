@@ -167,6 +167,6 @@ def test_a_progress_bar_shows_its_last_state_and_now_and_then_one_before() -> No
     assert reader.feed(b"\b\b\b\r9/9 [===]\n", now=PROGRESS_SECONDS + 2) == ["9/9 [===]"]
 
 
-def test_a_task_keeps_its_colour() -> None:
+def test_a_task_keeps_its_color() -> None:
     assert prefix("ps:0", None) == "[ps:0] "
     assert prefix("ps:0", 1) == prefix("ps:0", 7) == "\033[33m[ps:0]\033[0m "
