@@ -1,4 +1,4 @@
-"""The jobs that the benchmark measures, and what is started for each.
+"""The jobs that the benchmarks measure, and their commands.
 
 job = Job("tfdist", "horovod", processes=2)
 result = runs.run(job, directory, Size(batch_size=64, steps=20, epochs=4))
@@ -18,12 +18,12 @@ from tfdist.runtime.environment import CORES_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
-#: Trainings of one process and one core each, at the same time: the most that a machine lets
-#: several processes do, which here have nothing to wait for.
+#: Simultaneous trainings with one process and one core each. They do not wait for each other, so
+#: this is the maximum speed of several processes on a machine.
 APART = "apart"
-#: PyTorch's order of an image's dimensions, and the one in which its CPU kernels are fastest.
+#: PyTorch's default memory format, and the one with the fastest CPU kernels.
 TORCH_WAYS = ("torch", "torch_channels_last")
-#: Who distributes: a script by hand with TensorFlow's defaults, or with oneDNN forced off or on;
+#: Implementations: hand-written TensorFlow with the default for oneDNN, without it or with it;
 #: tfdist; PyTorch.
 WAYS = ("plain", "plain_without_onednn", "plain_with_onednn", "tfdist", *TORCH_WAYS)
 
@@ -32,7 +32,7 @@ Commands = list[tuple[Sequence[str], Mapping[str, str]]]
 
 @dataclass(frozen=True)
 class Size:
-    """How much a job trains: images a process at a time, its steps in an epoch, and epochs."""
+    """The size of a training: batch size per process, steps per epoch, and epochs."""
 
     batch_size: int
     steps: int
@@ -52,13 +52,13 @@ class Job:
 
     Attributes:
       way: one of `WAYS`.
-      strategy: a name of tfdist's table; `ddp` for PyTorch; `APART`.
-      processes: those that train.
-      cores: those that the job may use, the first of this machine's; 0 for all.
-      flags: more of them for `tfdist run`.
-      environ: variables by name, beside those that its way wants.
-      training_flags: more of them for the training by tfdist.
-      checkout: where the tfdist is that trains; empty for this one.
+      strategy: a strategy of tfdist; `ddp` for PyTorch; `APART`.
+      processes: the number of training processes.
+      cores: the number of cores that the job may use; 0 for all.
+      flags: additional flags of `tfdist run`.
+      environ: additional environment variables.
+      training_flags: additional flags of the script that trains with tfdist.
+      checkout: the directory of another checkout of tfdist; empty for this one.
     """
 
     way: str
@@ -76,21 +76,23 @@ class Job:
         return f"{self.strategy} x {self.processes}{cores}, {self.way}{checkout}"
 
     def with_training_flags(self, *flags: str) -> Job:
-        """The same with more flags for the training by tfdist."""
+        """This job with additional flags of the script that trains with tfdist."""
         return replace(self, training_flags=(*self.training_flags, *flags))
 
     def commands(self, ports: Sequence[int], directory: Path, size: Size) -> Commands:
-        """What to start, with variables by name, and first the one that ends when the job does.
+        """The commands to start, and their environment variables.
+
+        The first command exits when the job has completed.
 
         Args:
-          ports: two more than processes.
-          directory: an empty one, for what the job writes.
-          size: how much it trains.
+          ports: free ports, two more than `processes`.
+          directory: an empty directory for the output.
+          size: the size of the training.
         """
         if self.way in TORCH_WAYS:
             torchrun = [sys.executable, "-m", "torch.distributed.run"]
             torchrun += [f"--nproc_per_node={self.processes}", f"--master_port={ports[0]}"]
-            # torchrun's own choice for several processes is one, however many cores there are.
+            # With several processes, torchrun sets one thread by default, regardless of the cores.
             threads = max(1, len(os.sched_getaffinity(0)) // self.processes)
             environ = {"OMP_NUM_THREADS": str(threads)}
             command = [*torchrun, _program("torch_ddp"), *size.flags()]
@@ -101,7 +103,8 @@ class Job:
         if self.way == "tfdist":
             # Before there was a `tfdist/__main__.py`, the command was in `tfdist/cli.py`.
             is_old = self.checkout and not Path(self.checkout, "tfdist/__main__.py").exists()
-            run = [sys.executable, "-m", "tfdist.cli" if is_old else "tfdist"]
+            # -P: do not import the tfdist of the current directory.
+            run = [sys.executable, "-P", "-m", "tfdist.cli" if is_old else "tfdist"]
             run += [
                 "run",
                 f"--strategy={self.strategy}",
@@ -112,20 +115,20 @@ class Job:
                 run += ["--ps=1", "--chief"]
             own = [f"--output_dir={directory / 'output'}", *self.training_flags]
             if self.strategy == "parameter_server":
-                own += ["--repeat"]  # As by hand, where it cannot be otherwise.
-            found = {"PYTHONPATH": f"{self.checkout}{os.pathsep}{ROOT}"} if self.checkout else {}
-            return [([*run, _program("with_tfdist"), *size.flags(), *own], found)]
+                own += ["--repeat"]  # As in the hand-written script, which needs it.
+            environ = {"PYTHONPATH": os.pathsep.join(filter(None, [self.checkout, str(ROOT)]))}
+            return [([*run, _program("with_tfdist"), *size.flags(), *own], environ)]
         forced = {"plain_without_onednn": {ONEDNN: "0"}, "plain_with_onednn": {ONEDNN: "1"}}
         return self._plain(ports, size, forced.get(self.way, {}))
 
     def _apart(self, directory: Path, size: Size) -> Commands:
         commands: list[tuple[Sequence[str], Mapping[str, str]]] = []
-        for place in range(self.processes):
+        for index in range(self.processes):
             environ = {
-                CORES_VARIABLE: f"{place}/{self.processes}",
-                marks.VARIABLE: str(marks_of(directory, place)),
+                CORES_VARIABLE: f"{index}/{self.processes}",
+                marks.VARIABLE: str(marks_of(directory, index)),
             }
-            output = f"--output_dir={directory / f'output-{place}'}"
+            output = f"--output_dir={directory / f'output-{index}'}"
             command = [sys.executable, _program("with_tfdist"), *size.flags(), output]
             commands.append((command, environ))
         return commands
@@ -149,9 +152,9 @@ class Job:
         return [(command, {"TF_CONFIG": cluster.tf_config(task), **environ}) for task in tasks]
 
 
-def marks_of(directory: Path, place: int = 0) -> Path:
-    """Where the marks are of a job with that directory; of a training apart, its place."""
-    return directory / f"marks-{place}.json"
+def marks_of(directory: Path, index: int = 0) -> Path:
+    """The file with the marks of a job; `index` is that of an `APART` training."""
+    return directory / f"marks-{index}.json"
 
 
 def _program(name: str) -> str:

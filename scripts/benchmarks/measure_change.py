@@ -1,12 +1,12 @@
 #!/usr/bin/env python
-"""Measures the tfdist of this checkout against that of another one, in turn.
+"""Compares the tfdist of this checkout with that of another checkout, in turn.
 
-    git worktree add /tmp/before v0.1.0
+    git worktree add /tmp/before 7aecdb8
     scripts/benchmarks/measure_change.py /tmp/before
     scripts/benchmarks/measure_change.py /tmp/before --strategies horovod --rounds=4
 
-Both train an epoch each in turn, as in `benchmark.py`. Prints for each strategy the images/s of
-both and the median ratio of the rounds. The exit code is 1 if a job has failed, or if a ratio is
+The two jobs take turns, one epoch each, as in `benchmark.py`. Prints the images/s of both and the
+median ratio over the rounds for each strategy. The exit code is 1 if a job failed, or if a ratio is
 below `--least`.
 """
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from scripts.benchmarks.jobs import Job, Size  # noqa: E402
-from scripts.benchmarks.runs import end_on_sigterm, run_in_turn  # noqa: E402
+from scripts.benchmarks.runs import exit_on_sigterm, run_in_turn  # noqa: E402
 
 STRATEGIES = {
     "one_device": 1,
@@ -37,7 +37,7 @@ DEVICES = ("--num_cpu_devices=2",)
 
 def main() -> None:
     arguments = parse()
-    end_on_sigterm()
+    exit_on_sigterm()
     size = Size(arguments.batch_size, arguments.steps, arguments.rounds + 1)
     header = ("strategy", "before, images/s", "after", "after / before", "first step, s", "exit, s")
     print(f"| {' | '.join(header)} |\n|{' --- |' * len(header)}", flush=True)
@@ -75,7 +75,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("before", type=Path, help="the directory of the other checkout")
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
-    parser.add_argument("--least", type=float, default=0.98, help="the least ratio")
+    parser.add_argument("--least", type=float, default=0.98, help="the minimum ratio")
     for name, default in (("rounds", 12), ("batch_size", 64), ("steps", 15)):
         parser.add_argument(f"--{name}", type=int, default=default)
     return parser.parse_args()
