@@ -1,7 +1,7 @@
-# Sourced by the other scripts. `make_environment EXTRAS [TENSORFLOW]` makes an environment with
-# tfdist, its extras and what constraints/tf-TENSORFLOW.txt names, and puts it on PATH: .venv for
-# 2.15, which is the default, else .venv-tf-TENSORFLOW. Of no cost where it is there already and
-# nothing that it is made from has changed.
+# Sourced by the other scripts. `make_environment EXTRAS [TENSORFLOW]` creates a virtual environment
+# with tfdist, its extras and the versions in constraints/tf-TENSORFLOW.txt, and adds it to PATH:
+# .venv for 2.15 (the default), otherwise .venv-tf-TENSORFLOW. Does nothing if the environment is
+# up to date.
 
 make_environment() {
     local extras=$1 tensorflow=${2:-2.15} python=${PYTHON:-python3.11} venv=.venv constraints stamp
@@ -21,7 +21,7 @@ make_environment() {
     done
     if [ -n "$missing" ]; then
         echo "Installing tfdist[$extras] into $venv (TensorFlow is about 500 MB)"
-        # Most of TensorFlow's modules are never imported: Python compiles those that are.
+        # Do not compile: most of TensorFlow's modules are never imported.
         "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile \
             --constraint "$constraints" --editable ".[$extras]"
         tr ',' '\n' <<< "$extras" >> "$stamp"

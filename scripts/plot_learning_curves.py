@@ -1,4 +1,4 @@
-"""Draws the learning curves of an output directory.
+"""Plots the learning curves of an output directory.
 
 python scripts/plot_learning_curves.py OUTPUT_DIR CURVES.png
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def read(path: Path, name: str) -> tuple[list[float], list[float]]:
-    """The epochs and the values of the lines that have `name`."""
+    """The epochs and values of the lines that contain `name`."""
     lines = path.read_text().splitlines() if path.exists() else []
     records = [record for record in map(json.loads, lines) if name in record]
     return [record["epoch"] for record in records], [record[name] for record in records]
@@ -55,7 +55,7 @@ def main() -> int:
     axes[1].set_ylim(0, 1)
     axes[1].legend(loc="lower right")
     figure.savefig(arguments.picture, dpi=120)
-    print(f"{arguments.picture}: the learning curves")
+    print(f"{arguments.picture}: plotted the learning curves")
     return 0
 
 

@@ -1,7 +1,4 @@
-"""What several tests share: TF_CONFIG as text, and a training small enough to run in a moment.
-
-Also, which of the tests there are with the TensorFlow that is installed.
-"""
+"""Shared fixtures and helpers, and the selection of tests for the installed TensorFlow."""
 
 from __future__ import annotations
 
@@ -20,9 +17,9 @@ import pytest
 
 
 def take_cores() -> None:
-    """Gives each of xdist's workers cores of its own.
+    """Pins each xdist worker to its own cores.
 
-    Two jobs whose tasks wait for each other in every step take twice as long on the same cores.
+    Two jobs whose tasks wait for each other in every step take twice as long on shared cores.
     """
     name = os.environ.get("PYTEST_XDIST_WORKER", "")
     if name:
@@ -31,7 +28,7 @@ def take_cores() -> None:
         os.sched_setaffinity(0, cores[int(name.removeprefix("gw")) % count :: count])
 
 
-# tfdist and TensorFlow look at the cores when they are imported.
+# tfdist and TensorFlow read the CPU affinity when they are imported.
 take_cores()
 
 import tfdist  # noqa: E402, F401  (before TensorFlow, whichever test is collected first)
@@ -44,19 +41,19 @@ if TYPE_CHECKING:
 
 
 def tensorflow_version() -> tuple[int, int]:
-    """Of the TensorFlow that is installed, which is not imported for it."""
+    """The version of the installed TensorFlow, without importing it."""
     major, minor = version("tensorflow").split(".")[:2]
     return int(major), int(minor)
 
 
 def keras_is_3() -> bool:
-    """Whether `tf.keras` is Keras 3, told as TensorFlow tells it."""
+    """Whether `tf.keras` is Keras 3, by the same rule as in TensorFlow."""
     is_legacy = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
     return tensorflow_version() >= (2, 16) and not is_legacy
 
 
 def stack() -> str:
-    """The stack of this environment, as `scripts/test --stack` names it."""
+    """The stack of this environment, as in `scripts/test --stack`."""
     release = tensorflow_version()
     if release >= (2, 16) and not keras_is_3():
         return "tf_keras"
@@ -64,9 +61,9 @@ def stack() -> str:
 
 
 def stacks_of(path: Path) -> set[str]:
-    """The stacks that run a file of tests: those of its `pytest.mark.stacks`, else 2.15 alone.
+    """The stacks that run a test file: those of its `pytest.mark.stacks`; default: 2.15.
 
-    Read from the source, because a file for another stack may fail to import here.
+    Parses the source, because a file for another stack may fail to import here.
     """
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
@@ -76,8 +73,8 @@ def stacks_of(path: Path) -> set[str]:
     return {"2.15"}
 
 
-class Elsewhere(pytest.Module):
-    """A file of tests for other stacks, which is not imported."""
+class OtherStack(pytest.Module):
+    """A test file for other stacks, which is not imported."""
 
     def collect(self) -> list[pytest.Item]:
         return []
@@ -87,7 +84,7 @@ def pytest_pycollect_makemodule(
     module_path: Path, parent: pytest.Collector
 ) -> pytest.Module | None:
     is_here = stack() in stacks_of(module_path)
-    return None if is_here else Elsewhere.from_parent(parent, path=module_path)
+    return None if is_here else OtherStack.from_parent(parent, path=module_path)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -96,12 +93,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def tf_config(task_type: str, index: Any, **jobs: Any) -> str:
-    """TF_CONFIG of the task `task_type:index` in a cluster of `jobs`."""
+    """The TF_CONFIG of the task `task_type:index` in a cluster of `jobs`."""
     return json.dumps({"cluster": jobs, "task": {"type": task_type, "index": index}})
 
 
 class TinyTraining:
-    """Three classes of 24 points, and a linear model trained in 5 steps an epoch."""
+    """24 points in three classes, and a linear model that trains on them in 5 steps per epoch."""
 
     batch_size = 5
     steps = 5
@@ -113,14 +110,14 @@ class TinyTraining:
         self.classes = (self.points @ np.arange(12).reshape(4, 3) % 3).argmax(axis=1)
 
     def job(self, environ: dict[str, str] | None = None) -> Job:
-        """The job of this process alone, or whatever `environ` describes."""
+        """The job that `environ` describes; default: a job with one process."""
         import tfdist.start
         from tfdist.flags import JobFlags
 
         return tfdist.start.create(JobFlags(), environ or {})
 
     def model(self, seed: int = 1, layers: tuple[Any, ...] = ()) -> tf.keras.Model:
-        """A compiled model with initial weights that `seed` determines; momentum is its slot."""
+        """A compiled model with momentum slots; `seed` determines the initial weights."""
         import tensorflow as tf
 
         initial = tf.keras.initializers.GlorotUniform(seed=seed)
@@ -155,18 +152,18 @@ def tiny() -> TinyTraining:
 
 
 @pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """Lists what tfdist leaves in the directory that `tempfile` uses, empty at the start."""
-    place = tmp_path / "temporary"
-    place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
-    # TensorFlow's own are there until the process ends.
-    return lambda: sorted(name for name in os.listdir(place) if "autograph" not in name)
+def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """A function that lists the files tfdist left in the temporary directory."""
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    # TensorFlow's own files stay until the process exits.
+    return lambda: sorted(name for name in os.listdir(directory) if "autograph" not in name)
 
 
 @contextmanager
 def file_size_limit(size: int) -> Iterator[None]:
-    """Lets this process write no file beyond `size` bytes, as `ulimit -f` does."""
+    """Limits the size of the files that this process can write, like `ulimit -f`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

@@ -1,21 +1,21 @@
-"""What the training of the benchmark has to do at least, and what this machine can do at most.
+"""The minimum work of the benchmark's training, and the peak performance of this machine.
 
-flops_per_image()                    # of training ResNet-20 on an image of 32x32
-least_bytes_per_step("ring", 2)      # over all processes
-python -m benchmarks.arithmetic      # this machine's peak in multiplying matrices, FLOP/s
+flops_per_image()                          # training ResNet-20 on one 32x32 image
+least_bytes_per_step("ring", 2)            # over all processes
+python -m scripts.benchmarks.arithmetic    # prints the peak of matrix multiplication, FLOP/s
 """
 
 from __future__ import annotations
 
 import time
 
-_BLOCKS = 3  # of each stage: 6 * 3 + 2 layers
-_STAGES = ((16, 32), (32, 16), (64, 8))  # channels, and pixels a side
+_BLOCKS = 3  # per stage: 6 * 3 + 2 layers
+_STAGES = ((16, 32), (32, 16), (64, 8))  # channels, and image size in pixels
 _CLASSES = 10
 
 
 def _convolutions() -> list[tuple[int, int, int]]:
-    """Channels in, channels out, and pixels a side of each convolution's output."""
+    """Input channels, output channels and output size in pixels of each convolution."""
     found = [(3, 16, 32)]
     for channels, side in _STAGES:
         for _ in range(2 * _BLOCKS):
@@ -24,36 +24,37 @@ def _convolutions() -> list[tuple[int, int, int]]:
 
 
 def parameters() -> int:
-    """Trainable parameters of ResNet-20 with option-A shortcuts."""
+    """The number of trainable parameters of ResNet-20 with option-A shortcuts."""
     kernels = sum(9 * inputs * outputs for inputs, outputs, _ in _convolutions())
     scales_and_offsets = sum(2 * outputs for _, outputs, _ in _convolutions())
     return kernels + scales_and_offsets + (_STAGES[-1][0] + 1) * _CLASSES
 
 
 def flops_per_image() -> int:
-    """Floating-point operations of a step for one image: two for each multiplication and addition.
+    """Floating-point operations of a training step per image; a multiply-add counts as two.
 
-    Convolutions and the last layer alone; the backward pass takes twice as many as the forward one.
+    Counts only convolutions and the last layer. The backward pass takes twice as many operations as
+    the forward pass.
     """
     forward = sum(2 * 9 * inputs * outputs * side**2 for inputs, outputs, side in _convolutions())
     return 3 * (forward + 2 * _STAGES[-1][0] * _CLASSES)
 
 
 def least_bytes_per_step(kind: str, processes: int) -> int:
-    """Bytes that all processes must send in a step at least, with gradients of 32 bits.
+    """The minimum number of bytes that all processes send in a step, with 32-bit gradients.
 
     Args:
-      kind: `ring`, in which a step of all processes takes 2(N-1)/N of the parameters from each
-        (Patarasuk and Yuan 2009), or `parameter_server`, where a step of one worker takes the
-        parameters to it and the gradients back.
-      processes: those that train.
+      kind: `ring`: in a step of all processes, each sends 2(N-1)/N of the parameters (Patarasuk
+        and Yuan 2009). `parameter_server`: in a step of one worker, the parameters are sent to it
+        and the gradients are sent back.
+      processes: the number of training processes.
     """
     size = 4 * parameters()
     return 2 * (processes - 1) * size if kind == "ring" else 2 * size
 
 
 def measure_peak(seconds: float = 2.0, size: int = 1024) -> float:
-    """FLOP/s of multiplying float32 matrices, by TensorFlow as it is set up in this process."""
+    """FLOP/s of float32 matrix multiplication with TensorFlow as configured in this process."""
     import tensorflow as tf
 
     matrix = tf.random.normal([size, size])

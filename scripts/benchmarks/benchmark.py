@@ -1,18 +1,18 @@
 #!/usr/bin/env python
-"""Measures tfdist against hand-written TensorFlow and PyTorch DDP, in one sitting and in turn.
+"""Compares tfdist with hand-written TensorFlow and PyTorch DDP, in turn in one run.
 
     scripts/benchmarks/benchmark.py --json=results.json --plot=speed.png
     scripts/benchmarks/benchmark.py --strategies horovod --processes 2 --rounds=2 --steps=4
 
-The same ResNet-20 at the same batch a process, on images of noise held in memory. All jobs of a
-strategy and a number of processes are there at the same time, and train an epoch each in turn, as
-often as there are rounds; a first epoch of each warms up. Figures are medians over the rounds, with
-the least and the greatest; a ratio is that of the epochs of one round, because the speed of a
-machine that others use, too, changes from minute to minute. `apart` are as many trainings as
-processes, a core each, that do not wait for each other. Memory is without that of files, as of
-libraries. On an otherwise idle machine: bytes are those of the loopback.
-PyTorch is measured where it is installed (`pip install torch`). A job that fails is shown and left
-out; the exit code is then 1.
+All jobs train the same ResNet-20 with the same batch size per process, on noise images in memory.
+All jobs with the same strategy and number of processes run at the same time and take turns: each
+trains one epoch per round, after a warm-up epoch. The figures are the median, minimum and maximum
+over the rounds. A ratio compares the epochs of one round, because the speed of a shared machine
+changes from minute to minute. `apart` is one independent training per process, each on its own
+core. The memory does not include mapped files, such as libraries. The bytes are those sent over the
+loopback interface, so the machine must be otherwise idle.
+PyTorch is measured if it is installed (`pip install torch`). If a job fails, its log is printed,
+the job is left out, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -36,23 +36,24 @@ sys.path.insert(0, str(ROOT))
 
 from scripts.benchmarks import arithmetic  # noqa: E402
 from scripts.benchmarks.jobs import APART, ONEDNN, TORCH_WAYS, WAYS, Job, Size  # noqa: E402
-from scripts.benchmarks.runs import Result, end_on_sigterm, run_in_turn  # noqa: E402
+from scripts.benchmarks.runs import Result, exit_on_sigterm, run_in_turn  # noqa: E402
 
 STRATEGIES = ("multi_worker_mirrored", "horovod", "parameter_server")
 ONE_CORE = Job("tfdist", "one_device", 1, cores=1)
 
-#: Of the jobs that have trained in turn.
+#: The results of the jobs that trained in turn.
 Results = dict[Job, Result]
 
 
 def main() -> None:
     arguments = parse()
-    # A job that waits for its turn, and has been stopped, would stay.
-    end_on_sigterm()
+    # Otherwise a suspended job that waits for its turn would be left.
+    exit_on_sigterm()
     size = Size(arguments.batch_size, arguments.steps, arguments.rounds + 1)
     peak, has_failed = measured_peak(), False
     print(
-        f"{os.cpu_count()} cores; one multiplies matrices at {peak / 1e9:.0f} GFLOP/s", flush=True
+        f"{os.cpu_count()} cores; one core multiplies matrices at {peak / 1e9:.0f} GFLOP/s",
+        flush=True,
     )
     found = []
     for group in groups(arguments):
@@ -80,8 +81,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=default_ways())
     for name, default in (("rounds", 8), ("batch_size", 64), ("steps", 15)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--json", help="where to write every figure")
-    parser.add_argument("--plot", help="where to draw images/s")
+    parser.add_argument("--json", help="JSON file for all figures")
+    parser.add_argument("--plot", help="image file for a plot of images/s")
     return parser.parse_args()
 
 
@@ -91,7 +92,7 @@ def default_ways() -> list[str]:
 
 
 def groups(arguments: argparse.Namespace) -> list[list[Job]]:
-    """The jobs that train in turn, those to compare in the same group."""
+    """Groups of jobs to compare; the jobs of a group train in turn."""
     found = []
     for processes in arguments.processes:
         for strategy in arguments.strategies if processes > 1 else ["one_device"]:
@@ -105,7 +106,7 @@ def groups(arguments: argparse.Namespace) -> list[list[Job]]:
 
 
 def table(results: Results, peak: float) -> list[str]:
-    """Markdown, a row for each job."""
+    """A Markdown table with one row per job."""
     header = (
         "job",
         "images/s (least to greatest)",
@@ -140,12 +141,12 @@ def spread(values: Sequence[float], form: str) -> str:
 
 
 def cores_of(job: Job) -> int:
-    """The cores that it can keep busy: each process by hand may take all of them."""
+    """The number of cores that the job can use; a hand-written process may use all of them."""
     return job.cores or len(os.sched_getaffinity(0))
 
 
 def against_tfdist(job: Job, results: Results) -> str:
-    """The rates of tfdist over those of another way."""
+    """The images/s of tfdist divided by those of another way."""
     by_tfdist = [
         result
         for other, result in results.items()
@@ -157,7 +158,7 @@ def against_tfdist(job: Job, results: Results) -> str:
 
 
 def efficiency(job: Job, results: Results) -> str:
-    """The rates over those of one process with one core, for each core that the job can use."""
+    """The images/s per core, divided by those of one process on one core."""
     if job.way != "tfdist" or ONE_CORE not in results:
         return ""
     cores = min(job.processes, cores_of(job)) if job.strategy != "one_device" else cores_of(job)
@@ -173,7 +174,7 @@ def bytes_over_least(job: Job, result: Result) -> str:
 
 
 def measured_peak() -> float:
-    """FLOP/s of multiplying matrices on one core, with oneDNN."""
+    """FLOP/s of matrix multiplication on one core, with oneDNN."""
     core = str(min(os.sched_getaffinity(0)))
     printed = subprocess.run(
         ["taskset", "-c", core, sys.executable, "-m", "scripts.benchmarks.arithmetic"],
@@ -187,7 +188,7 @@ def measured_peak() -> float:
 
 
 def machine(peak: float) -> dict[str, object]:
-    """What the figures are of."""
+    """A description of this machine and the installed packages."""
     models = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     packages = ("tensorflow", "keras", "horovod", "torch")
     return {
@@ -199,7 +200,7 @@ def machine(peak: float) -> dict[str, object]:
 
 
 def plot(found: Sequence[Results], path: Path) -> None:
-    """Draws a group of bars for the jobs that have trained in turn, a colour for each way."""
+    """Plots one group of bars per group of jobs, with one color per way."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -208,9 +209,9 @@ def plot(found: Sequence[Results], path: Path) -> None:
     bars = list(dict.fromkeys(bar_of(job) for results in found for job in results))
     width = 0.9 / len(bars)
     figure, axes = plt.subplots(figsize=(4 + 2 * len(found), 5))
-    for place, bar in enumerate(bars):
+    for index, bar in enumerate(bars):
         drawn = [
-            (group + place * width, result)
+            (group + index * width, result)
             for group, results in enumerate(found)
             for job, result in results.items()
             if bar_of(job) == bar
@@ -230,14 +231,14 @@ def plot(found: Sequence[Results], path: Path) -> None:
 
 
 def bar_of(job: Job) -> str:
-    """What the legend calls it."""
+    """The label of a job in the legend."""
     if job.cores:
         return "tfdist, one core"
     return f"{job.way}, {APART}" if job.strategy == APART else job.way
 
 
 def compared(results: Results) -> tuple[str, int]:
-    """The strategy that a group is about, or what it has in its place, and its processes."""
+    """The strategy of a group, and its number of processes; for labels."""
     *_, last = results
     strategies = [job.strategy for job in results if not job.cores and job.strategy != APART]
     return next((name for name in strategies if name != "ddp"), last.strategy), last.processes

@@ -1,8 +1,8 @@
-"""Digits with many parameters for the little work, so that the network is what counts."""
+"""Trains a model with many parameters and little computation, so that the network dominates."""
 
 from __future__ import annotations
 
-import tfdist  # isort: skip  (before TensorFlow: it sets what TensorFlow reads at its import)
+import tfdist  # isort: skip  (before TensorFlow: it sets variables that TensorFlow reads when imported)
 
 import json
 from pathlib import Path
@@ -15,12 +15,12 @@ from sklearn.datasets import load_digits
 tfdist.define_flags()
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 flags.DEFINE_integer("epochs", 40, "Epochs.")
-flags.DEFINE_integer("steps", None, "Steps of an epoch; by default all of the data.")
+flags.DEFINE_integer("steps", None, "Steps per epoch; default: all of the data.")
 FLAGS = flags.FLAGS
 
 BATCH_SIZE = 16
 WIDTH = 1024
-TRAINING = 1437  # of 1797 images; the others tell the accuracy
+TRAINING = 1437  # of 1797 images; the others measure the accuracy
 
 
 @tfdist.exit_on_usage_error()

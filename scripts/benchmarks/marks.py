@@ -1,10 +1,10 @@
-"""What a training that is measured notes while it runs, whatever it is written with.
+"""Records the times of epochs and steps in a measured training, with any framework.
 
-    marks = Marks()        # in every task; `Marks(writes=False)` in all but one
-    marks.epoch_begins(); marks.step_ends(); …; marks.epoch_ends()
-    marks.write()          # where BENCHMARK_MARKS says, for runs.py
+marks = Marks()        # in every task; `Marks(writes=False)` in all but one
+marks.epoch_begins(); marks.step_ends(); …; marks.epoch_ends()
+marks.write()          # writes the file BENCHMARK_MARKS, which runs.py reads
 
-Without TensorFlow, so that every script can use it.
+This module does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-#: The environment variable with the path of the notes.
+#: The environment variable with the path of the marks file.
 VARIABLE = "BENCHMARK_MARKS"
-#: That with the directory where it is said which epochs may begin; without it all may.
+#: The environment variable with the directory of the turn files; without it, tasks take no turns.
 TURNS_VARIABLE = "BENCHMARK_TURNS"
 
-_LOOK_SECONDS = 0.01
+_POLL_SECONDS = 0.01
 _LOCK = "turns.lock"
 
 
-def waits(marks: Path, epoch: int) -> Path:
-    """What is there as soon as the task that writes these marks waits for its turn."""
+def waiting_file(marks: Path, epoch: int) -> Path:
+    """The file that the task with this marks file creates when it waits for its turn."""
     return marks.with_suffix(f".waits-{epoch}")
 
 
-def turn(directory: Path, epoch: int) -> Path:
-    """What tells all tasks that they may begin with that epoch."""
+def turn_file(directory: Path, epoch: int) -> Path:
+    """The file that allows all tasks of a job to begin an epoch."""
     return directory / f"turn-{epoch}"
 
 
 @contextmanager
-def giving_turns(directory: Path) -> Iterator[None]:
-    """Within it tasks wait for their turns; those that wait end when it has ended."""
+def enable_turns(directory: Path) -> Iterator[None]:
+    """A context in which tasks wait for their turns; waiting tasks exit when it ends."""
     with (directory / _LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _turns_are_given(directory: Path) -> bool:
+def _turns_are_enabled(directory: Path) -> bool:
     try:
         with (directory / _LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -57,10 +57,10 @@ def _turns_are_given(directory: Path) -> bool:
 
 
 class Marks:
-    """Times in seconds since 1970, and bytes that this machine has sent to itself until then.
+    """Records times (`time.time`) and the bytes sent over the loopback interface.
 
     Args:
-      writes: whether this is the task whose marks are written; all of them wait for their turn.
+      writes: whether this task writes its marks; all tasks wait for their turn.
     """
 
     def __init__(self, writes: bool = True) -> None:
@@ -92,22 +92,22 @@ class Marks:
             self._path.write_text(json.dumps(marks))
 
     def _wait_for_turn(self, epoch: int) -> None:
-        # The first warms up, as soon as the job has started.
+        # The first epoch is the warm-up and begins when the job has started.
         if TURNS_VARIABLE not in os.environ or not epoch:
             return
         directory = Path(os.environ[TURNS_VARIABLE])
         if self._path is not None:
-            waits(self._path, epoch).touch()
-        while not turn(directory, epoch).exists():
-            if not _turns_are_given(directory):
+            waiting_file(self._path, epoch).touch()
+        while not turn_file(directory, epoch).exists():
+            if not _turns_are_enabled(directory):
                 sys.exit("the benchmark has ended")
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
 
 def loopback_bytes() -> int:
-    """Bytes that were sent over the loopback interface since it is up (`proc(5)`, net/dev)."""
+    """The bytes sent over the loopback interface since boot (`proc(5)`, net/dev)."""
     for line in Path("/proc/net/dev").read_text().splitlines():
         name, _, counters = line.partition(":")
         if name.strip() == "lo":
             return int(counters.split()[8])
-    raise OSError("/proc/net/dev: received no line of lo; accepted: Linux's, with its loopback")
+    raise OSError("/proc/net/dev: received no line for lo; accepted: a loopback interface")

@@ -1,18 +1,18 @@
 #!/usr/bin/env python
-"""Injects each fault into a real job under `tfdist run`; prints what it costs as a Markdown table.
+"""Injects faults into real jobs under `tfdist run`, and prints their cost as a Markdown table.
 
     scripts/benchmarks/measure_faults.py
     scripts/benchmarks/measure_faults.py --strategy=horovod --fault='kill -9' --fault=SIGTERM
 
-The training is measured_training.py, with a checkpoint every 10 steps. Each fault comes just before
-one of them, when nearly as many steps are lost as can be. From the fault it takes so long until
+The training is measured_training.py, with a checkpoint every 10 steps. Each fault is injected just
+before a checkpoint, when a job loses the most steps. The columns are the times from the fault until
 
-- a line of output has named it ("detected"),
-- no process of the job is left ("all ended"),
-- the first step is done that began after it ("next step"); where the same command has to be given
-  again, from that moment.
+- a line of output names the fault ("detected"),
+- no process of the job is left ("all exited"),
+- the first step that began after the fault has completed ("next step"); if the job must be started
+  again, the time from that start.
 
-Ends with 1 when something is not seen within a deadline; the output of that job is shown then.
+The exit code is 1 if an event does not happen before a deadline; the output of that job is printed.
 """
 
 import argparse
@@ -35,7 +35,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINING = ROOT / "scripts" / "benchmarks" / "measured_training.py"
-DEADLINE = 120.0  # seconds from a job's start for all that is to be seen of it
+DEADLINE = 120.0  # seconds from the start of a job
 SAVE_STEPS = 10
 FAULT_STEP = 5 * SAVE_STEPS - 2
 PREEMPTED = 75
@@ -47,44 +47,44 @@ TASKS = {
 
 
 class NotSeen(Exception):
-    """What should have happened, and did not in time."""
+    """An expected event did not happen in time."""
 
 
 class Fault(NamedTuple):
-    """What is done, and what is to be seen of it."""
+    """A fault and its expected effect."""
 
     name: str
     target: str  # a task, or `launcher`
     number: signal.Signals | None  # None for an exception
-    line: str | None  # a pattern of the line that names it
-    then: str  # the job `goes on`, `restarts` or `ends`; or `again`: the same command goes on
-    code: int = 0  # with which the launcher ends
-    seconds: float = 0.0  # after which a stopped task is let go on; 0 for never
-    flags: tuple[str, ...] = ()  # of the training
+    line: str | None  # a pattern of the line that names the fault
+    then: str  # the job `continues`, `restarts`, `exits`, or resumes if started `again`
+    code: int = 0  # the launcher's exit code
+    seconds: float = 0.0  # after which a suspended task continues; 0 for never
+    flags: tuple[str, ...] = ()  # additional flags of the training
 
 
 def faults(strategy: str) -> Iterator[Fault]:
-    """Those of a strategy, in the order of the table."""
+    """The faults for a strategy, in the order of the table."""
     kill, stop, term = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM
     uses_ps = strategy == "parameter_server"
     alone = ("worker:1", "evaluator:0") if uses_ps else ()
     for task in (*(("chief:0", "ps:0") if uses_ps else ("worker:0", "worker:1")), *alone):
         line = f"^tfdist: {task} was killed by signal 9"
-        yield Fault("kill -9", task, kill, line, "goes on" if task in alone else "restarts")
-    yield Fault("stopped for 2 s", "worker:1", stop, None, "goes on", seconds=2.0)
+        yield Fault("kill -9", task, kill, line, "continues" if task in alone else "restarts")
+    yield Fault("stopped for 2 s", "worker:1", stop, None, "continues", seconds=2.0)
     flag = "--heartbeat_timeout=5"
     for task in ("worker:1", *(("ps:0", "chief:0") if uses_ps else ())):
         name = f"stopped, {flag}"
         yield Fault(name, task, stop, "was lost", "restarts", flags=(flag,))
     if not uses_ps:
-        yield Fault("exception", "worker:1", None, "^tfdist: worker:1 failed", "ends", code=1)
+        yield Fault("exception", "worker:1", None, "^tfdist: worker:1 failed", "exits", code=1)
     for target in ("chief:0" if uses_ps else "worker:1", "launcher"):
         yield Fault("SIGTERM", target, term, "SIGTERM: saving and exiting", "again", PREEMPTED)
     yield Fault("kill -9", "launcher", kill, None, "again", -kill)
 
 
 class Step(NamedTuple):
-    """A line of measured_training.py: an update, or where the training begins or goes on."""
+    """A line from measured_training.py: an update, or the beginning of a (resumed) training."""
 
     time: float
     is_start: bool
@@ -92,10 +92,10 @@ class Step(NamedTuple):
 
 
 class Job:
-    """A job under `tfdist run`; nothing of it is left after `close`."""
+    """A job under `tfdist run`; `close` kills all its processes."""
 
     def __init__(self, directory: Path, strategy: str, fault: Fault) -> None:
-        restarts = int(fault.then in ("goes on", "restarts"))
+        restarts = int(fault.then in ("continues", "restarts"))
         command = [sys.executable, "-m", "tfdist", "run", f"--strategy={strategy}"]
         command += [*TASKS[strategy], f"--max_restarts={restarts}", str(TRAINING), *fault.flags]
         self.started = time.monotonic()
@@ -122,21 +122,21 @@ class Job:
         psutil.wait_procs(self._tasks)
         self._reader.join()
 
-    def wait(self, what: str, look: Callable[[], Any]) -> Any:
-        """What `look` gives, as soon as it is not None."""
-        has_ended = False
-        while (found := look()) is None:
-            if has_ended or time.monotonic() > self.started + DEADLINE:
+    def wait(self, what: str, poll: Callable[[], Any]) -> Any:
+        """Calls `poll` until it returns a value other than None; returns the value."""
+        has_exited = False
+        while (found := poll()) is None:
+            if has_exited or time.monotonic() > self.started + DEADLINE:
                 print("".join(line for _, line in self._lines), file=sys.stderr)
                 raise NotSeen(what)
-            has_ended = self.code() is not None
+            has_exited = self.code() is not None
             time.sleep(0.005)
         return found
 
-    def strike(self, fault: Fault) -> float:
-        """Does it; gives the time."""
+    def inject(self, fault: Fault) -> float:
+        """Injects the fault; returns the time."""
         self._find_tasks()
-        struck = time.monotonic()
+        injected = time.monotonic()
         if fault.number is None:
             (self._directory / "fail").touch()
         elif fault.target == "launcher":
@@ -148,7 +148,7 @@ class Job:
             if fault.seconds:
                 time.sleep(fault.seconds)
                 task.resume()
-        return struck
+        return injected
 
     def steps(self) -> list[Step]:
         path = self._directory / "steps"
@@ -160,23 +160,23 @@ class Job:
         return any(step.updates >= updates for step in self.steps()[-1:]) or None
 
     def line(self, pattern: str, since: float) -> float | None:
-        """When the first line was printed that matches."""
+        """When the first matching line was printed."""
         found = [when for when, line in list(self._lines) if re.search(pattern, line)]
         return next((when for when in found if when > since), None)
 
     def next_step(self, since: float, then: str) -> tuple[float, int] | None:
-        """When it was done, and how many steps were lost."""
+        """When the next step was completed, and how many steps were lost."""
         before = [step for step in self.steps() if step.time <= since]
         after = self.steps()[len(before) :]
-        if then == "goes on":
-            # The first may have begun before the fault.
+        if then == "continues":
+            # The first step may have begun before the fault.
             return (after[1].time, 0) if len(after) > 1 else None
         while after and not after[0].is_start:
             before.append(after.pop(0))
         return (after[1].time, before[-1].updates - after[0].updates) if len(after) > 1 else None
 
     def code(self) -> int | None:
-        """The launcher's exit code, when nothing of the job is left."""
+        """The launcher's exit code; None while a process of the job is left."""
         code = self._launcher.poll()
         return None if self._reader.is_alive() or any(map(_is_alive, self._tasks)) else code
 
@@ -197,26 +197,26 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def measure(directory: Path, strategy: str, fault: Fault) -> tuple[float | None, ...]:
-    """The table's four numbers for one job; None for what is not to be seen of the fault."""
+    """The four figures of one job; None for those that do not apply to the fault."""
     detected = ended = next_step = lost = None
     with closing(Job(directory, strategy, fault)) as job:
         job.wait(f"step {FAULT_STEP}", lambda: job.reaches(FAULT_STEP))
-        struck = job.strike(fault)
+        injected = job.inject(fault)
         if line := fault.line:
-            detected = job.wait(f"the line {line!r}", lambda: job.line(line, struck)) - struck
-        if fault.then in ("goes on", "restarts"):
-            done, lost = job.wait("the next step", lambda: job.next_step(struck, fault.then))
-            next_step = done - struck
+            detected = job.wait(f"the line {line!r}", lambda: job.line(line, injected)) - injected
+        if fault.then in ("continues", "restarts"):
+            done, lost = job.wait("the next step", lambda: job.next_step(injected, fault.then))
+            next_step = done - injected
         else:
-            code = job.wait("the end", job.code)
-            ended = time.monotonic() - struck
+            code = job.wait("the exit", job.code)
+            ended = time.monotonic() - injected
             if code != fault.code:
-                raise NotSeen(f"exit code {fault.code} (it is {code})")
-        if fault.then == "goes on":
+                raise NotSeen(f"exit code {fault.code} (it was {code})")
+        if fault.then == "continues":
             updates = job.steps()[-1].updates + 3 * SAVE_STEPS
             job.wait("later steps", lambda: job.reaches(updates))
-            if fault.seconds and job.line("restart|was lost", struck):
-                raise NotSeen("that the job goes on undisturbed")
+            if fault.seconds and job.line("restart|was lost", injected):
+                raise NotSeen("an undisturbed job")
     if fault.then == "again":
         with closing(Job(directory, strategy, fault)) as job:
             done, lost = job.wait("the next step", lambda: job.next_step(job.started, fault.then))
@@ -225,7 +225,7 @@ def measure(directory: Path, strategy: str, fault: Fault) -> tuple[float | None,
 
 
 def cells(strategy: str, fault: Fault, repeat: int) -> Iterator[str]:
-    """The medians, for the table."""
+    """The medians for a row of the table."""
     measured = []
     for _ in range(repeat):
         with tempfile.TemporaryDirectory(prefix="tfdist-faults-") as directory:
@@ -242,13 +242,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     for name in ("strategy", "fault"):
-        text = "a pattern of those to measure; may be repeated"
+        text = "measure only matches of this pattern; may be repeated"
         parser.add_argument(f"--{name}", action="append", metavar="PATTERN", help=text)
-    parser.add_argument("--repeat", type=int, default=1, metavar="TIMES", help="for medians")
+    parser.add_argument(
+        "--repeat", type=int, default=1, metavar="TIMES", help="runs of each fault, for medians"
+    )
     options = parser.parse_args(arguments)
-    # So that the job under way ends with this process.
+    # Exit normally on SIGTERM, so that the running job is closed.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    print("| fault | strategy | detected | all ended | next step | steps lost |")
+    print("| fault | strategy | detected | all exited | next step | steps lost |")
     print("| --- | --- | --- | --- | --- | --- |", flush=True)
     missed = 0
     for strategy in filter(partial(matches, options.strategy), TASKS):

@@ -1,13 +1,13 @@
 #!/usr/bin/env python
-"""Measures what tfdist's input makes on one core: against one of an image at a time, and a model.
+"""Compares tfdist's input on one core with a per-image pipeline and with the training step.
 
-    scripts/benchmarks/measure_input.py  # images of noise, as many as CIFAR-10 trains on
-    scripts/benchmarks/measure_input.py --data_dir=data  # or those of a directory of TFRecords
+scripts/benchmarks/measure_input.py  # noise images, as many as CIFAR-10's training split
+scripts/benchmarks/measure_input.py --data_dir=data  # the images in a directory of TFRecords
 
-Three rates in images/s, taken in turn in one process on one core: of `tfdist.data.cifar10`, with
-random order, crops and reflections; of the same from the same file in the way of TensorFlow's
-tutorials, by a `map` of each image; and of the model's training step on a batch held in memory. The
-first epoch, which reads the file, is left out: both pipelines then have the records in memory.
+Measures three rates in images/s, in turn in one process on one core: `tfdist.data.cifar10` with
+shuffling, random crops and flips; the same with a `map` over single images, as in TensorFlow's
+tutorials; and the model's training step on a batch in memory. Leaves out the first epoch, which
+reads the file: after it both pipelines have the records in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
-# Before TensorFlow is imported, which makes a thread for each core that it may use.
+# Before importing TensorFlow, which starts a thread for each available core.
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 import tfdist  # noqa: E402  isort: skip
@@ -34,10 +34,10 @@ import tensorflow as tf  # noqa: E402
 from estimators.resnet import cifar_resnet  # noqa: E402
 from tfdist.data import cifar10, records, sources  # noqa: E402
 
-NAMES = ("tfdist", "map of each image", "model")
-# Of one call of `fit`.
+NAMES = ("tfdist", "map over single images", "training")
+# The steps of one call of `fit`.
 MODEL_STEPS = 10
-#: Makes so many steps.
+#: A function that runs the given number of steps.
 Steps = Callable[[int], object]
 
 
@@ -52,7 +52,7 @@ def main() -> None:
         print(f"one core, {images} images, ResNet-{arguments.num_layers}", flush=True)
         lines = [
             f"batch | {' | '.join(f'{name}, images/s' for name in NAMES)} | tfdist / map | "
-            "tfdist / model",
+            "tfdist / training",
             " | ".join(["---"] * (len(NAMES) + 3)),
         ]
         for batch_size in arguments.batch_sizes:
@@ -69,12 +69,12 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data_dir", help="TFRecords, in place of noise")
+    parser.add_argument("--data_dir", help="directory of TFRecords; default: noise")
     parser.add_argument("--batch_sizes", type=int, nargs="+", default=[64, 128], metavar="N")
-    parser.add_argument("--images", type=int, default=40_000, help="of noise")
-    parser.add_argument("--num_layers", type=int, default=20, help="of the ResNet")
+    parser.add_argument("--images", type=int, default=40_000, help="number of noise images")
+    parser.add_argument("--num_layers", type=int, default=20, help="layers of the ResNet")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each rate in a round")
+    parser.add_argument("--seconds", type=float, default=2.0, help="duration of a measurement")
     return parser.parse_args()
 
 
@@ -88,7 +88,7 @@ def write_noise(directory: Path, count: int) -> None:
 def measure(
     job: tfdist.Job, data_dir: Path, batch_size: int, arguments: argparse.Namespace
 ) -> tuple[list[float], ...]:
-    """Images/s of each round, for each of `NAMES`."""
+    """The images/s of each round, for each of `NAMES`."""
     images = cifar10.num_examples(data_dir, "train")
     epoch = -(-images // batch_size)
     batched = cifar10.dataset(
@@ -109,16 +109,16 @@ def measure(
 
 
 def rate(step: Steps, steps: int, seconds: float) -> float:
-    """Steps per second, over at least so many seconds."""
-    made, begin = 0, time.perf_counter()
-    while not made or time.perf_counter() - begin < seconds:
+    """Steps per second, measured for at least `seconds`."""
+    done, begin = 0, time.perf_counter()
+    while not done or time.perf_counter() - begin < seconds:
         step(steps)
-        made += steps
-    return made / (time.perf_counter() - begin)
+        done += steps
+    return done / (time.perf_counter() - begin)
 
 
 def by_image(data_dir: Path, images: int, batch_size: int) -> tf.data.Dataset:
-    """The same training data, an image at a time, as TensorFlow's tutorials prepare them."""
+    """The same training data, preprocessed one image at a time, as in TensorFlow's tutorials."""
 
     def parse(serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         features = tf.io.parse_single_example(
@@ -159,7 +159,7 @@ def training(job: tfdist.Job, num_layers: int, batch_size: int) -> Steps:
     generator = np.random.default_rng(0)
     pixels = generator.uniform(0, 255, [batch_size, 32, 32, 3]).astype(np.float32)
     labels = generator.integers(0, 10, [batch_size], np.int32)
-    # Autotuning would let `fit` end late by as long as it has run.
+    # With autotuning, `fit` may return late, by as much as its own duration.
     options = tf.data.Options()
     options.autotune.enabled = False
     batches = tf.data.Dataset.from_tensors((pixels, labels)).repeat().with_options(options)

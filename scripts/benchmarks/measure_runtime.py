@@ -1,13 +1,14 @@
 #!/usr/bin/env python
-"""Measures what can be chosen for a job: oneDNN, the allocator, own cores, steps_per_execution.
+"""Measures runtime options of a job: oneDNN, the allocator, CPU pinning, steps_per_execution.
 
     scripts/benchmarks/measure_runtime.py
     scripts/benchmarks/measure_runtime.py --rounds=2 --steps=4 --only "oneDNN off" AVX2
     scripts/benchmarks/measure_runtime.py --batch_size=2 --steps=100 --only steps_per_execution
 
-ResNet-20 by tfdist at 64 images a process. The choices of a strategy train an epoch each in turn;
-each is told by the median of its ratios to the first, epoch by epoch. On an otherwise idle machine.
-oneDNN is held to the instructions of older CPUs; the rest of TensorFlow has those of its build.
+Trains ResNet-20 with tfdist, with 64 images per process. The choices of a group take turns, one
+epoch each. The last column is the median ratio to the first choice, epoch by epoch. Use an
+otherwise idle machine. The instruction set limit applies only to oneDNN; the rest of TensorFlow
+uses the instructions that it was built with.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from scripts.benchmarks import runs  # noqa: E402
 from scripts.benchmarks.jobs import ONEDNN, Job, Size  # noqa: E402
 
 _KEPT = (("MALLOC_MMAP_THRESHOLD_", str(32 << 20)), ("MALLOC_TRIM_THRESHOLD_", str(2**31 - 1)))
-# The others refuse more than one step at a time.
+# The other strategies reject more than one step per execution.
 _EXECUTE_SEVERAL = (("one_device", 1), ("multi_worker_mirrored", 2), ("horovod", 2))
 _ISA = "ONEDNN_MAX_CPU_ISA"
 _ISAS = {"SSE4.1": "SSE41", "AVX": "AVX", "AVX2": "AVX2", "AVX-512": "AVX512_CORE"}
 
 
 def choices() -> list[dict[str, Job]]:
-    """What to compare, by name: on one core, and then two tasks on all of them."""
+    """Groups of jobs to compare, by name: one task on one core, then two tasks on all cores."""
 
     def alone(*environ: tuple[str, str]) -> Job:
         return Job("tfdist", "one_device", 1, cores=1, environ=environ)
@@ -72,20 +73,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, default in (("rounds", 8), ("batch_size", 64), ("steps", 15)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="of a choice")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], metavar="TEXT", help="parts of the names of choices"
+    )
     arguments = parser.parse_args()
-    wanted = [
+    selected = [
         {name: job for name, job in group.items() if any(text in name for text in arguments.only)}
         for group in choices()
     ]
-    if not any(wanted):
+    if not any(selected):
         names = "; ".join(name for group in choices() for name in group)
         parser.error(f"--only: received {arguments.only}; accepted: parts of {names}")
     size = Size(arguments.batch_size, arguments.steps, arguments.rounds + 1)
     print("| choice | images/s (least to greatest) | / the first (least to greatest) |")
     print("| --- | --- | --- |")
     has_failed = False
-    for group in filter(None, wanted):
+    for group in filter(None, selected):
         with tempfile.TemporaryDirectory(prefix="tfdist-runtime-") as directory:
             found = runs.run_in_turn(group, Path(directory), size)
         has_failed |= len(found) < len(group)

@@ -1,13 +1,14 @@
 #!/usr/bin/env python
-"""Measures how soon a job of this machine trains, and how soon it has ended.
+"""Measures the startup and shutdown times of a job on this machine.
 
     scripts/benchmarks/measure_start.py
     scripts/benchmarks/measure_start.py --tasks 1 2 --rounds=1
 
-ResNet-20 under multi_worker_mirrored (one task: one_device), from the command to the end of the
-first step, and from the last step until the command has ended; beside it the same by hand, where
-each process imports TensorFlow, builds the model and traces its step for itself, and one process by
-hand, whose time is that of one import, build and trace. Then `tfdist --help`.
+Trains ResNet-20 under multi_worker_mirrored (one_device with one task). Measures the time from the
+command to the end of the first step, and from the last step to the exit of the command. Compares
+with a hand-written job, in which each process imports TensorFlow, builds the model and traces its
+step, and with one hand-written process (`one`): one import, one build and one trace. Finally
+measures `tfdist --help`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from scripts.benchmarks import runs  # noqa: E402
 from scripts.benchmarks.jobs import Job, Size  # noqa: E402
 
 STRATEGY = "multi_worker_mirrored"
-# Two steps an epoch and two epochs: what is measured comes before and after them.
+# Two epochs of two steps: the measured times are before and after them.
 SIZE = Size(batch_size=8, steps=2, epochs=2)
 WAYS = ("plain_with_onednn", "tfdist")
 

@@ -1,10 +1,10 @@
-"""Measures how long the tasks of a starting job take to meet on this machine, a process a task.
+"""Measures the duration of the startup barrier on this machine, with one process per task.
 
-    python scripts/benchmarks/measure_startup.py 2 4 8 16
-    python scripts/benchmarks/measure_startup.py --late=3 16  # the last task comes 3 s late
+python scripts/benchmarks/measure_startup.py 2 4 8 16
+python scripts/benchmarks/measure_startup.py --late=3 16  # the last task starts 3 s late
 
-Prints, for each number of tasks, the seconds from the moment when the last task begins to meet the
-others until every task has met every other one and has its port free again.
+Prints, for each number of tasks, the seconds from the start of the last task at the barrier until
+every task has passed the barrier and closed its port.
 """
 
 from __future__ import annotations
@@ -26,26 +26,30 @@ from tfdist.launch.local import hold_ports  # noqa: E402
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_AsWritten)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_RawFormatter)
     parser.add_argument("tasks", type=int, nargs="*", default=[2, 4, 8, 16], metavar="N")
-    parser.add_argument("--late", type=float, default=0.0, metavar="S", help="seconds")
-    parser.add_argument("--repeat", type=int, default=3, metavar="R", help="times (default 3)")
+    parser.add_argument(
+        "--late", type=float, default=0.0, metavar="S", help="delay of the last task, in seconds"
+    )
+    parser.add_argument(
+        "--repeat", type=int, default=3, metavar="R", help="number of runs (default 3)"
+    )
     parser.add_argument("--as_task", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.as_task:
-        return be_a_task(Cluster(**json.loads(arguments.as_task[0])), int(arguments.as_task[1]))
+        return run_task(Cluster(**json.loads(arguments.as_task[0])), int(arguments.as_task[1]))
     for count in arguments.tasks:
         measured = [measure(count, arguments.late) for _ in range(arguments.repeat)]
         print(f"{count} tasks: {', '.join(f'{seconds:.2f}' for seconds in measured)} s", flush=True)
     return 0
 
 
-class _AsWritten(argparse.RawDescriptionHelpFormatter):
+class _RawFormatter(argparse.RawDescriptionHelpFormatter):
     pass
 
 
 def measure(count: int, late: float) -> float:
-    """Seconds from the last task's beginning to the last one's end."""
+    """Seconds from the start of the last task until all tasks have passed the barrier."""
     with hold_ports(count) as ports:
         cluster = Cluster(worker=tuple(f"127.0.0.1:{port}" for port in ports))
         processes = [
@@ -74,7 +78,7 @@ def measure(count: int, late: float) -> float:
     return max(end for _, end in times) - max(begin for begin, _ in times)
 
 
-def be_a_task(cluster: Cluster, index: int) -> int:
+def run_task(cluster: Cluster, index: int) -> int:
     print("ready", flush=True)
     sys.stdin.readline()
     begin = time.monotonic()
@@ -87,9 +91,9 @@ def be_a_task(cluster: Cluster, index: int) -> int:
             versions={},
         )
     )
-    # Of one clock for all processes, since the machine's start.
+    # All processes share the monotonic clock.
     print(outcome if outcome.verdict else json.dumps([begin, time.monotonic()]), flush=True)
-    # The end of an interpreter takes more of a core than the barrier, which others still wait at.
+    # Wait before exiting: an interpreter's exit takes CPU time from tasks still at the barrier.
     sys.stdin.readline()
     return 1 if outcome.verdict else 0
 

@@ -1,13 +1,14 @@
 #!/usr/bin/env python
-"""Measures what the tasks of a training spend their time on, by TensorFlow's profiler.
+"""Measures how the tasks of a training spend their time, with TensorFlow's profiler.
 
     scripts/benchmarks/measure_steps.py
     scripts/benchmarks/measure_steps.py --strategies horovod --steps=4
 
-ResNet-20 by tfdist with two processes (one_device: one with one core), one epoch of each task:
-milliseconds for each step of a process; of them those of kernels, of convolutions and matrices, of
-batch normalization and of all else, which for some is waiting for another task; those between
-kernels, for Python and the runtime; and the processor time of all the task's threads.
+Trains ResNet-20 with tfdist in two processes (one_device: one process on one core), and profiles
+one epoch of each task. The columns are milliseconds per step: the total; the kernels of
+convolutions and matrix multiplications, of batch normalization, and all other kernels, some of
+which wait for another task; the time between kernels, for Python and the runtime; the CPU time of
+all threads.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from scripts.benchmarks import profiles, runs  # noqa: E402
 from scripts.benchmarks.jobs import Job, Size  # noqa: E402
 
 STRATEGIES = ("one_device", "multi_worker_mirrored", "horovod", "parameter_server")
-#: The profile is of the third: the first warms up, and the second is as long as any other.
+#: The third epoch is profiled, after the warm-up and a normal epoch.
 EPOCHS = 3
 
 
@@ -35,7 +36,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     arguments = parser.parse_args()
     size = Size(arguments.batch_size, arguments.steps, EPOCHS)
-    columns = ("task", "ms a step", *profiles.KINDS, "between kernels", "processor")
+    columns = ("task", "ms per step", *profiles.KINDS, "between kernels", "processor")
     print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
     for strategy in arguments.strategies:
         for profile in measured(strategy, size):

@@ -1,12 +1,12 @@
 #!/usr/bin/env python
-"""Measures training apart (--sync_period) against every-step all-reduce on a slow network.
+"""Compares local SGD (--sync_period) with an all-reduce in every step, on a slow network.
 
-    scripts/benchmarks/measure_sync_period.py  # takes root: the network is made of namespaces
+    scripts/benchmarks/measure_sync_period.py  # needs root, for network namespaces
     scripts/benchmarks/measure_sync_period.py --rate=100mbit --period=20 --strategy=horovod
 
-Two machines with a link of so many bits per second train a model of 1.1 million parameters on
-digits. Images/s are those of the last epoch; the accuracy is that of a whole training, whose length
-the network does not change, so that it is measured without the limit.
+Two machines, simulated by network namespaces with limited bandwidth, train a model with 1.1 million
+parameters on digits. The images/s are those of the last epoch. The accuracy is that of a complete
+training; the network does not change it, so it is measured without the limit.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ DEADLINE = 600.0
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--strategy", default="multi_worker_mirrored")
-    parser.add_argument("--rate", default="20mbit", help="as `tc` takes it")
+    parser.add_argument("--rate", default="20mbit", help="bandwidth, as for `tc`")
     parser.add_argument("--period", type=int, default=50)
     parser.add_argument("--outer_momentum", type=float)
     arguments = parser.parse_args()
-    apart = [f"--sync_period={arguments.period}"]
+    local_sgd = [f"--sync_period={arguments.period}"]
     if arguments.outer_momentum is not None:
-        apart.append(f"--outer_momentum={arguments.outer_momentum}")
+        local_sgd.append(f"--outer_momentum={arguments.outer_momentum}")
     with tempfile.TemporaryDirectory(prefix="tfdist-sync-period-") as directory:
         rates, accuracies = [], []
-        for number, flags in enumerate(([], apart)):
+        for number, flags in enumerate(([], local_sgd)):
             path = Path(directory) / f"{number}"
-            # The first epoch has the start in it. Training apart is measured over a whole period.
+            # The first epoch includes the startup. Local SGD is measured over a complete period.
             steps = arguments.period if flags else 5
             slow = [*flags, f"--steps={steps}", "--epochs=3"]
             log = run(path / "slow", arguments.strategy, slow, arguments.rate)
             rates.append(float(log[-1]["examples_per_second"]))
-            run(path / "whole", arguments.strategy, flags, None)
-            accuracy = json.loads((path / "whole" / "output" / "accuracy.json").read_text())
+            run(path / "complete", arguments.strategy, flags, None)
+            accuracy = json.loads((path / "complete" / "output" / "accuracy.json").read_text())
             accuracies.append(float(accuracy["accuracy"]))
             name = " ".join(flags) or "every step"
             print(

@@ -1,8 +1,8 @@
-"""The training that measure_faults.py disturbs: it says when each update of the weights was made.
+"""The training that measure_faults.py disturbs; it records the time of each update of the weights.
 
-The task that leads adds lines to the file `steps` in `--directory`: seconds (`time.monotonic`, one
-clock for all processes), `start` or `step`, and how many updates there have been. Each task leaves
-the number of its process there; worker 1 raises an exception when there is a file `fail`.
+The chief appends lines to the file `steps` in `--directory`: the time (`time.monotonic`, the same
+clock in all processes), `start` or `step`, and the number of updates so far. Each task writes its
+process ID there. Worker 1 raises an exception if there is a file `fail`.
 """
 
 import os
@@ -24,7 +24,7 @@ FLAGS = flags.FLAGS
 
 
 class Steps(tf.keras.callbacks.Callback):
-    """Sees the updates from a thread: Keras does not see the steps of every strategy."""
+    """Polls the updates in a thread, because callbacks do not see steps under every strategy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Steps(tf.keras.callbacks.Callback):
         self._thread = threading.Thread(target=self._watch)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._note("start")
+        self._record("start")
         self._thread.start()
 
     def close(self) -> None:
@@ -41,12 +41,12 @@ class Steps(tf.keras.callbacks.Callback):
             self._thread.join()
 
     def _watch(self) -> None:
-        with suppress(tf.errors.OpError):  # The ps that has them is gone.
+        with suppress(tf.errors.OpError):  # The ps with the variable was lost.
             while not self._ended.wait(0.005):
                 if self.model.optimizer.iterations.numpy() != self._updates:
-                    self._note("step")
+                    self._record("step")
 
-    def _note(self, word: str) -> None:
+    def _record(self, word: str) -> None:
         self._updates = int(self.model.optimizer.iterations.numpy())
         with Path(FLAGS.directory, "steps").open("a") as file:
             file.write(f"{time.monotonic()} {word} {self._updates}\n")
@@ -54,7 +54,7 @@ class Steps(tf.keras.callbacks.Callback):
 
 def fail(*_: Any) -> None:
     if Path(FLAGS.directory, "fail").exists():
-        raise RuntimeError("failing, as it was asked to")
+        raise RuntimeError("failing, as requested")
 
 
 def examples(context: tf.distribute.InputContext, count: int = 1_000_000) -> tf.data.Dataset:
@@ -64,7 +64,7 @@ def examples(context: tf.distribute.InputContext, count: int = 1_000_000) -> tf.
 
 
 def busy(inputs: tf.Tensor) -> tf.Tensor:
-    """Adds nothing, in about 30 ms."""
+    """Computes for about 30 ms, and returns (almost) the inputs."""
     matrix = tf.fill([640, 640], tf.reduce_mean(inputs))
     for _ in range(3):
         matrix = tf.matmul(matrix, tf.fill([640, 640], 1 / 640))

@@ -1,4 +1,4 @@
-"""Horovod with Keras under `horovodrun`, as Horovod's documentation has it."""
+"""Horovod with Keras under `horovodrun`, as in Horovod's documentation."""
 
 from __future__ import annotations
 

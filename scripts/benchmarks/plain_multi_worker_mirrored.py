@@ -1,4 +1,4 @@
-"""MultiWorkerMirroredStrategy by TF_CONFIG, as TensorFlow's documentation has it."""
+"""MultiWorkerMirroredStrategy with TF_CONFIG, as in TensorFlow's documentation."""
 
 from __future__ import annotations
 

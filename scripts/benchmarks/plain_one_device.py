@@ -1,4 +1,4 @@
-"""Keras without any distribution, as TensorFlow's documentation has it."""
+"""Keras without distribution, as in TensorFlow's documentation."""
 
 from __future__ import annotations
 

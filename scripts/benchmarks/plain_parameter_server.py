@@ -1,4 +1,4 @@
-"""ParameterServerStrategy by TF_CONFIG with a coordinator, as TensorFlow's documentation has it."""
+"""ParameterServerStrategy with TF_CONFIG and a coordinator, as in TensorFlow's documentation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What each task of a training spends an epoch on, by TensorFlow's profiler.
+"""Profiles one epoch of every task of a training, with TensorFlow's profiler.
 
 profiles.follow(directory, "worker:0")     # in every task, before it trains or serves
-model.fit(…, callbacks=[profiles.Epoch(directory, epoch=2)])      # in the one that leads
+model.fit(…, callbacks=[profiles.Epoch(directory, epoch=2)])      # in the chief
 profiles.read(directory)                   # afterwards: [Profile(task="worker:0", …), …]
 """
 
@@ -18,26 +18,26 @@ from pathlib import Path
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-_LOOK_SECONDS = 0.01
+_POLL_SECONDS = 0.01
 _FOLLOWED = "epoch"
 _KINDS = {
     "convolutions": ("Conv2D", "MatMul"),
     "normalization": ("BatchNorm",),
 }
 _OTHER_KERNELS = "other kernels"
-#: The kinds of kernels, in the order in which they are shown.
+#: The kinds of kernels, in the order of the table.
 KINDS = (*_KINDS, _OTHER_KERNELS)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Seconds of one task within the epoch.
+    """The profile of one task in the epoch, in seconds.
 
     Attributes:
-      task: its name.
-      wall: from the epoch's beginning to its end.
-      cpu: that all of its threads computed.
-      kernels: by kind, that kernels of TensorFlow took.
+      task: the name of the task.
+      wall: the duration of the epoch.
+      cpu: the CPU time of all threads.
+      kernels: the time of TensorFlow's kernels, by kind.
     """
 
     task: str
@@ -47,11 +47,11 @@ class Profile:
 
 
 class Epoch(tf.keras.callbacks.Callback):
-    """Has the tasks that follow profile one epoch.
+    """Makes all tasks that called `follow` profile one epoch.
 
     Args:
-      directory: one that all tasks share.
-      epoch: which, from 0.
+      directory: a directory that all tasks share.
+      epoch: the epoch, from 0.
     """
 
     def __init__(self, directory: str, epoch: int) -> None:
@@ -69,12 +69,12 @@ class Epoch(tf.keras.callbacks.Callback):
 
 
 def follow(directory: str, task: str) -> None:
-    """Profiles, from a thread, the epoch that an `Epoch` of another task or of this one says."""
+    """Starts a thread that profiles the epoch selected by the `Epoch` callback of any task."""
     threading.Thread(target=_follow, args=(Path(directory), task)).start()
 
 
 def read(directory: Path) -> list[Profile]:
-    """The profiles of all tasks that have written theirs, by name."""
+    """The profiles that tasks have written, sorted by task."""
     paths = sorted(directory.glob("*.json"))
     return [Profile(**json.loads(path.read_text())) for path in paths]
 
@@ -84,19 +84,19 @@ def _follow(directory: Path, task: str) -> None:
     while not followed.exists():
         if not threading.main_thread().is_alive():
             return
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     traces = directory / f"traces-{task}"
     tf.profiler.experimental.start(str(traces))
     wall, cpu = time.monotonic(), _cpu_seconds()
     while followed.exists():
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     wall, cpu = time.monotonic() - wall, _cpu_seconds() - cpu
     tf.profiler.experimental.stop()
     (trace,) = traces.glob("plugins/profile/*/*.xplane.pb")
     profile = Profile(task, wall, cpu, shared_seconds(_kernel_changes(trace)))
-    beside = directory / f"{task}.beside"
-    beside.write_text(json.dumps(asdict(profile)))
-    beside.rename(directory / f"{task}.json")
+    temporary = directory / f"{task}.temporary"
+    temporary.write_text(json.dumps(asdict(profile)))
+    temporary.rename(directory / f"{task}.json")
 
 
 def _cpu_seconds() -> float:
@@ -105,10 +105,10 @@ def _cpu_seconds() -> float:
 
 
 def shared_seconds(changes: Iterable[tuple[float, str, int]]) -> dict[str, float]:
-    """Seconds of each kind; kernels that run at the same time, as on one core, share it.
+    """The seconds of each kind; kernels that run at the same time share the time.
 
     Args:
-      changes: when, in picoseconds, how many more kernels of a kind run from then on.
+      changes: a time in picoseconds, a kind, and the change in the number of its running kernels.
     """
     running, found, last = dict.fromkeys(KINDS, 0), dict.fromkeys(KINDS, 0.0), 0.0
     for now, changing, change in sorted(changes):
@@ -121,13 +121,13 @@ def shared_seconds(changes: Iterable[tuple[float, str, int]]) -> dict[str, float
 
 
 def _kernel_changes(trace: Path) -> Iterator[tuple[float, str, int]]:
-    # TensorFlow moves this module with its versions.
+    # The path of this module depends on the TensorFlow version.
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     for plane in xplane_pb2.XSpace.FromString(trace.read_bytes()).planes:
         for line in plane.lines:
             for event in line.events:
-                # A kernel is `its name:its operation`; much else is `Its::Parts`.
+                # The name of a kernel event is `name:operation`; other events are named `A::B`.
                 operation = plane.event_metadata[event.metadata_id].name.rpartition(":")[-1]
                 if op_def_registry.get(operation) is not None:
                     begin = 1000 * line.timestamp_ns + event.offset_ps

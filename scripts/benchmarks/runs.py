@@ -1,10 +1,10 @@
-"""Runs the jobs of the benchmark: one to its end, or several that train an epoch each in turn.
+"""Runs the jobs of the benchmarks: a single job, or several jobs that take turns.
 
 result = run(job, directory, Size(batch_size=64, steps=20, epochs=4))
 results = run_in_turn({"a": job, "b": other}, directory, Size(batch_size=64, steps=20, epochs=4))
 
-Where the speed of a machine changes from minute to minute, the ratio of two jobs is that of epochs
-that have come after each other: the second of `a` and the second of `b`, the third and the third.
+The speed of a machine may change from minute to minute. So the ratio of two jobs compares epochs
+that ran one after the other: the second epoch of `a` with the second epoch of `b`, and so on.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from tfdist.launch.starting import die_with
 
 Name = TypeVar("Name", bound=Hashable)
 
-# What would make another job of each way.
+# Variables that would change the meaning of the ways.
 _NOT_INHERITED = (ONEDNN, "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 _GLOO_TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 _DEADLINE = 600.0
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _SETTLE_SECONDS = 0.3
-_SHOWN = 3000  # characters of a log, where a job has failed
-_told_to_end = threading.Event()
+_SHOWN = 3000  # characters of the log of a failed job
+_sigterm_received = threading.Event()
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a job has taken.
+    """The measurements of a job.
 
     Attributes:
-      images_per_second: over all processes, of each epoch but the first.
-      bytes_per_step: sent over the loopback by all processes, for each step of all.
-      peak_memory: bytes that are not of files, the sum over all processes at its greatest.
-      seconds_to_first_step: from the command on.
-      seconds_to_exit: from the last step on, until what was started has ended (with a parameter
-        server by hand, the chief).
+      images_per_second: the sum over all processes, for each epoch but the first.
+      bytes_per_step: the bytes that all processes send over the loopback interface per step.
+      peak_memory: the maximum of the memory of all processes, without mapped files, in bytes.
+      seconds_to_first_step: from the command to the end of the first step.
+      seconds_to_exit: from the last step until all processes have exited (only the chief for
+        hand-written parameter servers).
     """
 
     images_per_second: list[float]
@@ -69,39 +69,40 @@ class Result:
         return statistics.median(self.images_per_second)
 
     def ratios(self, other: Result) -> list[float]:
-        """The rates over those of the other's epochs of the same turns."""
+        """The rates divided by those of another job, turn by turn."""
         pairs = zip(self.images_per_second, other.images_per_second, strict=True)
         return [rate / other_rate for rate, other_rate in pairs]
 
 
 def run(job: Job, directory: Path, size: Size) -> Result:
-    """Runs a job to its end.
+    """Runs a job to completion.
 
     Args:
-      job: what is run.
-      directory: an empty one, for what it writes.
-      size: how much it trains.
+      job: the job.
+      directory: an empty directory for the output.
+      size: the size of the training.
 
     Raises:
-      RuntimeError: it has failed or taken too long; with the end of what it has written.
+      RuntimeError: the job failed or took too long; contains the end of its log.
     """
     with contextlib.closing(Run(job, directory, size)) as running:
         return running.result()
 
 
-def end_on_sigterm() -> None:
-    """From now on SIGTERM ends the jobs that run, also those that are stopped, and the process.
+def exit_on_sigterm() -> None:
+    """Makes SIGTERM kill all running jobs, including suspended ones, and exit this process.
 
-    It is noted and looked for, as an exception in a handler is lost where Python ignores all of
-    them: in what it calls when it forks, say.
+    The handler only sets an event, because Python ignores exceptions in some places, such as fork
+    hooks, and an exception from the handler would be lost there.
     """
-    signal.signal(signal.SIGTERM, lambda *_: _told_to_end.set())
+    signal.signal(signal.SIGTERM, lambda *_: _sigterm_received.set())
 
 
 def run_in_turn(jobs: Mapping[Name, Job], directory: Path, size: Size) -> dict[Name, Result]:
-    """Runs jobs that are all there until the last epoch, but of which only one trains at a time.
+    """Runs several jobs at the same time, of which only one trains at any moment.
 
-    One that fails is told on stderr and left out. The arguments are those of `run`.
+    If a job fails, its error is printed to stderr and the job is left out. The arguments are those
+    of `run`.
     """
     running: dict[Name, Run] = {}
     results: dict[Name, Result] = {}
@@ -112,11 +113,11 @@ def run_in_turn(jobs: Mapping[Name, Job], directory: Path, size: Size) -> dict[N
             running[name] = every_run.enter_context(
                 contextlib.closing(Run(job, own, size, in_turn=True))
             )
-            with _leaving_out_what_fails(running, name):
+            with _skip_if_failed(running, name):
                 running[name].wait_for_turn(1)
         for epoch in range(1, size.epochs):
             for name in list(running):
-                with _leaving_out_what_fails(running, name):
+                with _skip_if_failed(running, name):
                     running[name].train(epoch)
                     if epoch + 1 < size.epochs:
                         running[name].wait_for_turn(epoch + 1)
@@ -126,7 +127,7 @@ def run_in_turn(jobs: Mapping[Name, Job], directory: Path, size: Size) -> dict[N
 
 
 @contextlib.contextmanager
-def _leaving_out_what_fails(running: dict[Name, Run], name: Name) -> Iterator[None]:
+def _skip_if_failed(running: dict[Name, Run], name: Name) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
@@ -135,28 +136,28 @@ def _leaving_out_what_fails(running: dict[Name, Run], name: Name) -> Iterator[No
 
 
 class Run:
-    """A job from its command on; to be closed, which ends what is left of it.
+    """A running job; `close` kills its processes.
+
+    The methods raise RuntimeError if the job has failed or takes too long.
 
     Args:
-      job: what is run.
-      directory: an empty one, for what it writes.
-      size: how much it trains.
-      in_turn: whether each epoch but the first waits until it is told to begin (`train`).
-
-    Its methods raise RuntimeError when it has failed or takes too long.
+      job: the job.
+      directory: an empty directory for the output.
+      size: the size of the training.
+      in_turn: whether each epoch but the first waits for `train`.
     """
 
     def __init__(self, job: Job, directory: Path, size: Size, *, in_turn: bool = False) -> None:
         self._job, self._directory, self._size = job, directory, size
         trainings = job.processes if job.strategy == APART else 1
-        self._marks = [marks_of(directory, place) for place in range(trainings)]
+        self._marks = [marks_of(directory, index) for index in range(trainings)]
         own = {**dict(job.environ), marks.VARIABLE: str(self._marks[0])}
         self._held = contextlib.ExitStack()
         ports = self._held.enter_context(hold_ports(job.processes + 2))
         if in_turn:
             own[marks.TURNS_VARIABLE] = str(directory)
-            self._held.enter_context(marks.giving_turns(directory))
-        # Its ranks talk to each other a thousand times a second also while they wait.
+            self._held.enter_context(marks.enable_turns(directory))
+        # Horovod's ranks communicate a thousand times per second even while they wait.
         self._pauses = in_turn and job.strategy == "horovod"
         if self._pauses:
             own[_GLOO_TIMEOUT] = str(math.ceil(_DEADLINE))
@@ -168,52 +169,52 @@ class Run:
             path = directory / f"{number}.log"
             on_cores = ["taskset", "-c", cores, *command]
             self._started.append(_start(on_cores, {**own, **environ}, path))
-        # Servers by hand do not end by themselves.
+        # Hand-written servers do not exit.
         self._awaited = self._started[:trainings]
 
     def wait_for_turn(self, epoch: int) -> None:
-        """Returns when all of it waits for its turn to train that epoch."""
-        files = [marks.waits(path, epoch) for path in self._marks]
+        """Returns when all trainings of the job wait for their turn to train an epoch."""
+        files = [marks.waiting_file(path, epoch) for path in self._marks]
         if self._watch(lambda: all(path.exists() for path in files)):
-            raise self._error("has ended too soon")
-        # The one that writes the marks may be there before the others.
+            raise self._error("exited early")
+        # The task that writes the marks may wait before the other tasks do.
         time.sleep(_SETTLE_SECONDS)
         if self._pauses:
             self._signal(signal.SIGSTOP)
 
     def train(self, epoch: int) -> None:
-        """Tells it to train that epoch."""
+        """Allows the job to train an epoch."""
         if self._pauses:
             self._signal(signal.SIGCONT)
-        marks.turn(self._directory, epoch).touch()
+        marks.turn_file(self._directory, epoch).touch()
 
     def result(self) -> Result:
-        """Waits for its end."""
+        """Waits until the job has exited; returns its measurements."""
         self._watch(lambda: False)
         end = time.time()
         if any(process.poll() for process in self._awaited):
             raise self._error("failed")
         if not all(path.exists() for path in self._marks):
-            raise self._error("has left no marks")
-        noted = [json.loads(path.read_text()) for path in self._marks]
+            raise self._error("wrote no marks")
+        recorded = [json.loads(path.read_text()) for path in self._marks]
         size, job = self._size, self._job
         rates = [
             [
                 size.steps * size.batch_size / (epoch["end"] - epoch["begin"])
                 for epoch in training["epochs"][1:]
             ]
-            for training in noted
+            for training in recorded
         ]
         if job.strategy != APART:
             rates = [[job.processes * rate for rate in rates[0]]]
-        first = noted[0]
+        first = recorded[0]
         steps = size.steps * (job.processes if job.strategy == "parameter_server" else 1)
         return Result(
             [sum(of_epoch) for of_epoch in zip(*rates, strict=True)],
             statistics.median(epoch["bytes"] / steps for epoch in first["epochs"][1:]),
             self._peak_memory,
             first["first_step"] - self._begin,
-            end - max(training["last_step"] for training in noted),
+            end - max(training["last_step"] for training in recorded),
         )
 
     def close(self) -> None:
@@ -223,27 +224,27 @@ class Run:
         self._held.close()
 
     def _signal(self, number: signal.Signals) -> None:
-        # Not by group: torchrun and horovodrun give each process one of its own.
+        # Not by process group: torchrun and horovodrun start each process in a new group.
         for process in _processes(self._started):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 
     def _watch(self, is_reached: Callable[[], bool]) -> bool:
-        """Waits until something is reached or it has ended or failed, which is returned."""
+        """Waits until `is_reached`, or until the job has exited; returns whether it has exited."""
         until = time.monotonic() + _DEADLINE
-        looks = 0
+        polls = 0
         while not is_reached():
-            if _told_to_end.is_set():
+            if _sigterm_received.is_set():
                 sys.exit(128 + signal.SIGTERM)
             codes = [process.poll() for process in self._awaited]
             if None not in codes or any(codes):
                 return True
             if time.monotonic() > until:
                 raise self._error(f"takes more than {_DEADLINE:g} s")
-            if looks % 20 == 0:
+            if polls % 20 == 0:
                 self._peak_memory = max(self._peak_memory, _memory(self._started))
-            looks += 1
-            time.sleep(_LOOK_SECONDS)
+            polls += 1
+            time.sleep(_POLL_SECONDS)
         return False
 
     def _error(self, what: str) -> RuntimeError:
@@ -269,7 +270,7 @@ def _start(
 
 
 def _processes(started: Sequence[subprocess.Popen[bytes]]) -> list[psutil.Process]:
-    """Those and all that they have started."""
+    """The started processes and their descendants."""
     found = []
     for process in started:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -279,13 +280,13 @@ def _processes(started: Sequence[subprocess.Popen[bytes]]) -> list[psutil.Proces
 
 
 def _memory(started: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Bytes of the processes; a page that several of them share is counted once.
+    """The memory of the processes in bytes; shared pages are counted once.
 
-    Without files, of which a job would have the less the more jobs there are.
+    Does not include mapped files, because several jobs share their pages.
     """
     kibibytes = 0
     for process in _processes(started):
-        with contextlib.suppress(OSError):  # It has ended.
+        with contextlib.suppress(OSError):  # The process has exited.
             sizes = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
             kibibytes += sum(map(int, re.findall(r"^Pss_(?:Anon|Shmem): *(\d+)", sizes, re.M)))
     return 1024 * kibibytes

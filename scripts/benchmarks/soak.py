@@ -1,15 +1,14 @@
 #!/usr/bin/env python
-"""Disturbs one job after the other with random faults; each must end with the right weights.
+"""Injects random faults into one job after the other; each must give the expected weights.
 
     scripts/benchmarks/soak.py --seconds=1800 --every=60 --epochs=100
     scripts/benchmarks/soak.py --seconds=120 --every=10 --strategy=horovod --seed=7
 
-A job runs under `tfdist run --max_restarts`. A fault is: kill -9 of a task, SIGTERM to a task, a
-task stopped for two seconds, the newest checkpoint cut in half before a kill; it comes at a random
-time within each `--every` seconds, or within each half of what the job without faults took where
-that is shorter. For each a line says how long it took until the next checkpoint.
-Ends with 1 when a job ends with another code than 0, or with other weights than the job without
-faults.
+A job runs under `tfdist run --max_restarts`. The faults are: kill -9 of a task, SIGTERM to a task,
+a task suspended for two seconds, and the newest checkpoint truncated before a kill. One fault
+happens at a random time in each period of `--every` seconds, or in each half of the duration of
+the undisturbed job if that is shorter. Prints the time until the next checkpoint for each fault.
+The exit code is 1 if a job fails, or if its weights differ from those of the undisturbed job.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ class Job:
     """A running job.
 
     Args:
-      directory: where it writes.
-      strategy: its strategy, with two workers.
-      epochs: how many it trains.
+      directory: the output directory.
+      strategy: the strategy; the job has two workers.
+      epochs: the number of epochs.
     """
 
     def __init__(self, directory: Path, strategy: str, epochs: int) -> None:
@@ -64,17 +63,17 @@ class Job:
             )
 
     def newest(self) -> int:
-        """The number of the newest checkpoint, 0 for none."""
+        """The number of the newest checkpoint; 0 if there is none."""
         saved = (self.directory / "checkpoints").glob("ckpt-*.index")
         return max((int(path.stem.rpartition("-")[2]) for path in saved), default=0)
 
     def weights(self) -> np.ndarray:
-        """The weights with which it has ended."""
+        """The final weights."""
         with np.load(self.directory / "result" / "worker-0.npz") as found:
             return np.array(found["weights"])
 
     def wait_for_checkpoint(self, after: int) -> float | None:
-        """Seconds until there is one of a greater number; None when the job has ended before."""
+        """Seconds until there is a newer checkpoint; None if the job exits before."""
         started = time.monotonic()
         while self.newest() <= after:
             if self.process.poll() is not None:
@@ -83,15 +82,15 @@ class Job:
         return time.monotonic() - started
 
     def runs_for(self, seconds: float) -> bool:
-        """Whether it still runs after so many seconds; returns as soon as it does not."""
+        """Whether the job still runs after `seconds`; returns immediately when it exits."""
         try:
             self.process.wait(max(0.0, seconds))
         except subprocess.TimeoutExpired:
             return True
         return False
 
-    def disturb(self, fault: str, chance: random.Random) -> str | None:
-        """Does it to one of the tasks; gives its number, None where there is none just now."""
+    def disturb(self, fault: str, rng: random.Random) -> str | None:
+        """Injects a fault into a random task; returns its index, or None if no task is running."""
         # The tasks are children of the launcher's fork server.
         children = psutil.Process(self.process.pid).children()
         tasks = sorted(
@@ -99,7 +98,7 @@ class Job:
         )
         if not tasks:
             return None
-        number = chance.randrange(len(tasks))
+        number = rng.randrange(len(tasks))
         task = tasks[number]
         if fault == "terminate":
             task.send_signal(signal.SIGTERM)
@@ -109,7 +108,7 @@ class Job:
             task.resume()
         else:
             saved = len(list((self.directory / "checkpoints").glob("ckpt-*.index")))
-            # The only one that there is cannot be damaged without loss.
+            # Do not damage the only checkpoint: the job could not resume.
             if fault == "damage" and saved > 1:
                 path = self.directory / "checkpoints" / f"ckpt-{self.newest()}.data-00000-of-00001"
                 os.truncate(path, path.stat().st_size // 2)
@@ -117,31 +116,32 @@ class Job:
         return str(number)
 
 
-def run(job: Job, faults: int, deadline: float, every: float, chance: random.Random) -> int:
-    """Disturbs `job` until it ends, or until `deadline` (`time.monotonic`) and then lets it end.
+def run(job: Job, faults: int, deadline: float, every: float, rng: random.Random) -> int:
+    """Injects faults into `job` until it exits, or until `deadline` (`time.monotonic`).
 
-    Without a fault so far it waits for one beyond `deadline`: a job may take as long to start.
+    If there was no fault so far, injects one even after `deadline`, because the start of a job may
+    take that long.
 
-    Returns how many faults there were, with the `faults` before it.
+    Returns the number of faults, including the earlier `faults`.
     """
     if job.wait_for_checkpoint(after=0) is None:
         return faults
     while True:
         due = time.monotonic() + every
-        pause = chance.uniform(0.0, every)
+        pause = rng.uniform(0.0, every)
         if not job.runs_for(min(pause, deadline - time.monotonic()) if faults else pause):
             return faults
         if faults and time.monotonic() >= deadline:
             return faults
-        fault, before = chance.choice(FAULTS), job.newest()
+        fault, before = rng.choice(FAULTS), job.newest()
         try:
-            task = job.disturb(fault, chance)
+            task = job.disturb(fault, rng)
         except psutil.NoSuchProcess:
             continue
         if task is None:
             continue
         seconds = job.wait_for_checkpoint(before)
-        after = "the job ended" if seconds is None else f"next checkpoint after {seconds:.1f} s"
+        after = "the job completed" if seconds is None else f"next checkpoint after {seconds:.1f} s"
         print(f"{fault} task {task} at checkpoint {before}: {after}", flush=True)
         faults += 1
         job.runs_for(due - time.monotonic())
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--strategy", default="multi_worker_mirrored")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
-    chance = random.Random(options.seed)
+    rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="tfdist-soak-") as directory:
         undisturbed = Job(Path(directory, "undisturbed"), options.strategy, options.epochs)
         undisturbed.wait_for_checkpoint(after=0)
@@ -163,23 +163,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if undisturbed.process.wait():
             print((undisturbed.directory / "log").read_text())
             return 1
-        # The end takes its time, too, so that this is never nothing.
+        # This is never zero, because the export and the exit also take time.
         every = min(options.every, (time.monotonic() - first_saved) / 2)
         expected = undisturbed.weights()
         deadline = time.monotonic() + options.seconds
         jobs = faults = 0
         while not faults or time.monotonic() < deadline:
             job = Job(Path(directory, f"job-{jobs}"), options.strategy, options.epochs)
-            faults = run(job, faults, deadline, every, chance)
+            faults = run(job, faults, deadline, every, rng)
             code = job.process.wait()
             if code or not np.array_equal(job.weights(), expected):
                 print((job.directory / "log").read_text())
-                print(f"job {jobs} ended with code {code}, and not with the right weights")
+                print(f"job {jobs} exited with code {code}, or its weights are wrong")
                 return 1
             jobs += 1
         print(
-            f"{faults} faults in {jobs} jobs, all of which ended with the weights of the one "
-            "without faults, bit for bit"
+            f"{faults} faults in {jobs} jobs, all of which gave bitwise the weights of the "
+            "undisturbed job"
         )
     return 0
 

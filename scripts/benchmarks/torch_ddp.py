@@ -1,4 +1,4 @@
-"""The same training by PyTorch's DistributedDataParallel under `torchrun`, over gloo."""
+"""The same training with PyTorch's DistributedDataParallel under `torchrun`, with gloo."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the Keras scripts of the benchmark have in common: flags, model, images, marks.
+"""The flags, model, images and marks that the Keras scripts of the benchmarks share.
 
-It leaves TensorFlow as it is: import TensorFlow, or tfdist, before it.
+This module does not configure TensorFlow: import TensorFlow or tfdist first.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from absl import flags
 from estimators.resnet import cifar_resnet
 from scripts.benchmarks.marks import Marks
 
-flags.DEFINE_integer("batch_size", 64, "Images a process trains on at a time.")
-flags.DEFINE_integer("steps", 20, "Steps of a process in an epoch.")
-flags.DEFINE_integer("epochs", 4, "Epochs; the first warms up.")
-flags.DEFINE_integer("steps_per_execution", 1, "Steps that Keras makes at a time.")
+flags.DEFINE_integer("batch_size", 64, "Images per process and step.")
+flags.DEFINE_integer("steps", 20, "Steps per process and epoch.")
+flags.DEFINE_integer("epochs", 4, "Epochs; the first is the warm-up.")
+flags.DEFINE_integer("steps_per_execution", 1, "Keras's `steps_per_execution`.")
 FLAGS = flags.FLAGS
 
 
 def compiled(optimizer: tf.keras.optimizers.Optimizer) -> tf.keras.Model:
-    """ResNet-20 for images of CIFAR-10's size, without weight decay."""
+    """A compiled ResNet-20 for images of CIFAR-10's size, without weight decay."""
     model = cifar_resnet(20, weight_decay=None)
     model.compile(
         optimizer=optimizer,
@@ -31,7 +31,7 @@ def compiled(optimizer: tf.keras.optimizers.Optimizer) -> tf.keras.Model:
 
 
 def images(count: int) -> tf.data.Dataset:
-    """Images of noise, float32 [32, 32, 3] from 0 to 255, with labels, int32; held in memory."""
+    """Noise images in memory, float32 [32, 32, 3] from 0 to 255, with int32 labels."""
     generator = np.random.default_rng(0)
     pixels = generator.integers(0, 256, [count, 32, 32, 3], np.uint8)
     labels = generator.integers(0, 10, [count], np.int32)
@@ -39,11 +39,11 @@ def images(count: int) -> tf.data.Dataset:
 
 
 class MarksCallback(tf.keras.callbacks.Callback):
-    """Notes when the first and the last step end, and the epochs; `writes` is that of `Marks`."""
+    """Records the first and last step and all epochs; `writes` is that of `Marks`."""
 
     def __init__(self, writes: bool = True) -> None:
         super().__init__()
-        # Else Keras refuses a callback of steps with a parameter server, and waits for logs.
+        # Otherwise Keras rejects step callbacks with parameter servers, and waits for the logs.
         self._supports_tf_logs = True
         self._marks = Marks(writes)
         self._is_scheduled = False
@@ -55,7 +55,7 @@ class MarksCallback(tf.keras.callbacks.Callback):
         if self._is_scheduled:
             return
         if isinstance(logs, tf.distribute.experimental.coordinator.RemoteValue):
-            # With a parameter server the others are waited for at the end of the epoch.
+            # With parameter servers, later steps only wait at the end of the epoch.
             logs.get()
             self._is_scheduled = True
         self._marks.step_ends()

@@ -1,8 +1,8 @@
-"""The same training by tfdist: one script for every strategy."""
+"""The same training with tfdist: one script for every strategy."""
 
 from __future__ import annotations
 
-import tfdist  # isort: skip  (before TensorFlow: it sets what TensorFlow reads at its import)
+import tfdist  # isort: skip  (before TensorFlow: it sets variables that TensorFlow reads when imported)
 
 import tensorflow as tf
 from absl import app, flags
@@ -12,8 +12,8 @@ from scripts.benchmarks.training import FLAGS, MarksCallback, compiled, images
 
 tfdist.define_flags()
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
-flags.DEFINE_bool("repeat", False, "Data without an end, and epochs by their number of steps.")
-flags.DEFINE_string("profile_dir", None, "Where every task writes the profile of an epoch.")
+flags.DEFINE_bool("repeat", False, "Repeat the data forever, and set the steps per epoch.")
+flags.DEFINE_string("profile_dir", None, "Directory for the profile of an epoch of every task.")
 
 
 @tfdist.exit_on_usage_error()

@@ -1,4 +1,4 @@
-"""Jobs that are started by hand, one process a task, and end by themselves."""
+"""Jobs whose tasks are started by hand, one process each, and exit without a launcher."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from tfdist.launch.local import hold_ports
 
 pytestmark = pytest.mark.timeout(150)
 
-Told = Callable[..., processes.Tasks]
+Configure = Callable[..., processes.Tasks]
 Start = Callable[..., dict[str, processes.Ended]]
 EVALUATOR = Task("evaluator", 0)
 
-# As a person starts them; a job told by flags and one by TF_CONFIG, because to import TensorFlow
-# takes longest.
+# Starts new processes, as a user does. Only some tests use it, because importing TensorFlow takes
+# most of their time.
 run_new_by_hand = partial(run_by_hand, copies=False)
 
 
-def check_parameter_server_job(path: Path, ended: dict[str, processes.Ended], leader: str) -> None:
+def check_parameter_server_job(path: Path, ended: dict[str, processes.Ended], chief: str) -> None:
     for name, task in ended.items():
         assert task.code == 0, f"{name}: {task.output}"
         if name.startswith(("ps", "worker")):
-            assert task.time - ended[leader].time < 10, f"{name} lingered"
+            assert task.time - ended[chief].time < 10, f"{name} exited late"
     (found,) = results(path).values()
     np.testing.assert_array_equal(found["counts"], 1)
     assert found["evaluated_seen"] == 11
@@ -52,18 +52,20 @@ def check_parameter_server_job(path: Path, ended: dict[str, processes.Ended], le
 
 
 @pytest.mark.parametrize(
-    ("told", "started"), [(by_flags, run_new_by_hand), (by_tf_config, run_by_hand)]
+    ("configure", "start"), [(by_flags, run_new_by_hand), (by_tf_config, run_by_hand)]
 )
-def test_parameter_servers_with_a_chief(tmp_path: Path, told: Told, started: Start) -> None:
+def test_a_parameter_server_job_with_a_chief(
+    tmp_path: Path, configure: Configure, start: Start
+) -> None:
     with hold_ports(4) as ports:
         cluster = cluster_of(ports, chief=1, workers=2, ps=1)
-        ended = started(
-            tmp_path / "logs", told(cluster, directories(tmp_path), EVALUATOR), deadline=90
+        ended = start(
+            tmp_path / "logs", configure(cluster, directories(tmp_path), EVALUATOR), deadline=90
         )
     check_parameter_server_job(tmp_path, ended, "chief:0")
 
 
-def test_parameter_servers_led_by_worker_0(tmp_path: Path) -> None:
+def test_a_parameter_server_job_with_worker_0_as_chief(tmp_path: Path) -> None:
     with hold_ports(4) as ports:
         cluster = cluster_of(ports, workers=2, ps=2)
         arguments = [*directories(tmp_path), "--variable_partitions=2", "--units=40000"]
@@ -72,7 +74,7 @@ def test_parameter_servers_led_by_worker_0(tmp_path: Path) -> None:
     assert results(tmp_path)["worker-0"]["partitioned"]
 
 
-def test_all_reduce_with_a_chief(tmp_path: Path) -> None:
+def test_an_all_reduce_job_with_a_chief(tmp_path: Path) -> None:
     with hold_ports(2) as ports:
         cluster = cluster_of(ports, chief=1, workers=1)
         arguments = [*directories(tmp_path), "--all_reduce=ring"]
@@ -88,7 +90,7 @@ def test_all_reduce_with_a_chief(tmp_path: Path) -> None:
     assert json.loads(lines[-1])["loss"] == pytest.approx(float(chief["evaluated_loss"]), rel=1e-5)
 
 
-def test_the_older_dialect_calls_the_chief_master(tmp_path: Path) -> None:
+def test_the_older_dialect_with_a_master(tmp_path: Path) -> None:
     with hold_ports(2) as ports:
         addresses = {"master": [f"127.0.0.1:{ports[0]}"], "worker": [f"127.0.0.1:{ports[1]}"]}
         tasks: processes.Tasks = {
@@ -112,13 +114,15 @@ def test_the_older_dialect_calls_the_chief_master(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "started"), [(by_flags, run_by_hand), (by_tf_config, run_new_by_hand)]
+    ("configure", "start"), [(by_flags, run_by_hand), (by_tf_config, run_new_by_hand)]
 )
-def test_horovod_from_a_cluster_description(tmp_path: Path, told: Told, started: Start) -> None:
+def test_horovod_from_a_cluster_description(
+    tmp_path: Path, configure: Configure, start: Start
+) -> None:
     with hold_ports(2) as ports:
         arguments = [*directories(tmp_path), "--strategy=horovod"]
-        ended = started(
-            tmp_path / "logs", told(cluster_of(ports, workers=2), arguments), deadline=90
+        ended = start(
+            tmp_path / "logs", configure(cluster_of(ports, workers=2), arguments), deadline=90
         )
     for name, task in ended.items():
         assert task.code == 0, f"{name}: {task.output}"
@@ -127,11 +131,11 @@ def test_horovod_from_a_cluster_description(tmp_path: Path, told: Told, started:
     np.testing.assert_array_equal(first["counts"] + second["counts"], 1)
 
 
-def test_the_ranks_of_horovod_may_start_in_any_order(tmp_path: Path) -> None:
+def test_horovod_ranks_may_start_in_any_order(tmp_path: Path) -> None:
     with hold_ports(2) as ports:
         cluster = cluster_of(ports, workers=2)
         tasks = by_flags(cluster, [*directories(tmp_path), "--strategy=horovod"])
-        # Rank 0 starts when rank 1 has said that it waits for it.
+        # Rank 0 starts when rank 1 has logged that it waits for rank 0.
         script, log = tmp_path / "late.sh", tmp_path / "logs" / "worker-1.log"
         script.write_text(
             f'until grep -q "waits for worker:0" {log}; do sleep 0.1; done; exec "$@"'
@@ -142,8 +146,8 @@ def test_the_ranks_of_horovod_may_start_in_any_order(tmp_path: Path) -> None:
         assert task.code == 0, f"{name}: {task.output}"
 
 
-def test_ranks_start_equal_and_average_what_is_not_trained(tmp_path: Path) -> None:
-    """With a model that is built by its data, and applies its gradients itself."""
+def test_ranks_synchronize_their_weights_and_average_statistics(tmp_path: Path) -> None:
+    """The model has no input shape and a custom train step."""
     flags = ["--strategy=horovod", "--noinput_layer", "--batch_norm", "--validate"]
     flags.append("--own_train_step")
     with hold_ports(2) as ports:
@@ -154,7 +158,7 @@ def test_ranks_start_equal_and_average_what_is_not_trained(tmp_path: Path) -> No
     assert [task.code for task in ended.values()] == [0, 0]
     first, second = results(tmp_path).values()
     np.testing.assert_array_equal(first["weights"], second["weights"])
-    # The last validation is with the same statistics.
+    # The last validation uses the same statistics.
     assert first["val_losses"][-1] == pytest.approx(float(first["evaluated_loss"]), rel=1e-6)
 
 
@@ -178,19 +182,19 @@ def test_horovodrun(tmp_path: Path) -> None:
     assert len(set(cores)) == min(2, os.cpu_count() or 1), ended.output
 
 
-def test_servers_end_with_a_chief_that_fails(tmp_path: Path) -> None:
+def test_servers_exit_after_a_chief_that_fails(tmp_path: Path) -> None:
     with hold_ports(3) as ports:
         cluster = cluster_of(ports, chief=1, workers=1, ps=1)
         arguments = [*directories(tmp_path), "--fail_in_epoch=1"]
         ended = run_by_hand(tmp_path / "logs", by_flags(cluster, arguments), deadline=90)
     assert ended["chief:0"].code == 1
-    assert "as it was asked to" in ended["chief:0"].output
+    assert "as requested" in ended["chief:0"].output
     for name in ("worker:0", "ps:0"):
         assert ended[name].code == 0
-        assert ended[name].time - ended["chief:0"].time < 10, f"{name} lingered"
+        assert ended[name].time - ended["chief:0"].time < 10, f"{name} exited late"
 
 
-def test_only_the_chief_leaves_anything_in_the_output_directory(tmp_path: Path) -> None:
+def test_only_the_chief_writes_to_the_output_directory(tmp_path: Path) -> None:
     for strategy in ("multi_worker_mirrored", "horovod"):
         with hold_ports(2) as ports:
             arguments = [*directories(tmp_path), f"--strategy={strategy}"]

@@ -1,4 +1,4 @@
-"""Every example is trained on once an epoch and evaluated once, counted over the cluster."""
+"""Over the entire cluster, every example is trained on once per epoch and evaluated once."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ def count(path: Path, strategy: str, *flags: str) -> dict[str, dict[str, np.ndar
 
 @pytest.mark.parametrize("strategy", EXACT)
 @pytest.mark.parametrize(("known_size", "evaluated"), [("--known_size", 2), ("--noknown_size", 11)])
-def test_each_example_is_seen_once_an_epoch(
+def test_each_example_is_used_once_per_epoch(
     tmp_path: Path, strategy: str, known_size: str, evaluated: int
 ) -> None:
-    # 41 examples: 3 workers have 14, 14 and 13, and so 4 steps, the last with 2, 2 and 1.
+    # 3 workers have 14, 14 and 13 of 41 examples: 4 steps, the last with 2, 2 and 1 examples.
     flags = [*EXACT[strategy], "--examples=41", f"--eval_examples={evaluated}", "--batch_norm"]
     found = count(tmp_path, strategy, *flags, known_size)
     for task in found.values():
         assert task["counts"].shape == (2, 41)
         np.testing.assert_array_equal(task["counts"], 1)
-        # As the steps say it, too, where Keras sees them; those of Keras 3 say it of a replica.
+        # The logs of the steps agree; with Keras 3 they contain the mean over the replicas.
         replicas = REPLICAS.get(strategy, 1) if keras_is_3() else 1
         np.testing.assert_allclose(task["last_seen"], 41 / replicas, rtol=1e-6)
         assert np.isfinite(task["weights"]).all()
         np.testing.assert_array_equal(task["val_seen"], evaluated)
         assert task["evaluated_seen"] == evaluated
-        # A step of training and one of validation, for each replica of the task.
+        # Traces of training and validation steps, for each replica of the task.
         assert keras_is_3() or task["traces"] == (6 if strategy == "mirrored" else 3)
 
 
-def test_central_storage_repeats_no_more_than_fills_the_last_step(tmp_path: Path) -> None:
-    # 41 examples in batches of 4 are 11 batches: the second device lacks one in the last step.
+def test_central_storage_only_repeats_examples_to_fill_the_last_step(tmp_path: Path) -> None:
+    # 41 examples are 11 batches of 4: in the last step the second device has no batch.
     (found,) = count(
         tmp_path, "central_storage", "--num_cpu_devices=2", "--examples=41", "--batch_norm"
     ).values()
@@ -66,8 +66,8 @@ def test_central_storage_repeats_no_more_than_fills_the_last_step(tmp_path: Path
     assert found["evaluated_seen"] == 11
 
 
-def test_horovod_repeats_one_example_for_each_step_that_a_rank_lacks(tmp_path: Path) -> None:
-    # 13 examples: the ranks have 5, 4 and 4, and so 2 steps, 1 and 1; one has none to evaluate.
+def test_horovod_repeats_one_example_for_each_missing_step_of_a_rank(tmp_path: Path) -> None:
+    # The ranks have 5, 4 and 4 of 13 examples: 2, 1 and 1 steps. One rank has none to evaluate.
     found = count(tmp_path, "horovod", "--examples=13", "--eval_examples=2", "--batch_norm")
     total = sum(task["counts"] for task in found.values())
     expected = np.ones([2, 13])

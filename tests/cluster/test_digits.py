@@ -39,11 +39,11 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("strategy", list(table.TABLE))
-def test_digits_are_learned(tmp_path: Path, digits: Path, strategy: str) -> None:
-    # Two replicas see twice the examples at a time, so that all make the same number of steps.
+def test_the_example_learns_digits(tmp_path: Path, digits: Path, strategy: str) -> None:
+    # The global batch is the same under every strategy, and so is the number of steps.
     replicas = 1 if strategy in ("one_device", "parameter_server") else 2
     tasks = 1 if strategy in FLAGS else replicas
-    # Asynchronous updates are noisier, and differ from run to run.
+    # Asynchronous updates are noisier and vary from run to run.
     epochs, decays = (9, "6,8") if strategy == "parameter_server" else (6, "4,5")
     ended = launch(
         tmp_path,
@@ -59,16 +59,17 @@ def test_digits_are_learned(tmp_path: Path, digits: Path, strategy: str) -> None
         f"--learning_rate={0.1 / replicas}",
         "--seed=1",
         "--batch_norm_decay=0.9",
-        # Images that are distorted take twice the epochs.
+        # Training on distorted images takes twice as many epochs.
         "--nouse_distortion_for_training",
         *FLAGS.get(strategy, []),
         deadline=240,
-        # Those of several machines as a person starts them, once; to import TensorFlow takes long.
+        # Importing TensorFlow takes long, so only two strategies with Keras 2 start new processes,
+        # as a user does.
         copies=keras_is_3() or strategy not in ("multi_worker_mirrored", "horovod"),
     )
     assert ended.code == 0, ended.output
     accuracies = re.findall(r"test accuracy (\S+)", ended.output)
-    assert len(accuracies) == 1, "the chief alone should report"
+    assert len(accuracies) == 1, "only the chief should report"
     assert float(accuracies[0]) >= 0.95, ended.output
     print(f"TensorFlow {tf.__version__} {strategy}: test accuracy {accuracies[0]}")
     if "--evaluator" in TASKS.get(strategy, []):
@@ -82,5 +83,5 @@ def test_digits_are_learned(tmp_path: Path, digits: Path, strategy: str) -> None
         saved / "model.keras" if keras_is_3() else saved, compile=False
     )
     images, labels = next(iter(cifar10.dataset(digits, "eval", batch_size=360)))
-    right = np.argmax(model.predict(images, verbose=0), axis=1) == labels.numpy()
-    assert right.mean() >= 0.95
+    correct = np.argmax(model.predict(images, verbose=0), axis=1) == labels.numpy()
+    assert correct.mean() >= 0.95

@@ -1,4 +1,4 @@
-"""Each command of the pages is run, with addresses of this machine and with less to train."""
+"""Runs each command of the documentation, with local addresses and shorter trainings."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tfdist.launch.local import hold_ports
 pytestmark = pytest.mark.timeout(240)
 
 
-def in_short(command: Command) -> str:
-    """The same for commands that differ only in their output directory."""
+def without_output_dir(command: Command) -> str:
+    """The command without its output directory, to recognize duplicates."""
     return " ".join(word for word in command.words if not word.startswith("--output_dir"))
 
 
-COMMANDS = {in_short(command): command for page in PAGES for command in commands(page)}
+COMMANDS = {without_output_dir(command): command for page in PAGES for command in commands(page)}
 
-# Less to train than on the page; the digits of tests/cluster/test_digits.py train to the end.
+# Shorter trainings than on the page; tests/cluster/test_digits.py runs complete ones.
 SHORTER = {
     r"--train_epochs=\d+": "--train_epochs=1",
     r"--train_steps=\d+": "--train_steps=20",
@@ -33,7 +33,7 @@ _TASK_FLAG = re.compile(r"--(worker|ps)_hosts=(.*)")
 
 
 def directory_of(path: Path) -> Path:
-    """A directory with all that the commands name."""
+    """A directory with all files that the commands use."""
     (path / "train.py").write_text(readme_script())
     (path / "examples").symlink_to(ROOT / "examples")
     hosts = path / "hosts.sh"
@@ -43,15 +43,15 @@ def directory_of(path: Path) -> Path:
 
 
 def adapted(command: Command, path: Path, addresses: Mapping[str, str]) -> list[str]:
-    """The words of a command, for this machine and below `path`."""
+    """The words of a command, with local addresses and with paths below `path`."""
     words = []
     for word in command.words:
-        for page, here in addresses.items():
-            word = word.replace(page, here)
+        for address, local in addresses.items():
+            word = word.replace(address, local)
         for pattern, shorter in SHORTER.items():
             word = re.sub(pattern, shorter, word)
         word = word.replace("/tmp/", f"{path}/").replace("/shared/", f"{path}/")
-        # One machine needs no port that all machines know.
+        # A job on one machine needs no fixed port.
         if not word.startswith("--port="):
             words.append(word)
     if words[:2] == ["tfdist", "check"] and "--versions" not in words:
@@ -62,37 +62,37 @@ def adapted(command: Command, path: Path, addresses: Mapping[str, str]) -> list[
 
 
 def tasks_of(words: list[str]) -> Tasks:
-    """The processes to start: for a command of one task, those of all tasks."""
+    """The processes to start; if the command starts one task, the processes of all tasks."""
     words = [sys.executable, *(["-m", "tfdist"] if words[0] == "tfdist" else []), *words[1:]]
     if "--task_index=0" not in words or "check" in words:
         return {"command": (words, {})}
     tasks: Tasks = {}
     for match in filter(None, map(_TASK_FLAG.fullmatch, words)):
         for index in range(len(match[2].split(","))):
-            named = {
+            replaced = {
                 "--job_name=worker": f"--job_name={match[1]}",
                 "--task_index=0": f"--task_index={index}",
             }
-            tasks[f"{match[1]}:{index}"] = ([named.get(word, word) for word in words], {})
+            tasks[f"{match[1]}:{index}"] = ([replaced.get(word, word) for word in words], {})
     return tasks
 
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data that the pages put into `data`."""
+    """The dataset that the documentation writes to `data`."""
     path = tmp_path_factory.mktemp("digits")
     words = ["data", "cifar10", f"--data_dir={path / 'data'}", "--source=digits"]
-    making: Tasks = {"data": ([sys.executable, "-m", "tfdist", *words], {})}
-    assert run_by_hand(path / "logs", making, deadline=60)["data"].code == 0
+    write_data: Tasks = {"data": ([sys.executable, "-m", "tfdist", *words], {})}
+    assert run_by_hand(path / "logs", write_data, deadline=60)["data"].code == 0
     return path / "data"
 
 
-def test_the_pages_have_commands() -> None:
+def test_the_documentation_contains_commands() -> None:
     assert len(COMMANDS) >= 8
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_it_works(
+def test_the_command_works(
     name: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -113,6 +113,6 @@ def test_it_works(
         expected = 1 if "tfdist: error" in " ".join(command.output) else 0
         assert end.code == expected, f"{task}: {end.output}"
         for line in command.output:
-            for address, here in addresses.items():
-                line = line.replace(address, here)
+            for address, local in addresses.items():
+                line = line.replace(address, local)
             assert line in end.output

@@ -1,4 +1,4 @@
-"""The Estimator examples learn handwritten digits under every strategy that they can have."""
+"""The Estimator examples learn handwritten digits under every supported strategy."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tfdist.launch.local import hold_ports
 pytestmark = pytest.mark.timeout(240)
 
 CIFAR10 = str(ROOT / "examples" / "cifar10_estimator_main.py")
-# What makes a small network of the tutorial's, for a few hundred steps on digits. Images that are
-# distorted take twice the steps.
+# A small version of the tutorial's network, for a few hundred steps on digits. Training on
+# distorted images takes twice as many steps.
 SMALL = ["--num_layers=8", "--batch_norm_decay=0.9", "--nouse_distortion_for_training"]
 SYNCHRONOUS = [*SMALL, "--train-steps=120", "--decay_epochs=2"]
 ASYNCHRONOUS = [*SMALL, "--train-steps=180", "--decay_epochs=3", "--learning-rate=0.05"]
@@ -61,7 +61,7 @@ def accuracy(ended: Ended) -> float:
         ),
     ],
 )
-def test_digits_are_learned(
+def test_the_example_learns_digits(
     tmp_path: Path, digits: Path, options: list[str], flags: list[str]
 ) -> None:
     output = tmp_path / "output"
@@ -86,8 +86,8 @@ def test_digits_are_learned(
     np.testing.assert_allclose(np.sum(predicted["probabilities"], axis=1), 1, atol=1e-5)
 
 
-def test_the_platforms_command_in_both_spellings(tmp_path: Path, digits: Path) -> None:
-    """Two hosts, each with a ps and the master or a worker, told by TF_CONFIG alone."""
+def test_the_platforms_command_works_in_both_spellings(tmp_path: Path, digits: Path) -> None:
+    """Two hosts, each with a ps and the master or a worker, configured only by TF_CONFIG."""
     output = tmp_path / "output"
     users = ["--train-batch-size=16", *SMALL, "--train-steps=320", "--decay-epochs=3"]
     platforms = ["--num_gpus=1", f"--work_dir={tmp_path}", f"--data_dir={digits}"]
@@ -111,7 +111,7 @@ def test_the_platforms_command_in_both_spellings(tmp_path: Path, digits: Path) -
         ended = run_by_hand(tmp_path / "logs", tasks, deadline=200)
     for name, task_end in ended.items():
         assert task_end.code == 0, f"{name}: {task_end.output}"
-        assert task_end.time - ended["chief:0"].time < 15, f"{name} lingered"
+        assert task_end.time - ended["chief:0"].time < 15, f"{name} exited late"
     assert accuracy(ended["chief:0"]) >= 0.9
 
 
@@ -128,7 +128,7 @@ def test_the_platforms_command_in_both_spellings(tmp_path: Path, digits: Path) -
         ([], "mnist_replica.py", []),
     ],
 )
-def test_the_small_examples(
+def test_the_mnist_examples_learn_digits(
     tmp_path: Path, options: list[str], script: str, flags: list[str]
 ) -> None:
     ended = launch(
@@ -143,7 +143,7 @@ def test_the_small_examples(
     assert ("stale and dropped" in ended.output) == ("--issync=1" in flags)
 
 
-def test_session_code_has_no_evaluator(tmp_path: Path) -> None:
+def test_session_code_rejects_an_evaluator(tmp_path: Path) -> None:
     ended = launch(
         tmp_path,
         *["--ps=1", "--workers=1", "--chief", "--evaluator"],

@@ -1,4 +1,4 @@
-"""Estimators under every strategy: what is computed, what is read, what is refused."""
+"""Estimators under every strategy: results, input shards, resuming and rejected options."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.support.estimator_jobs import (
     EVALUATOR,
     EXAMPLES,
     by_hand,
-    check_ends,
+    check_exits,
+    check_output_files,
     check_speed,
-    check_written,
     evaluations,
     run,
     variables,
@@ -24,7 +24,7 @@ from tfdist.launch.local import hold_ports
 
 pytestmark = pytest.mark.timeout(150)
 
-# The options of `tfdist run` and the replicas whose gradients meet in an update.
+# The options of `tfdist run`, the flags of the program, and the number of replicas per update.
 SYNCHRONOUS = {
     "mirrored": ([], ["--num_cpu_devices=2"], 2),
     "multi_worker_mirrored": (["--workers=2"], [], 2),
@@ -35,7 +35,7 @@ SYNCHRONOUS = {
 
 @pytest.fixture(scope="module")
 def one_process(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, bool], Path]:
-    """A job of one process for each global batch and kind of model."""
+    """Runs a job with one process for each global batch size and kind of model."""
     paths = {}
     for replicas, keras in ((2, False), (3, False), (2, True), (3, True)):
         path = tmp_path_factory.mktemp("one")
@@ -47,7 +47,7 @@ def one_process(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, boo
 
 @pytest.mark.parametrize("keras", [False, True])
 @pytest.mark.parametrize("strategy", SYNCHRONOUS)
-def test_synchronous_updates_are_those_of_one_process(
+def test_synchronous_updates_equal_those_of_one_process(
     tmp_path: Path, strategy: str, keras: bool, one_process: dict[tuple[int, bool], Path]
 ) -> None:
     options, flags, replicas = SYNCHRONOUS[strategy]
@@ -56,7 +56,7 @@ def test_synchronous_updates_are_those_of_one_process(
     one = one_process[replicas, keras]
     np.testing.assert_allclose(weights(tmp_path), weights(one), rtol=0, atol=1e-6)
     assert evaluations(tmp_path)[-1]["global_step"] == 24
-    check_written(tmp_path)
+    check_output_files(tmp_path)
     if keras:
         return
     assert evaluations(tmp_path)[-1]["seen"] == 11, "each example should be evaluated once"
@@ -68,21 +68,21 @@ def test_synchronous_updates_are_those_of_one_process(
 
 
 @pytest.mark.parametrize("keras", [False, True])
-def test_asynchronous_workers_read_a_shard_each(tmp_path: Path, keras: bool) -> None:
+def test_each_asynchronous_worker_reads_its_shard(tmp_path: Path, keras: bool) -> None:
     ended = run(
         tmp_path,
         "parameter_server",
         ["--ps=2", "--workers=2"],
         "--max_steps=60",
         f"--keras={keras}",
-        # So that a worker that finds the chief a second late has its part, too.
+        # Slow steps, so that a worker that starts a second after the chief also trains.
         "--step_seconds=0.1",
     )
 
     assert evaluations(tmp_path)[-1]["global_step"] >= 60
-    # One process has as much after a step.
+    # One process has this loss after one step.
     assert evaluations(tmp_path)[-1]["loss"] < (4.1 if keras else 4.4)
-    check_written(tmp_path)
+    check_output_files(tmp_path)
     if not keras:
         seen = [task["seen"] for task in results(tmp_path).values()]
         first_epoch = np.concatenate([examples[: EXAMPLES // 2] for examples in seen])
@@ -104,7 +104,7 @@ def test_rounds_of_train_and_evaluate(
     np.testing.assert_allclose(weights(tmp_path), weights(one), rtol=0, atol=1e-6)
 
 
-def test_parameter_servers_train_once(tmp_path: Path) -> None:
+def test_a_parameter_server_job_trains_only_once(tmp_path: Path) -> None:
     options = ["--ps=1", "--workers=2"]
     ended = run(tmp_path, "parameter_server", options, "--rounds", code=1)
     assert "A parameter-server job trains only once" in ended.output
@@ -119,14 +119,14 @@ def test_parameter_servers_train_once(tmp_path: Path) -> None:
         ("parameter_server", ["--ps=1", "--workers=2"], ["--sync"]),
     ],
 )
-def test_a_resumed_job_goes_on_at_its_global_step(
+def test_a_resumed_job_continues_at_its_global_step(
     tmp_path: Path,
     strategy: str,
     options: list[str],
     flags: list[str],
     one_process: dict[tuple[int, bool], Path],
 ) -> None:
-    # 12 steps are a whole number of epochs, with which the input begins anew.
+    # 12 steps are complete epochs, so the restarted input continues with the same examples.
     run(tmp_path, strategy, options, *flags, "--max_steps=12")
     ended = run(tmp_path, strategy, options, *flags, "--max_steps=24")
     assert "resuming from step 12" in ended.output
@@ -137,10 +137,10 @@ def test_a_resumed_job_goes_on_at_its_global_step(
     if strategy in ("one_device", "horovod"):
         ended = run(tmp_path, strategy, options, *flags, "--max_steps=24")
         assert "training is complete, at step 24 of 24" in ended.output
-        assert ended.output.count("final") == 1, "it is evaluated all the same"
+        assert ended.output.count("final") == 1, "a complete training is still evaluated"
 
 
-def test_a_resumed_asynchronous_job_goes_on_until_it_is_complete(tmp_path: Path) -> None:
+def test_a_resumed_asynchronous_job_trains_until_it_is_complete(tmp_path: Path) -> None:
     ended, steps = [], []
     with hold_ports(3) as ports:
         cluster = cluster_of(ports, workers=2, ps=1)
@@ -148,9 +148,9 @@ def test_a_resumed_asynchronous_job_goes_on_until_it_is_complete(tmp_path: Path)
             tasks = by_hand(cluster, [*directories(tmp_path), f"--max_steps={target}"])
             ended.append(run_by_hand(tmp_path / f"logs{number}", tasks, deadline=90))
             if number < 2:
-                check_ends(tmp_path, ended[number])
+                check_exits(tmp_path, ended[number])
             steps.append(int(variables(tmp_path)["global_step"]))
-            # A worker that is at a step when the last one is reached finishes its own.
+            # A worker that is in the middle of a step at the end of training finishes it.
             assert target <= steps[number] <= target + 2
     assert f"resuming from step {steps[0]}\n" in ended[1]["worker:0"].output
     assert [task.code for task in ended[2].values()] == [0, 0, 0]
@@ -186,7 +186,7 @@ def test_a_resumed_asynchronous_job_goes_on_until_it_is_complete(tmp_path: Path)
         ("central_storage", [], 2, "--strategy: received 'central_storage for an Estimator'"),
     ],
 )
-def test_a_mistake_is_answered_and_not_trained_on(
+def test_a_mistake_is_an_error_before_training(
     tmp_path: Path, strategy: str, flags: list[str], code: int, answer: str
 ) -> None:
     options = {"parameter_server": ["--ps=1", "--workers=2"], "central_storage": []}
@@ -195,7 +195,7 @@ def test_a_mistake_is_answered_and_not_trained_on(
     assert not list((tmp_path / "output").glob("*.index"))
 
 
-def test_an_evaluator_beside_a_master_is_refused(tmp_path: Path) -> None:
+def test_an_evaluator_in_a_cluster_with_a_master_is_rejected(tmp_path: Path) -> None:
     with hold_ports(3) as ports:
         cluster = cluster_of(ports, chief=1, workers=1, ps=1)
         tasks = by_hand(cluster, directories(tmp_path), EVALUATOR, master=True)

@@ -1,4 +1,4 @@
-"""The tasks of an Estimator's job: who leads, who evaluates, who is slow or late, how all end."""
+"""The tasks of an Estimator job: the chief, the evaluator, slow and late workers, and exits."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.support.estimator_jobs import (
     EVALUATOR,
     EXAMPLES,
     by_hand,
-    check_ends,
+    check_exits,
+    check_output_files,
     check_speed,
-    check_written,
     evaluations,
     run,
     variables,
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.timeout(150)
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_the_platforms_layout_by_tf_config_alone(tmp_path: Path, sync: bool) -> None:
-    """Two hosts, each with a ps and a worker or the master, in the older dialect."""
+def test_the_platforms_layout_with_only_tf_config(tmp_path: Path, sync: bool) -> None:
+    """Two hosts, each with a ps and a worker or the master; TF_CONFIG has the older dialect."""
     with hold_ports(4) as ports:
         cluster = cluster_of(ports, chief=1, workers=1, ps=2)
         arguments = [
@@ -42,10 +42,10 @@ def test_the_platforms_layout_by_tf_config_alone(tmp_path: Path, sync: bool) -> 
         ended = run_by_hand(
             tmp_path / "logs", by_hand(cluster, arguments, master=True), deadline=90
         )
-    check_ends(tmp_path, ended)
+    check_exits(tmp_path, ended)
     assert "final" in ended["chief:0"].output, "the master should evaluate"
     steps = [line["global_step"] for line in evaluations(tmp_path)]
-    assert len(steps) > 1, "after checkpoints too"
+    assert len(steps) > 1, "the master should also evaluate after checkpoints"
     assert steps[-1] >= 60
 
 
@@ -57,51 +57,55 @@ def test_the_platforms_layout_by_tf_config_alone(tmp_path: Path, sync: bool) -> 
         (False, ["--strategy=multi_worker_mirrored"]),
     ],
 )
-def test_a_chief_with_an_evaluator(tmp_path: Path, flags: bool, arguments: list[str]) -> None:
+def test_an_evaluator_evaluates_instead_of_the_chief(
+    tmp_path: Path, flags: bool, arguments: list[str]
+) -> None:
     ps = 1 if "--strategy=parameter_server" in arguments else 0
     with hold_ports(2 + ps) as ports:
         cluster = cluster_of(ports, chief=1, workers=1, ps=ps)
         tasks = by_hand(cluster, [*directories(tmp_path), *arguments], EVALUATOR, flags=flags)
         ended = run_by_hand(tmp_path / "logs", tasks, deadline=90)
-    check_ends(tmp_path, ended)
+    check_exits(tmp_path, ended)
     assert "final" not in ended["chief:0"].output
     assert "final" in ended["evaluator:0"].output
     assert evaluations(tmp_path)[-1]["global_step"] >= 24
     assert evaluations(tmp_path)[-1]["seen"] == 11
-    check_written(tmp_path)
+    check_output_files(tmp_path)
     if "--sync" in arguments or not ps:
         np.testing.assert_array_equal(variables(tmp_path)["counts"], 4)
 
 
 @pytest.mark.parametrize(
-    ("leader", "arguments"),
+    ("chief", "arguments"),
     [
         ("worker:0", ["--strategy=parameter_server", "--sync"]),
         ("worker:0", ["--strategy=multi_worker_mirrored"]),
         ("worker:0", ["--strategy=horovod"]),
-        # For the master under parameter_server see the platform's layout.
+        # The test of the platform's layout covers a master under parameter_server.
         ("chief:0", ["--strategy=multi_worker_mirrored"]),
         ("chief:0", ["--strategy=horovod"]),
     ],
 )
-def test_a_leader_that_evaluates(tmp_path: Path, leader: str, arguments: list[str]) -> None:
-    """Worker 0 or the master, in a job that is started by hand."""
+def test_a_chief_without_an_evaluator_evaluates(
+    tmp_path: Path, chief: str, arguments: list[str]
+) -> None:
+    """The chief is worker 0 or the master, and the job is started by hand."""
     ps = 1 if "--strategy=parameter_server" in arguments else 0
-    is_master = leader == "chief:0"
+    is_master = chief == "chief:0"
     with hold_ports(2 + ps) as ports:
         cluster = cluster_of(ports, chief=int(is_master), workers=2 - is_master, ps=ps)
         tasks = by_hand(
             cluster, [*directories(tmp_path), *arguments], flags=not is_master, master=is_master
         )
         ended = run_by_hand(tmp_path / "logs", tasks, deadline=90)
-    check_ends(tmp_path, ended)
-    assert [name for name, task in ended.items() if "final" in task.output] == [leader]
+    check_exits(tmp_path, ended)
+    assert [name for name, task in ended.items() if "final" in task.output] == [chief]
     assert evaluations(tmp_path)[-1]["global_step"] == 24
     assert evaluations(tmp_path)[-1]["seen"] == 11
-    check_written(tmp_path)
+    check_output_files(tmp_path)
 
 
-def test_a_backup_worker_keeps_the_fast_ones_from_waiting(tmp_path: Path) -> None:
+def test_with_a_backup_worker_fast_workers_do_not_wait_for_a_slow_one(tmp_path: Path) -> None:
     updates = 120
     ended = run(
         tmp_path,
@@ -117,23 +121,23 @@ def test_a_backup_worker_keeps_the_fast_ones_from_waiting(tmp_path: Path) -> Non
     )
     times = {name: task["times"] for name, task in results(tmp_path).items()}
     runs = {name: len(steps) for name, steps in times.items()}
-    assert runs["worker-0"] == updates, "a fast worker should contribute once to an update"
-    # The fast ones are two alone until the slow one, which takes ten times as long, has come.
+    assert runs["worker-0"] == updates, "a fast worker should contribute once to each update"
+    # Only two fast workers train until the slow one, which is ten times slower, has started.
     alone, together = np.split(
         times["worker-0"], np.searchsorted(times["worker-0"], times["worker-2"][:1])
     )
-    assert len(alone) > 1, "two should be enough to begin"
+    assert len(alone) > 1, "two workers should be enough to start"
     speed_alone, speed_together = (len(steps) / np.ptp(steps) for steps in (alone, together))
-    assert speed_together >= 0.4 * speed_alone, "the slow one should hold up nobody"
+    assert speed_together >= 0.4 * speed_alone, "the slow worker should not delay the others"
     assert runs["worker-2"] < len(together) / 2, runs
     check_speed(ended, times["worker-0"], batch=2 * 4)
-    # What was contributed and is behind no update came too late.
+    # Contributed gradients that are in no update were stale.
     dropped, contributed = map(
         int, ended.output.split(" gradients were stale")[0].rsplit("\n", 1)[1].split()[2::2]
     )
     assert contributed == pytest.approx(sum(runs.values()), abs=2)
     assert dropped == pytest.approx(contributed - 2 * updates, abs=3)
-    assert dropped >= runs["worker-2"] - 3 > 0, "a slow gradient is always late"
+    assert dropped >= runs["worker-2"] - 3 > 0, "the gradients of the slow worker are always stale"
 
 
 def test_a_killed_asynchronous_worker_is_replaced(tmp_path: Path) -> None:
@@ -144,7 +148,7 @@ def test_a_killed_asynchronous_worker_is_replaced(tmp_path: Path) -> None:
             [*directories(tmp_path), "--step_seconds=0.05", "--max_steps=1200", "--save_steps=50"],
         )
         command, environment = tasks["worker:2"]
-        # A shell in whose place another process comes when the first is killed.
+        # A shell that starts a replacement when the first process is killed.
         again = 'echo "$$"; "$@"; test $? = 137 && echo replaced && exec "$@"'
         tasks["worker:2"] = (["bash", "-c", again, "bash", *command], environment)
         killed: list[int] = []
@@ -158,15 +162,15 @@ def test_a_killed_asynchronous_worker_is_replaced(tmp_path: Path) -> None:
 
         ended = run_by_hand(tmp_path / "logs", tasks, deadline=110, watch=watch)
     assert killed, ended["worker:0"].output
-    check_ends(tmp_path, ended)
+    check_exits(tmp_path, ended)
     assert "replaced" in ended["worker:2"].output
     replacement = results(tmp_path)["worker-2"]["seen"]
-    assert 0 < len(replacement) < 1100 * 4, "it should train on, from where the others are"
-    assert set(replacement) <= set(range(2, EXAMPLES, 3)), "its own shard"
+    assert 0 < len(replacement) < 1100 * 4, "it should continue at the step of the others"
+    assert set(replacement) <= set(range(2, EXAMPLES, 3)), "it should read only its own shard"
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_a_worker_that_comes_late_catches_up(tmp_path: Path, sync: bool) -> None:
+def test_a_worker_that_starts_late_trains_with_the_others(tmp_path: Path, sync: bool) -> None:
     aggregate = ["--sync", "--replicas_to_aggregate=1"] if sync else []
     ended = run(
         tmp_path,
@@ -181,14 +185,14 @@ def test_a_worker_that_comes_late_catches_up(tmp_path: Path, sync: bool) -> None
     )
     late = results(tmp_path)["worker-1"]["times"]
     early = results(tmp_path)["worker-0"]["times"]
-    assert early[0] < late[0] < early[-1], "it should come while the others train"
+    assert early[0] < late[0] < early[-1], "it should start while the others train"
     assert late[-1] <= early[-1] + 5
     assert "step 40" in ended.output
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_a_worker_that_is_ready_after_the_end_ends(tmp_path: Path, sync: bool) -> None:
-    """It has seen that there is something to do, and its session begins when all is done."""
+def test_a_worker_that_is_ready_after_the_training_exits(tmp_path: Path, sync: bool) -> None:
+    """It starts before the end of training, but its session starts after it."""
     aggregate = ["--sync", "--replicas_to_aggregate=1"] if sync else []
     flags = [*aggregate, "--slow_worker=1", "--build_seconds=6"]
     run(tmp_path, "parameter_server", ["--ps=1", "--workers=2"], *flags)

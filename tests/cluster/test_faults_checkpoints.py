@@ -1,4 +1,4 @@
-"""Damaged and interrupted checkpoints, and failed saves: none is lost, none silently ignored."""
+"""Damaged and interrupted checkpoints, and failed saves: no intact checkpoint is lost."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ pytestmark = pytest.mark.timeout(120)
 
 ESTIMATOR_PROGRAM = str(Path(__file__).parents[1] / "support" / "estimator_program.py")
 SAVER_PROGRAM = str(Path(__file__).parents[1] / "support" / "saver_program.py")
-mounts = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system takes root")
+mounts = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")
 
 
 @contextmanager
 def mounted(path: Path, size: str) -> Iterator[Callable[[str], None]]:
-    """A small disk at `path`; what it gives mounts it again with other options."""
+    """Mounts a small disk at `path`; yields a function that remounts it with other options."""
 
     def mount(options: str) -> None:
         subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", path], check=True)
@@ -52,17 +52,17 @@ def mounted(path: Path, size: str) -> Iterator[Callable[[str], None]]:
 
 
 def one_process(program: str, path: Path, *flags: str, kilobytes: int | None = None) -> Tasks:
-    """The program as a job of its own, by the name of its directory; with a limit on its files."""
+    """A job that runs the program in one process; `kilobytes` limits the size of its files."""
     command = [sys.executable, program, "--strategy=one_device", *directories(path), *flags]
     if kilobytes is not None:
-        # What it prints goes to a file, too.
+        # The limit must not apply to the file with the program's output.
         limited = f'set -o pipefail; (ulimit -f {kilobytes}; exec "$@") 2>&1 | cat'
         command = ["bash", "-c", limited, "bash", *command]
     return {path.name: (command, {})}
 
 
 def newest(directory: Path) -> str:
-    """The newest checkpoint by name; it and the others that the state names must be whole."""
+    """The name of the newest checkpoint; checks that all checkpoints in the state are intact."""
     paths = checkpoint_files.saved(directory)
     assert paths, f"the state in {directory} should name a checkpoint"
     assert [checkpoint_files.damage(path) for path in paths] == [None] * len(paths)
@@ -80,14 +80,14 @@ def weights(output: Path) -> dict[str, np.ndarray]:
     return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
 
 
-def damaged_copies(whole: Path, tmp_path: Path, checkpoints: str, name: str) -> dict[str, Path]:
-    """A copy of a job's directories for each way of damaging the checkpoint, or the state."""
+def damaged_copies(intact: Path, tmp_path: Path, checkpoints: str, name: str) -> dict[str, Path]:
+    """Copies a job's directories once for each kind of damage to the checkpoint or the state."""
     paths = {}
-    for kind in ("truncated_data", "a_bit_of_the_data", "missing_data", "missing_index", *STATES):
-        if kind == "of_another":
+    for kind in ("truncated_data", "flipped_bit_in_data", "missing_data", "missing_index", *STATES):
+        if kind == "names_another":
             continue
         paths[kind] = tmp_path / kind
-        shutil.copytree(whole, paths[kind])
+        shutil.copytree(intact, paths[kind])
         directory = paths[kind] / "output" / checkpoints
         if kind in STATES:
             STATES[kind](directory / "checkpoint")
@@ -96,18 +96,18 @@ def damaged_copies(whole: Path, tmp_path: Path, checkpoints: str, name: str) -> 
     return paths
 
 
-def test_keras_goes_on_from_the_newest_whole_checkpoint(tmp_path: Path) -> None:
-    whole = tmp_path / "whole"
+def test_keras_resumes_from_the_newest_intact_checkpoint(tmp_path: Path) -> None:
+    intact = tmp_path / "intact"
     flags = ["--shuffle", "--epochs=4"]
     (ended,) = run_by_hand(
-        tmp_path / "log", one_process(PROGRAM, whole, *flags), deadline=60
+        tmp_path / "log", one_process(PROGRAM, intact, *flags), deadline=60
     ).values()
     assert ended.code == 0, ended.output
-    last = newest(whole / "output" / "checkpoints")
-    (whole / "output" / "done.json").unlink()
-    expected = results(whole)["worker-0"]["weights"]
+    last = newest(intact / "output" / "checkpoints")
+    (intact / "output" / "done.json").unlink()
+    expected = results(intact)["worker-0"]["weights"]
 
-    paths = damaged_copies(whole, tmp_path, "checkpoints", last)
+    paths = damaged_copies(intact, tmp_path, "checkpoints", last)
     tasks = {
         name: task
         for path in paths.values()
@@ -127,19 +127,19 @@ def test_keras_goes_on_from_the_newest_whole_checkpoint(tmp_path: Path) -> None:
         np.testing.assert_array_equal(results(paths[kind])["worker-0"]["weights"], expected)
 
 
-def test_all_tasks_go_on_from_the_same_checkpoint_or_from_none(tmp_path: Path) -> None:
+def test_all_tasks_resume_from_the_same_checkpoint_or_fail(tmp_path: Path) -> None:
     job = ["--strategy=multi_worker_mirrored", "--workers=2", PROGRAM, *directories(tmp_path)]
     ended = launch(tmp_path, *job, "--epochs=3", deadline=60)
     assert ended.code == 0, ended.output
     checkpoints = tmp_path / "output" / "checkpoints"
     last = newest(checkpoints)
-    DAMAGES["a_bit_of_the_data"][0](checkpoints / last)
+    DAMAGES["flipped_bit_in_data"][0](checkpoints / last)
     STATES["truncated"](checkpoints / "checkpoint")
 
     ended = launch(tmp_path, *job, "--epochs=4", deadline=60)
     assert ended.code == 0, ended.output
     assert "resuming after epoch 2 of 4" in ended.output
-    assert ended.output.count("is skipped") == 1, "the chief alone should say so"
+    assert ended.output.count("is skipped") == 1, "only the chief should log it"
     one, other = results(tmp_path).values()
     np.testing.assert_array_equal(one["weights"], other["weights"])
 
@@ -150,16 +150,16 @@ def test_all_tasks_go_on_from_the_same_checkpoint_or_from_none(tmp_path: Path) -
     assert f"{checkpoints} has no intact checkpoint" in ended.output
 
 
-def test_an_estimator_goes_on_from_the_newest_whole_checkpoint(tmp_path: Path) -> None:
-    whole = tmp_path / "whole"
-    # A checkpoint after each epoch, with which the input begins anew.
+def test_an_estimator_resumes_from_the_newest_intact_checkpoint(tmp_path: Path) -> None:
+    intact = tmp_path / "intact"
+    # One checkpoint per epoch, so the restarted input continues with the same examples.
     flags = ["--save_steps=12", "--max_steps=24"]
-    tasks = one_process(ESTIMATOR_PROGRAM, whole, *flags)
+    tasks = one_process(ESTIMATOR_PROGRAM, intact, *flags)
     (ended,) = run_by_hand(tmp_path / "log", tasks, deadline=60).values()
     assert ended.code == 0, ended.output
-    expected = weights(whole / "output")
+    expected = weights(intact / "output")
 
-    paths = damaged_copies(whole, tmp_path, "", "model.ckpt-24")
+    paths = damaged_copies(intact, tmp_path, "", "model.ckpt-24")
     tasks = {
         name: task
         for path in paths.values()
@@ -180,25 +180,25 @@ def test_an_estimator_goes_on_from_the_newest_whole_checkpoint(tmp_path: Path) -
             np.testing.assert_array_equal(value, expected[name])
 
 
-def test_no_task_of_an_estimator_takes_a_damaged_checkpoint_for_the_end(tmp_path: Path) -> None:
-    """A synchronous job, whose chief would wait for ever for a worker that has nothing to do."""
+def test_no_estimator_task_treats_a_damaged_checkpoint_as_the_end(tmp_path: Path) -> None:
+    """In a synchronous job, the chief would wait forever for a worker that has already exited."""
     tasks = ["--strategy=parameter_server", "--ps=1", "--workers=1", "--chief", "--evaluator"]
     flags = ["--sync", "--save_steps=12", "--max_steps=24", *directories(tmp_path)]
     job = [*tasks, ESTIMATOR_PROGRAM, *flags]
     output = tmp_path / "output"
     ended = launch(tmp_path, *job, deadline=90)
     assert ended.code == 0, ended.output
-    DAMAGES["a_bit_of_the_data"][0](output / "model.ckpt-24")
+    DAMAGES["flipped_bit_in_data"][0](output / "model.ckpt-24")
 
     ended = launch(tmp_path, *job, deadline=90)
 
     assert ended.code == 0, ended.output
     assert "resuming from step 12" in ended.output
-    assert "at 24" in ended.output, "the evaluator should wait for the whole one"
+    assert "at 24" in ended.output, "the evaluator should wait for the intact one"
     assert newest(output) == "model.ckpt-24"
 
 
-def test_after_each_kill_no_more_is_lost_than_the_save_that_was_interrupted(tmp_path: Path) -> None:
+def test_a_kill_loses_only_the_interrupted_save(tmp_path: Path) -> None:
     kills = 20
     command = [sys.executable, SAVER_PROGRAM, str(tmp_path / "checkpoints"), str(kills)]
     (ended,) = run_by_hand(tmp_path, {"saver": (command, {})}, deadline=90).values()
@@ -207,22 +207,22 @@ def test_after_each_kill_no_more_is_lost_than_the_save_that_was_interrupted(tmp_
     found = [json.loads(line) for line in ended.output.splitlines() if line.startswith("{")]
     assert len(found) == kills
     for round_ in found:
-        # The save may have been finished before it could be reported.
+        # The process may have been killed between a save and its report.
         assert round_["before"] <= round_["began"] <= round_["before"] + 1, round_
         data = [name for name in round_["left"] if ".data-" in name]
-        assert len(data) <= 5, "the older ones and what was interrupted should be removed"
+        assert len(data) <= 5, "older and interrupted saves should be removed"
         assert len([name for name in round_["left"] if name.endswith("_temp")]) <= 1
     assert any(name.endswith("_temp") for round_ in found for name in round_["left"]), (
         "a save should have been interrupted"
     )
 
 
-LARGE = "--units=20000"  # 1 MB a checkpoint
-LARGE_ESTIMATOR = "--examples=200000"  # 800 kB a checkpoint
+LARGE = "--units=20000"  # 1 MB per checkpoint
+LARGE_ESTIMATOR = "--examples=200000"  # 800 kB per checkpoint
 
 
 @mounts
-def test_a_full_disk_ends_all_tasks_and_no_checkpoint_is_lost(tmp_path: Path) -> None:
+def test_a_full_disk_stops_all_tasks_and_loses_no_checkpoint(tmp_path: Path) -> None:
     with mounted(tmp_path / "output", "2500k") as remount:
         job = ["--strategy=multi_worker_mirrored", "--workers=2", PROGRAM, LARGE]
         job += ["--epochs=5", *directories(tmp_path)]
@@ -245,8 +245,8 @@ def test_a_full_disk_ends_all_tasks_and_no_checkpoint_is_lost(tmp_path: Path) ->
         assert "resuming after epoch 2 of 5" in ended.output
 
 
-def test_a_limit_on_the_size_of_files_ends_keras(tmp_path: Path) -> None:
-    """OutOfRangeError, which Keras takes for the end of the data in the midst of an epoch."""
+def test_a_file_size_limit_stops_a_keras_training(tmp_path: Path) -> None:
+    """TensorFlow raises OutOfRangeError, which Keras interprets as the end of the data."""
     path = tmp_path / "job"
     first = one_process(PROGRAM, path, "--epochs=2", LARGE)
     assert run_by_hand(tmp_path, first, deadline=60)["job"].code == 0
@@ -263,8 +263,8 @@ def test_a_limit_on_the_size_of_files_ends_keras(tmp_path: Path) -> None:
     check_no_leftovers(path / "output")
 
 
-def test_a_limit_on_the_size_of_files_ends_an_estimator(tmp_path: Path) -> None:
-    """Else its session would end as if the input had ended, and the job with 0."""
+def test_a_file_size_limit_stops_an_estimator(tmp_path: Path) -> None:
+    """Otherwise its session would stop as if the input had ended, and the job would exit with 0."""
     output = tmp_path / "output"
     limited: list[int] = []
 
@@ -294,7 +294,7 @@ def test_a_limit_on_the_size_of_files_ends_an_estimator(tmp_path: Path) -> None:
 
 @mounts
 @pytest.mark.parametrize("program", [PROGRAM, ESTIMATOR_PROGRAM], ids=["keras", "estimator"])
-def test_a_directory_that_cannot_be_written_is_found_before_the_first_step(
+def test_an_unwritable_directory_is_rejected_before_the_first_step(
     program: str, tmp_path: Path
 ) -> None:
     with mounted(tmp_path / "job" / "output", "1m") as remount:
@@ -309,7 +309,7 @@ def test_a_directory_that_cannot_be_written_is_found_before_the_first_step(
 
 
 @mounts
-def test_a_full_disk_ends_an_estimator_and_no_checkpoint_is_lost(tmp_path: Path) -> None:
+def test_a_full_disk_stops_an_estimator_and_loses_no_checkpoint(tmp_path: Path) -> None:
     output = tmp_path / "job" / "output"
     flags = [LARGE_ESTIMATOR, "--max_steps=200"]
     with mounted(output, "3m") as remount:

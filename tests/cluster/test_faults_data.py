@@ -1,4 +1,4 @@
-"""A damaged file of the user's own data: the training ends, and says how to find the file."""
+"""A damaged data file stops the training, and the error explains how to find the file."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ JOBS = {
 }
 
 
-def write_with_a_truncated_one(directory: Path) -> tuple[Path, int]:
-    """Writes six files of vectors; gives the one that ends within a record, and where that is."""
+def write_files_and_truncate_one(directory: Path) -> tuple[Path, int]:
+    """Writes six files and truncates one within a record; returns its path and the offset."""
     directory.mkdir()
     for index in range(6):
         path = directory / f"train-{index}.tfrecords"
         with tf.io.TFRecordWriter(str(path)) as writer:
             for vector in np.random.default_rng(index).normal(size=(_RECORDS, 4)):
                 writer.write(tf.io.serialize_tensor(vector.astype("float32")).numpy())
-    # Of the second of two shards, which the task that leads does not read.
+    # The file is in the second of two shards, which the chief does not read.
     truncated = directory / "train-3.tfrecords"
     offset = truncated.stat().st_size * 60 // _RECORDS
     os.truncate(truncated, offset + 20)
@@ -43,15 +43,15 @@ def write_with_a_truncated_one(directory: Path) -> tuple[Path, int]:
     ("strategy", "flags"),
     [*((strategy, []) for strategy in JOBS), ("parameter_server", ["--estimator"])],
 )
-def test_a_truncated_file_ends_the_training(
+def test_a_truncated_file_stops_the_training(
     tmp_path: Path, strategy: str, flags: list[str]
 ) -> None:
-    truncated, offset = write_with_a_truncated_one(tmp_path / "data")
+    truncated, offset = write_files_and_truncate_one(tmp_path / "data")
     job = [f"--strategy={strategy}", *JOBS[strategy], PROGRAM, *flags]
     data = f"--records={truncated.parent}/*.tfrecords"
     ended = launch(tmp_path, *job, data, f"--output_dir={tmp_path / 'output'}", deadline=120)
     assert ended.code == 1, ended.output
-    assert "DataLossError" in ended.output, "the traceback should be there as well"
+    assert "DataLossError" in ended.output, "the output should also contain the traceback"
     hint = "tfdist: error: a file is damaged. To find it, run: tfdist data verify FILE..."
     assert ended.output.count(hint) == 1, ended.output
     assert f"truncated record at {offset}" in ended.output

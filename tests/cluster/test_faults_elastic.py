@@ -1,4 +1,4 @@
-"""Elastic jobs: they shrink and grow with the hosts that a program lists, and go on."""
+"""Elastic jobs shrink and grow with the hosts from a host discovery script."""
 
 from __future__ import annotations
 
@@ -25,41 +25,41 @@ from tests.support.processes import (
 
 pytestmark = pytest.mark.timeout(240)
 
-# 1001 examples make as many batches for each of 3 workers, so that none is repeated.
+# With 1001 examples each of 3 workers has the same number of batches, so no example is repeated.
 TRAINING = ["--shuffle", "--examples=1001", "--batch_size=2", "--epochs=3", "--save_steps=50"]
-# So that the job is not over before a change has been seen.
+# Slow steps, so that the job does not end before it has detected a change.
 TRAINING += ["--rest=0.01"]
 
 STARTED = re.compile(r"^tfdist: (\d+) workers? on", re.MULTILINE)
 
 
 class Hosts:
-    """The program that lists the hosts, and what it lists."""
+    """The host discovery script, and the hosts that it lists."""
 
     def __init__(self, path: Path, *hosts: str) -> None:
         self._file = path / "hosts"
-        self.are(*hosts)
+        self.set(*hosts)
 
     @property
     def flag(self) -> str:
         return f"--host_discovery_script=cat {self._file}"
 
-    def are(self, *hosts: str) -> None:
-        # Replaced at once, so that no half of it is read.
-        beside = self._file.with_suffix(".new")
-        beside.write_text("".join(f"{host}\n" for host in hosts))
-        beside.replace(self._file)
+    def set(self, *hosts: str) -> None:
+        # Replace the file atomically, so that the script never prints a partial list.
+        temporary = self._file.with_suffix(".new")
+        temporary.write_text("".join(f"{host}\n" for host in hosts))
+        temporary.replace(self._file)
 
 
 class Changes:
-    """Changes the hosts one after the other, each after new checkpoints with those before."""
+    """Applies a list of host changes, each after a new checkpoint with the previous hosts."""
 
     def __init__(self, path: Path, hosts: Hosts, *changes: Sequence[str]) -> None:
         self._path = path
         self._hosts = hosts
         self._changes = list(changes)
         self._starts = 0
-        # The checkpoints at the last start; None from a change to the start that follows.
+        # The checkpoints at the last start; None between a change and the next start.
         self._before: set[str] | None = None
 
     def __call__(self, _: Processes, logs: Mapping[str, Path]) -> None:
@@ -68,7 +68,7 @@ class Changes:
         if starts > self._starts:
             self._starts, self._before = starts, found
         elif self._before is not None and found - self._before and self._changes:
-            self._hosts.are(*self._changes.pop(0))
+            self._hosts.set(*self._changes.pop(0))
             self._before = None
 
 
@@ -79,7 +79,7 @@ def elastic(path: Path, hosts: Hosts, strategy: str, *flags: str) -> list[str]:
 
 
 def sizes(ended: Ended) -> list[int]:
-    """The numbers of workers that there were, one after the other."""
+    """The number of workers after each start."""
     return [int(size) for size in STARTED.findall(ended.output)]
 
 
@@ -98,11 +98,11 @@ def test_a_job_shrinks_and_grows(tmp_path: Path, strategy: str) -> None:
     for task in found.values():
         np.testing.assert_array_equal(task["weights"], found["worker-0"]["weights"])
     counts = [task["counts"][-1] for task in found.values()]
-    # Under Horovod each rank's are its own.
+    # Under Horovod, each rank counts only its own examples.
     np.testing.assert_array_equal(sum(counts) if strategy == "horovod" else counts[0], 1)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces take root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_each_machine_starts_the_workers_of_its_own_host(tmp_path: Path) -> None:
     with machines(2) as (first, second):
         both = [f"{first.address}:1", f"{second.address}:1"]

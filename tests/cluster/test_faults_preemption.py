@@ -1,6 +1,6 @@
-"""SIGTERM and SIGUSR1: every task saves at one common step, leaves, and later goes on from there.
+"""On SIGTERM and SIGUSR1, every task stops at a common step, saves, exits, and later resumes.
 
-The run that was cut off ends with the weights of one that was not, bit for bit.
+The interrupted run gives bitwise the same weights as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -54,26 +54,26 @@ def options(strategy: str) -> list[str]:
     return [f"--strategy={strategy}", *tasks]
 
 
-def resting(strategy: str) -> list[str]:
-    """Else the epoch may have ended when the signal comes."""
+def pause_flags(strategy: str) -> list[str]:
+    """Flags that make steps slow, so that the signal arrives before the end of the epoch."""
     return [] if strategy == "parameter_server" else ["--rest=0.01"]
 
 
-def signalled(path: Path, number: int, *names: str) -> OnceSaved:
-    """Sends a signal to these processes when the second checkpoint is there."""
+def signal_after_two_saves(path: Path, number: int, *names: str) -> OnceSaved:
+    """A `watch` that sends a signal to these processes after the second checkpoint."""
 
-    def strike(processes: Processes) -> None:
+    def send(processes: Processes) -> None:
         for name in names:
             os.kill(processes[name].pid, number)
 
-    return OnceSaved(path, 2, strike)
+    return OnceSaved(path, 2, send)
 
 
-def struck(path: Path, number: int, *job: str) -> Ended:
-    """How `tfdist run` ends that is sent the signal in mid-training."""
+def run_and_signal(path: Path, number: int, *job: str) -> Ended:
+    """Runs `tfdist run`, and sends it the signal in mid-training."""
     command = [sys.executable, "-m", "tfdist", "run", *job, *directories(path)]
     tasks: Tasks = {"tfdist": (command, {})}
-    watch = signalled(path, number, "tfdist")
+    watch = signal_after_two_saves(path, number, "tfdist")
     return run_by_hand(path, tasks, deadline=60, watch=watch)["tfdist"]
 
 
@@ -90,31 +90,31 @@ def step_saved(output: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("strategy", JOBS)
-def test_a_launcher_that_is_told_to_end_lets_its_tasks_save(tmp_path: Path, strategy: str) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
+def test_a_signal_to_the_launcher_lets_its_tasks_save(tmp_path: Path, strategy: str) -> None:
+    uninterrupted, interrupted = tmp_path / "uninterrupted", tmp_path / "interrupted"
     job = [*options(strategy), PROGRAM, *FLAGS]
     if strategy in ("multi_worker_mirrored", "horovod"):
-        job.append("--noknown_size")  # For a known one see below.
-    job += resting(strategy)
-    ended = launch(whole, *job, *directories(whole), deadline=90)
+        job.append("--noknown_size")  # The next test has a known size.
+    job += pause_flags(strategy)
+    ended = launch(uninterrupted, *job, *directories(uninterrupted), deadline=90)
     assert ended.code == 0, ended.output
 
-    first = struck(cut, signal.SIGTERM, *job)
+    first = run_and_signal(interrupted, signal.SIGTERM, *job)
     assert first.code == EXIT_PREEMPTED, first.output
     step, epoch = step_saved(first.output)
-    assert step, "it should have been cut off within an epoch"
+    assert step, "it should have been interrupted within an epoch"
     assert "Traceback" not in first.output
 
-    second = launch(cut, *job, *directories(cut), deadline=90)
+    second = launch(interrupted, *job, *directories(interrupted), deadline=90)
     assert second.code == 0, second.output
     assert f"resuming after step {step} of epoch {epoch} of 2" in second.output
-    check_equal(cut, whole)
+    check_equal(interrupted, uninterrupted)
 
 
 def by_hand(strategy: str, path: Path, ports: tuple[int, ...]) -> Tasks:
     old = JOBS[strategy]
     cluster = cluster_of(ports, chief=len(old.chief), workers=len(old.worker), ps=len(old.ps))
-    arguments = [f"--strategy={strategy}", *FLAGS, *resting(strategy), *directories(path)]
+    arguments = [f"--strategy={strategy}", *FLAGS, *pause_flags(strategy), *directories(path)]
     return (by_tf_config if strategy == "horovod" else by_flags)(cluster, arguments)
 
 
@@ -126,18 +126,18 @@ def by_hand(strategy: str, path: Path, ports: tuple[int, ...]) -> Tasks:
         ("parameter_server", signal.SIGTERM, ("chief:0", "worker:0", "ps:0")),
     ],
 )
-def test_one_signalled_task_takes_the_others_along(
+def test_a_signal_to_one_task_stops_all_tasks(
     tmp_path: Path, strategy: str, number: int, names: tuple[str, ...]
 ) -> None:
     with hold_ports(3) as ports:
         tasks = by_hand(strategy, tmp_path, ports)
-        strike = signalled(tmp_path, number, *names)
-        ended = run_by_hand(tmp_path / "first", tasks, deadline=60, watch=strike)
+        watch = signal_after_two_saves(tmp_path, number, *names)
+        ended = run_by_hand(tmp_path / "first", tasks, deadline=60, watch=watch)
     for name, task in ended.items():
         assert task.code == EXIT_PREEMPTED, f"{name}: {task.output}"
     saved = "".join(task.output for task in ended.values())
     step, epoch = step_saved(saved)
-    assert step, "it should have been cut off within an epoch"
+    assert step, "it should have been interrupted within an epoch"
     assert saved.count("saved after step") == 1
     with hold_ports(3) as ports:
         tasks = by_hand(strategy, tmp_path, ports)
@@ -148,7 +148,7 @@ def test_one_signalled_task_takes_the_others_along(
     assert f"resuming after step {step} of epoch {epoch} of 2" in output
 
 
-def test_nobody_leaves_before_the_chief_has_saved(tmp_path: Path) -> None:
+def test_no_task_exits_before_the_chief_has_saved(tmp_path: Path) -> None:
     program = str(ROOT / "tests" / "support" / "fits_program.py")
     arguments = ["--strategy=multi_worker_mirrored", f"--output_dir={tmp_path / 'output'}"]
     with hold_ports(2) as ports:
@@ -158,15 +158,15 @@ def test_nobody_leaves_before_the_chief_has_saved(tmp_path: Path) -> None:
             for task in cluster.tasks()
         }
 
-        def strike(processes: Processes) -> None:
+        def preempt(processes: Processes) -> None:
             time.sleep(0.4)  # The second epoch takes four times as long.
             os.kill(processes["worker:1"].pid, signal.SIGTERM)
 
-        watch = OnceSaved(tmp_path, 1, strike)
+        watch = OnceSaved(tmp_path, 1, preempt)
         ended = run_by_hand(tmp_path / "logs", tasks, deadline=60, watch=watch)
     chief, other = ended["worker:0"], ended["worker:1"]
     assert (chief.code, other.code) == (EXIT_PREEMPTED, EXIT_PREEMPTED), chief.output
-    assert step_saved(chief.output)[0], "it should have been cut off within an epoch"
+    assert step_saved(chief.output)[0], "it should have been interrupted within an epoch"
     *_, saved = re.findall(r"saved at ([\d.]+)", chief.output)
     assert other.time > float(saved)
 
@@ -179,13 +179,13 @@ def test_nobody_leaves_before_the_chief_has_saved(tmp_path: Path) -> None:
         "--strategy=parameter_server --ps=1 --workers=2 --chief --evaluator SYNC",
     ],
 )
-def test_estimators_save_and_go_on_too(tmp_path: Path, job: str) -> None:
+def test_estimators_save_and_resume(tmp_path: Path, job: str) -> None:
     options = job.removesuffix(" SYNC")
     program = str(ROOT / "tests" / "support" / "estimator_program.py")
     command = [*options.split(), program, "--max_steps=150", "--step_seconds=0.02"]
     if " SYNC" in job:
         command.append("--sync")
-    first = struck(tmp_path, signal.SIGTERM, *command)
+    first = run_and_signal(tmp_path, signal.SIGTERM, *command)
     assert first.code == EXIT_PREEMPTED, first.output
     match = re.search(r"saved at step (\d+), exiting", first.output)
     assert match, first.output

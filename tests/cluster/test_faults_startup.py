@@ -1,4 +1,4 @@
-"""Tasks that cannot start together: each ends by itself, and says which of them is at fault."""
+"""Tasks that cannot start together: every task exits and names the task at fault."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ def run(path: Path, tasks: Tasks, *, copies: bool = True) -> dict[str, Ended]:
 
 
 def check_all(ended: Mapping[str, Ended], *sentences: str, code: int = 1) -> None:
-    """Every task must end with that code, and say one of the sentences."""
+    """Checks that every task exited with this code and printed one of the sentences."""
     for name, task in ended.items():
         assert task.code == code, f"{name}: {task.output}"
         found = any(f"tfdist: error: {sentence}" in task.output for sentence in sentences)
         assert found, f"{name}: {task.output}"
 
 
-def told(cluster: Cluster, task: Task, flags: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The command of one task that was told of this cluster."""
+def command_of(cluster: Cluster, task: Task, flags: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The command and environment of one task, configured with this cluster."""
     return [sys.executable, PROGRAM, *cluster.flags(task), *flags], {}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_task_that_never_starts(tmp_path: Path, strategy: str) -> None:
+def test_every_task_names_a_task_that_never_starts(tmp_path: Path, strategy: str) -> None:
     with hold_ports(3) as ports:
         cluster = cluster_for(strategy, ports)
         tasks = by_tf_config(cluster, arguments(tmp_path, strategy))
@@ -72,13 +72,15 @@ def test_a_task_that_never_starts(tmp_path: Path, strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "parameter_server"])
-def test_a_task_that_was_told_another_port_for_itself(tmp_path: Path, strategy: str) -> None:
+def test_every_task_names_a_task_with_a_different_port_for_itself(
+    tmp_path: Path, strategy: str
+) -> None:
     with hold_ports(4) as ports:
         cluster = cluster_for(strategy, ports[:3])
         wrong = cluster_for(strategy, (ports[0], ports[3], ports[2]))
         flags = arguments(tmp_path, strategy, 20)
         tasks = by_flags(cluster, flags)
-        tasks["worker:1"] = told(wrong, Task("worker", 1), flags)
+        tasks["worker:1"] = command_of(wrong, Task("worker", 1), flags)
         ended = run(tmp_path, tasks)
     check_all(
         ended,
@@ -88,14 +90,14 @@ def test_a_task_that_was_told_another_port_for_itself(tmp_path: Path, strategy: 
     )
 
 
-def test_addresses_that_one_task_has_swapped(tmp_path: Path) -> None:
+def test_every_task_names_a_task_with_swapped_addresses(tmp_path: Path) -> None:
     strategy = "multi_worker_mirrored"
     with hold_ports(3) as ports:
         cluster = cluster_for(strategy, ports)
         wrong = cluster_for(strategy, (ports[0], ports[2], ports[1]))
         flags = arguments(tmp_path, strategy, 20)
         tasks = by_flags(cluster, flags)
-        tasks["worker:0"] = told(wrong, Task("worker", 0), flags)
+        tasks["worker:0"] = command_of(wrong, Task("worker", 0), flags)
         ended = run(tmp_path, tasks)
     check_all(
         ended,
@@ -105,14 +107,16 @@ def test_addresses_that_one_task_has_swapped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "parameter_server"])
-def test_descriptions_with_another_number_of_tasks(tmp_path: Path, strategy: str) -> None:
+def test_every_task_names_a_task_with_a_different_number_of_tasks(
+    tmp_path: Path, strategy: str
+) -> None:
     ps = int(strategy == "parameter_server")
     with hold_ports(3 + ps) as ports:
         cluster = cluster_of(ports, workers=3, ps=ps)
         fewer = cluster_of([*ports[:2], *ports[3:]], workers=2, ps=ps)
         flags = arguments(tmp_path, strategy, 20)
         tasks = by_flags(cluster, flags)
-        tasks["worker:0"] = told(fewer, Task("worker", 0), flags)
+        tasks["worker:0"] = command_of(fewer, Task("worker", 0), flags)
         ended = run(tmp_path, tasks)
     check_all(
         ended,
@@ -122,12 +126,12 @@ def test_descriptions_with_another_number_of_tasks(tmp_path: Path, strategy: str
     )
 
 
-def test_tasks_under_different_strategies(tmp_path: Path) -> None:
+def test_every_task_reports_different_strategies(tmp_path: Path) -> None:
     with hold_ports(2) as ports:
         cluster = cluster_of(ports, workers=2)
         tasks = by_flags(cluster, arguments(tmp_path, "multi_worker_mirrored", 20))
         flags = arguments(tmp_path, "horovod", 20)
-        tasks["worker:1"] = told(cluster, Task("worker", 1), flags)
+        tasks["worker:1"] = command_of(cluster, Task("worker", 1), flags)
         ended = run(tmp_path, tasks)
     check_all(
         ended,
@@ -137,7 +141,7 @@ def test_tasks_under_different_strategies(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["parameter_server"])
-def test_one_address_under_two_names(tmp_path: Path, strategy: str) -> None:
+def test_one_address_with_two_host_names_is_rejected(tmp_path: Path, strategy: str) -> None:
     with hold_ports(2) as (first, second):
         last = f"localhost:{second}"
         workers = (f"127.0.0.1:{first}", f"127.0.0.1:{second}")
@@ -153,7 +157,7 @@ def test_one_address_under_two_names(tmp_path: Path, strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["horovod"])
-def test_a_port_that_another_program_listens_on(tmp_path: Path, strategy: str) -> None:
+def test_a_port_in_use_by_another_program_is_reported(tmp_path: Path, strategy: str) -> None:
     with hold_ports(2) as ports, socket.create_server(("127.0.0.1", 0)) as taken:
         cluster = cluster_for(strategy, (*ports, taken.getsockname()[1]))
         ended = run(tmp_path, by_flags(cluster, arguments(tmp_path, strategy, 8)))
@@ -164,13 +168,13 @@ def test_a_port_that_another_program_listens_on(tmp_path: Path, strategy: str) -
     check_all(ended, f"{last} is not at its address {address}: connected, but nothing answers.")
 
 
-def test_a_task_that_ends_before_the_others_have_come(tmp_path: Path) -> None:
+def test_a_task_that_exits_before_the_others_have_started_is_reported(tmp_path: Path) -> None:
     strategy = "multi_worker_mirrored"
     with hold_ports(3) as ports:
         cluster = cluster_for(strategy, ports)
         tasks = by_flags(cluster, arguments(tmp_path, strategy, 10))
         del tasks["worker:2"]
-        # It is killed when worker:0 has said that it waits.
+        # It is killed when worker:0 has logged that it waits.
         log = tmp_path / "logs" / "worker-0.log"
         script = tmp_path / "killed.sh"
         script.write_text(
@@ -179,7 +183,7 @@ def test_a_task_that_ends_before_the_others_have_come(tmp_path: Path) -> None:
         )
         command, environment = tasks["worker:1"]
         tasks["worker:1"] = (["sh", str(script), *command], environment)
-        # All are as slow to start as this one, which has come before worker:0 says so.
+        # All tasks start equally slowly, so that worker:1 arrives before worker:0 logs its wait.
         ended = run(tmp_path, tasks, copies=False)
     assert ended["worker:1"].code == 137
     assert ended["worker:0"].code == 1
@@ -189,8 +193,8 @@ def test_a_task_that_ends_before_the_others_have_come(tmp_path: Path) -> None:
     )
 
 
-def test_a_server_is_running_at_the_address_of_another_task(tmp_path: Path) -> None:
-    """The rest of an older job, which does not let an all-reduce begin."""
+def test_a_server_at_the_address_of_another_task_is_reported(tmp_path: Path) -> None:
+    """A process left over from an older job, which blocks the start of an all-reduce job."""
     strategy = "multi_worker_mirrored"
     server = (
         "import sys, time, tensorflow as tf\n"

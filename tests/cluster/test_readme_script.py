@@ -1,4 +1,4 @@
-"""The script of the README trains as it stands under every strategy."""
+"""The unchanged script of the README trains under every strategy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OWN_FLAGS = {"mirrored": ["--num_cpu_devices=2"], "central_storage": ["--num_cpu
 
 
 @pytest.mark.parametrize("strategy", list(table.TABLE))
-def test_it_trains(tmp_path: Path, strategy: str) -> None:
+def test_the_readme_script_trains(tmp_path: Path, strategy: str) -> None:
     path = tmp_path / "train.py"
     path.write_text(readme_script())
     output = tmp_path / "output"
@@ -43,11 +43,11 @@ def test_it_trains(tmp_path: Path, strategy: str) -> None:
     losses = [json.loads(line)["loss"] for line in (output / "metrics.jsonl").open()]
     assert len(losses) == 3
     assert losses[-1] < losses[0] / 2
-    # Tasks that serve and the evaluator never come to the body's end.
-    said = re.findall(r"^\[(\S+)\] loss ", ended.output, re.MULTILINE)
+    # Tasks that serve and the evaluator never reach the end of `main`.
+    printed = re.findall(r"^\[(\S+)\] loss ", ended.output, re.MULTILINE)
     tasks = {"multi_worker_mirrored": 2, "horovod": 2}.get(strategy, 1)
-    assert len(said) == tasks, ended.output
-    assert not {name for name in said if name.startswith(("ps", "evaluator"))}
+    assert len(printed) == tasks, ended.output
+    assert not {name for name in printed if name.startswith(("ps", "evaluator"))}
     if "--evaluator" in FLAGS[strategy]:
         assert len((output / "eval_metrics.jsonl").read_text().splitlines()) >= 1
     assert (output / "saved_model").exists()

@@ -1,4 +1,4 @@
-"""A job that was killed goes on where it stopped, and ends as if it had not been killed."""
+"""A killed job resumes where it stopped and gives the same results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tfdist.launch.local import hold_ports
 pytestmark = [pytest.mark.stacks("2.15", "2.21", "tf_keras"), pytest.mark.timeout(240)]
 
 EPOCHS = 4
-# 101 steps an epoch.
+# 101 steps per epoch.
 FLAGS = [
     *("--shuffle", f"--epochs={EPOCHS}", "--examples=201", "--batch_size=1", "--save_steps=20")
 ]
@@ -41,20 +41,20 @@ def epochs_logged(output: Path) -> list[int]:
     return [json.loads(line)["epoch"] for line in lines]
 
 
-def test_all_reduce_goes_on_after_a_kill_as_if_nothing_had_happened(tmp_path: Path) -> None:
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
+def test_an_all_reduce_job_resumes_after_a_kill_with_the_same_weights(tmp_path: Path) -> None:
+    uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
     job = ["--strategy=multi_worker_mirrored", "--workers=2", PROGRAM]
-    ended = launch(whole, *job, *FLAGS, *directories(whole), deadline=90)
+    ended = launch(uninterrupted, *job, *FLAGS, *directories(uninterrupted), deadline=90)
     assert ended.code == 0, ended.output
 
-    struck: list[int] = []
+    done: list[int] = []
 
     def kill_in_mid_training(processes: Processes, _: Mapping[str, Path]) -> None:
         saved = (killed / "output" / "checkpoints" / "ckpt-222.index").exists()
-        if saved and not struck:
+        if saved and not done:
             for process in processes.values():
                 os.kill(process.pid, signal.SIGKILL)
-            struck.append(1)
+            done.append(1)
 
     with hold_ports(2) as ports:
         cluster = cluster_of(ports, workers=2)
@@ -68,7 +68,7 @@ def test_all_reduce_goes_on_after_a_kill_as_if_nothing_had_happened(tmp_path: Pa
     assert re.search(r"resuming after step \d+ of epoch 3 of 4", ended.output)
     assert epochs_logged(killed / "output") == list(range(1, EPOCHS + 1))
 
-    expected, found = results(whole), results(killed)
+    expected, found = results(uninterrupted), results(killed)
     for name in expected:
         np.testing.assert_array_equal(found[name]["weights"], expected[name]["weights"])
         assert found[name]["steps"] == expected[name]["steps"]
@@ -85,7 +85,7 @@ def test_all_reduce_goes_on_after_a_kill_as_if_nothing_had_happened(tmp_path: Pa
         "--strategy=central_storage",
     ],
 )
-def test_epochs_and_steps_go_on_and_a_complete_training_says_so(
+def test_a_failed_job_resumes_and_a_complete_one_does_not_train(
     tmp_path: Path, launcher: str
 ) -> None:
     command = [*launcher.split(), PROGRAM, *directories(tmp_path)]
@@ -93,7 +93,7 @@ def test_epochs_and_steps_go_on_and_a_complete_training_says_so(
         command += ["--variable_partitions=2", "--units=40000"]
     failed = launch(tmp_path, *command, "--epochs=4", "--fail_in_epoch=2", deadline=90)
     assert failed.code == 1
-    assert "as it was asked to" in failed.output
+    assert "as requested" in failed.output
     assert epochs_logged(tmp_path / "output") == [1, 2]
 
     resumed = launch(tmp_path, *command, "--epochs=4", deadline=90)
@@ -115,7 +115,7 @@ def test_epochs_and_steps_go_on_and_a_complete_training_says_so(
         assert task["evaluated_loss"] == pytest.approx(float(before[name]["evaluated_loss"]))
 
 
-def test_tasks_that_train_again_wait_for_what_the_chief_still_saves(tmp_path: Path) -> None:
+def test_a_second_fit_waits_for_the_checkpoint_of_the_chief(tmp_path: Path) -> None:
     program = str(ROOT / "tests" / "support" / "fits_program.py")
     output = tmp_path / "output"
     command = ["--strategy=multi_worker_mirrored", "--workers=2", program, f"--output_dir={output}"]

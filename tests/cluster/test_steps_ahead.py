@@ -1,4 +1,4 @@
-"""How many steps a coordinator of parameter servers schedules beyond those that find data."""
+"""How many steps the parameter-server coordinator schedules beyond the end of the data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from absl import app, flags
 from tfdist.strategies.parameter_server.coordinator import EpochCoordinator
 
 tfdist.define_flags()
-flags.DEFINE_bool("repeat", False, "Data without an end.")
+flags.DEFINE_bool("repeat", False, "Repeat the data forever.")
 scheduled = [0]
 
 def counted(self, fn, iterator, schedule=EpochCoordinator.schedule_guarded):
@@ -25,7 +25,7 @@ def counted(self, fn, iterator, schedule=EpochCoordinator.schedule_guarded):
     return schedule(self, fn, iterator)
 
 def either(x, y):
-    if x[0] > 0:  # Which AutoGraph has to convert.
+    if x[0] > 0:  # AutoGraph must convert this.
         x = 2 * x
     return x, y
 
@@ -55,18 +55,18 @@ if __name__ == "__main__":
 """
 
 
-def test_later_epochs_end_with_hardly_a_step_without_data(tmp_path: Path) -> None:
+def test_later_epochs_schedule_few_steps_without_data(tmp_path: Path) -> None:
     first, *later = numbers_of("scheduled", train(tmp_path))
-    # 40 batches, and each of two workers must say that it has no more. In the first epoch the
-    # coordinator learns of the end when it has scheduled 8 steps a worker beyond it.
+    # There are 40 batches, and each of two workers must report the end of its data. In the first
+    # epoch the coordinator detects the end after scheduling 8 more steps per worker.
     assert first >= 40 + 8
     assert len(later) == 3
-    # Every 10 ms in which one worker has ended and the other has not cost a step: of three epochs
-    # a busy machine lets one end soon.
+    # Every 10 ms between the ends of the two workers cost a step. On a busy machine, at least one
+    # of three epochs ends quickly.
     assert 42 <= min(later) < first - 4, later
 
 
-def test_data_without_an_end_take_no_other_steps(tmp_path: Path) -> None:
+def test_repeated_data_schedules_exactly_the_requested_steps(tmp_path: Path) -> None:
     output = train(tmp_path, "--repeat")
     assert numbers_of("scheduled", output) == [7] * 4
     assert numbers_of("updates", output) == [28]

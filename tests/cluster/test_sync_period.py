@@ -1,4 +1,4 @@
-"""`--sync_period`: the tasks step apart, and are equal whenever they have met."""
+"""`--sync_period`: the tasks step independently; their weights are equal after each average."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRAINING = ["--examples=81", "--shuffle", "--batch_norm", "--validate", "--save_
 
 
 @pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "horovod"])
-def test_tasks_that_meet_now_and_then_are_equal(tmp_path: Path, strategy: str) -> None:
+def test_tasks_have_equal_weights_with_a_sync_period(tmp_path: Path, strategy: str) -> None:
     job = [f"--strategy={strategy}", "--workers=2", PROGRAM, *TRAINING, *directories(tmp_path)]
     job += ["--sync_period=3", "--outer_momentum=0.6"]
     ended = launch(tmp_path, *job, "--epochs=2", deadline=60)
@@ -28,11 +28,11 @@ def test_tasks_that_meet_now_and_then_are_equal(tmp_path: Path, strategy: str) -
     for rank in ("worker-0", "worker-1"):
         np.testing.assert_array_equal(found[rank]["weights"], found["worker-0"]["weights"])
         np.testing.assert_array_equal(found[rank]["losses"], found["worker-0"]["losses"])
-        # 41 and 40 examples in batches of 4: 11 steps of each.
+        # 41 and 40 examples in batches of 4: 11 steps in each task.
         assert found[rank]["steps"] == 8 * 11
     assert found["worker-0"]["losses"][-1] < 0.8 * first["worker-0"]["losses"][0]
     counts = np.sum([task["counts"] for task in found.values()], axis=0)
-    # One example is repeated to make the steps of the second rank as many.
+    # One example is repeated, so that both ranks have the same number of steps.
     assert counts.sum() == 6 * 82
     assert set(counts.flatten()) == {1.0, 2.0}
     assert [int(task["evaluated_seen"]) for task in found.values()] == [11, 11]

@@ -1,4 +1,4 @@
-"""Synchronous strategies compute what one process computes with the same global batch."""
+"""Synchronous strategies give the same weights as one process with the same global batch."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.support.processes import PROGRAM, directories, launch, results
 
 pytestmark = [pytest.mark.stacks("2.15", "2.21", "tf_keras"), pytest.mark.timeout(150)]
 
-# 100 steps of 8 examples, whichever way they are divided.
+# 100 steps with 8 examples each, regardless of the number of replicas.
 EXAMPLES, GLOBAL_BATCH, EPOCHS = 80, 8, 10
 TWO_REPLICAS = [
     ("mirrored", "--num_cpu_devices=2"),
     ("central_storage", "--num_cpu_devices=2"),
     ("multi_worker_mirrored",),
     ("horovod",),
-    # Averaging what the momentum has made of each task's gradients is the same as the reverse.
+    # Averaging the weights after a momentum step is the same as averaging the gradients before it.
     ("multi_worker_mirrored", "--sync_period=1"),
     ("horovod", "--sync_period=1"),
 ]
@@ -53,11 +53,11 @@ def one_process(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarra
 
 
 @pytest.mark.parametrize("job", TWO_REPLICAS, ids=" ".join)
-def test_weights_are_those_of_one_process(
+def test_weights_equal_those_of_one_process(
     tmp_path: Path, job: tuple[str, ...], one_process: dict[str, np.ndarray]
 ) -> None:
     strategy, *flags = job
-    # Weights have more to be rounded than gradients.
+    # Averaging weights has larger rounding errors than averaging gradients.
     tolerance = 1e-5 if flags == ["--sync_period=1"] else 1e-6
     found = train(tmp_path, strategy, GLOBAL_BATCH // 2, *flags)
     tasks = list(found.values())
@@ -66,13 +66,13 @@ def test_weights_are_those_of_one_process(
         np.testing.assert_allclose(task["weights"], one_process["weights"], rtol=0, atol=tolerance)
         np.testing.assert_allclose(task["losses"], one_process["losses"], rtol=1e-4)
         np.testing.assert_array_equal(task["weights"], tasks[0]["weights"])
-        # Once for each replica of the task.
+        # Training and evaluation steps are traced once for each replica of the task.
         assert keras_is_3() or task["traces"] == 4 // len(tasks)
     assert len(tasks) == (2 if strategy in ("multi_worker_mirrored", "horovod") else 1)
 
 
 @pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "horovod"])
-def test_gradients_of_16_bits_are_rounded_and_alike_everywhere(
+def test_16_bit_gradients_are_rounded_and_equal_in_all_tasks(
     tmp_path: Path, strategy: str, one_process: dict[str, np.ndarray]
 ) -> None:
     found = train(tmp_path, strategy, GLOBAL_BATCH // 2, "--gradient_dtype=float16")

@@ -1,4 +1,4 @@
-"""Metrics under `central_storage`, whose replicas share each variable and assign sums to it."""
+"""Metrics under `central_storage`, whose replicas share the variables and assign sums to them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def metrics(devices: int) -> dict[str, object]:
     return found
 
 
-def test_metrics_are_those_of_one_device() -> None:
+def test_metrics_equal_those_of_one_device() -> None:
     one, two = metrics(1), metrics(2)
     assert one.keys() == two.keys() >= {"loss", "mae", "precision", "val_precision"}
     for name, values in one.items():

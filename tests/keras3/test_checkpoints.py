@@ -1,4 +1,4 @@
-"""What checkpoints of Keras 3 do not find by themselves is in those of tfdist."""
+"""tfdist checkpoints contain the variables that TensorFlow's checkpoints of Keras 3 models miss."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.stacks("2.21")
 
 
 class Blocks(tf.keras.Model):
-    """A model with layers in a list, and one that draws random numbers."""
+    """A model with a list of layers, one of which draws random numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,9 @@ def test_layers_in_lists_and_seeds_are_restored(tiny: TinyTraining, tmp_path: Pa
         np.testing.assert_array_equal(found.numpy(), expected.numpy(), err_msg=expected.path)
 
 
-def test_the_evaluator_has_them(tiny: TinyTraining, tmp_path: Path) -> None:
+def test_the_evaluator_restores_layers_in_lists_and_seeds(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
     job, trained = tiny.job(), compiled()
     trained.fit(
         job.dataset(tiny.train_input), epochs=2, callbacks=job.callbacks(str(tmp_path)), verbose=0

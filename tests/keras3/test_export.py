@@ -1,4 +1,4 @@
-"""The trained model of Keras 3: for serving, and for `keras.models.load_model`."""
+"""The export of a Keras 3 model, for serving and for `keras.models.load_model`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def functional() -> tf.keras.Model:
     return tf.keras.Model(inputs, outputs)
 
 
-class OfTheUser(tf.keras.Model):
+class SubclassedModel(tf.keras.Model):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.dense = tf.keras.layers.Dense(2)
@@ -38,15 +38,15 @@ class OfTheUser(tf.keras.Model):
         return self.dense(inputs)
 
 
-@pytest.mark.parametrize("make", [sequential, functional, OfTheUser])
-def test_a_model_is_served_and_loaded(tmp_path: Path, make: Any) -> None:
+@pytest.mark.parametrize("make", [sequential, functional, SubclassedModel])
+def test_an_exported_model_can_be_served_and_loaded(tmp_path: Path, make: Any) -> None:
     model, output = make(), OutputDirectory(tmp_path)
 
-    def own_loss(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    def custom_loss(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         return tf.reduce_mean(tf.square(y_true - y_pred), axis=-1)
 
     optimizer = tf.keras.optimizers.Adam()
-    model.compile(optimizer, own_loss)
+    model.compile(optimizer, custom_loss)
     inputs: Any = FEATURES
     if make is functional:
         inputs = {"left": FEATURES, "right": FEATURES}
@@ -58,16 +58,16 @@ def test_a_model_is_served_and_loaded(tmp_path: Path, make: Any) -> None:
     served = archive.serve(tf.nest.map_structure(tf.constant, inputs))
     np.testing.assert_allclose(served, expected, rtol=1e-6)
     loaded = tf.keras.models.load_model(
-        output.saved_model / export.KERAS_FILE, custom_objects={"OfTheUser": OfTheUser}
+        output.saved_model / export.KERAS_FILE, custom_objects={"SubclassedModel": SubclassedModel}
     )
     np.testing.assert_allclose(loaded.predict(inputs, verbose=0), expected, rtol=1e-6)
-    # It is without the optimizer, which goes on.
+    # The export has no optimizer, and the model keeps its own.
     assert not loaded.compiled
     assert model.compiled
     assert model.optimizer is optimizer
 
 
-def test_a_model_that_keras_cannot_write_is_served_all_the_same(tmp_path: Path) -> None:
+def test_a_model_that_keras_cannot_write_can_still_be_served(tmp_path: Path) -> None:
     class Scale(tf.keras.layers.Layer):
         def call(self, inputs: tf.Tensor) -> tf.Tensor:
             return 2.0 * inputs
@@ -84,7 +84,7 @@ def test_a_model_that_keras_cannot_write_is_served_all_the_same(tmp_path: Path) 
     assert not (saved / export.KERAS_FILE).exists()
 
 
-def test_what_does_not_write_leaves_nothing(tmp_path: Path) -> None:
+def test_a_task_that_does_not_write_leaves_no_files(tmp_path: Path) -> None:
     export.export(sequential(), OutputDirectory(tmp_path), writes=False)
 
     assert list(tmp_path.iterdir()) == []

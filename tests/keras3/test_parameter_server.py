@@ -1,4 +1,4 @@
-"""Keras 3 trains with parameter servers as Keras 2 does, and says what it cannot do."""
+"""Keras 3 trains with parameter servers like Keras 2, and rejects what it does not support."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.processes import (
 from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.coordination.preemption import EXIT_PREEMPTED
 
-# In one process, because most share a job.
+# All in one pytest process, because most tests share a job.
 pytestmark = [
     pytest.mark.stacks("2.21"),
     pytest.mark.timeout(240),
@@ -41,7 +41,7 @@ JOB = ["--strategy=parameter_server", "--ps=2", "--workers=3"]
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What `parameter_server_program.py` found, with three workers."""
+    """The results of `keras3_parameter_server_program.py` with three workers."""
     path = tmp_path_factory.mktemp("cases")
     ended = launch(path, *JOB, CASES, f"--result={path / 'result.json'}", deadline=200)
     assert ended.code == 0, ended.output
@@ -49,8 +49,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return result
 
 
-def test_metrics_of_every_kind_are_those_of_one_process(found: dict[str, Any]) -> None:
-    found = found["metrics_are_exact"]
+def test_metrics_equal_those_of_one_process(found: dict[str, Any]) -> None:
+    found = found["exact_metrics"]
     for name, expected in found["expected"].items():
         assert len(found["history"][name]) == 3
         for logs in found["history"][name], found["history"][f"val_{name}"]:
@@ -61,36 +61,36 @@ def test_metrics_of_every_kind_are_those_of_one_process(found: dict[str, Any]) -
     assert found["updates"] == 3 * EXAMPLES
 
 
-def test_callbacks_of_batches_see_the_metrics(found: dict[str, Any]) -> None:
-    found = found["metrics_are_exact"]
+def test_batch_callbacks_see_the_metrics(found: dict[str, Any]) -> None:
+    found = found["exact_metrics"]
     assert found["names"] == [sorted(name for name in found["evaluated"])]
 
 
 def test_predict_runs_in_the_chief(found: dict[str, Any]) -> None:
-    found = found["metrics_are_exact"]
+    found = found["exact_metrics"]
     np.testing.assert_allclose(found["predicted"], found["features"], rtol=1e-6)
 
 
-def test_a_number_of_steps_is_kept_to(found: dict[str, Any]) -> None:
-    found = found["steps_are_kept_to"]
+def test_fit_and_validation_run_the_requested_number_of_steps(found: dict[str, Any]) -> None:
+    found = found["step_limits"]
     assert found["updates"][0] == 3 * 7
     assert found["history"]["count"] == [7] * 3
     assert found["history"]["val_count"] == [5] * 3
 
 
 def test_a_callback_can_stop_the_training_in_mid_epoch(found: dict[str, Any]) -> None:
-    before, after = found["steps_are_kept_to"]["updates"]
+    before, after = found["step_limits"]["updates"]
     assert after - before == EXAMPLES + 1
 
 
-def test_steps_may_tell_something_of_their_own(found: dict[str, Any]) -> None:
-    history = found["own_steps"]["history"]
+def test_a_custom_train_step_may_return_other_results(found: dict[str, Any]) -> None:
+    history = found["custom_steps"]["history"]
     assert history.keys() == {"largest", "loss"}
-    # It is that of the newest step, and a step that found no data has none.
+    # Keras reports the result of the newest step; a step without data has no result.
     assert all(0 < largest < 1 for largest in history["largest"])
 
 
-def test_the_end_of_the_data_is_no_reason_to_warn(found: dict[str, Any]) -> None:
+def test_the_end_of_the_data_logs_no_warning(found: dict[str, Any]) -> None:
     assert not [text for text in found["warnings"] if "ran out of data" in text]
 
 
@@ -104,19 +104,17 @@ def test_the_end_of_the_data_is_no_reason_to_warn(found: dict[str, Any]) -> None
         ("data of fit and evaluate", "'ndarray'"),
     ],
 )
-def test_what_the_workers_cannot_do_is_refused(
-    found: dict[str, Any], field: str, received: str
-) -> None:
+def test_unsupported_options_are_rejected(found: dict[str, Any], field: str, received: str) -> None:
     error = found["refusals"][field.partition(" ")[0]]
     assert error.startswith(f"UsageError: {field}: received {received}; accepted: ")
     assert "\n" not in error
 
 
-def test_predict_of_one_shard_is_refused(found: dict[str, Any]) -> None:
+def test_predict_on_a_sharded_dataset_is_rejected(found: dict[str, Any]) -> None:
     assert found["refusals"]["predict"].startswith("UsageError: data of predict: received ")
 
 
-def test_partitions_are_refused(tmp_path: Path) -> None:
+def test_variable_partitions_are_rejected(tmp_path: Path) -> None:
     ended = launch(
         tmp_path, *JOB, PROGRAM, *directories(tmp_path), "--variable_partitions=2", deadline=60
     )
@@ -125,11 +123,11 @@ def test_partitions_are_refused(tmp_path: Path) -> None:
     assert "TF_USE_LEGACY_KERAS=1" in ended.output
 
 
-def test_a_job_that_left_in_mid_epoch_goes_on_with_the_rest(tmp_path: Path) -> None:
+def test_a_job_preempted_in_mid_epoch_resumes_with_the_remaining_examples(tmp_path: Path) -> None:
     flags = ["--shuffle", "--examples=301", "--batch_size=2", "--save_steps=5", "--validate"]
     command = [*JOB, PROGRAM, *flags, f"--output_dir={tmp_path / 'output'}"]
 
-    def leave(processes: Processes) -> None:
+    def preempt(processes: Processes) -> None:
         os.kill(processes["tfdist"].pid, signal.SIGTERM)
 
     run = [
@@ -140,8 +138,8 @@ def test_a_job_that_left_in_mid_epoch_goes_on_with_the_rest(tmp_path: Path) -> N
         *command,
         f"--result_dir={tmp_path / '1/result'}",
     ]
-    strike = OnceSaved(tmp_path, 4, leave)
-    first = run_by_hand(tmp_path, {"tfdist": (run, {})}, deadline=90, watch=strike)["tfdist"]
+    watch = OnceSaved(tmp_path, 4, preempt)
+    first = run_by_hand(tmp_path, {"tfdist": (run, {})}, deadline=90, watch=watch)["tfdist"]
     assert first.code == EXIT_PREEMPTED, first.output
     match = re.search(r"saved after step (\d+) of epoch 1", first.output)
     assert match, first.output
@@ -175,12 +173,12 @@ def assignments(function: Any) -> list[str]:
     return [operation.type for operation in operations if operation.type.startswith("Assign")]
 
 
-def test_upstream_an_addition_is_still_not_atomic() -> None:
+def test_addition_in_keras_3_is_not_atomic() -> None:
     variable = tf.keras.Variable(0.0)
     assert assignments(lambda: variable.assign_add(1.0)) == ["AssignVariableOp"]
 
 
-def test_sums_are_added_and_nothing_else_is() -> None:
+def test_only_additions_to_the_same_variable_become_assign_add() -> None:
     from tfdist.upstream.keras3_assign_add import add_in_one_operation
 
     scalar, matrix = tf.keras.Variable(0.0), tf.keras.Variable(tf.zeros([3, 3]))
@@ -199,7 +197,7 @@ def test_sums_are_added_and_nothing_else_is() -> None:
     assert scalar.numpy() == 3.0
 
 
-def test_no_addition_is_lost_among_threads() -> None:
+def test_concurrent_threads_lose_no_addition() -> None:
     from tfdist.upstream.keras3_assign_add import add_in_one_operation
 
     total, matrix = tf.keras.Variable(0.0), tf.keras.Variable(tf.zeros([2, 2]))

@@ -1,4 +1,4 @@
-"""What Keras 3 cannot do right under a strategy is refused in a sentence, before it trains."""
+"""Options that Keras 3 does not support under a strategy are rejected before training."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def compiled(**options: Any) -> tf.keras.Model:
 
 
 @pytest.mark.parametrize(("field", "received"), [("steps_per_execution", 2), ("jit_compile", True)])
-def test_options_of_compile(field: str, received: Any) -> None:
+def test_unsupported_options_of_compile_are_rejected(field: str, received: Any) -> None:
     check_model_of_keras_3(compiled(), "multi_worker_mirrored")
     with pytest.raises(UsageError) as raised:
         check_model_of_keras_3(compiled(**{field: received}), "multi_worker_mirrored")
@@ -53,13 +53,13 @@ def test_an_optimizer_that_clips_is_wrapped_by_fit(options: dict[str, Any]) -> N
     [{"gradient_accumulation_steps": 2}, {"use_ema": True, "ema_overwrite_frequency": 2}],
     ids=str,
 )
-def test_an_optimizer_that_updates_in_some_steps_alone(options: dict[str, Any]) -> None:
+def test_an_optimizer_that_skips_updates_is_rejected(options: dict[str, Any]) -> None:
     optimizer = reduce_gradients_first(tf.keras.optimizers.SGD(0.1, **options))
     with pytest.raises(UsageError, match="accepted: None under mirrored"):
         check_model_of_keras_3(compiled(optimizer=optimizer), "mirrored")
 
 
-def test_a_model_of_another_keras(tmp_path: Path, tiny: TinyTraining) -> None:
+def test_a_model_of_another_keras_is_rejected(tmp_path: Path, tiny: TinyTraining) -> None:
     import tf_keras
 
     model = tf_keras.Sequential([tf_keras.layers.Input([4]), tf_keras.layers.Dense(3)])
@@ -69,7 +69,7 @@ def test_a_model_of_another_keras(tmp_path: Path, tiny: TinyTraining) -> None:
         model.fit(job.dataset(tiny.train_input), callbacks=job.callbacks(str(tmp_path)), verbose=0)
 
 
-def test_loss_scaling_around_what_the_job_was_given() -> None:
+def test_a_loss_scale_optimizer_around_a_wrapped_optimizer_is_rejected() -> None:
     job = tfdist.start.create(JobFlags(strategy="mirrored"), {})
     scales_loss = tf.keras.optimizers.LossScaleOptimizer
     with job.scope():
@@ -82,7 +82,7 @@ def test_loss_scaling_around_what_the_job_was_given() -> None:
     assert is_wrapped(model.optimizer)
 
 
-def test_loss_scaling_where_replicas_cannot_meet_in_a_condition() -> None:
+def test_loss_scaling_under_central_storage_is_rejected() -> None:
     job = tfdist.start.create(JobFlags(strategy="central_storage"), {})
     with job.scope():
         job.run.prepare(compiled(optimizer=job.optimizer(tf.keras.optimizers.SGD(0.1))))
@@ -92,7 +92,7 @@ def test_loss_scaling_where_replicas_cannot_meet_in_a_condition() -> None:
             job.run.prepare(compiled(optimizer=job.optimizer(scaled)))
 
 
-def test_what_was_made_outside_of_the_scope() -> None:
+def test_objects_created_outside_the_scope_are_rejected() -> None:
     job = tfdist.start.create(JobFlags(strategy="mirrored"), {})
     outside = tf.keras.optimizers.SGD(0.1)
     with pytest.raises(UsageError, match=r"^model: received .created or compiled outside job"):
@@ -101,7 +101,7 @@ def test_what_was_made_outside_of_the_scope() -> None:
         model = compiled(optimizer=outside)
         with pytest.raises(UsageError, match=r"^optimizer: received .created or compiled outside"):
             job.run.prepare(model)
-        # Before Keras makes its variables, which would end in a RuntimeError.
+        # The check runs before Keras creates the variables, which would raise a RuntimeError.
         with pytest.raises(UsageError, match=r"^optimizer: received .created or compiled outside"):
             job.optimizer(outside)
         optimizer = job.optimizer(tf.keras.optimizers.SGD(0.1))
@@ -112,7 +112,7 @@ def test_what_was_made_outside_of_the_scope() -> None:
         job.run.prepare(model)
 
 
-def test_class_weights_of_the_jobs_data(tiny: TinyTraining) -> None:
+def test_class_weights_with_the_jobs_dataset_are_rejected(tiny: TinyTraining) -> None:
     job = tfdist.start.create(JobFlags(strategy="mirrored"), {})
     with job.scope():
         model = tiny.model()
@@ -120,7 +120,7 @@ def test_class_weights_of_the_jobs_data(tiny: TinyTraining) -> None:
         model.fit(job.dataset(tiny.train_input), class_weight={0: 1.0, 1: 2.0, 2: 3.0}, verbose=0)
 
 
-def test_a_keras_that_is_silently_wrong(
+def test_a_keras_version_that_is_silently_wrong_is_rejected(
     tmp_path: Path, tiny: TinyTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, model = tiny.job(), tiny.model()
@@ -129,17 +129,17 @@ def test_a_keras_that_is_silently_wrong(
 
     with pytest.raises(UsageError, match=r"install 'keras>=3\.10'"):
         model.fit(job.dataset(tiny.train_input), callbacks=job.callbacks(str(tmp_path)), verbose=0)
-    assert not (tmp_path / "checkpoints").exists(), "nothing should be begun"
+    assert not (tmp_path / "checkpoints").exists(), "training should not have started"
 
 
-def test_an_optimizer_of_another_keras() -> None:
+def test_an_optimizer_of_another_keras_is_rejected() -> None:
     import tf_keras
 
     with pytest.raises(UsageError, match="Import both from keras"):
         stacks.check_same_keras(compiled(), tf_keras.optimizers.SGD())
 
 
-def test_horovods_own_wrapper_is_refused(tmp_path: Path, tiny: TinyTraining) -> None:
+def test_horovods_own_wrapper_is_rejected(tmp_path: Path, tiny: TinyTraining) -> None:
     import horovod.tensorflow as hvd
 
     job = tfdist.start.create(JobFlags(strategy="horovod"), {})

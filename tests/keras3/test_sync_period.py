@@ -1,4 +1,4 @@
-"""Local SGD where Keras 3 begins an epoch with steps that were made before."""
+"""Local SGD when Keras 3 resumes in mid-epoch and skips the steps that were already run."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import TinyTraining
-from tests.unit.strategies.test_local_sgd import WithAnother
+from tests.unit.strategies.test_local_sgd import TwoTasks
 from tfdist.compat.train_functions import AfterSkippedSteps
 from tfdist.strategies.local_sgd import LocalSGD, OuterSteps, Synchronization
 
 pytestmark = pytest.mark.stacks("2.21")
 
 
-class GoesOn(tf.keras.callbacks.Callback):
-    """As `tfdist.training.resume` does after a step of an epoch."""
+class SkipSteps(tf.keras.callbacks.Callback):
+    """Skips the first steps of an epoch, like `tfdist.training.resume`."""
 
     def __init__(self, step: int) -> None:
         super().__init__()
@@ -26,13 +26,13 @@ class GoesOn(tf.keras.callbacks.Callback):
         self.model.train_function = AfterSkippedSteps(self.model, self._step)
 
 
-def test_steps_that_were_made_before_count_for_no_outer_step(tiny: TinyTraining) -> None:
-    model, collectives = tiny.model(), WithAnother()
+def test_skipped_steps_do_not_count_for_outer_steps(tiny: TinyTraining) -> None:
+    model, collectives = tiny.model(), TwoTasks()
     local = LocalSGD(collectives, OuterSteps(period=2, momentum=0.9))
     local.state(model)
     local.begin()
     data = tiny.train_input(tf.distribute.InputContext())
-    model.fit(data, callbacks=[GoesOn(4), Synchronization(local)], verbose=0)
-    # Of five steps the last is made: the tasks meet at the end of the epoch.
-    assert collectives.meetings == 1
+    model.fit(data, callbacks=[SkipSteps(4), Synchronization(local)], verbose=0)
+    # Only the last of five steps runs: the tasks average their weights at the end of the epoch.
+    assert collectives.sums == 1
     assert model.optimizer.iterations == 1

@@ -1,4 +1,4 @@
-"""What the tests of Estimators have in common: their jobs, and what these leave behind.
+"""Helpers for the Estimator tests: start jobs, and check their output.
 
 run(tmp_path, "horovod", ["--workers=2"], "--max_steps=12")
 assert evaluations(tmp_path)[-1]["global_step"] == 12
@@ -26,48 +26,48 @@ EXAMPLES = 48
 
 
 def run(path: Path, strategy: str, options: list[str], *flags: str, code: int = 0) -> Ended:
-    """`tfdist run` of the program, which is to end with `code` and soon after the training."""
+    """Runs the program with `tfdist run`; checks its exit code and that it exits after training."""
     begin = time.time()
     ended = launch(
         path, f"--strategy={strategy}", *options, PROGRAM, *directories(path), *flags, deadline=120
     )
     assert ended.code == code, ended.output
-    if code == 0 and _end(path) > begin:  # Else there was nothing left to train.
-        check_ends(path, {"tfdist run": ended})
+    if code == 0 and _training_end(path) > begin:  # Otherwise there was nothing left to train.
+        check_exits(path, {"tfdist run": ended})
     return ended
 
 
 def by_hand(
     cluster: Cluster, arguments: list[str], *more: Task, flags: bool = False, master: bool = False
 ) -> Tasks:
-    """Each task of the cluster, told who it is by flags or by TF_CONFIG in either dialect."""
+    """The tasks of a cluster, configured by flags or by TF_CONFIG in either dialect."""
     tasks: Tasks = {}
     for task in (*cluster.tasks(), *more):
         config = cluster.tf_config(task)
         if master:
             config = config.replace('"chief"', '"master"')
             config = json.dumps({**json.loads(config), "environment": "cloud"})
-        told = cluster.flags(task) if flags else []
+        task_flags = cluster.flags(task) if flags else []
         environment = {} if flags else {"TF_CONFIG": config}
-        tasks[str(task)] = ([sys.executable, PROGRAM, *told, *arguments], environment)
+        tasks[str(task)] = ([sys.executable, PROGRAM, *task_flags, *arguments], environment)
     return tasks
 
 
-def check_ends(path: Path, ended: Mapping[str, Ended]) -> None:
-    """All have ended with 0, and none later than 15 s after the end of the training."""
-    end = time.monotonic() - (time.time() - _end(path))
+def check_exits(path: Path, ended: Mapping[str, Ended]) -> None:
+    """Checks that all tasks exited with 0, at most 15 s after the end of training."""
+    end = time.monotonic() - (time.time() - _training_end(path))
     for name, process in ended.items():
         assert process.code == 0, f"{name}: {process.output}"
-        assert process.time - end < 15, f"{name} lingered: {process.output}"
+        assert process.time - end < 15, f"{name} exited late: {process.output}"
 
 
-def _end(path: Path) -> float:
-    """When the leader marked the training as done, in the seconds of `time.time`."""
+def _training_end(path: Path) -> float:
+    """When the chief wrote the completion marker, as a `time.time`."""
     return (path / "output" / "done.json").stat().st_mtime
 
 
 def variables(path: Path) -> dict[str, np.ndarray]:
-    """The variables of the newest checkpoint, by name; it must be of the job's last step."""
+    """The variables of the newest checkpoint, by name."""
     newest = tf.train.latest_checkpoint(str(path / "output"))
     assert newest, "there should be a checkpoint"
     names = [name for name, _ in tf.train.list_variables(newest)]
@@ -76,7 +76,7 @@ def variables(path: Path) -> dict[str, np.ndarray]:
 
 
 def weights(path: Path) -> np.ndarray:
-    """What was trained, and the momenta."""
+    """The trained weights and the momenta."""
     named = variables(path)
     counters = ("counts", "global_step")
     return np.concatenate(
@@ -89,20 +89,20 @@ def evaluations(path: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in lines]
 
 
-def check_written(path: Path) -> None:
-    """Nothing but what the leader and the evaluation write is in the output directory."""
+def check_output_files(path: Path) -> None:
+    """Checks that the output directory contains only files of the chief and the evaluation."""
     known = {"checkpoint", "done.json", "eval", "eval_metrics.jsonl", "graph.pbtxt", "keras"}
     for name in os.listdir(path / "output"):
         assert name in known or name.startswith(("model.ckpt-", "events.out.tfevents")), name
 
 
 def check_speed(ended: Ended, times: np.ndarray, batch: int) -> None:
-    """The examples per second that were printed last are the whole cluster's.
+    """Checks that the last printed examples per second are those of the whole cluster.
 
     Args:
-      ended: what printed them.
-      times: of the cluster's updates, in order, as the tasks have recorded them.
-      batch: examples behind an update.
+      ended: the process that printed them.
+      times: the times of the cluster's updates, in order, as recorded by the tasks.
+      batch: the number of examples per update.
     """
     figure, step = re.findall(r"Average examples/sec: (\S+) .*step = (\d+)", ended.output)[-1]
     updates = int(step) - 1

@@ -1,7 +1,7 @@
-"""A small Estimator whose every example can be accounted for; the tests start it as a cluster.
+"""Trains a small Estimator and counts how often each example is used; tests run it as a cluster.
 
-Example i has the features sin(i·k) and a smooth function of them as its target. What a task saw is
-written to `--result_dir`, as `worker-0.npz`.
+Example i has the features sin(i·k) and a smooth function of them as its target. Each task writes
+the examples that it saw to `--result_dir`, for example to `worker-0.npz`.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ import tfdist.estimator
 
 tfdist.estimator.define_flags()
 flags.DEFINE_integer("examples", 48, "Training examples.")
-flags.DEFINE_integer("eval_examples", 11, "Examples to evaluate.")
-flags.DEFINE_integer("batch_size", 4, "Examples of a replica's batch.")
+flags.DEFINE_integer("eval_examples", 11, "Evaluation examples.")
+flags.DEFINE_integer("batch_size", 4, "Examples per replica batch.")
 flags.DEFINE_integer("max_steps", 24, "Global steps.")
-flags.DEFINE_integer("save_steps", 10, "Global steps between checkpoints.")
-flags.DEFINE_bool("repeat", True, "Whether the training input is without end.")
-flags.DEFINE_bool("sharded", True, "Whether the training input asks which shard it is to return.")
+flags.DEFINE_integer("save_steps", 10, "Global steps between two checkpoints.")
+flags.DEFINE_bool("repeat", True, "Whether the training input repeats forever.")
+flags.DEFINE_bool("sharded", True, "Whether the training input returns only its shard.")
 flags.DEFINE_bool("wrapped", True, "Whether the model function calls job.optimizer.")
-flags.DEFINE_bool("keras", False, "Whether the Estimator is made of a Keras model.")
-flags.DEFINE_float("step_seconds", 0.0, "How long a step takes at least.")
-flags.DEFINE_integer("slow_worker", -1, "The trainer whose steps take ten times as long.")
-flags.DEFINE_float("start_seconds", 0.0, "How late the slow worker comes, once others train.")
-flags.DEFINE_float("build_seconds", 0.0, "How long it takes to make its model.")
+flags.DEFINE_bool("keras", False, "Whether to make the Estimator from a Keras model.")
+flags.DEFINE_float("step_seconds", 0.0, "Minimum duration of a step.")
+flags.DEFINE_integer("slow_worker", -1, "The index of the task whose steps take ten times as long.")
+flags.DEFINE_float(
+    "start_seconds", 0.0, "How long after the first checkpoint the slow worker starts."
+)
+flags.DEFINE_float("build_seconds", 0.0, "How long the slow worker takes to build its model.")
 flags.DEFINE_bool("known_size", True, "Whether the training input knows its cardinality.")
-flags.DEFINE_bool("rounds", False, "Call train and evaluate, twice.")
+flags.DEFINE_bool("rounds", False, "Call `train` and `evaluate` twice.")
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
-flags.DEFINE_string("result_dir", None, "Where each task writes what it found.", required=True)
+flags.DEFINE_string("result_dir", None, "Directory for each task's results.", required=True)
 FLAGS = flags.FLAGS
 
 
@@ -70,7 +72,7 @@ def eval_input(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
 
 
 class Record(tf.compat.v1.train.SessionRunHook):
-    """Remembers which examples this task was given, and the cluster's counts of them."""
+    """Records the examples that this task saw, and how often the cluster used each example."""
 
     def __init__(self, job: tfdist.Job, index: tf.Tensor, counts: tf.Variable) -> None:
         self._job, self._index, self._counts = job, index, counts

@@ -1,4 +1,4 @@
-"""Trains two epochs, and one more with another `fit`, with a chief that is slow to save."""
+"""Trains two epochs, and one more with a second `fit`; saving a checkpoint takes a second."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def save(checkpointer: Checkpointer, position: Position, number: int) -> None:
     print(f"saved at {time.monotonic()}", flush=True)
 
 
-def rest(batch: int, logs: object = None) -> None:
+def pause(batch: int, logs: object = None) -> None:
     time.sleep(0.02)
 
 
@@ -44,7 +44,7 @@ def main(_: list[str]) -> None:
     with mock.patch.object(Checkpointer, "save", save):
         for epochs in (2, 3):
             callbacks = job.callbacks(FLAGS.output_dir, batch_size=job.global_batch_size(2))
-            callbacks.append(tf.keras.callbacks.LambdaCallback(on_train_batch_end=rest))
+            callbacks.append(tf.keras.callbacks.LambdaCallback(on_train_batch_end=pause))
             model.fit(dataset, epochs=epochs, callbacks=callbacks, verbose=job.verbose)
 
 

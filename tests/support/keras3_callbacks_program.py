@@ -1,7 +1,7 @@
-"""A training with Keras's own callbacks in one shared directory, and none of tfdist's.
+"""Trains with Keras's own checkpoint callbacks in a shared directory, without tfdist's.
 
-The chief fails when it has saved the epoch `--fail_in_epoch`. What each task has at the end is
-written.
+The chief fails after it has saved epoch `--fail_in_epoch`. At the end, each task writes its results
+to the shared directory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tensorflow as tf
 from absl import app, flags
 
 tfdist.define_flags()
-flags.DEFINE_integer("fail_in_epoch", None, "The chief raises an error then, from 1.")
+flags.DEFINE_integer("fail_in_epoch", None, "The epoch, from 1, after which the chief fails.")
 flags.DEFINE_string("shared_dir", None, "Directory that all tasks share.", required=True)
 FLAGS = flags.FLAGS
 
@@ -24,7 +24,7 @@ EPOCHS = 4
 
 
 class Epochs(tf.keras.callbacks.Callback):
-    """Remembers which epochs were trained, and the weights after the first of them."""
+    """Records the trained epochs, and the weights at the beginning of the first one."""
 
     def __init__(self, fails: bool) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Epochs(tf.keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.epochs.append(epoch + 1)
         if self._fails and FLAGS.fail_in_epoch == epoch + 1:
-            raise RuntimeError("failing, as it was asked to")
+            raise RuntimeError("failing, as requested")
 
 
 def main(_: list[str]) -> None:
@@ -63,8 +63,8 @@ def main(_: list[str]) -> None:
         callbacks=[
             *job.distribution.callbacks(),
             tf.keras.callbacks.BackupAndRestore(str(shared / "backup")),
-            tf.keras.callbacks.ModelCheckpoint(str(shared / "whole.keras")),
-            tf.keras.callbacks.ModelCheckpoint(str(shared / f"of-{job.task.index}.keras")),
+            tf.keras.callbacks.ModelCheckpoint(str(shared / "model.keras")),
+            tf.keras.callbacks.ModelCheckpoint(str(shared / f"model-{job.task.index}.keras")),
             tf.keras.callbacks.ModelCheckpoint(
                 str(shared / "{epoch}.weights.h5"), save_weights_only=True
             ),

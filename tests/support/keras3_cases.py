@@ -1,4 +1,4 @@
-"""What `program.py` trains, case by case."""
+"""The cases that `keras3_program.py` trains."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ ROWS = 5
 
 @dataclass(frozen=True)
 class Case:
-    """What differs from case to case.
+    """The options of one training.
 
     Attributes:
-      optimizer: the name of its class.
-      options: of the optimizer.
-      warms_up: whether the learning rate grows for three steps, and then falls.
-      batch_norm: whether there is a BatchNormalization.
-      embeds: whether the inputs are numbers of rows of an Embedding, whose gradients are sparse.
-      examples: of an epoch; where they do not divide, replicas get unlike batches.
+      optimizer: the name of the optimizer's class.
+      options: the optimizer's arguments.
+      warms_up: whether the learning rate grows for three steps and then decays.
+      batch_norm: whether the model has a BatchNormalization layer.
+      embeds: whether the inputs are indices for an Embedding layer, whose gradients are sparse.
+      examples: the number of examples per epoch; if it is not a multiple of the global batch, the
+        replicas get batches of different sizes.
       named_inputs: whether the inputs are a dictionary.
-      sample_weights: whether the dataset has them.
-      repeats: whether the dataset has no end.
-      arrays: whether `fit` is given numpy arrays in place of a dataset.
-      class_weight: `class_weight` of `fit`.
-      loss_scale: with which a LossScaleOptimizer begins; it doubles it every other step.
-      scalar_loss: whether the loss function takes the mean over the batch itself.
-      overflows: whether float32 cannot hold the scaled gradients of one example.
-      evaluates: whether it validates, evaluates and predicts, too.
+      sample_weights: whether the dataset has sample weights.
+      repeats: whether the dataset repeats forever.
+      arrays: whether `fit` gets NumPy arrays instead of a dataset.
+      class_weight: the `class_weight` of `fit`.
+      loss_scale: the initial scale of a LossScaleOptimizer, which doubles it every other step.
+      scalar_loss: whether the loss function returns the mean over the batch.
+      overflows: whether the scaled gradients of one example overflow float32.
+      evaluates: whether the program also validates, evaluates and predicts.
     """
 
     optimizer: str = "SGD"

@@ -1,7 +1,7 @@
-"""What Keras 3 is asked to do with parameter servers beside plain training; `main` runs all of it.
+"""Runs Keras 3 features with parameter servers, such as metrics and custom train steps.
 
-Example i has the feature i / EXAMPLES, and the label 1 for every third. What was found is written
-to `--result`, as JSON.
+Example i has the feature i / EXAMPLES; every third example has the label 1. The program writes its
+results to `--result`, as JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import tensorflow as tf
 from absl import app, flags
 
 tfdist.define_flags()
-flags.DEFINE_string("result", None, "Where what was found is written.", required=True)
+flags.DEFINE_string("result", None, "File for the results.", required=True)
 FLAGS = flags.FLAGS
 
 EXAMPLES = 90
@@ -41,7 +41,7 @@ def data(
 
 
 def metrics() -> list[Any]:
-    """Metrics that add up their state in every way that Keras has for it."""
+    """Metrics that cover all the ways in which Keras accumulates state."""
     return [
         tf.keras.metrics.Precision(name="precision"),
         tf.keras.metrics.AUC(name="auc", num_thresholds=20),
@@ -53,22 +53,22 @@ def metrics() -> list[Any]:
 
 
 class Count(tf.keras.metrics.Metric):
-    """How many examples it was given."""
+    """Counts the examples."""
 
     def __init__(self) -> None:
         super().__init__(name="count")
         self.total = self.add_weight(name="total", initializer="zeros")
 
     def update_state(self, labels: Any, predictions: Any, sample_weight: Any = None) -> None:
-        # As the documentation of Keras has it.
+        # The documentation of Keras writes it this way.
         self.total.assign(self.total + tf.cast(tf.shape(labels)[0], tf.float32))
 
     def result(self) -> Any:
         return tf.identity(self.total)
 
 
-class OwnStep(tf.keras.Model):
-    """Tells something that is not one of its metrics, and has a random layer."""
+class CustomStep(tf.keras.Model):
+    """Returns a step result that is not a metric, and has a random layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class OwnStep(tf.keras.Model):
 
 
 class Batches(tf.keras.callbacks.Callback):
-    """What Keras tells its callbacks of the steps."""
+    """Records the names in the logs that Keras passes to the callbacks of a step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ def linear(*metrics: Any, **options: Any) -> Any:
     return model
 
 
-def metrics_are_exact(job: tfdist.Job) -> dict[str, Any]:
+def exact_metrics(job: tfdist.Job) -> dict[str, Any]:
     with job.scope():
         model = linear(Count(), *metrics())
     batches = Batches()
@@ -121,10 +121,10 @@ def metrics_are_exact(job: tfdist.Job) -> dict[str, Any]:
         callbacks=[batches],
     )
     expected = {}
-    # The weights do not change, so that all epochs and one process have the same.
-    (whole,) = data(batch_size=EXAMPLES)(tf.distribute.InputContext())
+    # The weights do not change, so every epoch has the same metrics as a single process.
+    (all_examples,) = data(batch_size=EXAMPLES)(tf.distribute.InputContext())
     for metric in metrics():
-        metric.update_state(whole[1], whole[0])
+        metric.update_state(all_examples[1], all_examples[0])
         expected[metric.name] = np.array(metric.result()).tolist()
     return {
         "history": {name: np.array(values).tolist() for name, values in fit.history.items()},
@@ -137,12 +137,12 @@ def metrics_are_exact(job: tfdist.Job) -> dict[str, Any]:
         "expected": expected,
         "updates": int(model.optimizer.iterations.numpy()),
         "names": [sorted(names) for names in batches.names],
-        "predicted": model.predict(whole[0].numpy(), verbose=0)[:, 0].tolist(),
-        "features": whole[0].numpy()[:, 0].tolist(),
+        "predicted": model.predict(all_examples[0].numpy(), verbose=0)[:, 0].tolist(),
+        "features": all_examples[0].numpy()[:, 0].tolist(),
     }
 
 
-def steps_are_kept_to(job: tfdist.Job) -> dict[str, Any]:
+def step_limits(job: tfdist.Job) -> dict[str, Any]:
     with job.scope():
         model = linear(Count())
     fit = model.fit(
@@ -159,9 +159,9 @@ def steps_are_kept_to(job: tfdist.Job) -> dict[str, Any]:
     return {"history": fit.history, "updates": updates}
 
 
-def own_steps(job: tfdist.Job) -> dict[str, Any]:
+def custom_steps(job: tfdist.Job) -> dict[str, Any]:
     with job.scope():
-        model = OwnStep()
+        model = CustomStep()
         model.compile(tf.keras.optimizers.Adam(0.01), "mse")
     fit = model.fit(job.dataset(data(batch_size=9)), epochs=2, verbose=0)
     return {"history": {name: np.array(values).tolist() for name, values in fit.history.items()}}
@@ -199,13 +199,13 @@ def main(_: list[str]) -> None:
     job = tfdist.init()
     if job.serves:
         return job.serve()
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        for case in (metrics_are_exact, steps_are_kept_to, own_steps, refusals):
-            found[case.__name__] = case(job)
-    found["warnings"] = [str(warning.message) for warning in warned]
-    Path(FLAGS.result).write_text(json.dumps(found))
+        for case in (exact_metrics, step_limits, custom_steps, refusals):
+            results[case.__name__] = case(job)
+    results["warnings"] = [str(warning.message) for warning in warned]
+    Path(FLAGS.result).write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Trains a small classifier once for each case, and writes what came of it to `--result_dir`.
+"""Trains a small classifier once for each case, and writes the results to `--result_dir`.
 
-It runs on Keras 2 and Keras 3, alone and as a task of a job; the same case must give the same
-weights everywhere. An epoch is 24 examples in two steps of 12, however many replicas share them.
+It runs with Keras 2 and Keras 3, as a single process and as a task of a job. A case must give the
+same weights everywhere. An epoch has 24 examples, in two steps with a global batch of 12.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tensorflow.python.distribute.collective_all_reduce_strategy import Collecti
 from tests.support.keras3_cases import CASES, CLASSES, EPOCHS, EXAMPLES, GLOBAL_BATCH, ROWS, Case
 
 tfdist.define_flags()
-flags.DEFINE_list("cases", None, "The cases; by default all.")
-flags.DEFINE_string("result_dir", None, "Where each task writes what it found.", required=True)
-flags.DEFINE_integer("replicas", 1, "How many a worker of multi_worker_mirrored has.")
+flags.DEFINE_list("cases", None, "The cases; default: all.")
+flags.DEFINE_string("result_dir", None, "Directory for each task's results.", required=True)
+flags.DEFINE_integer("replicas", 1, "Replicas per worker of multi_worker_mirrored.")
 FLAGS = flags.FLAGS
 
 
 def arrays(case: Case) -> tuple[Any, np.ndarray, np.ndarray]:
-    """Features, classes and weights of the case's examples."""
+    """The features, classes and sample weights of a case."""
     random = np.random.default_rng(3)
     features = random.normal(size=(EXAMPLES, 4)).astype("float32")[: case.examples]
     classes = (features @ random.normal(size=(4, CLASSES))).argmax(axis=1).astype("int64")
@@ -55,7 +55,7 @@ def build(job: tfdist.Job, case: Case) -> tf.keras.Model:
         hidden = tf.keras.layers.BatchNormalization(momentum=0.9)(hidden)
     outputs = tf.keras.layers.Dense(CLASSES)(hidden)
     model = tf.keras.Model({"features": inputs} if case.named_inputs else inputs, outputs)
-    # Ranks of Horovod are given the weights of the first.
+    # Horovod ranks start with different weights, because rank 0 must broadcast its own.
     random = np.random.default_rng(5 + (job.task.index if job.name == "horovod" else 0))
     for layer in model.layers:
         if isinstance(layer, tf.keras.layers.Dense | tf.keras.layers.Embedding):
@@ -81,7 +81,7 @@ def build(job: tfdist.Job, case: Case) -> tf.keras.Model:
 
 
 class Losses(tf.keras.callbacks.Callback):
-    """The losses that the steps' logs have."""
+    """Records the loss in the logs of each step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,8 +91,8 @@ class Losses(tf.keras.callbacks.Callback):
         self.of_steps.append((logs or {})["loss"])
 
 
-def have_replicas(count: int) -> None:
-    """Gives a worker of multi_worker_mirrored so many CPU devices, as it would have GPUs."""
+def make_replicas(count: int) -> None:
+    """Gives a worker of multi_worker_mirrored `count` CPU devices, which act like GPUs."""
     logical = [tf.config.LogicalDeviceConfiguration()] * count
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], logical)
     CollectiveAllReduceExtended._initialize_local_devices = lambda _, resolver, worker_device: (
@@ -134,7 +134,7 @@ def train(job: tfdist.Job, name: str) -> dict[str, Any]:
         callbacks=[*job.callbacks(str(Path(FLAGS.result_dir) / "output" / name)), losses],
         verbose=0,
     )
-    found = {
+    results = {
         "weights": np.concatenate([weight.ravel() for weight in model.get_weights()]),
         "trained": np.concatenate([v.numpy().ravel() for v in model.trainable_variables]),
         "steps": int(model.optimizer.iterations.numpy()),
@@ -144,30 +144,30 @@ def train(job: tfdist.Job, name: str) -> dict[str, Any]:
     }
     if case.evaluates:
         evaluated = job.evaluate(model, eval_input)
-        found |= {
+        results |= {
             "val_loss": history.history["val_loss"],
             "evaluated": [evaluated["loss"], evaluated["accuracy"]],
-            "whole_loss": mean_loss(classes, model(features, training=False)).numpy(),
-            # The last batch is a smaller one, and not of as many examples for each replica.
+            "full_batch_loss": mean_loss(classes, model(features, training=False)).numpy(),
+            # The last batch is smaller, and the replicas get different numbers of its examples.
             "predicted": model.predict(features, batch_size=10, verbose=0),
         }
-    return found
+    return results
 
 
 def main(_: list[str]) -> None:
     if FLAGS.replicas > 1:
-        have_replicas(FLAGS.replicas)
+        make_replicas(FLAGS.replicas)
     job = tfdist.init()
     if job.serves:
         return job.serve()
-    found = {
+    results = {
         f"{name}/{key}": value
         for name in FLAGS.cases or CASES
         for key, value in train(job, name).items()
     }
     result = Path(FLAGS.result_dir) / f"{job.task.type}-{job.task.index}.npz"
     result.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(result, **found)
+    np.savez(result, **results)
 
 
 if __name__ == "__main__":

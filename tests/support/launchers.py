@@ -1,4 +1,4 @@
-"""Starts `tfdist run` on small scripts; nothing of it may be left when a test has ended."""
+"""Starts `tfdist run` on small scripts, and checks that no process is left after the test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 MARK = "TFDIST_TEST_MARK"
 DEADLINE = 30.0
 
-# What the scripts of these tests begin with. `name` is the task's; `wait_for` waits for a file.
+# The first lines of the test scripts. `name` is the task's name; `wait_for` waits for a file.
 HEADER = """
 import json, os, pathlib, signal, subprocess, sys, time
 
@@ -40,7 +40,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether a process runs; one that nobody has reaped yet has ended all the same."""
+    """Whether a process is running; a zombie is not."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -60,22 +60,22 @@ def marked(mark: str) -> list[psutil.Process]:
 
 
 def outlive(processes: Sequence[psutil.Process], seconds: float = 5.0) -> list[psutil.Process]:
-    """Those of the processes that are still there when the time is up."""
+    """Waits for processes to end; returns those that are still running after `seconds`."""
     deadline = time.monotonic() + seconds
     while any(map(is_alive, processes)) and time.monotonic() < deadline:
         time.sleep(0.01)
     return [process for process in processes if is_alive(process)]
 
 
-def no_longer_ignore() -> None:
-    """What the runner of the tests ignores is inherited, and a launcher keeps it ignored."""
+def restore_signal_handlers() -> None:
+    """Restores default handlers: a launcher keeps ignoring signals that the test runner ignores."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts launchers in `tmp_path`; afterwards none of their processes may be left."""
+    """Starts launchers in `tmp_path`; fails if any of their processes is left after the test."""
     mark = uuid.uuid4().hex
     environ = {
         name: value
@@ -88,7 +88,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     def run(
         command: Sequence[str],
         *,
-        preexec_fn: Callable[[], None] = no_longer_ignore,
+        preexec_fn: Callable[[], None] = restore_signal_handlers,
         extra: dict[str, str] | None = None,
         stdout: int | IO[Any] = subprocess.PIPE,
     ) -> subprocess.Popen[str]:
@@ -120,11 +120,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def tfdist_run(start: Start, tmp_path: Path) -> Start:
-    """Starts `tfdist run`, given the script's text and the command's flags."""
+    """Starts `tfdist run` with a script's text and the command's flags."""
 
     def run(script: str, *flags: str, **options: Any) -> subprocess.Popen[str]:
         (tmp_path / "train.py").write_text(HEADER + textwrap.dedent(script))
-        # These scripts have no use for TensorFlow; test_forkserver.py is about the other method.
+        # These scripts do not need TensorFlow; test_forkserver.py tests the other start method.
         command = ["-m", "tfdist", "run", "--start_method=spawn", *flags, "train.py"]
         return start(command, **options)
 
@@ -132,7 +132,7 @@ def tfdist_run(start: Start, tmp_path: Path) -> Start:
 
 
 def lines_until(launcher: subprocess.Popen[str], *expected: str) -> None:
-    """Reads the launcher's output until each of these lines has been seen."""
+    """Reads the launcher's output until it has printed each of these lines."""
     missing = set(expected)
     assert launcher.stdout is not None
     while missing:

@@ -1,9 +1,9 @@
-"""Machines of their own, as far as the network goes, on this one.
+"""Simulates several machines on this one with network namespaces.
 
     with machines(2) as (first, second):
         [*first.enter, "ping", second.address]
 
-Each is a network namespace with an interface of its own, and a bridge between them. Takes root.
+Each machine is a network namespace with one interface; a bridge connects them. Needs root.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ class Machine:
 
     @property
     def enter(self) -> list[str]:
-        """What goes before a command that is to run there."""
+        """The prefix of a command that runs there."""
         return ["ip", "netns", "exec", self.name]
 
 
 @contextmanager
 def machines(count: int, rate: str | None = None) -> Iterator[Sequence[Machine]]:
-    """So many machines, each with one interface `eth0`, on one network without a way out.
+    """Machines, each with one interface `eth0`, on an isolated network.
 
-    Each sends no more than `rate`, such as `20mbit`, where one is given.
+    Args:
+      count: the number of machines.
+      rate: the bandwidth limit of each machine, such as `20mbit`.
     """
     mark = uuid.uuid4().hex[:6]
     hub = f"hub-{mark}"

@@ -1,6 +1,6 @@
-"""A strategy of one's own: one module, one row and one flag; the script trains with it.
+"""An example of a custom strategy: one module, one table row and one flag; the script uses it.
 
-It trains in one process and multiplies the gradients by `--gradient_scale`.
+The strategy trains in one process and multiplies the gradients by `--gradient_scale`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pages for users, and the commands that they contain."""
+"""The user documentation, and the commands that it contains."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Command:
     """A command of a page.
 
     Attributes:
-      page: the file's name.
-      words: the command, a word each; a final `…` is left out.
-      output: the lines that the page shows below it.
+      page: the file name of the page.
+      words: the words of the command, without a final `…`.
+      output: the output that the page shows below the command.
     """
 
     page: str
@@ -34,12 +34,12 @@ class Command:
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
-    """The code of a page in these languages."""
+    """The code blocks of a page in these languages."""
     return [code for language, code in _FENCE.findall(page.read_text()) if language in languages]
 
 
 def commands(page: Path) -> Iterator[Command]:
-    """The commands of a page that start `tfdist` or `python`."""
+    """The commands of a page that run `tfdist` or `python`."""
     for code in blocks(page, "sh", "text", "console"):
         lines = code.replace("\\\n", " ").splitlines()
         for index, line in enumerate(lines):

@@ -1,7 +1,7 @@
-"""A small training whose every example can be accounted for; the tests start it as a cluster.
+"""Trains a small model and counts how often each example is used; tests run it as a cluster.
 
 Example i of n has the features sin(i·k) and a smooth function of them as its target; `Seen` counts
-how often each was used. What a task found is written to `--result_dir`, as `worker-0.npz`.
+how often each is used. Each task writes its results to `--result_dir`, such as `worker-0.npz`.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from absl import app, flags
 
 tfdist.define_flags()
 flags.DEFINE_integer("examples", 40, "Training examples.")
-flags.DEFINE_integer("eval_examples", 11, "Examples to evaluate.")
-flags.DEFINE_integer("batch_size", 4, "Examples of a replica's batch.")
+flags.DEFINE_integer("eval_examples", 11, "Evaluation examples.")
+flags.DEFINE_integer("batch_size", 4, "Examples per replica batch.")
 flags.DEFINE_integer("epochs", 2, "Epochs.")
-flags.DEFINE_bool("batch_norm", False, "Normalise batches.")
-flags.DEFINE_bool("shuffle", False, "Shuffle, the same way in each run.")
+flags.DEFINE_bool("batch_norm", False, "Add batch normalization.")
+flags.DEFINE_bool("shuffle", False, "Shuffle, in the same order in each run.")
 flags.DEFINE_bool("known_size", True, "Whether the datasets know their cardinality.")
 flags.DEFINE_bool("validate", False, "Validate after each epoch.")
-flags.DEFINE_integer("save_steps", None, "Save after so many steps, too.")
-flags.DEFINE_float("rest", 0.0, "Seconds between two steps, where Keras sees them.")
+flags.DEFINE_integer("save_steps", None, "Also save after this many steps.")
+flags.DEFINE_float("rest", 0.0, "Seconds to sleep after each step, if callbacks see steps.")
 flags.DEFINE_integer("fail_in_epoch", None, "Raise an error at the end of this epoch, from 1.")
-flags.DEFINE_string("fail_task", None, "The task that fails then; by default all.")
-flags.DEFINE_bool("input_layer", True, "Whether the model is built before it is trained.")
-flags.DEFINE_bool("own_train_step", False, "Whether the model applies its gradients itself.")
+flags.DEFINE_string("fail_task", None, "The task that fails then; default: all.")
+flags.DEFINE_bool("input_layer", True, "Whether the model is built before training.")
+flags.DEFINE_bool("own_train_step", False, "Whether the model has a custom train step.")
 flags.DEFINE_integer("units", 8, "Width of the hidden layer.")
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
-flags.DEFINE_string("result_dir", None, "Where each task writes what it found.", required=True)
+flags.DEFINE_string("result_dir", None, "Directory for each task's results.", required=True)
 FLAGS = flags.FLAGS
 
 
 class Seen(tf.keras.metrics.Metric):
-    """How often each example was used since the epoch began; its result is their sum."""
+    """Counts how often each example was used in this epoch; its result is the sum of the counts."""
 
     def __init__(self, examples: int) -> None:
         super().__init__(name="seen")
@@ -55,8 +55,8 @@ class Seen(tf.keras.metrics.Metric):
         self.counts.assign(tf.zeros(self.counts.shape))
 
 
-class AppliesItself(tf.keras.Sequential):
-    """With a train step of its own, as Keras's guides have it, and gradients in variables."""
+class CustomTrainStep(tf.keras.Sequential):
+    """Has a custom train step, as in the Keras guides, and stores its gradients in variables."""
 
     def build(self, input_shape: Any = None) -> None:
         super().build(input_shape)
@@ -79,8 +79,8 @@ class AppliesItself(tf.keras.Sequential):
         return {"loss": lost, **self.compute_metrics(features, labels, predictions, None)}
 
 
-class Accounts(tf.keras.callbacks.Callback):
-    """Remembers the counts of each epoch; they are read before validation resets them."""
+class RecordCounts(tf.keras.callbacks.Callback):
+    """Records the counts and logs of each epoch; reads the counts before validation resets them."""
 
     def __init__(self, task: str, seen: Seen) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Accounts(tf.keras.callbacks.Callback):
         self.read_counts()
         self.logs.append(dict(logs))
         if FLAGS.fail_in_epoch == epoch + 1 and FLAGS.fail_task in (None, self._task):
-            raise RuntimeError(f"failing in epoch {epoch + 1}, as it was asked to")
+            raise RuntimeError(f"failing in epoch {epoch + 1}, as requested")
 
     def read_counts(self) -> None:
         if not self._read:
@@ -108,7 +108,7 @@ class Accounts(tf.keras.callbacks.Callback):
 
 
 class Steps(tf.keras.callbacks.Callback):
-    """Rests after each step, and remembers what the last step of each epoch has said."""
+    """Sleeps after each step, and records `seen` in the logs of the last step of each epoch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,12 +118,12 @@ class Steps(tf.keras.callbacks.Callback):
         self.last_seen.append(0.0)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        # Nothing is said of a step that a resumed job of Keras 3 only seems to make.
+        # A resumed Keras 3 job skips steps without running them; their logs are empty.
         self.last_seen[-1] = logs.get("seen", 0.0)
         time.sleep(FLAGS.rest)
 
 
-# The shapes of what each trace of a step predicts.
+# The shape of the predictions in each trace of a step.
 traces: list[tf.TensorShape] = []
 
 
@@ -160,7 +160,7 @@ def build(job: tfdist.Job) -> tuple[tf.keras.Model, Seen]:
         layers.insert(0, tf.keras.layers.Input([4]))
     if FLAGS.batch_norm:
         layers.append(tf.keras.layers.BatchNormalization())
-    kind = AppliesItself if FLAGS.own_train_step else tf.keras.Sequential
+    kind = CustomTrainStep if FLAGS.own_train_step else tf.keras.Sequential
     model = kind([*layers, tf.keras.layers.Dense(1)])
     optimizer = job.optimizer(tf.keras.optimizers.SGD(0.02, momentum=0.9))
     seen = Seen(max(FLAGS.examples, FLAGS.eval_examples))
@@ -183,7 +183,7 @@ def main(_: list[str]) -> None:
 
     if job.evaluates:
         return job.evaluate(model, eval_input, FLAGS.output_dir, epochs=FLAGS.epochs)
-    accounts = Accounts(str(job.task), seen)
+    counts = RecordCounts(str(job.task), seen)
     steps = Steps()
     result = Path(FLAGS.result_dir) / f"{job.task.type}-{job.task.index}.npz"
     result.parent.mkdir(parents=True, exist_ok=True)
@@ -197,29 +197,29 @@ def main(_: list[str]) -> None:
             job.dataset(train_input),
             epochs=FLAGS.epochs,
             validation_data=job.eval_dataset(eval_input) if FLAGS.validate else None,
-            # With parameter servers Keras 2 takes no callbacks of steps.
+            # With parameter servers, Keras 2 does not support callbacks with step methods.
             callbacks=[
                 *callbacks,
-                accounts,
+                counts,
                 *([steps] if job.distribution.cursor.sees_steps else []),
             ],
             verbose=job.verbose,
         )
     except SystemExit:
-        # Told to leave, in mid-epoch.
-        accounts.read_counts()
-        np.savez(result, counts=np.array(accounts.epochs))
+        # Preempted in mid-epoch.
+        counts.read_counts()
+        np.savez(result, counts=np.array(counts.epochs))
         raise
     traces_of_fit = len(traces)
     evaluated = job.evaluate(model, eval_input)
     if not job.is_chief and job.name == "parameter_server":
-        raise AssertionError("only the chief of a parameter-server job comes here")
+        raise AssertionError("only the chief of a parameter-server job gets here")
     np.savez(
         result,
-        counts=np.array(accounts.epochs),
-        losses=np.array([logs["loss"] for logs in accounts.logs]),
-        val_losses=np.array([logs.get("val_loss", 0.0) for logs in accounts.logs]),
-        val_seen=np.array([logs.get("val_seen", 0.0) for logs in accounts.logs]),
+        counts=np.array(counts.epochs),
+        losses=np.array([logs["loss"] for logs in counts.logs]),
+        val_losses=np.array([logs.get("val_loss", 0.0) for logs in counts.logs]),
+        val_seen=np.array([logs.get("val_seen", 0.0) for logs in counts.logs]),
         last_seen=np.array(steps.last_seen),
         steps=model.optimizer.iterations.numpy(),
         traces=traces_of_fit,

@@ -1,6 +1,6 @@
-"""A small training on the user's own TFRecord files, as a Keras model or as an Estimator.
+"""Trains a small Keras model or Estimator on user-defined TFRecord files.
 
-Each record is a serialized float32 vector; the files are those that `--records` matches.
+Each record is a serialized float32 vector; `--records` matches the files.
 """
 
 from __future__ import annotations

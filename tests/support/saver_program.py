@@ -1,10 +1,11 @@
-"""Saves checkpoints without end and is killed in the midst of it, again and again.
+"""Kills a process while it saves checkpoints, at many different moments of a save.
 
     saver_program.py DIRECTORY KILLS
 
-Each round a child restores, saves and reports the number of each finished save; it is killed at a
-time that goes through the length of a save. A JSON line says what each child found: the number that
-it went on from, and the last that the child before it had reported.
+In each round, a child process restores the newest checkpoint, saves new ones and reports the number
+of each finished save. The moment of the kill moves through the duration of a save from round to
+round. The program prints one JSON line per child: the number that it restored, the last number
+that the previous child reported, and the files that are left.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tfdist.checkpoints.checkpointer import Checkpointer, Position
 _SAVES = 4
 
 
-def save_without_end(directory: Path, reports: int) -> None:
+def save_forever(directory: Path, reports: int) -> None:
     model = tf.keras.Sequential([tf.keras.Input([300]), tf.keras.layers.Dense(3000)])
     checkpointer = Checkpointer(model, directory, writes=True, keep=3)
     output_directory.remove_leftovers(directory)
@@ -45,11 +46,11 @@ def main(directory: Path, kills: int) -> None:
     last = 0
     for kill in range(kills):
         reader, writer = os.pipe()
-        # Forked before TensorFlow has started a thread: its import takes longer than all else.
+        # Fork before TensorFlow starts a thread: importing it again would take most of the time.
         child = os.fork()
         if not child:
             os.close(reader)
-            save_without_end(directory, writer)
+            save_forever(directory, writer)
         os.close(writer)
         reports, times = [], []
         with os.fdopen(reader) as lines:
@@ -59,8 +60,8 @@ def main(directory: Path, kills: int) -> None:
                 if len(reports) == _SAVES:
                     break
             if len(reports) < _SAVES:
-                sys.exit(f"child {kill} ended by itself: {os.waitpid(child, 0)}")
-            # From the beginning of a save to its end, by and by.
+                sys.exit(f"child {kill} exited early: {os.waitpid(child, 0)}")
+            # The kill moves from the beginning of a save to its end.
             until = times[-1] + (times[-1] - times[-2]) * kill / kills
             while time.monotonic() < until:
                 select.select([], [], [], max(0.0, until - time.monotonic()))

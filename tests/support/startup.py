@@ -1,4 +1,4 @@
-"""Tasks at the startup barrier: real ones, and ones that a test plays."""
+"""Tasks at the startup barrier: real ones, and fake ones that a test controls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHIEF, W0, W1, W2, PS = (
 )
 A, B, C = "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"
 CLUSTER = Cluster(worker=(A, B, C))
-# What an HTTP/2 server, such as TensorFlow's, sends first.
+# The first bytes from an HTTP/2 server, such as TensorFlow's.
 SETTINGS = bytes.fromhex("000018040000000000000400400000000500400000")
 
 
@@ -36,7 +36,7 @@ def config(cluster: Cluster, task: Task, **changes: Any) -> BarrierConfig:
 
 
 class Participants:
-    """Tasks that wait at the startup barrier, each in a thread."""
+    """Runs tasks that wait at the startup barrier, each in a thread."""
 
     def __init__(self) -> None:
         self.lines: dict[Task, list[str]] = {}
@@ -59,7 +59,7 @@ class Participants:
         thread.start()
 
     def outcomes(self) -> list[Outcome]:
-        """The outcome of each, in the order of their starts."""
+        """The outcome of each task, in the order in which they were started."""
         for thread in self._threads:
             thread.join(timeout=45)
             assert not thread.is_alive(), "the barrier should end"
@@ -78,7 +78,7 @@ def outcomes_of(*configs: BarrierConfig) -> list[Outcome]:
 
 
 def hello(cluster: Cluster, task: Task, **changes: Any) -> Hello:
-    """The hello of a task that `config` describes."""
+    """The hello of a task with the default config."""
     defaults: dict[str, Any] = {
         "token": "e3b0c44298fc1c14",
         "purpose": "training",
@@ -92,14 +92,14 @@ def hello(cluster: Cluster, task: Task, **changes: Any) -> Hello:
     return Hello(cluster=cluster, task=task, **{**defaults, **changes})
 
 
-class Visitor:
-    """A connection from a task that the test plays."""
+class FakeTask:
+    """A connection from a fake task that the test controls."""
 
-    def __init__(self, cluster: Cluster, to: Task, said: Hello | None = None) -> None:
+    def __init__(self, cluster: Cluster, to: Task, greeting: Hello | None = None) -> None:
         self.socket = dial(cluster.address(to))
         self.file = self.socket.makefile("rb")
-        if said is not None:
-            self.send(said)
+        if greeting is not None:
+            self.send(greeting)
             answer = self.receive()
             assert isinstance(answer, Hello)
             self.answer = answer
@@ -116,7 +116,7 @@ class Visitor:
 
 
 def dial(address: str) -> socket.socket:
-    """A connection to an address at which something will listen soon."""
+    """Connects to an address; waits until something listens there."""
     until = time.monotonic() + 10
     while True:
         try:
@@ -145,11 +145,13 @@ def server(address: str, answer: Callable[[socket.socket], None]) -> Iterator[No
         try:
             yield
         finally:
-            # A close alone would not wake the thread that accepts.
+            # `close` alone would not wake the thread that is in `accept`.
             listener.shutdown(socket.SHUT_RDWR)
 
 
-def says(data: bytes) -> Callable[[socket.socket], None]:
+def sends(data: bytes) -> Callable[[socket.socket], None]:
+    """A handler for `server` that sends `data` and then waits for the peer to close."""
+
     def answer(connection: socket.socket) -> None:
         connection.sendall(data)
         while connection.recv(4096):

@@ -1,4 +1,4 @@
-"""A process that trains by itself, from its beginning to its end."""
+"""A job with one process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ holder[0].write("the last line")
 """
 
 
-def test_python_ends_without_a_search_through_tensorflow(tmp_path: Path) -> None:
+def test_the_garbage_collector_skips_tensorflow_at_exit(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     command = [sys.executable, "-c", SCRIPT, str(path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
@@ -27,5 +27,5 @@ def test_python_ends_without_a_search_through_tensorflow(tmp_path: Path) -> None
     (line,) = (line for line in ended.stdout.splitlines() if line.startswith("objects:"))
     kept, searched = map(int, line.split()[1:])
     assert kept > 10 * searched
-    # What the script has made is searched, or what this file holds would be lost.
+    # Objects of the script are still collected, so the file is closed and its content is written.
     assert path.read_text() == "the last line"

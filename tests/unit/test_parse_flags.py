@@ -1,4 +1,4 @@
-"""What is taken for a flag's value, and what for a word of the script's own."""
+"""Which words of the command line are values of flags, and which are positional arguments."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tfdist.flags import parse_flags, parse_only_flags, with_underscores
 
 @pytest.fixture
 def booleans(monkeypatch: pytest.MonkeyPatch) -> absl_flags.FlagValues:
-    """The flags of a script that has a boolean one and one that must be given."""
+    """The flags of a script: a boolean flag, and a required string with an alias."""
     values = absl_flags.FlagValues()
     absl_flags.DEFINE_bool("use_distortion", True, "A boolean.", flag_values=values)
-    absl_flags.DEFINE_string("output_dir", None, "A text.", required=True, flag_values=values)
+    absl_flags.DEFINE_string("output_dir", None, "A string.", required=True, flag_values=values)
     absl_flags.DEFINE_alias("job_dir", "output_dir", flag_values=values)
     monkeypatch.setattr(absl_flags, "FLAGS", values)
     return values
@@ -31,7 +31,7 @@ Parser = Callable[[list[str]], list[str]]
     ("word", "value"),
     [("False", "False"), ("f", "False"), ("0", "False"), ("no", "False"), ("TRUE", "True")],
 )
-def test_a_word_behind_a_boolean_flag_is_refused_as_its_value(
+def test_a_value_after_a_boolean_flag_is_rejected(
     booleans: absl_flags.FlagValues,
     capsys: pytest.CaptureFixture[str],
     parse: Parser,
@@ -63,7 +63,7 @@ def test_a_word_behind_a_boolean_flag_is_refused_as_its_value(
         (["--use_distortion", "--output_dir", "x", "--use_distortion"], True),
     ],
 )
-def test_booleans_are_written_so(
+def test_accepted_forms_of_boolean_flags(
     booleans: absl_flags.FlagValues, parse: Parser, typed: list[str], distorts: bool
 ) -> None:
     assert parse(["script", *with_underscores(typed)]) == ["script"]
@@ -81,7 +81,7 @@ def test_booleans_are_written_so(
         (["--", "--use_distortion", "False"], ["--use_distortion", "False"]),
     ],
 )
-def test_other_words_are_for_scripts_that_take_them(
+def test_positional_arguments_need_a_parser_that_accepts_them(
     booleans: absl_flags.FlagValues,
     capsys: pytest.CaptureFixture[str],
     typed: list[str],

@@ -1,4 +1,4 @@
-"""The logs of a step where Keras 2 sums over workers what a step returns."""
+"""The logs of a step with Keras 2, which sums the results of a step over the workers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import tensorflow as tf
 from tfdist.upstream.keras2_step_logs import KeepsMetricResults
 
 
-class OfTwoWorkers:
+class SumsOverTwoWorkers:
     def reduce(self, reduce_op: Any, value: tf.Tensor, axis: int | None) -> tf.Tensor:
         return 2 * value
 
 
-class Strategy(KeepsMetricResults, OfTwoWorkers):
+class Strategy(KeepsMetricResults, SumsOverTwoWorkers):
     pass
 
 
-def test_results_of_metrics_are_left_as_they_are_and_all_else_is_summed() -> None:
+def test_results_of_metrics_are_unchanged_and_other_results_are_summed() -> None:
     model = tf.keras.Sequential([tf.keras.layers.Input([1]), tf.keras.layers.Dense(1)])
     model.compile(loss="mse", metrics=["mae"])
     strategy = Strategy()
@@ -30,8 +30,8 @@ def test_results_of_metrics_are_left_as_they_are_and_all_else_is_summed() -> Non
     assert strategy.reduce("SUM", tf.constant(3.0), axis=None) == 6.0
 
 
-def test_keras_still_sums_the_results_of_metrics() -> None:
-    """Fails when Keras has mended it: then `KeepsMetricResults` can go."""
+def test_keras_sums_the_results_of_metrics() -> None:
+    """Fails when Keras has fixed the bug: then remove `KeepsMetricResults`."""
     metric = tf.keras.metrics.Mean()
     strategy = mock.create_autospec(tf.distribute.MultiWorkerMirroredStrategy, instance=True)
     strategy.extended._in_multi_worker_mode.return_value = True

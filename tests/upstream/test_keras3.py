@@ -1,6 +1,6 @@
-"""The bugs of Keras 3 that tfdist works around, in the smallest scripts.
+"""Minimal reproductions of the Keras 3 bugs that tfdist works around.
 
-A test that fails here says that upstream has mended one: take the cure named beside it out.
+A test fails when upstream has fixed its bug: then remove the workaround that it names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ cpu, devices = tf.config.list_physical_devices("CPU")[0], ["CPU:0", "CPU:1"]
 logical = tf.config.LogicalDeviceConfiguration()
 tf.config.set_logical_device_configuration(cpu, [logical] * 2)
 """
-# One task that believes in a second: with a strategy of one task Keras takes another way.
+# One task that pretends to be one of two; Keras runs other code with a single task.
 _ONE_OF_TWO_TASKS = """
 import tensorflow as tf
 
@@ -34,7 +34,7 @@ strategy.extended._num_workers = 2
 
 
 def run(setup: str, script: str) -> list[str]:
-    """The lines that a program of its own prints: logical devices are set once a process."""
+    """The words that a new process prints: a process can set logical devices only once."""
     program = textwrap.dedent(setup) + textwrap.dedent(script)
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=100
@@ -43,8 +43,8 @@ def run(setup: str, script: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_the_batch_of_a_symbolic_build_is_reduced_as_a_nest() -> None:
-    """The cure is `ReducesForKeras3`."""
+def test_the_batch_of_a_symbolic_build_is_reduced_as_a_nested_structure() -> None:
+    """The workaround is `ReducesForKeras3`."""
     lines = run(
         _ONE_OF_TWO_TASKS,
         """
@@ -60,8 +60,8 @@ def test_the_batch_of_a_symbolic_build_is_reduced_as_a_nest() -> None:
     assert lines == ["True"]
 
 
-def test_the_metrics_of_a_step_are_reduced_over_a_dimension_that_they_have_not() -> None:
-    """The cure is `ReducesForKeras3`."""
+def test_scalar_metrics_of_a_step_are_reduced_over_a_dimension() -> None:
+    """The workaround is `ReducesForKeras3`."""
     lines = run(
         _ONE_OF_TWO_TASKS,
         """
@@ -76,8 +76,8 @@ def test_the_metrics_of_a_step_are_reduced_over_a_dimension_that_they_have_not()
     assert lines == ["True"]
 
 
-def test_a_loss_that_is_a_scalar_is_not_divided_by_the_replicas() -> None:
-    """The cure is `keras3_loss`."""
+def test_a_scalar_loss_is_not_divided_by_the_number_of_replicas() -> None:
+    """The workaround is `keras3_loss`."""
     lines = run(
         _TWO_DEVICES,
         """
@@ -101,7 +101,7 @@ def test_a_loss_that_is_a_scalar_is_not_divided_by_the_replicas() -> None:
 
 
 def test_gradients_are_clipped_before_they_are_summed() -> None:
-    """The cure is `keras3_optimizer`."""
+    """The workaround is `keras3_optimizer`."""
     lines = run(
         _TWO_DEVICES,
         """
@@ -115,20 +115,20 @@ def test_gradients_are_clipped_before_they_are_summed() -> None:
         def step():
             def in_replica():
                 replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-                # 4 and -2: their sum is 2.
+                # 4 in replica 0 and -2 in replica 1: their sum is 2.
                 optimizer.apply([4.0 - 6.0 * tf.cast(replica, tf.float32)], [variable])
 
             strategy.run(in_replica)
 
         step()
-        print(variable.numpy())  # -1 where the sum is clipped
+        print(variable.numpy())  # -1 if the sum were clipped
         """,
     )
     assert lines == ["0.0"]
 
 
 def test_moving_statistics_are_those_of_the_first_replica() -> None:
-    """The cure is `Statistics`."""
+    """The workaround is `Statistics`."""
     lines = run(
         _TWO_DEVICES,
         """
@@ -147,8 +147,8 @@ def test_moving_statistics_are_those_of_the_first_replica() -> None:
     assert lines == ["1.0"]
 
 
-def test_statistics_of_an_empty_batch_are_not_numbers() -> None:
-    """The cure is `Statistics.on_train_begin`."""
+def test_moving_statistics_are_nan_after_an_empty_batch() -> None:
+    """The workaround is `Statistics.on_train_begin`."""
     lines = run(
         "import tensorflow as tf",
         """
@@ -161,8 +161,8 @@ def test_statistics_of_an_empty_batch_are_not_numbers() -> None:
     assert lines == ["nan"]
 
 
-def test_central_storage_takes_no_moving_statistics() -> None:
-    """The cure is the strategy of `tfdist.strategies.central_storage`."""
+def test_central_storage_does_not_support_moving_statistics() -> None:
+    """The workaround is the strategy of `tfdist.strategies.central_storage`."""
     lines = run(
         _TWO_DEVICES,
         """
@@ -180,8 +180,8 @@ def test_central_storage_takes_no_moving_statistics() -> None:
     assert lines == ["True"]
 
 
-def test_checkpoints_lack_the_layers_in_a_list() -> None:
-    """The cure is in `tfdist.checkpoints.checkpointer`."""
+def test_checkpoints_miss_the_layers_in_a_list() -> None:
+    """The workaround is in `tfdist.checkpoints.checkpointer`."""
     lines = run(
         "import tempfile\n\nimport tensorflow as tf",
         """
@@ -205,7 +205,7 @@ def test_checkpoints_lack_the_layers_in_a_list() -> None:
 
 
 def test_every_task_writes_model_checkpoints() -> None:
-    """The fix is `keras3_callbacks`."""
+    """The workaround is `keras3_callbacks`."""
     lines = run(
         "import tensorflow as tf",
         """
@@ -213,7 +213,7 @@ def test_every_task_writes_model_checkpoints() -> None:
         import tempfile
 
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
-        # As in a task that is not the chief: what the callbacks of Keras 2 ask.
+        # Simulate a task that is not the chief; the callbacks of Keras 2 check this attribute.
         type(strategy.extended).should_checkpoint = False
         with strategy.scope():
             model = tf.keras.Sequential([tf.keras.Input([1]), tf.keras.layers.Dense(1)])
@@ -229,8 +229,8 @@ def test_every_task_writes_model_checkpoints() -> None:
     assert lines == ["True"]
 
 
-def test_fit_takes_no_data_with_parameter_servers() -> None:
-    """The cure is `tfdist.strategies.parameter_server.keras3`."""
+def test_fit_does_not_accept_a_dataset_with_parameter_servers() -> None:
+    """The workaround is `tfdist.strategies.parameter_server.keras3`."""
     with hold_ports(2) as ports:
         lines = run(
             f"""
@@ -258,8 +258,8 @@ def test_fit_takes_no_data_with_parameter_servers() -> None:
     assert lines == ["True"]
 
 
-def test_the_mean_of_no_losses_is_not_a_number() -> None:
-    """The cure is `keras3_loss`."""
+def test_the_mean_of_no_losses_is_nan() -> None:
+    """The workaround is `keras3_loss`."""
     lines = run(
         "import tensorflow as tf",
         """
@@ -275,8 +275,8 @@ def test_the_mean_of_no_losses_is_not_a_number() -> None:
     assert lines == ["nan"]
 
 
-def test_adding_to_a_variable_is_not_one_operation() -> None:
-    """The cure is `keras3_sums.add_in_one_operation`."""
+def test_adding_to_a_variable_is_not_atomic() -> None:
+    """The workaround is `keras3_assign_add.add_in_one_operation`."""
     lines = run(
         "import tensorflow as tf",
         """
@@ -295,19 +295,19 @@ def test_adding_to_a_variable_is_not_one_operation() -> None:
     assert lines == ["False", "True"]
 
 
-def test_horovod_wraps_an_optimizer_of_keras_3_and_reduces_nothing() -> None:
-    """The cure is `Horovod.optimizer`."""
+def test_horovods_wrapper_of_a_keras_3_optimizer_does_not_reduce_gradients() -> None:
+    """The workaround is `Horovod.wrap_optimizer`."""
     lines = run(
         "import tensorflow as tf",
         """
         import horovod.tensorflow as hvd
 
         hvd.init()
-        variable, asked = tf.Variable(0.0), []
+        variable, reduced = tf.Variable(0.0), []
         optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0))
-        type(optimizer)._allreduce = lambda self, gradients, variables: asked.append(gradients)
+        type(optimizer)._allreduce = lambda self, gradients, variables: reduced.append(gradients)
         optimizer.apply_gradients([(tf.constant(1.0), variable)])
-        print(variable.numpy(), asked)
+        print(variable.numpy(), reduced)
         """,
     )
     assert lines == ["-1.0", "[]"]

@@ -1,4 +1,4 @@
-"""A replica without examples computes with oneDNN what TensorFlow computes without it."""
+"""A replica without examples gets the same results with oneDNN as without it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ layers = tf.keras.layers
 
 
 def shapes(layer, shape):
-    '''Of the layer's result for a batch without examples, and of its gradients.'''
+    '''Prints the shapes of a layer's result and gradients for an empty batch.'''
     layer.build([None, *shape])
 
     @tf.function(input_signature=[tf.TensorSpec([None, *shape])])
@@ -47,8 +47,8 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_onednn_gives_a_convolution_of_nothing_the_shape_of_its_input() -> None:
-    """The cure is `tfdist.upstream.onednn_empty_batches`."""
+def test_onednn_gives_a_convolution_of_an_empty_batch_the_shape_of_its_input() -> None:
+    """The workaround is `tfdist.upstream.onednn_empty_batches`."""
     found = run(
         """
         kernel = tf.ones([3, 3, 5, 7])
@@ -58,14 +58,14 @@ def test_onednn_gives_a_convolution_of_nothing_the_shape_of_its_input() -> None:
     assert found.stdout.split() == ["0", "8", "8", "5"], found.stderr
 
 
-def test_onednn_dies_of_the_gradient_of_pooling_nothing() -> None:
-    """The cure is `tfdist.upstream.onednn_empty_batches`."""
+def test_onednn_crashes_in_the_gradient_of_pooling_an_empty_batch() -> None:
+    """The workaround is `tfdist.upstream.onednn_empty_batches`."""
     found = run("shapes(layers.MaxPooling2D(), [8, 8, 5])")
     assert found.returncode < 0
     assert "Check failed: dtype() == expected_dtype" in found.stderr
 
 
-def test_what_is_exported_is_left_as_it_is() -> None:
+def test_exported_functions_are_not_changed() -> None:
     found = run(
         """
         from tfdist.upstream.onednn_empty_batches import (
@@ -89,7 +89,7 @@ def test_what_is_exported_is_left_as_it_is() -> None:
     assert found.stdout.split() == ["True", "False"], found.stderr
 
 
-def test_layers_compute_on_empty_batches() -> None:
+def test_layers_accept_empty_batches() -> None:
     found = run(
         """
         from tfdist.upstream.onednn_empty_batches import apply

@@ -1,4 +1,4 @@
-"""Variables that are synchronised when they are read, all of them at once."""
+"""All sync-on-read variables are reduced together when a checkpoint is saved."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.timeout(120)
 
-# In programs of their own: logical devices are set once a process.
+# Each script runs in a new process, because a process can set logical devices only once.
 HEADER = """
 import numpy as np
 import tensorflow as tf
@@ -46,7 +46,7 @@ def run(script: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_a_checkpoint_takes_one_all_reduce_and_holds_the_averages() -> None:
+def test_a_checkpoint_needs_one_all_reduce_and_contains_the_averages() -> None:
     output = run(
         """
         import tempfile
@@ -77,11 +77,11 @@ def test_a_checkpoint_takes_one_all_reduce_and_holds_the_averages() -> None:
         """
     )
     assert output[:2] == ["1", "1"]
-    # After the block each is averaged by itself again.
+    # After the block, each variable is averaged separately again.
     assert output[2] == "5"
 
 
-def test_each_dtype_has_an_all_reduce_and_the_function_is_traced_once() -> None:
+def test_each_dtype_needs_one_all_reduce_and_the_function_is_traced_once() -> None:
     output = run(
         """
         from tfdist.upstream import sync_on_read
@@ -109,7 +109,7 @@ def test_each_dtype_has_an_all_reduce_and_the_function_is_traced_once() -> None:
     assert output == []
 
 
-def test_what_metrics_and_layers_sum_is_summed_at_once_and_restored() -> None:
+def test_sums_of_metrics_and_layers_are_reduced_together_and_restored() -> None:
     output = run(
         """
         import tempfile
@@ -127,7 +127,7 @@ def test_what_metrics_and_layers_sum_is_summed_at_once_and_restored() -> None:
         with strategy.scope():
             model.mean = tf.keras.metrics.Mean()
             model.layers[1].counts = counter(tf.VariableAggregation.SUM)
-            # Not one of the model's variables, and saved with it.
+            # Not in `model.variables`, but in the checkpoint.
             model.counts = {"all": [counter(tf.VariableAggregation.SUM)]}
             model.first = counter(tf.VariableAggregation.ONLY_FIRST_REPLICA)
         counters = [model.layers[1].counts, model.counts["all"][0], model.first]
@@ -148,11 +148,11 @@ def test_what_metrics_and_layers_sum_is_summed_at_once_and_restored() -> None:
         print(*(tf.reduce_sum(variable.read_value()).numpy() for variable in variables))
         """
     )
-    # Of floats means and sums, of integers sums.
+    # Three reductions: means of floats, sums of floats, sums of integers.
     assert output == ["3", "2.0", "22.0", "84", "124", "80"]
 
 
-def test_what_keras_wraps_for_mixed_precision_and_has_no_static_shape_is_read_at_once() -> None:
+def test_mixed_precision_variables_and_unknown_shapes_are_reduced_together() -> None:
     output = run(
         """
         import tempfile
@@ -179,7 +179,7 @@ def test_what_keras_wraps_for_mixed_precision_and_has_no_static_shape_is_read_at
         reductions.clear()
         with read_at_once(strategy, on_read_variables(model)):
             path = checkpoint.write(tempfile.mkdtemp() + "/ckpt")
-        # Means and sums.
+        # Two reductions: means and sums.
         print(len(reductions))
         reader = tf.train.load_checkpoint(path)
         print(reader.get_tensor("model/tracker/total/.ATTRIBUTES/VARIABLE_VALUE"))
@@ -189,7 +189,7 @@ def test_what_keras_wraps_for_mixed_precision_and_has_no_static_shape_is_read_at
     assert output == ["2", "6.0", "2.0", "4.0"]
 
 
-def test_a_model_is_made_without_reductions() -> None:
+def test_building_a_model_needs_no_reductions() -> None:
     output = run(
         """
         def make():
@@ -200,25 +200,25 @@ def test_a_model_is_made_without_reductions() -> None:
             print(len(reductions))
             return model
 
-        # When TensorFlow needs none, there is no need to do better.
+        # TensorFlow needs reductions here; if it did not, the workaround would be unnecessary.
         by_tensorflow = make()
         from tfdist.upstream import sync_on_read
 
         sync_on_read.apply()
         model = make()
-        for own in (model, by_tensorflow):
-            own.layers[1].moving_mean.values[1].assign([2.0, 4.0, 6.0])
-            np.testing.assert_array_equal(own.layers[1].moving_mean, [1.0, 2.0, 3.0])
+        for built in (model, by_tensorflow):
+            built.layers[1].moving_mean.values[1].assign([2.0, 4.0, 6.0])
+            np.testing.assert_array_equal(built.layers[1].moving_mean, [1.0, 2.0, 3.0])
             reductions.clear()
-            tf.function(lambda: own(tf.ones([1, 3])))()
+            tf.function(lambda: built(tf.ones([1, 3])))()
             print(len(reductions))
         """
     )
     assert output == ["2", "0", "2", "2"]
 
 
-def test_upstream_averages_each_variable_several_times() -> None:
-    """The cure is `tfdist.upstream.sync_on_read`."""
+def test_tensorflow_averages_each_variable_several_times() -> None:
+    """The workaround is `tfdist.upstream.sync_on_read`."""
     output = run(
         """
         import tempfile

@@ -1,4 +1,4 @@
-"""The table of fixes names what is there."""
+"""The table of workarounds matches the modules and the canary tests."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def test_every_module_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("fix", FIXES, ids=lambda fix: fix.module)
-def test_its_canary_is_a_test(fix: Fix) -> None:
+def test_the_canary_of_each_fix_exists(fix: Fix) -> None:
     file, _, name = fix.canary.partition("::")
     assert f"def {name}(" in (ROOT / file).read_text()

@@ -1,6 +1,6 @@
-"""The upstream bugs that tfdist works around, in the smallest scripts.
+"""Minimal reproductions of the upstream bugs that tfdist works around.
 
-A test that fails here says that upstream has fixed one: remove the fix that is named beside it.
+A test fails when upstream has fixed its bug: then remove the workaround that it names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def run(script: str) -> str:
-    """The standard output of a program of its own: logical devices are set once a process."""
+    """The output of a new process: a process can set logical devices only once."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=100
     )
@@ -33,8 +33,8 @@ def run(script: str) -> str:
     return done.stdout
 
 
-def test_central_storage_does_not_take_a_learning_rate_schedule() -> None:
-    """The cure is `keras3_central_storage.share_learning_rate`."""
+def test_central_storage_does_not_support_a_learning_rate_schedule() -> None:
+    """The workaround is `keras3_central_storage.share_learning_rate`."""
     output = run(
         """
         import tensorflow as tf
@@ -56,8 +56,8 @@ def test_central_storage_does_not_take_a_learning_rate_schedule() -> None:
     assert output.strip() == "True"
 
 
-def test_saving_before_the_first_step_makes_accuracy_count_something_else() -> None:
-    """The cure is in `tfdist.checkpoints.export`."""
+def test_saving_before_the_first_step_changes_the_meaning_of_accuracy() -> None:
+    """The workaround is in `tfdist.checkpoints.export`."""
     output = run(
         """
         import tempfile
@@ -75,27 +75,28 @@ def test_saving_before_the_first_step_makes_accuracy_count_something_else() -> N
     assert float(output.strip().splitlines()[-1]) < 1.0
 
 
-def test_the_iterators_of_a_strategy_are_autotuned_whatever_the_dataset_says() -> None:
-    """The cure is `tf_data_autotune`.
+def test_the_iterators_of_a_strategy_ignore_the_datasets_autotune_option() -> None:
+    """The workaround is `tf_data_autotune`.
 
-    How long a destructor waits is a matter of chance, so that the cause is looked at in its place.
+    The time that a destructor waits varies, so this test checks the cause instead.
     """
     create = multi_device_iterator_ops._create_device_dataset
-    assert create.__module__ == multi_device_iterator_ops.__name__, "the cure is of this function"
+    module = multi_device_iterator_ops.__name__
+    assert create.__module__ == module, "the workaround patches this function"
     assert "autotune" not in inspect.getsource(multi_device_iterator_ops)
 
 
-def test_a_worker_that_comes_first_sleeps_for_30_seconds() -> None:
-    """The cure is `session_recovery_wait`."""
+def test_a_worker_that_starts_before_the_chief_sleeps_for_30_seconds() -> None:
+    """The workaround is `session_recovery_wait`."""
     initialize = inspect.signature(session_manager.SessionManager.__init__)
     assert initialize.parameters["recovery_wait_secs"].default == 30
 
 
 def test_synchronous_replicas_share_their_tokens() -> None:
-    """The cure is `tfdist.estimator.sync_replicas`.
+    """The workaround is `tfdist.estimator.sync_replicas`.
 
-    A worker takes any token, its own or another's; and the chief's queue runner runs what the
-    worker's step was to wait for, here the reading of a batch.
+    A worker takes any token, its own or another worker's. The chief's queue runner also runs the
+    control dependencies of the worker's step, here the reading of a batch.
     """
     output = run(
         """
@@ -122,28 +123,28 @@ def test_synchronous_replicas_share_their_tokens() -> None:
                 runner.create_threads(session, daemon=True, start=True)
                 local_steps = [session.run(train_op) for _ in range(6)]
                 print(local_steps[:2] == [1, 1], session.run(reads) > 6, flush=True)
-                os._exit(0)  # With its threads Python would end in one way or another.
+                os._exit(0)  # Do not wait for the queue runner's threads.
         """
     )
     assert output.strip() == "True True"
 
 
-def test_every_task_saves_a_keras_models_first_weights() -> None:
-    """The cure is `keras_estimator_first_checkpoint`."""
+def test_every_task_saves_the_initial_weights_of_a_keras_model() -> None:
+    """The workaround is `keras_estimator_first_checkpoint`."""
     source = inspect.getsource(inspect.unwrap(keras_lib._save_first_checkpoint))
     assert "saver.save" in source
     assert "is_chief" not in source
 
 
-def test_keras_waits_for_no_steps_logs(tiny: TinyTraining, tmp_path: Path) -> None:
+def test_keras_does_not_wait_for_the_logs_of_a_step(tiny: TinyTraining, tmp_path: Path) -> None:
     callbacks = tf.keras.callbacks.CallbackList(tiny.job().callbacks(str(tmp_path)))
 
     assert callbacks._should_call_train_batch_hooks
     assert callbacks._batch_hooks_support_tf_logs
 
 
-def test_horovods_wrapper_averages_in_minimize_alone() -> None:
-    """The cure is in `tfdist.strategies.horovod.Horovod.wrap_optimizer`."""
+def test_horovods_wrapper_averages_only_in_minimize() -> None:
+    """The workaround is in `tfdist.strategies.horovod.Horovod.wrap_optimizer`."""
     import horovod.tensorflow as hvd
 
     hvd.init()
@@ -165,8 +166,8 @@ def test_horovods_wrapper_averages_in_minimize_alone() -> None:
     assert len(reduced) == 1
 
 
-def test_a_session_takes_a_failed_write_for_the_end_of_its_input() -> None:
-    """The fix is `monitored_session_write_errors`."""
+def test_a_session_treats_a_failed_write_as_the_end_of_its_input() -> None:
+    """The workaround is `monitored_session_write_errors`."""
     source = inspect.getsource(inspect.unwrap(monitored_session._MonitoredSession.__exit__))
     assert "OutOfRangeError" in source
     assert "Unknown" not in source

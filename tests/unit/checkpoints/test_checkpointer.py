@@ -1,4 +1,4 @@
-"""Checkpoints, the model at the end and the mark: whole, or not there."""
+"""Checkpoints, the exported model and the completion marker are written atomically."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tfdist.errors import OutputError
 
 
 def state(model: tf.keras.Model) -> list[np.ndarray]:
-    """Weights, and the optimizer's steps and slots."""
+    """The weights, and the optimizer's steps and slots."""
     return [variable.numpy() for variable in (*model.variables, *model.optimizer.variables)]
 
 
@@ -63,9 +63,7 @@ def test_a_checkpoint_restores_weights_slots_steps_and_epoch(
     assert_equal(state(fresh), saved)
 
 
-def test_restoring_where_there_is_no_checkpoint_changes_nothing(
-    tiny: TinyTraining, tmp_path: Path
-) -> None:
+def test_restoring_without_a_checkpoint_changes_nothing(tiny: TinyTraining, tmp_path: Path) -> None:
     model = trained(tiny)
     before = state(model)
 
@@ -99,7 +97,7 @@ def test_a_task_that_does_not_write_restores_what_the_chief_wrote(
     assert_equal(state(fresh), state(model))
 
 
-def test_only_the_newest_checkpoints_are_kept_also_after_a_restart(
+def test_only_the_newest_checkpoints_are_kept_even_after_a_restart(
     tiny: TinyTraining, tmp_path: Path
 ) -> None:
     model = trained(tiny)
@@ -131,7 +129,7 @@ def test_every_checkpoint_can_be_restored_by_its_path(tiny: TinyTraining, tmp_pa
     assert model.layers[-1].bias.numpy().tolist() == [2, 2, 2]
 
 
-def test_a_task_that_writes_passes_over_a_damaged_checkpoint_and_puts_the_state_right(
+def test_a_writing_task_skips_a_damaged_checkpoint_and_repairs_the_state(
     tiny: TinyTraining, tmp_path: Path
 ) -> None:
     model = tiny.model()
@@ -149,7 +147,7 @@ def test_a_task_that_writes_passes_over_a_damaged_checkpoint_and_puts_the_state_
     assert model.layers[-1].bias.numpy().tolist() == [1, 1, 1]
 
 
-def test_a_save_that_fails_leaves_the_checkpoint_before_it_and_nothing_else(
+def test_a_failed_save_keeps_only_the_previous_checkpoint(
     tiny: TinyTraining, tmp_path: Path
 ) -> None:
     checkpointer = Checkpointer(tiny.model(), tmp_path, writes=True)
@@ -165,9 +163,7 @@ def test_a_save_that_fails_leaves_the_checkpoint_before_it_and_nothing_else(
     assert checkpointer.restore() == 2
 
 
-def test_the_exported_model_predicts_what_the_model_predicts(
-    tiny: TinyTraining, tmp_path: Path
-) -> None:
+def test_the_exported_model_gives_the_same_predictions(tiny: TinyTraining, tmp_path: Path) -> None:
     model = trained(tiny)
     expected = model(tiny.points).numpy()
     assert np.ptp(expected) > 0.1
@@ -183,7 +179,7 @@ def test_the_exported_model_predicts_what_the_model_predicts(
     np.testing.assert_allclose(served.numpy(), expected, rtol=1e-5)
 
 
-def test_a_model_that_was_never_run_has_its_metric_right_after_the_export(
+def test_exporting_a_model_before_its_first_step_keeps_its_metrics_correct(
     tiny: TinyTraining, tmp_path: Path
 ) -> None:
     model = tiny.model()
@@ -193,13 +189,13 @@ def test_a_model_that_was_never_run_has_its_metric_right_after_the_export(
     results = model.evaluate(
         tiny.eval_input(tf.distribute.InputContext()), return_dict=True, verbose=0
     )
-    right = model(tiny.points).numpy().argmax(axis=1) == tiny.classes
-    assert 0 < right.mean() < 1
-    assert results["accuracy"] == pytest.approx(right.mean())
+    correct = model(tiny.points).numpy().argmax(axis=1) == tiny.classes
+    assert 0 < correct.mean() < 1
+    assert results["accuracy"] == pytest.approx(correct.mean())
 
 
 class WatchedLayer(tf.keras.layers.Layer):
-    """Calls `hook` in the midst of the saving of its model."""
+    """Calls `hook` while its model is being saved."""
 
     hook: Callable[[], None] = staticmethod(lambda: None)
 
@@ -222,7 +218,7 @@ def test_a_function_of_a_layer_is_exported(tmp_path: Path) -> None:
     assert float(getattr(loaded, "layer_with_weights-0").halved(3.0)) == 1.5
 
 
-def test_a_model_of_ragged_rows_is_served_ragged_rows(tmp_path: Path) -> None:
+def test_a_model_with_ragged_inputs_can_be_served(tmp_path: Path) -> None:
     inputs = tf.keras.Input([None], ragged=True, dtype=tf.int64)
     model = tf.keras.Model(inputs, tf.keras.layers.Embedding(3, 2)(inputs.to_tensor()))
     rows = tf.ragged.constant([[1], [2, 0]], tf.int64)
@@ -233,7 +229,9 @@ def test_a_model_of_ragged_rows_is_served_ragged_rows(tmp_path: Path) -> None:
     np.testing.assert_allclose(served, model(rows))
 
 
-def test_the_old_model_stays_whole_until_the_new_one_is(tiny: TinyTraining, tmp_path: Path) -> None:
+def test_the_old_model_stays_intact_until_it_is_replaced(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
     output = OutputDirectory(tmp_path)
     export.export(trained(tiny), output, writes=True)
     before = files(output.saved_model)
@@ -251,9 +249,7 @@ def test_the_old_model_stays_whole_until_the_new_one_is(tiny: TinyTraining, tmp_
     np.testing.assert_allclose(served.numpy(), model(tiny.points).numpy(), rtol=1e-5)
 
 
-def test_an_export_that_fails_leaves_the_old_model_and_nothing_else(
-    tiny: TinyTraining, tmp_path: Path
-) -> None:
+def test_a_failed_export_keeps_only_the_old_model(tiny: TinyTraining, tmp_path: Path) -> None:
     output = OutputDirectory(tmp_path)
     export.export(trained(tiny), output, writes=True)
     before = files(tmp_path)
@@ -272,12 +268,12 @@ def test_an_export_that_fails_leaves_the_old_model_and_nothing_else(
 
 
 def test_a_task_that_does_not_write_exports_nothing(
-    tiny: TinyTraining, tmp_path: Path, temporary: Callable[[], list[str]]
+    tiny: TinyTraining, tmp_path: Path, temporary_files: Callable[[], list[str]]
 ) -> None:
     export.export(trained(tiny), OutputDirectory(tmp_path / "output"), writes=False)
 
     assert not (tmp_path / "output").exists()
-    assert temporary() == []
+    assert temporary_files() == []
 
 
 @pytest.mark.parametrize(
@@ -288,7 +284,7 @@ def test_a_task_that_does_not_write_exports_nothing(
         (tf.VariableAggregation.MEAN, True, True),
     ],
 )
-def test_a_task_that_does_not_write_takes_part_where_it_is_needed(
+def test_a_task_that_does_not_write_participates_if_needed(
     tiny: TinyTraining,
     tmp_path: Path,
     aggregation: tf.VariableAggregation,
@@ -316,7 +312,7 @@ def test_a_task_that_does_not_write_takes_part_where_it_is_needed(
     assert os.listdir(tmp_path) == []
 
 
-def test_an_export_to_a_full_disk_leaves_the_old_model_and_nothing_else(
+def test_an_export_to_a_full_disk_keeps_only_the_old_model(
     tiny: TinyTraining, tmp_path: Path
 ) -> None:
     output = OutputDirectory(tmp_path)
@@ -340,7 +336,7 @@ def test_a_damaged_marker_is_none(text: str, tmp_path: Path) -> None:
     assert checkpoints.is_complete(output, finished=10, epochs=10)
 
 
-def test_the_completion_marker_has_the_requested_epochs(tmp_path: Path) -> None:
+def test_the_completion_marker_contains_the_requested_epochs(tmp_path: Path) -> None:
     output = OutputDirectory(tmp_path / "new")
     assert not checkpoints.is_complete(output, finished=3, epochs=10)
 
@@ -350,7 +346,9 @@ def test_the_completion_marker_has_the_requested_epochs(tmp_path: Path) -> None:
     assert (record["finished"], record["epochs"]) == (3, 10)
     assert checkpoints.is_complete(output, finished=3, epochs=10)
     assert not checkpoints.is_complete(output, finished=3, epochs=11)
-    assert not checkpoints.is_complete(output, finished=2, epochs=10), "of another checkpoint"
+    assert not checkpoints.is_complete(output, finished=2, epochs=10), (
+        "the marker belongs to another checkpoint"
+    )
 
     checkpoints.mark_done(output, finished=3, epochs=10)
     assert output.done.read_text() != first

@@ -1,4 +1,4 @@
-"""Damaged checkpoints are found, named and skipped, and the state is repaired."""
+"""Damaged checkpoints are detected, logged and skipped, and the `checkpoint` file is repaired."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ DATA = "data-00000-of-00001"
 DAMAGES: dict[str, tuple[Damage, str]] = {
     "truncated_data": (_cut(DATA, 0.5), "Read less bytes than requested"),
     "empty_data": (_cut(DATA, 0), "Read less bytes than requested"),
-    "a_bit_of_the_data": (_flip(DATA, 0.4), "Checksum does not match"),
+    "flipped_bit_in_data": (_flip(DATA, 0.4), "Checksum does not match"),
     "missing_data": (_remove(DATA), "No such file or directory"),
     "truncated_index": (_cut("index", 0.5), "not an sstable"),
     "empty_index": (_cut("index", 0), "too short to be an sstable"),
-    "a_bit_of_the_index": (_flip("index", 0.3), "cannot be read"),
+    "flipped_bit_in_index": (_flip("index", 0.3), "cannot be read"),
     "missing_index": (_remove("index"), "has no .index file"),
 }
 damages = pytest.mark.parametrize("kind", DAMAGES)
@@ -58,13 +58,13 @@ STATES: dict[str, Callable[[Path], object]] = {
     "truncated": lambda path: path.write_text(path.read_text()[:40]),
     "empty": lambda path: path.write_text(""),
     "missing": lambda path: path.unlink(),
-    "of_another": lambda path: path.write_text('model_checkpoint_path: "ckpt-9"\n'),
+    "names_another": lambda path: path.write_text('model_checkpoint_path: "ckpt-9"\n'),
 }
 states = pytest.mark.parametrize("state", STATES)
 
 
 class Saved:
-    """Checkpoints 1 to 3 of one variable, and what is to happen to the directory."""
+    """Checkpoints 1 to 3 of one variable, and operations on their directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -84,7 +84,7 @@ class Saved:
         return self.path / f"ckpt-{number}"
 
     def newest(self) -> int:
-        """What a task that writes goes on from."""
+        """The checkpoint that a writing task resumes from."""
         path = newest_intact(self.path, "ckpt")
         repair_state(self.path, "ckpt", path)
         return checkpoint_files.number(path)
@@ -99,7 +99,7 @@ def saved(tmp_path: Path) -> Saved:
 
 
 @damages
-def test_a_damaged_checkpoint_is_skipped_and_named(
+def test_a_damaged_checkpoint_is_skipped_and_logged(
     kind: str, saved: Saved, caplog: pytest.LogCaptureFixture
 ) -> None:
     do_damage, reason = DAMAGES[kind]
@@ -118,7 +118,7 @@ def test_a_damaged_checkpoint_is_skipped_and_named(
 
 
 @damages
-def test_a_damaged_checkpoint_is_saved_anew(kind: str, saved: Saved) -> None:
+def test_a_damaged_checkpoint_can_be_saved_again(kind: str, saved: Saved) -> None:
     DAMAGES[kind][0](saved.at(3))
     assert saved.newest() == 2
 
@@ -130,7 +130,7 @@ def test_a_damaged_checkpoint_is_saved_anew(kind: str, saved: Saved) -> None:
 
 
 @damages
-def test_without_a_whole_checkpoint_there_is_an_error(kind: str, saved: Saved) -> None:
+def test_no_intact_checkpoint_is_an_error(kind: str, saved: Saved) -> None:
     for number in (1, 2, 3):
         DAMAGES[kind][0](saved.at(number))
 
@@ -140,7 +140,7 @@ def test_without_a_whole_checkpoint_there_is_an_error(kind: str, saved: Saved) -
 
 
 @states
-def test_a_damaged_state_is_put_right_and_named(
+def test_a_damaged_state_is_repaired_and_logged(
     state: str, saved: Saved, caplog: pytest.LogCaptureFixture
 ) -> None:
     STATES[state](saved.path / "checkpoint")
@@ -155,7 +155,7 @@ def test_a_damaged_state_is_put_right_and_named(
     assert not caplog.messages
 
 
-def test_a_checkpoint_that_the_state_does_not_yet_name_is_used(saved: Saved) -> None:
+def test_a_checkpoint_that_is_not_yet_in_the_state_is_used(saved: Saved) -> None:
     state = (saved.path / "checkpoint").read_text()
     saved.save(4)
     (saved.path / "checkpoint").write_text(state)
@@ -165,7 +165,7 @@ def test_a_checkpoint_that_the_state_does_not_yet_name_is_used(saved: Saved) -> 
     assert saved.named() == [1, 2, 3, 4]
 
 
-def test_the_order_is_that_of_the_numbers(saved: Saved) -> None:
+def test_checkpoints_are_ordered_by_number(saved: Saved) -> None:
     saved.save(9, 10, 11)
     (saved.path / "checkpoint").unlink()
 
@@ -173,8 +173,8 @@ def test_the_order_is_that_of_the_numbers(saved: Saved) -> None:
     assert saved.named() == [1, 2, 3, 9, 10, 11]
 
 
-def test_an_older_checkpoint_that_the_state_names_last_is_no_trap(saved: Saved) -> None:
-    """A state that was edited by hand; TensorFlow and this package must go on from the same."""
+def test_the_newest_checkpoint_is_used_even_if_the_state_names_an_older_one(saved: Saved) -> None:
+    """The state was edited by hand; TensorFlow and tfdist must resume from the same checkpoint."""
     state = saved.path / "checkpoint"
     state.write_text(state.read_text().replace("ckpt-3", "ckpt-2", 1))
     assert tf.train.latest_checkpoint(str(saved.path)) == str(saved.at(2))
@@ -184,9 +184,7 @@ def test_an_older_checkpoint_that_the_state_names_last_is_no_trap(saved: Saved) 
 
 
 @pytest.mark.parametrize("state", [None, *STATES])
-def test_damaged_ones_do_not_count_among_those_that_are_kept(
-    state: str | None, saved: Saved
-) -> None:
+def test_damaged_checkpoints_do_not_count_towards_keep(state: str | None, saved: Saved) -> None:
     DAMAGES["truncated_data"][0](saved.at(3))
     if state:
         STATES[state](saved.path / "checkpoint")
@@ -197,14 +195,16 @@ def test_damaged_ones_do_not_count_among_those_that_are_kept(
     assert saved.named() == [2, 5]
 
 
-def test_a_state_that_is_right_is_left_alone(saved: Saved) -> None:
+def test_a_correct_state_is_not_rewritten(saved: Saved) -> None:
     before = (saved.path / "checkpoint").stat()
 
     assert saved.newest() == 3
     assert (saved.path / "checkpoint").stat() == before
 
 
-def test_what_an_interrupted_save_left_goes_and_a_missing_index_does_not(saved: Saved) -> None:
+def test_files_of_an_interrupted_save_are_removed_but_not_those_of_a_missing_index(
+    saved: Saved,
+) -> None:
     (saved.path / f"ckpt-4.{DATA}").write_bytes(b"new")
     DAMAGES["missing_index"][0](saved.at(3))
 
@@ -234,7 +234,7 @@ def test_the_first_save_may_be_interrupted(
         newest_intact(tmp_path, "ckpt")
 
 
-def test_a_state_without_its_checkpoints_is_no_beginning(saved: Saved) -> None:
+def test_a_state_without_its_checkpoints_is_an_error(saved: Saved) -> None:
     for path in saved.path.glob("ckpt-*"):
         path.unlink()
 
@@ -242,7 +242,7 @@ def test_a_state_without_its_checkpoints_is_no_beginning(saved: Saved) -> None:
         saved.newest()
 
 
-def test_another_task_finds_the_same_while_the_state_is_put_right(
+def test_other_tasks_find_the_same_checkpoint_during_the_repair(
     saved: Saved, caplog: pytest.LogCaptureFixture
 ) -> None:
     DAMAGES["truncated_data"][0](saved.at(3))
@@ -261,7 +261,7 @@ def test_the_state_of_a_dataset_can_be_read(tmp_path: Path) -> None:
     assert damage(path) is None
 
 
-def test_a_directory_that_was_moved_keeps_its_checkpoints(saved: Saved) -> None:
+def test_checkpoints_in_a_moved_directory_are_found(saved: Saved) -> None:
     state = saved.path / "checkpoint"
     state.write_text(state.read_text().replace("ckpt-", f"{saved.path}/ckpt-"))
     saved.path = saved.path.rename(saved.path.with_name("moved"))

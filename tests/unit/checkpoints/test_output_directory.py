@@ -1,4 +1,4 @@
-"""The output directory: whole files and lines, errors that say what to do, and no leftovers."""
+"""The output directory: atomic writes, error messages with remedies, and no leftovers."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def lines(*epochs: int) -> str:
         (lines(3), ""),
         ("", ""),
     ],
-    ids=["later", "cut_off", "without_newline", "all", "empty"],
+    ids=["later", "incomplete", "without_newline", "all", "empty"],
 )
-def test_lines_after_an_epoch_and_a_cut_off_one_are_taken_out(
+def test_later_lines_and_an_incomplete_line_are_removed(
     text: str, left: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "metrics.jsonl"
@@ -49,13 +49,13 @@ def test_lines_after_an_epoch_and_a_cut_off_one_are_taken_out(
     assert path.read_text() == left
 
 
-def test_cutting_a_file_that_is_missing_makes_none(tmp_path: Path) -> None:
+def test_cutting_a_missing_file_creates_no_file(tmp_path: Path) -> None:
     output_directory.cut_json_lines(tmp_path / "metrics.jsonl", lambda _: True)
 
     assert os.listdir(tmp_path) == []
 
 
-def test_json_lines_are_added_one_by_one(tmp_path: Path) -> None:
+def test_json_lines_are_appended(tmp_path: Path) -> None:
     path = tmp_path / "new" / "metrics.jsonl"
 
     output_directory.append_json_line(path, {"epoch": 1})
@@ -64,7 +64,7 @@ def test_json_lines_are_added_one_by_one(tmp_path: Path) -> None:
     assert path.read_text() == lines(1, 2)
 
 
-def test_text_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_text_is_written_atomically(tmp_path: Path) -> None:
     path = tmp_path / "new" / "done.json"
     output_directory.write_text(path, "one\n")
     assert path.read_text() == "one\n"
@@ -79,7 +79,7 @@ def test_text_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert os.listdir(path.parent) == ["done.json"]
 
 
-def test_what_is_written_whole_is_as_readable_as_any_other_file(tmp_path: Path) -> None:
+def test_a_file_that_is_written_atomically_has_the_default_permissions(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.touch()
 
@@ -93,11 +93,11 @@ def test_what_is_written_whole_is_as_readable_as_any_other_file(tmp_path: Path) 
     ("value", "expected"),
     [(0.5, 0.5), (float("nan"), None), (float("inf"), None), ([1.0, float("nan")], [1.0, None])],
 )
-def test_metrics_are_written_as_json_has_them(value: object, expected: object) -> None:
+def test_metrics_are_converted_to_valid_json(value: object, expected: object) -> None:
     assert output_directory.as_json(np.asarray(value)) == expected
 
 
-def test_a_file_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_the_error_for_a_failed_write_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "done.json"
     path.write_text("one\n")
 
@@ -112,7 +112,7 @@ def test_a_file_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path)
     assert os.listdir(tmp_path) == ["done.json"]
 
 
-def test_a_line_that_cannot_be_written_is_taken_back(tmp_path: Path) -> None:
+def test_a_failed_append_leaves_the_file_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     output_directory.append_json_line(path, {"epoch": 1})
 
@@ -138,12 +138,14 @@ def test_a_line_that_cannot_be_written_is_taken_back(tmp_path: Path) -> None:
         (IndexError("/a/events; File too large"), "File too large. Raise the limit"),
     ],
 )
-def test_each_class_of_a_failed_write_is_one_error(error: Exception, words: str) -> None:
+def test_every_exception_for_a_failed_write_becomes_an_output_error(
+    error: Exception, words: str
+) -> None:
     for named, path in ((False, "/b"), (True, "/a")):
         if named and isinstance(error, OSError):
             continue
-        said = f"^{path} could not be written: {words}"
-        with pytest.raises(OutputError, match=said), writing(Path(path), named=named):
+        message = f"^{path} could not be written: {words}"
+        with pytest.raises(OutputError, match=message), writing(Path(path), named=named):
             raise error
 
 
@@ -157,23 +159,23 @@ def test_each_class_of_a_failed_write_is_one_error(error: Exception, words: str)
         (OutputError("/c", problem="is full", remedy="No space left on device"), False),
     ],
 )
-def test_another_error_stays_what_it_is(error: Exception, named: bool) -> None:
+def test_other_errors_are_not_converted(error: Exception, named: bool) -> None:
     with pytest.raises(type(error)) as raised, writing(Path("/a"), named=named):
         raise error
     assert raised.value is error
 
 
-def test_a_directory_that_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
+def test_checking_a_writable_directory_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "existing").mkdir()
 
-    check_writable(tmp_path / "new" / "logs", tmp_path / "there" / "logs")
+    check_writable(tmp_path / "new" / "logs", tmp_path / "existing" / "logs")
 
-    assert os.listdir(tmp_path) == ["there"]
-    assert os.listdir(tmp_path / "there") == []
+    assert os.listdir(tmp_path) == ["existing"]
+    assert os.listdir(tmp_path / "existing") == []
 
 
 @pytest.mark.parametrize("place", ["output", "output/logs"])
-def test_a_file_in_the_place_of_a_directory_is_a_mistake(place: str, tmp_path: Path) -> None:
+def test_a_file_instead_of_a_directory_is_rejected(place: str, tmp_path: Path) -> None:
     file = tmp_path / place
     file.parent.mkdir(exist_ok=True)
     file.touch()
@@ -215,7 +217,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("of_evaluation", [False, True])
-def test_leftovers_are_removed_and_nothing_else(of_evaluation: bool, tmp_path: Path) -> None:
+def test_only_leftovers_are_removed(of_evaluation: bool, tmp_path: Path) -> None:
     for name in [*LEFTOVERS, *OF_THE_EVALUATION, *OTHERS]:
         if name.endswith("/"):
             (tmp_path / name).mkdir()
@@ -231,26 +233,26 @@ def test_leftovers_are_removed_and_nothing_else(of_evaluation: bool, tmp_path: P
     remove_leftovers(tmp_path / "missing")
 
 
-def test_a_replacement_that_was_interrupted_is_finished(tmp_path: Path) -> None:
+def test_an_interrupted_replacement_is_finished(tmp_path: Path) -> None:
     target = tmp_path / "saved_model"
     target.mkdir()
 
     class Killed(BaseException):
         pass
 
-    def killed_in_between(source: Path, place: Path) -> None:
+    def replace_until_killed(source: Path, place: Path) -> None:
         if place == target:
             raise Killed
         rename(source, place)
 
     rename = os.replace
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "replace", killed_in_between)
-        # A killed process does not clean up either.
+        patch.setattr(os, "replace", replace_until_killed)
+        # A killed process does not remove its temporary directory either.
         patch.setattr("shutil.rmtree", lambda *_, **__: None)
-        with pytest.raises(Killed), replacing_directory(target) as beside:
-            (beside / "saved_model").mkdir()
-            (beside / "saved_model" / "new").touch()
+        with pytest.raises(Killed), replacing_directory(target) as temporary:
+            (temporary / "saved_model").mkdir()
+            (temporary / "saved_model" / "new").touch()
     assert not target.exists()
 
     remove_leftovers(tmp_path)

@@ -1,4 +1,4 @@
-"""Where a job is read from, in which order, and how each mistake in it is answered."""
+"""The sources of a cluster configuration, their priority, and the errors for mistakes in them."""
 
 from __future__ import annotations
 
@@ -45,26 +45,26 @@ def in_tf_config(text: str) -> ClusterConfig:
     ],
     ids=lambda value: value.source if isinstance(value, ClusterConfig) else "",
 )
-def test_flags_go_before_tf_config_before_horovodrun(
+def test_flags_override_tf_config_which_overrides_horovodrun(
     flags: ClusterFlags, environ: dict[str, str], found: ClusterConfig
 ) -> None:
     assert discover(flags, environ) == found
 
 
-def test_a_mistake_in_one_source_is_not_answered_by_the_next() -> None:
+def test_a_mistake_in_one_source_is_not_hidden_by_the_next() -> None:
     with pytest.raises(UsageError, match="--task_index"):
         discover(ClusterFlags(job_name="worker", worker_hosts=A), TF_CONFIG)
     with pytest.raises(UsageError, match="TF_CONFIG"):
         discover(NO_FLAGS, {"TF_CONFIG": "{", **HOROVODRUN})
 
 
-def test_a_rank_that_is_no_number_is_refused_by_its_variable_s_name() -> None:
+def test_the_error_for_an_invalid_rank_names_its_variable() -> None:
     with pytest.raises(UsageError, match="HOROVOD_RANK: received 'two'"):
         discover(NO_FLAGS, {"HOROVOD_RANK": "two"})
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\n\t"])
-def test_a_blank_tf_config_is_none(blank: str) -> None:
+def test_a_blank_tf_config_is_ignored(blank: str) -> None:
     assert in_tf_config(blank) == ClusterConfig()
 
 
@@ -111,13 +111,13 @@ def test_both_dialects_of_tf_config_are_read(
     assert in_tf_config(json.dumps(config)) == ClusterConfig(cluster, task, "TF_CONFIG", has_master)
 
 
-def test_an_evaluator_needs_no_cluster_by_flags() -> None:
+def test_an_evaluator_with_flags_needs_no_cluster() -> None:
     found = discover(ClusterFlags(job_name="evaluator", task_index="0"), {})
 
     assert found == ClusterConfig(Cluster(), Task("evaluator", 0), "flags")
 
 
-def test_flags_take_spaces_after_commas() -> None:
+def test_flags_accept_spaces_after_commas() -> None:
     flags = ClusterFlags("ps", "0", A, f"{B}, {C}", D)
 
     assert discover(flags, {}).cluster == Cluster(chief=(A,), worker=(B, C), ps=(D,))
@@ -125,7 +125,7 @@ def test_flags_take_spaces_after_commas() -> None:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A TF_CONFIG and what its answer must say."""
+    """An invalid TF_CONFIG and the parts of its error message."""
 
     config: str
     field: str
@@ -282,7 +282,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES.keys())
-def test_each_mistake_in_tf_config_ends_in_one_clear_line_and_exit_code_2(
+def test_each_mistake_in_tf_config_prints_one_line_and_exits_with_code_2(
     mistake: Mistake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TF_CONFIG", mistake.config)
@@ -301,14 +301,14 @@ def test_each_mistake_in_tf_config_ends_in_one_clear_line_and_exit_code_2(
     assert mistake.remedy in accepted_and_remedy
 
 
-def test_a_long_tf_config_is_not_printed_whole() -> None:
+def test_the_error_for_a_long_tf_config_is_shortened() -> None:
     with pytest.raises(UsageError) as error:
         in_tf_config("{" + "x" * 1000)
 
     assert len(str(error.value)) < 300
 
 
-def test_a_flag_that_is_missing_is_asked_for() -> None:
+def test_the_error_for_a_missing_flag_names_it() -> None:
     with pytest.raises(UsageError, match="Pass the type of this task"):
         discover(ClusterFlags(task_index="0", worker_hosts=A), {})
     with pytest.raises(UsageError, match="Pass the index of this task"):
@@ -371,7 +371,7 @@ def test_a_flag_that_is_missing_is_asked_for() -> None:
         ),
     ],
 )
-def test_a_mistake_in_the_flags_names_the_flag(
+def test_the_error_for_an_invalid_flag_names_it(
     given: dict[str, str], field: str, received: Any, accepted: str
 ) -> None:
     with pytest.raises(UsageError) as error:

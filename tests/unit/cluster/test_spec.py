@@ -1,4 +1,4 @@
-"""Cluster and Task: what they refuse, what they answer, and that every rendering reads back."""
+"""Cluster and Task: validation, properties, and round trips through TF_CONFIG and flags."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ A, B, C, D = "10.0.0.1:2222", "b.example.org:2222", "[fe80::1]:2222", "d:1"
 FULL = Cluster(chief=(A,), worker=(B, C), ps=(D,))
 
 
-def refused(error: pytest.ExceptionInfo[UsageError]) -> tuple[str, Any]:
-    """Field and value of an error that tells all that an error must tell."""
+def checked(error: pytest.ExceptionInfo[UsageError]) -> tuple[str, Any]:
+    """Checks that an error message is complete; returns its field and value."""
     message = str(error.value)
     assert message.startswith(f"{error.value.field}: received {error.value.received!r}; accepted: ")
     assert error.value.accepted in message
@@ -70,23 +70,23 @@ def test_an_address_is_a_host_and_a_port(address: str) -> None:
     ],
 )
 @pytest.mark.parametrize("job", ["chief", "worker"])
-def test_any_other_address_is_refused_with_its_remedy(job: str, address: Any, remedy: str) -> None:
+def test_any_other_address_is_rejected_with_a_remedy(job: str, address: Any, remedy: str) -> None:
     with pytest.raises(UsageError) as error:
         Cluster(**{job: (address,)})
 
-    assert refused(error) == (f"cluster.{job}[0]", address)
+    assert checked(error) == (f"cluster.{job}[0]", address)
     assert error.value.remedy == remedy
 
 
-def test_the_zone_of_a_link_local_host_belongs_to_its_name() -> None:
+def test_a_link_local_host_may_have_a_zone() -> None:
     assert Cluster(worker=("[fe80::1%eth0]:2222",)).worker == ("[fe80::1%eth0]:2222",)
 
 
-def test_a_host_with_a_line_break_is_refused() -> None:
+def test_a_host_with_a_line_break_is_rejected() -> None:
     with pytest.raises(UsageError) as error:
         Cluster(worker=("a\n:2222",))
 
-    assert refused(error) == ("cluster.worker[0]", "a\n:2222")
+    assert checked(error) == ("cluster.worker[0]", "a\n:2222")
 
 
 @pytest.mark.parametrize("addresses", ["10.0.0.1:2222", {"0": A}, 3])
@@ -94,7 +94,7 @@ def test_addresses_must_be_a_list(addresses: Any) -> None:
     with pytest.raises(UsageError) as error:
         Cluster(worker=addresses)
 
-    assert refused(error) == ("cluster.worker", addresses)
+    assert checked(error) == ("cluster.worker", addresses)
 
 
 @pytest.mark.parametrize(
@@ -107,24 +107,24 @@ def test_addresses_must_be_a_list(addresses: Any) -> None:
         ({"ps": (A,)}, "cluster.worker", []),
     ],
 )
-def test_an_impossible_cluster_is_refused(jobs: Any, field: str, received: Any) -> None:
+def test_an_invalid_cluster_is_rejected(jobs: Any, field: str, received: Any) -> None:
     with pytest.raises(UsageError) as error:
         Cluster(**jobs)
 
-    assert refused(error) == (field, received)
+    assert checked(error) == (field, received)
 
 
-def test_a_duplicate_says_who_has_the_address() -> None:
+def test_the_error_for_a_duplicate_address_names_the_other_task() -> None:
     with pytest.raises(UsageError, match=r"cluster\.chief\[0\] has the same address"):
         Cluster(chief=(A,), worker=(B, A))
 
 
 @pytest.mark.parametrize("same", ["d:01", "D:1"])
-def test_one_address_in_two_spellings_is_a_duplicate(same: str) -> None:
+def test_two_spellings_of_an_address_are_duplicates(same: str) -> None:
     with pytest.raises(UsageError) as error:
         Cluster(worker=(D, same))
 
-    assert refused(error) == ("cluster.worker[1]", same)
+    assert checked(error) == ("cluster.worker[1]", same)
 
 
 @pytest.mark.parametrize(
@@ -142,11 +142,11 @@ def test_one_address_in_two_spellings_is_a_duplicate(same: str) -> None:
         ("worker", None, "task.index"),
     ],
 )
-def test_an_impossible_task_is_refused(task_type: Any, index: Any, field: str) -> None:
+def test_an_invalid_task_is_rejected(task_type: Any, index: Any, field: str) -> None:
     with pytest.raises(UsageError) as error:
         Task(task_type, index)
 
-    assert refused(error) == (field, index if field == "task.index" else task_type)
+    assert checked(error) == (field, index if field == "task.index" else task_type)
 
 
 @pytest.mark.parametrize(
@@ -159,13 +159,13 @@ def test_an_impossible_task_is_refused(task_type: Any, index: Any, field: str) -
         (Cluster(worker=(A,)), Task("chief", 0), "task.type", "worker, evaluator"),
     ],
 )
-def test_a_task_outside_the_cluster_is_refused(
+def test_a_task_outside_the_cluster_is_rejected(
     cluster: Cluster, task: Task, field: str, accepted: str
 ) -> None:
     with pytest.raises(UsageError) as error:
         cluster.check(task)
 
-    assert refused(error)[0] == field
+    assert checked(error)[0] == field
     assert error.value.accepted == accepted
 
 
@@ -185,7 +185,7 @@ def test_cluster_and_task_are_frozen_and_hashable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cluster", "leader", "trainers", "tasks", "text"),
+    ("cluster", "chief", "training", "tasks", "text"),
     [
         (Cluster(), "worker:0", [], [], "this process alone"),
         (Cluster(chief=(A,)), "chief:0", ["chief:0"], ["chief:0"], "1 chief"),
@@ -205,11 +205,11 @@ def test_cluster_and_task_are_frozen_and_hashable() -> None:
         ),
     ],
 )
-def test_leader_trainers_and_tasks(
-    cluster: Cluster, leader: str, trainers: list[str], tasks: list[str], text: str
+def test_chief_training_tasks_and_all_tasks(
+    cluster: Cluster, chief: str, training: list[str], tasks: list[str], text: str
 ) -> None:
-    assert str(cluster.chief_task) == leader
-    assert [str(task) for task in cluster.training_tasks] == trainers
+    assert str(cluster.chief_task) == chief
+    assert [str(task) for task in cluster.training_tasks] == training
     assert [str(task) for task in cluster.tasks()] == tasks
     assert str(cluster) == text
     assert bool(cluster) == bool(tasks)
@@ -221,7 +221,7 @@ def test_each_task_has_its_address() -> None:
     assert Cluster(worker=(A,)).jobs() == {"worker": [A]}
 
 
-def test_an_address_is_split_without_its_brackets() -> None:
+def test_an_address_is_split_and_its_brackets_are_removed() -> None:
     assert host_and_port(A) == ("10.0.0.1", 2222)
     assert host_and_port(C) == ("fe80::1", 2222)
 
@@ -263,7 +263,7 @@ def read_flags(arguments: list[str]) -> ClusterConfig | None:
 
 @settings(deadline=None)
 @given(clusters())
-def test_every_task_reads_back_from_both_renderings(cluster: Cluster) -> None:
+def test_tf_config_and_flags_round_trip(cluster: Cluster) -> None:
     for task in (*cluster.tasks(), Task("evaluator", 0)):
         environ = {"TF_CONFIG": cluster.tf_config(task)}
         assert from_tf_config(environ) == ClusterConfig(cluster, task, "TF_CONFIG")

@@ -1,4 +1,4 @@
-"""The `tfdist` command: what it accepts, prints and answers."""
+"""The `tfdist` command: its arguments, output and errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "train.py"
 
 
-def test_help_needs_no_tensorflow() -> None:
+def test_help_does_not_import_tensorflow() -> None:
     code = (
         "import sys, tfdist.commands.cli\n"
         "try: tfdist.commands.cli.main(['--help'])\n"
@@ -45,7 +45,7 @@ def test_help_needs_no_tensorflow() -> None:
     assert answer.stdout.endswith("[]\n")
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_flag_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["--version"])
 
@@ -54,7 +54,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("dry_run", ["--dry_run", "--dry-run"])
-def test_dry_run_prints_what_a_shell_can_run(
+def test_dry_run_prints_shell_commands(
     script: str, dry_run: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["run", "--workers=2", dry_run, script, "it's", "--ps=3", "--help"]) == 0
@@ -75,7 +75,7 @@ def test_dry_run_prints_what_a_shell_can_run(
         (["--onednn=on", "--cores=divide"], "1", ["0/2", "1/2"]),
     ],
 )
-def test_onednn_and_cores_may_be_chosen(
+def test_the_onednn_and_cores_flags(
     flags: list[str],
     onednn: str,
     shares: list[str],
@@ -96,7 +96,7 @@ def test_onednn_and_cores_may_be_chosen(
 CLUSTER = ["--worker_hosts=127.0.0.1:4711,127.0.0.1:4712", "--ps-hosts=127.0.0.1:4713"]
 
 
-def test_one_task_of_a_job_that_spans_machines(
+def test_run_starts_one_task_of_a_job_that_spans_machines(
     script: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--job_name=worker", "--task-index=1", *CLUSTER, "--dry_run", script, "--x"]
@@ -113,7 +113,7 @@ def test_one_task_of_a_job_that_spans_machines(
     assert words[-3:] == [sys.executable, script, "--x"]
 
 
-def test_the_task_may_be_that_of_tf_config(
+def test_run_uses_the_task_of_tf_config(
     script: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     text = '{"cluster": {"master": ["a:1"], "ps": ["b:1"]}, "task": {"type": "ps", "index": 0}}'
@@ -122,11 +122,11 @@ def test_the_task_may_be_that_of_tf_config(
     assert cli.main(["run", "--dry_run", script]) == 0
     out, _ = capfd.readouterr()
     assert out.startswith("[ps:0] ")
-    assert "TF_CONFIG" not in out, "the task inherits it as it is, in its own dialect"
+    assert "TF_CONFIG" not in out, "the task inherits TF_CONFIG unchanged, in its dialect"
 
     assert cli.main(["run", "--workers=1", "--dry_run", script]) == 0
     out, _ = capfd.readouterr()
-    assert out.startswith("[worker:0] env -u TF_CONFIG"), "a whole job was asked for"
+    assert out.startswith("[worker:0] env -u TF_CONFIG"), "--workers requests a complete job"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_the_task_may_be_that_of_tf_config(
         ),
     ],
 )
-def test_a_mistake_in_the_cluster_of_one_task(
+def test_a_mistake_in_the_cluster_of_one_task_is_rejected(
     script: str, arguments: list[str], named: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -150,7 +150,9 @@ def test_a_mistake_in_the_cluster_of_one_task(
     assert named in capfd.readouterr().err
 
 
-def test_what_follows_the_script_is_its_own(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_arguments_after_the_script_belong_to_it(
+    script: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["--workers=5", "--dry_run", "-m", "--", "--version"]
 
     assert cli.main(["run", "--grace-period=1", script, *arguments]) == 0
@@ -158,13 +160,13 @@ def test_what_follows_the_script_is_its_own(script: str, capfd: pytest.CaptureFi
     assert capfd.readouterr().out == f"[worker:0] {arguments}\n"
 
 
-def test_a_module_is_run_as_python_does(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_module_runs_as_with_python_m(script: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", "-m", "train", "--epochs=1"]) == 0
 
     assert capfd.readouterr().out == "[worker:0] ['--epochs=1']\n"
 
 
-def test_every_task_is_told_its_place(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_lists_every_task(script: str, capfd: pytest.CaptureFixture[str]) -> None:
     flags = ["--ps=1", "--workers=1", "--chief", "--evaluator", "--dry_run"]
 
     assert cli.main(["run", "--strategy=parameter_server", *flags, script]) == 0
@@ -176,7 +178,7 @@ def test_every_task_is_told_its_place(script: str, capfd: pytest.CaptureFixture[
 HOSTS = ["--worker_hosts=a:1,[::1]:2", "--ps-hosts=c:3"]
 
 
-def test_render_prints_what_each_task_exports(capsys: pytest.CaptureFixture[str]) -> None:
+def test_render_prints_the_tf_config_of_each_task(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["render", *HOSTS, "--chief_hosts=d:4", "--evaluator"]) == 0
 
     cluster = '"cluster": {"chief": ["d:4"], "ps": ["c:3"], "worker": ["a:1", "[::1]:2"]}'
@@ -208,7 +210,7 @@ def test_render_prints_the_flags_of_each_task(capsys: pytest.CaptureFixture[str]
     ("given", "source"),
     [([], "digits"), (["--source=download"], "download"), (["--source=/a/copy"], "/a/copy")],
 )
-def test_data_writes_the_data_set(
+def test_data_writes_the_dataset(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     given: list[str],
@@ -221,7 +223,7 @@ def test_data_writes_the_data_set(
     assert capsys.readouterr().out == f"{source} to /a/place\n"
 
 
-def test_data_says_which_package_is_missing(
+def test_the_error_of_data_names_the_missing_package(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def write(data_dir: str, source: str) -> None:
@@ -248,7 +250,7 @@ def test_data_says_which_package_is_missing(
         (stacks.Installed(), 1),
     ],
 )
-def test_check_prints_what_works_with_which_versions(
+def test_check_prints_what_the_installed_versions_support(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     found: stacks.Installed,
@@ -291,7 +293,7 @@ def test_check_prints_what_works_with_which_versions(
         (["data", "cifar10"], "--data_dir"),
     ],
 )
-def test_a_mistake_is_one_line_that_names_it(
+def test_a_mistake_prints_one_line_that_names_it(
     script: str, capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:

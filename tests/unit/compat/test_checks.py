@@ -1,4 +1,4 @@
-"""What a compiled model of Keras 2 is refused for, before it trains other than it seems to."""
+"""Checks of compiled Keras 2 models, which reject options that would train incorrectly."""
 
 from __future__ import annotations
 
@@ -50,20 +50,18 @@ def test_horovod_averages_the_gradients_of_any_optimizer(tiny: TinyTraining) -> 
         assert type(model.optimizer).__module__.startswith("horovod.")
 
 
-def test_horovod_takes_a_train_step_of_the_users_own(tiny: TinyTraining) -> None:
-    class AveragesItself(tf.keras.Model):
+def test_horovod_accepts_a_custom_train_step(tiny: TinyTraining) -> None:
+    class CustomTrainStep(tf.keras.Model):
         def train_step(self, data: Any) -> dict[str, float]:
             return {}
 
-    whole = tiny.model()
-    model = AveragesItself(whole.inputs, whole.outputs)
+    base = tiny.model()
+    model = CustomTrainStep(base.inputs, base.outputs)
     job_of("horovod").run.prepare(compiled(model, "sgd"))
 
 
 @pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "horovod"])
-def test_gradients_are_sent_in_the_type_that_was_asked_for(
-    tiny: TinyTraining, strategy: str
-) -> None:
+def test_gradients_are_sent_in_the_requested_dtype(tiny: TinyTraining, strategy: str) -> None:
     job = job_of(strategy, gradient_dtype="float16")
     with job.scope():
         model = compiled(tiny.model(), "sgd")
@@ -71,7 +69,7 @@ def test_gradients_are_sent_in_the_type_that_was_asked_for(
     assert "aggregate_gradients" in vars(model.optimizer)
 
 
-def test_each_task_may_not_choose_its_own_steps(
+def test_automatic_steps_per_execution_are_rejected_with_several_tasks(
     tiny: TinyTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = job_of("multi_worker_mirrored")

@@ -1,4 +1,4 @@
-"""Whichever Keras is installed, its objects tell it, and its variables are TensorFlow's."""
+"""Helpers that work with Keras 2 and Keras 3."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from tfdist.upstream import keras_initial_epoch
 pytestmark = pytest.mark.stacks("2.15", "2.21", "tf_keras")
 
 
-def test_a_model_and_an_optimizer_tell_the_keras_that_made_them(tiny: TinyTraining) -> None:
+def test_the_keras_version_of_a_model_and_an_optimizer_is_detected(tiny: TinyTraining) -> None:
     model = tiny.model()
     package = keras_compat.keras_of(model).__name__
 
     assert package == ("keras" if tf.keras.Model.__module__.startswith("keras.") else "tf_keras")
-    for made_by_keras in (model, model.optimizer, type(model)):
-        assert keras_compat.keras_version(made_by_keras)[:2] == tuple(
+    for keras_object in (model, model.optimizer, type(model)):
+        assert keras_compat.keras_version(keras_object)[:2] == tuple(
             map(int, version(package).split(".")[:2])
         )
-        assert keras_compat.is_keras_3(made_by_keras) == keras_is_3()
+        assert keras_compat.is_keras_3(keras_object) == keras_is_3()
 
 
-def test_what_no_keras_has_made() -> None:
+def test_other_objects_are_not_keras_objects() -> None:
     assert not keras_compat.is_keras_3(tf.Variable(1.0))
     with pytest.raises(TypeError, match="is not a Keras class"):
         keras_compat.keras_version(object())
 
 
-def test_variables_are_those_of_tensorflow(tiny: TinyTraining) -> None:
+def test_keras_variables_are_converted_to_tensorflow_variables(tiny: TinyTraining) -> None:
     model = tiny.model()
     kernel, bias = keras_compat.as_tensorflow(model.trainable_variables)
 
@@ -55,7 +55,7 @@ def test_the_learning_rate_is_a_variable_unless_it_is_a_schedule() -> None:
     assert scheduled is None or not keras_is_3()
 
 
-def test_fit_starts_where_it_is_told_to_once(tiny: TinyTraining) -> None:
+def test_fit_starts_at_the_given_epoch_once(tiny: TinyTraining) -> None:
     model = tiny.model()
 
     class Starts(tf.keras.callbacks.Callback):
@@ -79,7 +79,7 @@ class LastSteps(tf.keras.callbacks.Callback):
         self.steps.append(keras_compat.last_step(self.model, batch, self.params["steps"]))
 
 
-def test_the_last_step_of_an_execution(tiny: TinyTraining) -> None:
+def test_the_last_step_of_each_execution(tiny: TinyTraining) -> None:
     model, last = tiny.model(), LastSteps()
     model.compile("sgd", model.loss, steps_per_execution=2)
     examples = tf.data.Dataset.from_tensor_slices((tiny.points, tiny.classes)).batch(5)

@@ -1,4 +1,4 @@
-"""The table of versions: every cell of it, what is refused, and what is untested."""
+"""The table of supported versions: all its cells, the refusals, and untested versions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.timeout(60)
 
 BASE = ("2.15.1", "2.15.0")
-#: TensorFlow, Keras, and the first words of their row.
+#: The versions of TensorFlow and Keras, and the names of their row.
 KNOWN = [
     (*BASE, "2.15", "2.15"),
     ("2.16.1", "2.16.0", "2.16 - 2.18", "tf_keras"),
@@ -52,13 +52,13 @@ UNKNOWN = [
     ("2.16.1", "2.15.0"),
     ("2.21.0", "4.0.0"),
 ]
-#: One pair of versions of each row.
-OF_EACH_ROW = [KNOWN[place][:2] for place in (0, 2, 4, 6, 8, 12)]
+#: One pair of versions for each row.
+OF_EACH_ROW = [KNOWN[index][:2] for index in (0, 2, 4, 6, 8, 12)]
 FIT_AND_CUSTOM: tuple[Loop, ...] = ("fit", "custom")
 
 
 @pytest.mark.parametrize(("tensorflow", "keras", "tensorflows", "name"), KNOWN)
-def test_versions_are_found_in_their_row(
+def test_versions_map_to_their_row(
     tensorflow: str, keras: str, tensorflows: str, name: str
 ) -> None:
     stack = stack_of(tensorflow, keras)
@@ -69,7 +69,7 @@ def test_versions_are_found_in_their_row(
     assert refusal(row("one_device"), tensorflow=tensorflow, keras=keras) is None
 
 
-def test_the_rows_are_tried_and_do_not_overlap() -> None:
+def test_all_rows_are_covered_and_do_not_overlap() -> None:
     assert [stack_of(*pair) for pair in OF_EACH_ROW] == list(STACKS)
     for tensorflow in range(10, 25):
         for keras in [(2, tensorflow), *((3, minor) for minor in range(20))]:
@@ -78,7 +78,7 @@ def test_the_rows_are_tried_and_do_not_overlap() -> None:
 
 
 @pytest.mark.parametrize(("tensorflow", "keras"), UNKNOWN)
-def test_what_nobody_has_tried_is_said_to_be_untested(tensorflow: str, keras: str) -> None:
+def test_unknown_versions_are_reported_as_untested(tensorflow: str, keras: str) -> None:
     assert stack_of(tensorflow, keras) is None
 
     sentence = untested(tensorflow, keras)
@@ -91,7 +91,7 @@ def test_what_nobody_has_tried_is_said_to_be_untested(tensorflow: str, keras: st
         assert refusal(row(name), tensorflow=tensorflow, keras=keras, loop="estimator") == sentence
 
 
-def test_tf_keras_is_to_have_the_number_of_its_tensorflow() -> None:
+def test_tf_keras_must_have_the_version_of_tensorflow() -> None:
     sentence = untested("2.21.0", "2.20.1")
 
     assert sentence
@@ -99,7 +99,7 @@ def test_tf_keras_is_to_have_the_number_of_its_tensorflow() -> None:
 
 
 @pytest.mark.parametrize("version", ["", "new", "3", "v2.15"])
-def test_what_is_no_version_is_refused(version: str) -> None:
+def test_an_invalid_version_is_rejected(version: str) -> None:
     with pytest.raises(ValueError, match="is not a version"):
         stack_of(version, "3.15.1")
 
@@ -107,12 +107,12 @@ def test_what_is_no_version_is_refused(version: str) -> None:
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("strategy", TABLE)
 @pytest.mark.parametrize(("tensorflow", "keras"), OF_EACH_ROW)
-def test_every_cell_is_had_or_refused_in_a_sentence_with_a_remedy(
+def test_every_cell_is_supported_or_refused_with_a_remedy(
     tensorflow: str, keras: str, strategy: str, loop: Loop
 ) -> None:
     sentence = refusal(row(strategy), tensorflow=tensorflow, keras=keras, loop=loop)
 
-    assert (sentence is None) == is_had(tensorflow, keras, strategy, loop)
+    assert (sentence is None) == is_supported(tensorflow, keras, strategy, loop)
     if sentence:
         assert sentence.endswith(".")
         assert "\n" not in sentence
@@ -121,8 +121,8 @@ def test_every_cell_is_had_or_refused_in_a_sentence_with_a_remedy(
         assert remedy.startswith(("install '", "choose ", "train "))
 
 
-def is_had(tensorflow: str, keras: str, strategy: str, loop: Loop) -> bool:
-    """The same, spelled out anew."""
+def is_supported(tensorflow: str, keras: str, strategy: str, loop: Loop) -> bool:
+    """The expected table, written independently of the package."""
     keras_3 = keras.startswith("3.")
     if loop == "estimator":
         return tensorflow == "2.15.1" and strategy != "central_storage"
@@ -137,7 +137,7 @@ def is_had(tensorflow: str, keras: str, strategy: str, loop: Loop) -> bool:
     )
 
 
-def test_the_base_stack_has_all_that_the_strategies_have() -> None:
+def test_the_base_stack_supports_every_feature_of_every_strategy() -> None:
     tensorflow, keras = BASE
     for name, strategy in TABLE.items():
         for loop in FIT_AND_CUSTOM:
@@ -161,45 +161,45 @@ def test_the_base_stack_has_all_that_the_strategies_have() -> None:
         (("parameter_server", "2.20.0", "3.12.0", "custom"), "install 'tf_keras==2.20.*' and set"),
     ],
 )
-def test_what_a_refusal_says(cell: tuple[str, str, str, Loop], words: str) -> None:
+def test_the_text_of_a_refusal(cell: tuple[str, str, str, Loop], words: str) -> None:
     strategy, tensorflow, keras, loop = cell
 
     assert words in str(refusal(row(strategy), tensorflow=tensorflow, keras=keras, loop=loop))
 
 
-class Made:
-    """Stands for a model or an optimizer."""
+class KerasObject:
+    """A stand-in for a model or an optimizer."""
 
 
 @pytest.fixture
 def made_by(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes what seems to come from a Keras of this name and version."""
+    """Creates objects that appear to come from a Keras package with this name and version."""
 
-    def make(name: str, version: str) -> Made:
-        made = Made()
-        made_by[id(made)] = SimpleNamespace(__name__=name, __version__=version)
-        kept.append(made)
-        return made
+    def make(name: str, version: str) -> KerasObject:
+        result = KerasObject()
+        packages[id(result)] = SimpleNamespace(__name__=name, __version__=version)
+        kept.append(result)
+        return result
 
-    def keras_of(made: Any) -> Any:
-        if id(made) not in made_by:
+    def keras_of(value: Any) -> Any:
+        if id(value) not in packages:
             raise TypeError("not made by Keras")
-        return made_by[id(made)]
+        return packages[id(value)]
 
-    made_by: dict[int, Any] = {}
-    kept: list[Made] = []
+    packages: dict[int, Any] = {}
+    kept: list[KerasObject] = []
     monkeypatch.setattr(keras_compat, "keras_of", keras_of)
     return make
 
 
 @pytest.mark.parametrize(("tensorflow", "keras"), OF_EACH_ROW)
 @pytest.mark.parametrize("strategy", TABLE)
-def test_fit_is_checked_for_the_keras_that_made_the_model(
+def test_fit_checks_the_keras_version_of_the_model(
     made_by: Any, tensorflow: str, keras: str, strategy: str
 ) -> None:
     name = "tf_keras" if keras[0] == "2" and tensorflow != "2.15.1" else "keras"
     model = made_by(name, keras)
-    if is_had(tensorflow, keras, strategy, "fit"):
+    if is_supported(tensorflow, keras, strategy, "fit"):
         stacks.check_fit(row(strategy), model, tensorflow, TABLE.values())
         return
 
@@ -212,10 +212,10 @@ def test_fit_is_checked_for_the_keras_that_made_the_model(
     assert error.remedy == refusal(row(strategy), tensorflow=tensorflow, keras=keras)
     accepted = error.accepted.split(", ")
     assert "one_device" in accepted
-    assert all(is_had(tensorflow, keras, other, "fit") for other in accepted)
+    assert all(is_supported(tensorflow, keras, other, "fit") for other in accepted)
 
 
-def test_fit_is_refused_where_it_is_untested(made_by: Any) -> None:
+def test_fit_is_refused_with_untested_versions(made_by: Any) -> None:
     model = made_by("keras", "3.15.1")
 
     stacks.check_fit(row("one_device"), model, "2.15.1")
@@ -223,14 +223,14 @@ def test_fit_is_refused_where_it_is_untested(made_by: Any) -> None:
         stacks.check_fit(row("mirrored"), model, "2.15.1", TABLE.values())
 
 
-def test_what_no_keras_has_made_is_not_judged(made_by: Any) -> None:
+def test_objects_of_other_libraries_are_not_checked(made_by: Any) -> None:
     stacks.check_fit(row("mirrored"), object(), "2.22.0")
 
     stacks.check_same_keras(made_by("keras", "3.15.1"), object())
     stacks.check_same_keras(object(), made_by("keras", "3.15.1"))
 
 
-def test_a_model_and_an_optimizer_are_to_be_of_one_keras(made_by: Any) -> None:
+def test_a_model_and_an_optimizer_must_be_from_the_same_keras(made_by: Any) -> None:
     new, old = made_by("keras", "3.15.1"), made_by("tf_keras", "2.21.0")
 
     stacks.check_same_keras(new, made_by("keras", "3.15.1"))
@@ -245,13 +245,13 @@ def test_a_model_and_an_optimizer_are_to_be_of_one_keras(made_by: Any) -> None:
         stacks.check_same_keras(old, new)
 
 
-def test_real_versions_are_those_of_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = {"tensorflow-cpu": "2.21.0", "keras": "3.15.1", "tf_keras": "2.21.0"}
+def test_installed_versions_are_read_from_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = {"tensorflow-cpu": "2.21.0", "keras": "3.15.1", "tf_keras": "2.21.0"}
 
     def version(name: str) -> str:
-        if name not in there:
+        if name not in packages:
             raise importlib.metadata.PackageNotFoundError(name)
-        return there[name]
+        return packages[name]
 
     monkeypatch.setattr(importlib.metadata, "version", version)
 
@@ -260,9 +260,9 @@ def test_real_versions_are_those_of_the_packages(monkeypatch: pytest.MonkeyPatch
     assert found == Installed(tensorflow="2.21.0", keras="3.15.1", tf_keras="2.21.0")
     assert [stack.keras for stack in found.stacks] == ["3.10 or newer", "tf_keras"]
     assert str(found).endswith("TensorFlow 2.21.0, Keras 3.15.1, tf_keras 2.21.0, no Horovod")
-    there["tensorflow"] = "2.15.1"
+    packages["tensorflow"] = "2.15.1"
     assert stacks.installed().tensorflow == "2.15.1"
-    there.clear()
+    packages.clear()
     assert stacks.installed() == Installed()
 
 
@@ -281,16 +281,16 @@ ENVIRONMENTS = [
 
 
 @pytest.mark.parametrize(("found", "rows"), ENVIRONMENTS)
-def test_the_rows_of_this_environment_are_marked(found: Installed, rows: list[int]) -> None:
+def test_the_rows_of_the_environment_are_marked(found: Installed, rows: list[int]) -> None:
     lines = versions.table(found)[2 : 2 + len(STACKS)]
 
-    assert [place for place, line in enumerate(lines) if line.startswith("> ")] == rows
+    assert [index for index, line in enumerate(lines) if line.startswith("> ")] == rows
     assert all(line.startswith("  ") for line in lines if not line.startswith(">"))
 
 
 def test_the_table_has_every_strategy_and_every_cell() -> None:
     upper, lower, *lines = versions.table(Installed())
-    places = [lower.index(name.rpartition("_")[2]) for name in list(TABLE)[2:]]
+    columns = [lower.index(name.rpartition("_")[2]) for name in list(TABLE)[2:]]
 
     for name in TABLE:
         before, underscore, last = name.rpartition("_")
@@ -299,12 +299,13 @@ def test_the_table_has_every_strategy_and_every_cell() -> None:
     for stack, line in zip(STACKS, lines, strict=False):
         assert line.startswith(f"  {stack.tensorflows} ")
         assert stack.keras in line
-        assert all(line[place : place + 3].strip("FEC-") == "" for place in places)
+        assert all(line[column : column + 3].strip("FEC-") == "" for column in columns)
     cells = [line.split()[-len(TABLE) :] for line in lines[: len(STACKS)]]
     assert cells == [
         [
             "".join(
-                loop[0].upper() if is_had(tensorflow, keras, name, loop) else "-" for loop in LOOPS
+                loop[0].upper() if is_supported(tensorflow, keras, name, loop) else "-"
+                for loop in LOOPS
             )
             for name in TABLE
         ]
@@ -313,14 +314,14 @@ def test_the_table_has_every_strategy_and_every_cell() -> None:
 
 
 @pytest.mark.parametrize(("found", "rows"), ENVIRONMENTS)
-def test_everything_fits_a_terminal(found: Installed, rows: list[int]) -> None:
+def test_the_output_fits_a_terminal(found: Installed, rows: list[int]) -> None:
     lines = [str(found), *versions.table(found), *versions.remarks(found)]
 
     assert all(len(line) <= 100 and line == line.rstrip() for line in lines)
 
 
 @pytest.mark.parametrize(("found", "rows"), ENVIRONMENTS)
-def test_each_refused_cell_of_this_environment_is_explained(
+def test_each_refused_cell_of_the_environment_is_explained(
     found: Installed, rows: list[int]
 ) -> None:
     text = " ".join(" ".join(versions.remarks(found)).split())
@@ -329,18 +330,18 @@ def test_each_refused_cell_of_this_environment_is_explained(
         return
 
     assert "Not supported in this environment:" in text
-    for place in rows:
-        tensorflow, keras = OF_EACH_ROW[place]
+    for index in rows:
+        tensorflow, keras = OF_EACH_ROW[index]
         for loop in LOOPS:
             for name in TABLE:
                 sentence = refusal(row(name), tensorflow=tensorflow, keras=keras, loop=loop)
                 if sentence:
-                    # Of the row, whose versions of TensorFlow may be others.
+                    # The row may contain other versions of TensorFlow than the sentence.
                     assert sentence.split(":")[0].partition(" has ")[2] in text
                     assert sentence.rpartition(" or ")[2] in text or "tf_keras==" in sentence
 
 
-def test_what_both_kerases_refuse_is_told_once() -> None:
+def test_refusals_common_to_both_keras_packages_are_printed_once() -> None:
     lines = versions.remarks(Installed("2.21.0", "3.15.1", "2.21.0"))
 
     assert [line.strip() for line in lines if line.startswith("  ") and line[2] != " "] == [
@@ -350,20 +351,20 @@ def test_what_both_kerases_refuse_is_told_once() -> None:
     ]
 
 
-def test_a_keras_that_does_not_fit_is_told_beside_one_that_does() -> None:
+def test_an_untested_tf_keras_is_reported_in_addition_to_a_supported_keras() -> None:
     first, second, *_ = versions.remarks(Installed("2.21.0", "3.15.1", "2.18.0"))
 
     assert first == ("TensorFlow 2.21.0 with Keras 2.18.0 is untested: install 'tf_keras==2.21.*'.")
     assert second == "Not supported in this environment:"
 
 
-def test_the_page_for_users_has_this_table() -> None:
+def test_the_documentation_contains_the_table() -> None:
     page = (ROOT / "docs/keras3.md").read_text()
 
     assert "\n".join(versions.table(Installed())) in page
 
 
-def test_the_command_imports_no_tensorflow() -> None:
+def test_the_command_does_not_import_tensorflow() -> None:
     code = (
         "import sys, tfdist.commands.cli\n"
         "tfdist.commands.cli.main(['check', '--versions'])\n"

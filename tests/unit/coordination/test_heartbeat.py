@@ -1,4 +1,4 @@
-"""Peers that no longer answer end this process; those that have exited do not."""
+"""This process ends if a peer no longer answers, but not if a peer has exited."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_task_is_lost_after_the_timeout_without_an_answer(
 ) -> None:
     now = 0.0
     ended: list[BaseException] = []
-    # An answer every 25 seconds, and none after the second.
+    # An answer every 25 seconds, and no answer after the second one.
     found = iter([*([no_answer] * 4 + [answer]) * 2, *[no_answer] * 100])
 
     def sleep(seconds: float) -> bool:

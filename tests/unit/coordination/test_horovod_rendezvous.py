@@ -1,4 +1,4 @@
-"""Horovod's rendezvous: the slots are those of Horovod's launcher, and the server serves."""
+"""Horovod's rendezvous: the slots equal those of Horovod's launcher, and the server works."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tfdist.launch.local import hold_ports
     [{"a": 1}, {"a": 4}, {"a": 1, "b": 1}, {"a": 2, "b": 1}, {"a": 1, "b": 3, "c": 2}],
     ids=str,
 )
-def test_the_slots_are_those_that_horovod_assigns(layout: dict[str, int]) -> None:
+def test_the_slots_equal_those_that_horovod_assigns(layout: dict[str, int]) -> None:
     hosts = ",".join(f"{host}:{count}" for host, count in layout.items())
-    theirs = get_host_assignments(parse_hosts(hosts), sum(layout.values()))
+    expected = get_host_assignments(parse_hosts(hosts), sum(layout.values()))
 
-    ours = slots([host for host, count in layout.items() for _ in range(count)])
+    assigned = slots([host for host, count in layout.items() for _ in range(count)])
 
-    assert [dataclasses.asdict(slot) for slot in ours] == [
+    assert [dataclasses.asdict(slot) for slot in assigned] == [
         {
             "host": slot.hostname,
             "rank": slot.rank,
@@ -42,18 +42,18 @@ def test_the_slots_are_those_that_horovod_assigns(layout: dict[str, int]) -> Non
             "cross_rank": slot.cross_rank,
             "cross_size": slot.cross_size,
         }
-        for slot in theirs
+        for slot in expected
     ]
 
 
-def test_ranks_keep_their_order_where_the_hosts_alternate() -> None:
+def test_ranks_keep_their_order_if_the_hosts_alternate() -> None:
     hosts = ["a", "b", "a", "c", "b", "a"]
     alternating = slots(hosts)
 
     assert [(slot.host, slot.rank) for slot in alternating] == list(
         zip(hosts, range(6), strict=True)
     )
-    # The other numbers are the same as with the hosts in order.
+    # The other numbers are the same as with the hosts sorted.
     grouped = {(slot.host, slot.local_rank): slot for slot in slots(sorted(hosts))}
     for slot in alternating:
         assert dataclasses.replace(grouped[slot.host, slot.local_rank], rank=slot.rank) == slot
@@ -69,7 +69,9 @@ def test_ranks_keep_their_order_where_the_hosts_alternate() -> None:
         ("node1.example.org", {}),
     ],
 )
-def test_the_environment_has_all_that_hvd_init_reads(host: str, interface: dict[str, str]) -> None:
+def test_the_environment_contains_everything_that_hvd_init_reads(
+    host: str, interface: dict[str, str]
+) -> None:
     slot = Slot(host="b", rank=1, size=6, local_rank=2, local_size=3, cross_rank=4, cross_size=5)
 
     assert environment(slot, host, 2222) == {
@@ -103,7 +105,7 @@ def test_the_server_stores_values_until_every_rank_has_finished() -> None:
         assert request(port, "GET", "/global/0")[0] == 404
         assert request(port, "PUT", "/global/0", b"address of rank 0")[0] == 200
         assert request(port, "GET", "/global/0") == (200, b"address of rank 0")
-        # Horovod's handler deletes a scope when each rank of the slots has deleted its key.
+        # Horovod's handler deletes a scope when every rank has deleted its key.
         request(port, "DELETE", "/global/0")
         assert request(port, "GET", "/global/0") == (200, b"address of rank 0")
         request(port, "DELETE", "/global/1")
@@ -113,7 +115,7 @@ def test_the_server_stores_values_until_every_rank_has_finished() -> None:
         request(port, "GET", "/global/0")
 
 
-def test_a_port_can_be_served_again_and_not_twice_at_once() -> None:
+def test_a_port_can_be_reused_but_not_served_twice_at_once() -> None:
     ranks = slots(["a"])
     with serve(ranks, "127.0.0.1", 0) as port:
         pass
@@ -136,7 +138,7 @@ def test_a_rank_waits_for_the_server_and_not_for_the_startup_barrier_on_its_port
         waiting = threading.Thread(target=wait_for_server, args=("127.0.0.1", port, 60.0))
         with socket.create_server(("127.0.0.1", port), reuse_port=True) as barrier:
             waiting.start()
-            # The barrier closes a connection after a line that is none of its messages.
+            # The barrier closes a connection after a line that is not one of its messages.
             for _ in range(2):
                 connection, _ = barrier.accept()
                 with connection, connection.makefile("rb") as lines:

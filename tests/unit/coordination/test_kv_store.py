@@ -1,4 +1,4 @@
-"""The client of Horovod's key-value store, against a server with the same requests."""
+"""The client of Horovod's key-value store, tested with a server that has the same API."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def store() -> Iterator[KeyValueStore]:
         thread.join()
 
 
-def test_a_key_that_is_set(store: KeyValueStore) -> None:
+def test_a_stored_key_can_be_read(store: KeyValueStore) -> None:
     store.put("worker:1", "step 40")
     assert store.get("worker:1", seconds=0.0) == "step 40"
 
 
-def test_a_key_that_is_not_set_is_waited_for(store: KeyValueStore) -> None:
+def test_reading_a_missing_key_waits(store: KeyValueStore) -> None:
     begin = time.monotonic()
     assert store.get("worker:1", seconds=0.2) is None
     assert time.monotonic() - begin >= 0.2
@@ -56,7 +56,7 @@ def test_a_key_that_is_not_set_is_waited_for(store: KeyValueStore) -> None:
     late.join()
 
 
-def test_a_server_that_is_gone_is_an_error(store: KeyValueStore) -> None:
+def test_an_unreachable_server_is_an_error(store: KeyValueStore) -> None:
     gone = RendezvousStore("127.0.0.1", 1)
     with pytest.raises(OSError, match="refused"):
         gone.get("worker:1", seconds=5.0)

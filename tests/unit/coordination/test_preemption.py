@@ -1,4 +1,4 @@
-"""The common last step of preempted tasks, and what signals do."""
+"""The common last step of preempted tasks, and the effect of signals."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class MemoryStore:
 
 
 class AllReduce:
-    """Steps that need every task, as those of an all-reduce do; a barrier in place of it."""
+    """Simulates all-reduce training: a barrier makes each step wait for every task."""
 
     def __init__(self, tasks: int) -> None:
         self.barrier = threading.Barrier(tasks, timeout=10.0)
 
     def train(self, preemption: Preemption, steps: int, seconds: float) -> int:
         for done in range(steps):
-            # The pauses differ, so that a signal finds the tasks before, in and after a step.
+            # The pauses differ, so that a signal arrives before, during and after a step.
             time.sleep(seconds)
             if not preemption.begin_step():
                 return done
@@ -102,7 +102,7 @@ def test_a_task_that_trains_alone_stops_after_its_step(handlers: None) -> None:
     assert preemption.is_requested
 
 
-def test_without_a_signal_nothing_happens() -> None:
+def test_without_a_signal_training_continues() -> None:
     preemption = Preemption()
     before = threading.enumerate()
     for store in (None, MemoryStore()):
@@ -128,15 +128,15 @@ def test_a_lost_peer_is_an_error() -> None:
                 pass
 
 
-def test_the_first_task_stops_after_all_others_have_read_its_store() -> None:
-    """The store of Horovod is a server in the process of rank 0."""
+def test_rank_0_stops_after_all_other_tasks_have_read_its_store() -> None:
+    """Horovod's key-value store is a server in the process of rank 0."""
     names = ["0", "1"]
     first_has_stopped = threading.Event()
     late: list[bool] = []
 
     class SlowForTheSecond(MemoryStore):
         def get(self, key: str, seconds: float) -> str | None:
-            # The first task has time to stop before the second one gets its answer.
+            # The first task has time to stop before the second task gets its answer.
             if threading.current_thread() is second._watcher and key.endswith(".0"):
                 time.sleep(0.5)
                 late.append(first_has_stopped.is_set())
@@ -156,7 +156,7 @@ def test_the_first_task_stops_after_all_others_have_read_its_store() -> None:
     assert late == [False]
 
 
-def test_a_store_that_fails_for_a_while_is_read_again() -> None:
+def test_a_failed_read_of_the_store_is_retried() -> None:
     class Busy(MemoryStore):
         failures = 2
 
@@ -175,7 +175,7 @@ def test_a_store_that_fails_for_a_while_is_read_again() -> None:
             pass
 
 
-def test_each_training_has_its_own_keys() -> None:
+def test_each_training_uses_its_own_keys() -> None:
     preemption, store = Preemption(), MemoryStore()
     with preemption.watched("worker:0", ["worker:0"], store):
         preemption._requests.put(True)
@@ -225,7 +225,7 @@ with ExitStack() as stack:
 
 
 @pytest.mark.parametrize(("block", "signals"), [("none", 1), ("serving", 2), ("watched", 2)])
-def test_a_second_signal_exits_immediately_and_the_first_outside_of_training(
+def test_a_second_signal_or_one_outside_of_training_exits_immediately(
     block: str, signals: int
 ) -> None:
     process = subprocess.Popen(
@@ -243,7 +243,7 @@ def test_a_second_signal_exits_immediately_and_the_first_outside_of_training(
             process.send_signal(signal.SIGTERM)
             assert "saving and exiting" in process.stderr.readline()
             assert process.poll() is None
-            # A signal to a process and its launcher arrives twice, which is no second signal.
+            # A signal to a process and its launcher arrives twice, but counts only once.
             process.send_signal(signal.SIGTERM)
             time.sleep(1.1)
             assert process.poll() is None

@@ -1,4 +1,4 @@
-"""What a probe of an address finds: nothing, a task, or a completion notice."""
+"""A probe identifies what listens at an address: nothing, a task, or a completion notice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfdist.coordination import probe, shutdown, startup
 from tfdist.coordination.probe import Listener
 from tfdist.launch.local import hold_ports
 
-# A gRPC server sends this first: a SETTINGS frame of HTTP/2.
+# The first bytes from a gRPC server: an HTTP/2 SETTINGS frame.
 SETTINGS = b"\x00\x00\x12\x04\x00\x00\x00\x00\x00"
 
 
@@ -59,13 +59,13 @@ def test_the_first_bytes_identify_the_listener(
     assert found == [expected]
 
 
-def test_an_address_where_nothing_listens() -> None:
+def test_an_address_without_a_listener_is_identified() -> None:
     with hold_ports(1) as (port,):
         assert probe.identify(f"127.0.0.1:{port}") is Listener.REFUSED
     assert probe.identify("no-such-host.invalid:2222") is Listener.UNRESOLVED
 
 
-def test_a_machine_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_machine_is_identified(monkeypatch: pytest.MonkeyPatch) -> None:
     def time_out(*_: object) -> None:
         raise TimeoutError
 
@@ -73,7 +73,7 @@ def test_a_machine_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None
     assert probe.identify("10.0.0.1:2222") is Listener.UNREACHABLE
 
 
-def test_a_port_that_is_connected_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_to_itself_counts_as_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as connection:
         connection.bind(("127.0.0.1", 0))
         connection.connect(connection.getsockname())
@@ -82,7 +82,7 @@ def test_a_port_that_is_connected_to_itself(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_task_at_the_startup_barrier(index: int) -> None:
+def test_a_task_at_the_startup_barrier_is_identified(index: int) -> None:
     """Its peer never starts."""
     with hold_ports(2) as ports:
         addresses = tuple(f"127.0.0.1:{port}" for port in ports)
@@ -102,7 +102,7 @@ def test_a_task_at_the_startup_barrier(index: int) -> None:
     assert found is Listener.BARRIER
 
 
-def test_tensorflows_server() -> None:
+def test_a_tensorflow_server_is_identified() -> None:
     code = """
         import tensorflow as tf
         from tfdist.coordination import probe
@@ -120,13 +120,13 @@ def test_tensorflows_server() -> None:
     assert done.stdout == "Listener.SERVER\n"
 
 
-def test_wait_for_server() -> None:
+def test_wait_for_server_returns_when_a_server_answers_or_at_the_timeout() -> None:
     with hold_ports(1) as (port,):
-        where = f"127.0.0.1:{port}"
+        address = f"127.0.0.1:{port}"
         begin = time.monotonic()
-        probe.wait_for_server(where, 0.2)
+        probe.wait_for_server(address, 0.2)
         assert time.monotonic() - begin >= 0.2
-        waiting = threading.Thread(target=probe.wait_for_server, args=(where, 60.0))
+        waiting = threading.Thread(target=probe.wait_for_server, args=(address, 60.0))
         waiting.start()
         with socket.create_server(("127.0.0.1", port), reuse_port=True) as listening:
             connection, _ = listening.accept()

@@ -1,4 +1,4 @@
-"""The completion notice, which a launcher sends for a leader that has succeeded."""
+"""The completion notice, which a launcher sends for a chief that has succeeded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random crops and reflections: of images of noise, on which one place alone fits a crop."""
+"""Random crops and flips of noise images, in which the position of a crop is unique."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def originals(data_dir: Path) -> np.ndarray:
 
 
 def crops_of(image: np.ndarray, result: np.ndarray, *, mirror: bool) -> list[tuple[int, int]]:
-    """Returns where in the padded image the result was cut out, trying all places."""
+    """All positions in the padded image from which the result may have been cropped."""
     padded = np.pad(image, [(4, 4), (4, 4), (0, 0)])
     wanted = result[:, ::-1] if mirror else result
     return [
@@ -46,21 +46,21 @@ def images_of(dataset: tf.data.Dataset) -> np.ndarray:
     return np.concatenate([images for images, _ in dataset])
 
 
-def test_distorting_cuts_each_image_out_of_its_padding(data_dir: Path) -> None:
+def test_distort_crops_each_padded_image_at_random(data_dir: Path) -> None:
     results = images_of(augmented(data_dir, distort=True, seed=1))
-    places = []
+    positions = []
     for image, result in zip(originals(data_dir), results, strict=True):
-        # The images are noise: one place fits, and none is mirrored unless asked.
-        (place,) = crops_of(image, result, mirror=False)
-        places.append(place)
-    # Each of the 9 offsets comes about 33 times in each direction, independent of the other.
+        # The images are noise: only one position fits. Without `flip` no image is mirrored.
+        (position,) = crops_of(image, result, mirror=False)
+        positions.append(position)
+    # Each of the 9 offsets occurs about 33 times per axis, independent of the other axis.
     for axis in (0, 1):
-        counts = Counter(place[axis] for place in places)
+        counts = Counter(position[axis] for position in positions)
         assert sorted(counts) == list(range(9)) and min(counts.values()) >= 12
-    assert len(set(places)) > 60
+    assert len(set(positions)) > 60
 
 
-def test_flipping_mirrors_about_every_other_image(data_dir: Path) -> None:
+def test_flip_mirrors_about_half_of_the_images(data_dir: Path) -> None:
     results = images_of(augmented(data_dir, flip=True, seed=1))
     mirrored = 0
     for image, result in zip(originals(data_dir), results, strict=True):
@@ -71,21 +71,25 @@ def test_flipping_mirrors_about_every_other_image(data_dir: Path) -> None:
     assert 110 < mirrored < 190
 
 
-def test_both_together_are_a_crop_that_may_be_mirrored(data_dir: Path) -> None:
+def test_distort_and_flip_together_crop_and_mirror(data_dir: Path) -> None:
     results = images_of(augmented(data_dir, distort=True, flip=True, seed=1))
-    # Whether an image is mirrored must say nothing of where it was cut out.
-    places: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
+    # The position of the crop must not depend on whether the image is mirrored.
+    positions: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
     for image, result in zip(originals(data_dir), results, strict=True):
         straight = crops_of(image, result, mirror=False)
         mirrored = crops_of(image, result, mirror=True)
         assert len(straight) + len(mirrored) == 1
-        places[bool(mirrored)] += straight + mirrored
-    assert 110 < len(places[True]) < 190
-    for found in places.values():
-        assert {place[1] for place in found} == {place[0] for place in found} == set(range(9))
+        positions[bool(mirrored)] += straight + mirrored
+    assert 110 < len(positions[True]) < 190
+    for found in positions.values():
+        assert (
+            {position[1] for position in found}
+            == {position[0] for position in found}
+            == set(range(9))
+        )
 
 
-def test_the_distortion_is_reproducible_and_differs_between_epochs(
+def test_distortion_is_reproducible_and_differs_between_epochs(
     data_dir: Path,
 ) -> None:
     def epochs(seed: int | None) -> list[bytes]:
@@ -97,10 +101,10 @@ def test_the_distortion_is_reproducible_and_differs_between_epochs(
     assert len({*first, *epochs(4), *epochs(None)}) == 9
 
 
-def test_the_batches_of_an_epoch_and_the_pipelines_are_distorted_differently(
+def test_batches_and_pipelines_are_distorted_differently(
     tmp_path: Path,
 ) -> None:
-    # All examples are one image, so that only the distortion tells them apart.
+    # All examples are the same image, so that only the distortion differs.
     image = np.random.RandomState(1).randint(1, 256, (1, 3, 32, 32)).astype(np.uint8)
     split = sources.Split(np.repeat(image, 256, axis=0), np.zeros(256, np.int64))
     records.write(tmp_path, "same", cifar10.serialized({"train": split}))

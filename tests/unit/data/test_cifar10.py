@@ -26,7 +26,7 @@ ARCHIVES = [(sources.PYTHON_ARCHIVE, python_members), (sources.BINARY_ARCHIVE, b
 
 
 def write_examples(directory: Path, count: int, files: int = 1) -> Path:
-    """Writes `count` examples in each split; example i is known by its first two pixels."""
+    """Writes `count` examples in each split; the first two pixels of example i encode i."""
     images = np.random.RandomState(1).randint(1, 256, (count, 3, 32, 32)).astype(np.uint8)
     images[:, 0, 0, 0] = np.arange(count) % 256
     images[:, 0, 0, 1] = np.arange(count) // 256
@@ -52,7 +52,7 @@ def context(pipelines: int, pipeline: int) -> tf.distribute.InputContext:
 
 
 def read(dataset: tf.data.Dataset) -> tuple[list[int], list[int]]:
-    """Returns which examples came, in order, and the size of each batch."""
+    """The numbers of the examples, in order, and the size of each batch."""
     which: list[int] = []
     sizes: list[int] = []
     for images, labels in dataset:
@@ -113,13 +113,13 @@ def test_a_second_run_verifies_and_does_not_write(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"eval\.tfrecords.*Delete .*another --data_dir"):
         cifar10.write(data_dir, path, md5s=md5s)
 
-    # The remedy that the error names is one.
+    # The remedy in the error message works.
     victim.unlink()
     (data_dir / "manifest.json").unlink()
     assert cifar10.write(data_dir, path, md5s=md5s).manifest == first.manifest
 
 
-def test_another_source_in_the_same_directory_is_refused(tmp_path: Path) -> None:
+def test_another_source_in_the_same_directory_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "archive"
     md5s = {sources.BINARY_ARCHIVE: write_archive(path, binary_members())}
     data_dir = tmp_path / "data"
@@ -128,7 +128,7 @@ def test_another_source_in_the_same_directory_is_refused(tmp_path: Path) -> None
         cifar10.write(data_dir, "digits")
 
 
-def test_a_source_that_cannot_be_read_leaves_nothing(tmp_path: Path) -> None:
+def test_an_unreadable_source_leaves_no_files(tmp_path: Path) -> None:
     path = tmp_path / sources.BINARY_ARCHIVE
     write_archive(path, binary_members())
     with pytest.raises(UsageError, match="MD5"):
@@ -147,10 +147,12 @@ def test_the_digits_can_be_written_and_read(tmp_path: Path) -> None:
         np.testing.assert_array_equal(labels, splits[split].labels)
 
 
-# Reading: what cannot be read.
+# Reading: errors.
 
 
-def test_a_directory_without_records_names_the_flag_and_the_command(tmp_path: Path) -> None:
+def test_the_error_for_a_directory_without_records_names_the_flag_and_the_command(
+    tmp_path: Path,
+) -> None:
     remedy = r"--data_dir: .*tfdist data cifar10 --data_dir="
     for data_dir in (tmp_path, tmp_path / "missing"):
         with pytest.raises(UsageError, match=remedy):
@@ -167,7 +169,7 @@ def test_a_manifest_without_the_split_is_an_error(tmp_path: Path) -> None:
         cifar10.write(tmp_path, "digits")
 
 
-def test_arguments_that_cannot_be_used_are_errors(numbered: Callable[..., Path]) -> None:
+def test_invalid_arguments_are_errors(numbered: Callable[..., Path]) -> None:
     data_dir = numbered(7)
     with pytest.raises(UsageError, match=r"split: received 'test'; accepted: train, validation"):
         cifar10.dataset(data_dir, "test", batch_size=2)
@@ -219,7 +221,7 @@ def test_a_manifest_with_a_wrong_count_is_an_error_while_reading(tmp_path: Path)
         read(cifar10.dataset(tmp_path, "train", batch_size=2))
 
 
-# Reading: which examples, in which order.
+# Reading: examples and their order.
 
 
 @settings(
@@ -233,7 +235,7 @@ def test_a_manifest_with_a_wrong_count_is_an_error_while_reading(tmp_path: Path)
     shuffle=st.booleans(),
     drop_remainder=st.booleans(),
 )
-def test_each_example_comes_once_and_the_cardinality_is_exact(
+def test_each_example_occurs_once_and_the_cardinality_is_exact(
     numbered: Callable[..., Path],
     count: int,
     files: int,
@@ -267,7 +269,7 @@ def test_each_example_comes_once_and_the_cardinality_is_exact(
 
 @pytest.mark.parametrize("count", [7, 100, 301])
 @pytest.mark.parametrize("augmented", [False, True])
-def test_each_example_comes_once_in_every_epoch_over_three_pipelines(
+def test_each_example_occurs_once_per_epoch_over_three_pipelines(
     numbered: Callable[..., Path], count: int, augmented: bool
 ) -> None:
     datasets = [
@@ -290,7 +292,7 @@ def test_each_example_comes_once_in_every_epoch_over_three_pipelines(
             assert sorted(which) == list(range(count))
 
 
-def test_without_shuffling_the_order_is_that_of_the_file(numbered: Callable[..., Path]) -> None:
+def test_without_shuffling_the_order_is_the_file_order(numbered: Callable[..., Path]) -> None:
     data_dir = numbered(301)
     assert read(cifar10.dataset(data_dir, "eval", batch_size=100)) == (
         list(range(301)),
@@ -312,12 +314,12 @@ def test_the_shuffled_order_is_reproducible_and_differs_between_epochs(
     first = epochs(3)
     assert epochs(3) == first
     assert len({tuple(order) for order in [*first, *epochs(4), *epochs(None)]}) == 9
-    # The whole shard is shuffled: in a part-filled buffer the last example could not come early.
+    # The entire shard is shuffled: with a smaller buffer the last examples could not be early.
     earliest = min(order.index(number) for order in first for number in range(280, 301))
     assert earliest < 60
 
 
-def test_the_repeated_dataset_goes_through_whole_epochs_in_full_batches(
+def test_a_repeated_dataset_has_complete_epochs_and_full_batches(
     numbered: Callable[..., Path],
 ) -> None:
     dataset = cifar10.dataset(
@@ -333,7 +335,7 @@ def test_the_repeated_dataset_goes_through_whole_epochs_in_full_batches(
     assert len({tuple(epoch) for epoch in epochs}) == 8
 
 
-def test_the_batches_say_what_they_are(numbered: Callable[..., Path]) -> None:
+def test_the_element_spec_of_the_batches(numbered: Callable[..., Path]) -> None:
     for augmented in (False, True):
         images, labels = cifar10.dataset(
             numbered(7), "train", batch_size=4, distort=augmented, flip=augmented
@@ -342,7 +344,9 @@ def test_the_batches_say_what_they_are(numbered: Callable[..., Path]) -> None:
         assert labels.dtype == tf.int32 and labels.shape.as_list() == [None]
 
 
-def test_the_options_end_fit_at_once_and_keep_the_shard(numbered: Callable[..., Path]) -> None:
+def test_the_options_disable_autotuning_and_auto_sharding_of_shards(
+    numbered: Callable[..., Path],
+) -> None:
     everything = cifar10.dataset(numbered(7), "train", batch_size=4).options()
     shard = cifar10.dataset(numbered(7), "train", context(2, 0), batch_size=4).options()
     for options in (everything, shard):
@@ -358,7 +362,7 @@ def test_the_file_is_read_only_once(tmp_path: Path) -> None:
     for shuffle in (False, True):
         dataset = cifar10.dataset(tmp_path, "train", batch_size=4, shuffle=shuffle)
         if shuffle:
-            # Filling the shuffle buffer is enough to complete the cache.
+            # Filling the shuffle buffer completes the cache.
             next(iter(dataset))
         else:
             read(dataset)
@@ -368,7 +372,7 @@ def test_the_file_is_read_only_once(tmp_path: Path) -> None:
         (tmp_path / "away").rename(path)
 
 
-def test_an_estimator_s_graph_reads_the_same(numbered: Callable[..., Path]) -> None:
+def test_a_graph_of_an_estimator_reads_the_same_examples(numbered: Callable[..., Path]) -> None:
     def batches() -> list[Any]:
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             dataset = cifar10.dataset(

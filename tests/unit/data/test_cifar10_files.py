@@ -1,4 +1,4 @@
-"""The CIFAR-10 reader's files: the tutorial's own, several of a split, in memory or read again."""
+"""The files of the CIFAR-10 reader: those of the tutorial, several per split, and caching."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tfdist.data import cifar10, memory, records, sources
 from tfdist.errors import UsageError
 
 
-def whole(data_dir: Path, split: str) -> sources.Split:
-    """A split as the reader gives it, in the layout of the sources."""
+def read_split(data_dir: Path, split: str) -> sources.Split:
+    """Reads a complete split, and converts it to the layout of the sources."""
     count = cifar10.num_examples(data_dir, split)
     ((images, labels),) = cifar10.dataset(data_dir, split, batch_size=count)
     planes = images.numpy().astype(np.uint8).transpose(0, 3, 1, 2)
     return sources.Split(planes, labels.numpy().astype(np.int64))
 
 
-def write_as_the_tutorial_does(directory: Path) -> Path:
-    """What `generate_cifar10_tfrecords.py` makes of the archive with the pickled batches."""
+def write_tutorial_files(directory: Path) -> Path:
+    """Writes the files that `generate_cifar10_tfrecords.py` makes from the pickled batches."""
     directory.mkdir()
     members = python_members()
     batches = {
@@ -49,14 +49,14 @@ def write_as_the_tutorial_does(directory: Path) -> Path:
     return directory
 
 
-# The tutorial's, without a manifest.
+# The files of the tutorial, without a manifest.
 
 
-def test_the_files_of_the_tutorial_are_read_as_they_are(tmp_path: Path) -> None:
-    data_dir = write_as_the_tutorial_does(tmp_path / "data")
+def test_the_files_of_the_tutorial_can_be_read(tmp_path: Path) -> None:
+    data_dir = write_tutorial_files(tmp_path / "data")
     counts = {split: cifar10.num_examples(data_dir, split) for split in sources.SPLITS}
     assert counts == {"train": 12, "validation": 3, "eval": 3}
-    check_splits({split: whole(data_dir, split) for split in sources.SPLITS})
+    check_splits({split: read_split(data_dir, split) for split in sources.SPLITS})
     shards = [
         cifar10.dataset(data_dir, "train", context(5, pipeline), batch_size=2, shuffle=True)
         for pipeline in range(5)
@@ -67,57 +67,57 @@ def test_the_files_of_the_tutorial_are_read_as_they_are(tmp_path: Path) -> None:
     assert len(list(data_dir.iterdir())) == 3, "nothing should be written there"
 
 
-def test_records_are_counted_once_a_process_unless_the_file_changes(
+def test_records_are_counted_once_per_process_unless_the_file_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data_dir = write_as_the_tutorial_does(tmp_path / "data")
+    data_dir = write_tutorial_files(tmp_path / "data")
     counted: list[Path] = []
     inspect = records.inspect
 
-    def noting(path: Path) -> records.FileEntry:
+    def inspect_and_record(path: Path) -> records.FileEntry:
         counted.append(path)
         return inspect(path)
 
-    monkeypatch.setattr(records, "inspect", noting)
+    monkeypatch.setattr(records, "inspect", inspect_and_record)
     for _ in range(2):
         assert cifar10.num_examples(data_dir, "train") == 12
         cifar10.dataset(data_dir, "train", batch_size=2)
     path = data_dir / "train.tfrecords"
-    assert counted == [path], "and no other split's"
+    assert counted == [path], "only the files of this split should be read"
     path.write_bytes(path.read_bytes() + (data_dir / "eval.tfrecords").read_bytes())
     assert cifar10.num_examples(data_dir, "train") == 15
 
 
 @pytest.mark.parametrize(
-    ("damaged", "said"),
+    ("damaged", "message"),
     [
         (lambda content: content[:-1], r"train\.tfrecords'.*The file ends within record 11"),
         (lambda content: b"", r"train\.tfrecords'.*The file is empty"),
         (lambda content: b"not TFRecords", r"train\.tfrecords'.*The file ends within record 0"),
     ],
 )
-def test_files_without_a_manifest_must_be_whole(
-    tmp_path: Path, damaged: Callable[[bytes], bytes], said: str
+def test_files_without_a_manifest_must_be_intact(
+    tmp_path: Path, damaged: Callable[[bytes], bytes], message: str
 ) -> None:
-    data_dir = write_as_the_tutorial_does(tmp_path / "data")
+    data_dir = write_tutorial_files(tmp_path / "data")
     path = data_dir / "train.tfrecords"
     path.write_bytes(damaged(path.read_bytes()))
-    with pytest.raises(UsageError, match=rf"--data_dir: received .*{said}.*another --data_dir"):
+    with pytest.raises(UsageError, match=rf"--data_dir: received .*{message}.*another --data_dir"):
         cifar10.dataset(data_dir, "train", batch_size=2)
     assert cifar10.num_examples(data_dir, "eval") == 3
 
 
-def test_files_without_a_manifest_must_all_be_there(tmp_path: Path) -> None:
-    data_dir = write_as_the_tutorial_does(tmp_path / "data")
+def test_files_without_a_manifest_must_be_complete(tmp_path: Path) -> None:
+    data_dir = write_tutorial_files(tmp_path / "data")
     (data_dir / "eval.tfrecords").unlink()
     with pytest.raises(UsageError, match=r"data without eval\.tfrecords'.*manifest\.json, or"):
         cifar10.num_examples(data_dir, "train")
 
 
-# Several of a split.
+# Several files per split.
 
 
-def test_a_split_may_be_in_several_files(tmp_path: Path) -> None:
+def test_a_split_can_have_several_files(tmp_path: Path) -> None:
     path = tmp_path / "archive"
     md5s = {sources.BINARY_ARCHIVE: write_archive(path, binary_members())}
     data_dir = tmp_path / "data"
@@ -128,7 +128,7 @@ def test_a_split_may_be_in_several_files(tmp_path: Path) -> None:
         [3, 3, 2, 2, 2] + [1, 1, 1, 0, 0] * 2
     )
     assert not cifar10.write(data_dir, path, files=5, md5s=md5s).written
-    check_splits({split: whole(data_dir, split) for split in sources.SPLITS})
+    check_splits({split: read_split(data_dir, split) for split in sources.SPLITS})
 
     with pytest.raises(UsageError, match=r"files: received 1; accepted: 5, .*another --data_dir"):
         cifar10.write(data_dir, path, md5s=md5s)
@@ -139,7 +139,7 @@ def test_a_split_may_be_in_several_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("files", [2, 4, 6, 9])
 @pytest.mark.parametrize("pipelines", [1, 2, 3, 4, 6])
-def test_in_how_many_files_a_split_is_changes_nothing(
+def test_the_number_of_files_does_not_change_the_examples(
     tmp_path: Path, files: int, pipelines: int
 ) -> None:
     data_dirs = [
@@ -156,7 +156,7 @@ def test_in_how_many_files_a_split_is_changes_nothing(
 
 
 @pytest.mark.parametrize(("files", "pipelines", "own"), [(4, 2, [1, 3]), (4, 8, [1]), (2, 2, [1])])
-def test_a_task_reads_its_own_files_alone(
+def test_a_task_reads_only_its_own_files(
     tmp_path: Path, files: int, pipelines: int, own: list[int]
 ) -> None:
     write_examples(tmp_path, 32, files)
@@ -166,7 +166,7 @@ def test_a_task_reads_its_own_files_alone(
     assert read(dataset)[0] == list(range(1, 32, pipelines))
 
 
-def test_a_missing_one_of_several_files_is_an_error_before_training(tmp_path: Path) -> None:
+def test_a_missing_file_of_a_split_is_an_error_before_training(tmp_path: Path) -> None:
     write_examples(tmp_path, 8, files=4)
     (tmp_path / "train-00002-of-00004.tfrecords").unlink()
     for pipeline in range(2):
@@ -174,10 +174,10 @@ def test_a_missing_one_of_several_files_is_an_error_before_training(tmp_path: Pa
             cifar10.dataset(tmp_path, "train", context(2, pipeline), batch_size=2)
 
 
-# In memory.
+# Caching in memory.
 
 
-def test_what_would_take_over_a_quarter_of_the_memory_is_read_again(
+def test_a_split_larger_than_a_quarter_of_the_memory_is_not_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_examples(tmp_path, 40, files=2)
@@ -186,7 +186,7 @@ def test_what_would_take_over_a_quarter_of_the_memory_is_read_again(
     orders = []
     for available, cached in ((4 * size, True), (4 * size - 1, False)):
         monkeypatch.setattr(memory, "available", lambda available=available: available)
-        # The whole split must fit: the other task may be on the same machine.
+        # The entire split must fit: the other task may run on the same machine.
         dataset = cifar10.dataset(
             tmp_path, "train", context(2, 1), batch_size=4, shuffle=True, seed=1
         )
@@ -203,7 +203,7 @@ def test_what_would_take_over_a_quarter_of_the_memory_is_read_again(
     assert orders[0] == orders[1], "the order must not depend on the memory"
 
 
-def test_a_large_shard_is_shuffled_over_a_part_of_it(
+def test_a_large_shard_is_shuffled_with_a_smaller_buffer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_examples(tmp_path, 301)

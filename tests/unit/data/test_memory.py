@@ -1,4 +1,4 @@
-"""Available memory, read from files as Linux has them."""
+"""The available memory, read from the files of Linux."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNLIMITED = "9223372036854771712\n"
         ({}, sys.maxsize),
         ({"proc/meminfo": MEMINFO}, 1_024_000),
         ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "5000\n"}, 5000),
-        # The least of the group's own limit and of those around it.
+        # The smallest limit of the group and its parents.
         (
             {
                 "proc/meminfo": MEMINFO,
@@ -38,7 +38,7 @@ UNLIMITED = "9223372036854771712\n"
             },
             1_024_000,
         ),
-        # Version 1, in a container that sees its host's path and its own limit.
+        # Cgroup version 1, in a container that sees the path of the host and its own limit.
         (
             {
                 "proc/meminfo": MEMINFO,
@@ -58,15 +58,13 @@ UNLIMITED = "9223372036854771712\n"
         ),
     ],
 )
-def test_the_least_of_what_limits_it_counts(
-    tmp_path: Path, files: dict[str, str], available: int
-) -> None:
+def test_the_smallest_limit_counts(tmp_path: Path, files: dict[str, str], available: int) -> None:
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content)
     assert memory.available(tmp_path) == available
 
 
-def test_this_machine_has_some() -> None:
+def test_the_available_memory_of_this_machine_is_plausible() -> None:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert 10_000_000 < memory.available() <= total

@@ -1,4 +1,4 @@
-"""MNIST's images: the real digits, small archives in Keras's layout, and the sharded batches."""
+"""MNIST: the scikit-learn digits, small archives in the format of Keras, and sharded batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 def arrays() -> Arrays:
-    """What a small mnist.npz holds, in the types that Keras's has."""
+    """The arrays of a small mnist.npz, with the dtypes of the one from Keras."""
     random = np.random.RandomState(0)
     counts = {"train": 5, "test": 3}
     return {
@@ -35,7 +35,7 @@ def arrays() -> Arrays:
 
 
 def examples(count: int) -> mnist.Split:
-    """Examples of which number i has i in its first two pixels, in base 256."""
+    """Examples; the first two pixels of example i encode i in base 256."""
     images = np.random.RandomState(1).randint(0, 256, (count, 28, 28)).astype(np.uint8)
     images[:, 0, 0] = np.arange(count) % 256
     images[:, 0, 1] = np.arange(count) // 256
@@ -49,7 +49,7 @@ def context(pipelines: int, pipeline: int) -> tf.distribute.InputContext:
 
 
 def read(dataset: tf.data.Dataset) -> tuple[list[int], list[int]]:
-    """Returns which examples came, in order, and the size of each batch."""
+    """The numbers of the examples, in order, and the size of each batch."""
     which: list[int] = []
     sizes: list[int] = []
     for images, labels in dataset.as_numpy_iterator():
@@ -64,12 +64,12 @@ def read(dataset: tf.data.Dataset) -> tuple[list[int], list[int]]:
 # Loading.
 
 
-def test_the_digits_are_three_times_as_large_in_a_black_border() -> None:
+def test_the_digits_are_scaled_by_three_and_padded() -> None:
     digits = load_digits()
     splits = mnist.load("digits")
     assert list(splits) == ["train", "test"]
     assert [len(splits[split].labels) for split in splits] == [1437, 360]
-    # The order of `tfdist.data.sources`, whose eval split is the test split here.
+    # The same order as in `tfdist.data.sources`; its eval split is the test split here.
     order = np.random.RandomState(0).permutation(1797)
     for split, chosen in (("train", order[:1437]), ("test", order[1437:])):
         images, labels = splits[split]
@@ -85,20 +85,20 @@ def test_the_digits_are_three_times_as_large_in_a_black_border() -> None:
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize("as_path", [str, Path])
-def test_an_archive_is_read_as_it_is(
+def test_an_archive_is_read_unchanged(
     tmp_path: Path, save: Callable[..., None], as_path: Callable[[Path], str | Path]
 ) -> None:
-    wanted = arrays()
-    save(tmp_path / "mnist.npz", **wanted)
+    expected_arrays = arrays()
+    save(tmp_path / "mnist.npz", **expected_arrays)
     splits = mnist.load(as_path(tmp_path / "mnist.npz"))
     assert list(splits) == ["train", "test"]
     for split, (images, labels) in splits.items():
         assert images.dtype == np.uint8 and labels.dtype == np.int64
-        np.testing.assert_array_equal(images, wanted[f"x_{split}"])
-        np.testing.assert_array_equal(labels, wanted[f"y_{split}"])
+        np.testing.assert_array_equal(images, expected_arrays[f"x_{split}"])
+        np.testing.assert_array_equal(labels, expected_arrays[f"y_{split}"])
 
 
-def refused(path: Path) -> UsageError:
+def load_error(path: Path) -> UsageError:
     with pytest.raises(UsageError) as raised:
         mnist.load(path)
     error = raised.value
@@ -107,9 +107,9 @@ def refused(path: Path) -> UsageError:
     return error
 
 
-def test_a_path_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_opened_is_rejected(tmp_path: Path) -> None:
     for path, reason in ((tmp_path / "no.npz", "No such file"), (tmp_path, "Is a directory")):
-        error = refused(path)
+        error = load_error(path)
         assert error.received == str(path)
         assert error.accepted == "digits, or the path of Keras's mnist.npz"
         assert error.remedy.startswith("Choose one of these sources") and reason in error.remedy
@@ -141,21 +141,21 @@ def damaged(content: bytes) -> bytes:
         npy(np.zeros(3)),
         npz(**{**arrays(), "y_train": np.array([{"a": "pickle"}] * 5, dtype=object)}),
     ],
-    ids=["empty", "text", "cut", "damaged", "npy", "pickle"],
+    ids=["empty", "text", "truncated", "damaged", "npy", "pickle"],
 )
-def test_a_file_that_is_no_whole_archive_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_archive_is_rejected(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "mnist.npz"
     path.write_bytes(content)
-    error = refused(path)
+    error = load_error(path)
     assert error.accepted == "an intact .npz archive of NumPy"
     assert error.remedy.startswith("Download mnist.npz again")
 
 
 @pytest.mark.parametrize("missing", ["x_train", "y_train", "x_test", "y_test"])
-def test_an_archive_without_an_array_is_refused(tmp_path: Path, missing: str) -> None:
+def test_an_archive_with_a_missing_array_is_rejected(tmp_path: Path, missing: str) -> None:
     path = tmp_path / "mnist.npz"
     path.write_bytes(npz(**{name: array for name, array in arrays().items() if name != missing}))
-    error = refused(path)
+    error = load_error(path)
     assert error.accepted == "an archive with x_train, y_train, x_test, y_test"
     assert error.remedy.startswith("Download mnist.npz again") and missing in error.remedy
 
@@ -170,12 +170,12 @@ def test_an_archive_without_an_array_is_refused(tmp_path: Path, missing: str) ->
         ("x_test", np.zeros((), np.uint8), "x_test uint8 ()"),
     ],
 )
-def test_images_of_another_kind_are_refused(
+def test_images_of_a_wrong_dtype_or_shape_are_rejected(
     tmp_path: Path, name: str, array: np.ndarray, found: str
 ) -> None:
     path = tmp_path / "mnist.npz"
     path.write_bytes(npz(**{**arrays(), name: array}))
-    error = refused(path)
+    error = load_error(path)
     assert error.received == f"{path} with {found}"
     assert error.accepted == "uint8 [examples, 28, 28]"
     assert "--data_source=digits" in error.remedy
@@ -191,18 +191,18 @@ def test_images_of_another_kind_are_refused(
         ("y_test", np.array([-1, 9, 3]), "y_test from -1 to 9"),
     ],
 )
-def test_labels_of_another_kind_are_refused(
+def test_invalid_labels_are_rejected(
     tmp_path: Path, name: str, array: np.ndarray, found: str
 ) -> None:
     path = tmp_path / "mnist.npz"
     path.write_bytes(npz(**{**arrays(), name: array}))
-    error = refused(path)
+    error = load_error(path)
     assert error.received == f"{path} with {found}"
     assert error.accepted == "integers [examples], 0 to 9"
     assert "--data_source=digits" in error.remedy
 
 
-def test_loading_imports_no_tensorflow() -> None:
+def test_loading_does_not_import_tensorflow() -> None:
     program = (
         "import sys; from tfdist.data import mnist; mnist.load('digits'); "
         "sys.exit('tensorflow' in sys.modules)"
@@ -213,16 +213,16 @@ def test_loading_imports_no_tensorflow() -> None:
 # Batches.
 
 
-def test_the_batches_are_scaled_and_say_what_they_are() -> None:
+def test_the_batches_are_scaled_and_have_an_element_spec() -> None:
     images, labels = examples(7)
     dataset = mnist.dataset(images, labels, batch_size=4)
     specs = dataset.element_spec
     assert [spec.dtype for spec in specs] == [tf.float32, tf.int32]
     assert [spec.shape.as_list() for spec in specs] == [[None, 28, 28, 1], [None]]
     batches = list(dataset.as_numpy_iterator())
-    given = np.concatenate([batch for batch, _ in batches])
-    np.testing.assert_array_equal(given, images[..., None].astype(np.float32) / np.float32(255))
-    assert given.max() == 1.0 and given.min() == 0.0
+    scaled = np.concatenate([batch for batch, _ in batches])
+    np.testing.assert_array_equal(scaled, images[..., None].astype(np.float32) / np.float32(255))
+    assert scaled.max() == 1.0 and scaled.min() == 0.0
     np.testing.assert_array_equal(np.concatenate([batch for _, batch in batches]), labels)
 
 
@@ -233,7 +233,7 @@ def test_the_batches_are_scaled_and_say_what_they_are() -> None:
     batch_size=st.integers(1, 70),
     shuffle=st.booleans(),
 )
-def test_each_example_comes_once_and_the_cardinality_is_exact(
+def test_each_example_occurs_once_and_the_cardinality_is_exact(
     count: int, pipelines: int, batch_size: int, shuffle: bool
 ) -> None:
     pipelines = min(pipelines, count)
@@ -249,7 +249,7 @@ def test_each_example_comes_once_and_the_cardinality_is_exact(
     assert sorted(which) == list(range(count))
 
 
-def test_each_example_comes_once_in_every_epoch_over_three_pipelines() -> None:
+def test_each_example_occurs_once_per_epoch_over_three_pipelines() -> None:
     datasets = [
         mnist.dataset(*examples(100), context(3, pipeline), batch_size=8, shuffle=True, seed=5)
         for pipeline in range(3)
@@ -260,7 +260,7 @@ def test_each_example_comes_once_in_every_epoch_over_three_pipelines() -> None:
         assert [len(part) for part in parts] == [34, 33, 33]
 
 
-def test_without_shuffling_the_order_is_the_given_one() -> None:
+def test_without_shuffling_the_order_is_the_input_order() -> None:
     assert read(mnist.dataset(*examples(301), batch_size=100)) == (
         list(range(301)),
         [100, 100, 100, 1],
@@ -277,11 +277,11 @@ def test_the_shuffled_order_is_reproducible_and_differs_between_epochs() -> None
     first = epochs(3)
     assert epochs(3) == first
     assert len({tuple(order) for order in [*first, *epochs(4), *epochs(None)]}) == 9
-    # The whole shard is shuffled: in a part-filled buffer the last example could not come early.
+    # The entire shard is shuffled: with a smaller buffer the last examples could not be early.
     assert min(order.index(number) for order in first for number in range(280, 301)) < 60
 
 
-def test_the_repeated_dataset_goes_through_whole_epochs_in_full_batches() -> None:
+def test_a_repeated_dataset_has_complete_epochs_and_full_batches() -> None:
     dataset = mnist.dataset(
         *examples(100), context(3, 2), batch_size=8, shuffle=True, repeat=True, seed=1
     )
@@ -294,24 +294,24 @@ def test_the_repeated_dataset_goes_through_whole_epochs_in_full_batches() -> Non
     assert len({tuple(epoch) for epoch in epochs}) == 8
 
 
-def test_the_options_end_training_at_once_and_keep_the_shard() -> None:
-    whole = mnist.dataset(*examples(7), batch_size=4).options()
+def test_the_options_disable_autotuning_and_auto_sharding_of_shards() -> None:
+    everything = mnist.dataset(*examples(7), batch_size=4).options()
     shard = mnist.dataset(*examples(7), context(2, 0), batch_size=4).options()
-    for options in (whole, shard):
+    for options in (everything, shard):
         assert options.autotune.enabled is False
         assert options.deterministic is True
     policy = tf.data.experimental.AutoShardPolicy
     assert shard.experimental_distribute.auto_shard_policy == policy.OFF
-    assert whole.experimental_distribute.auto_shard_policy != policy.OFF
+    assert everything.experimental_distribute.auto_shard_policy != policy.OFF
 
 
-def test_the_graph_holds_the_shard_alone() -> None:
+def test_the_graph_contains_only_the_shard() -> None:
     with tf.Graph().as_default() as graph:
         mnist.dataset(*examples(300), context(3, 1), batch_size=4)
     assert 100 * 784 <= len(graph.as_graph_def().SerializeToString()) < 150 * 784
 
 
-def test_arguments_that_cannot_be_used_are_refused() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     with pytest.raises(UsageError) as raised:
         mnist.dataset(*examples(7), batch_size=0)
     assert (raised.value.field, raised.value.received) == ("batch_size", 0)

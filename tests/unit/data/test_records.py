@@ -1,4 +1,4 @@
-"""Records: whole or not at all, on real disks that are full, and verified against the manifest."""
+"""Record files: atomic writes, also on a full disk, and verification against the manifest."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(REPOSITORY), "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-def test_what_is_written_is_what_tensorflow_reads(tmp_path: Path) -> None:
+def test_tensorflow_reads_the_written_records(tmp_path: Path) -> None:
     import tensorflow as tf
 
     manifest = records.write(tmp_path / "new" / "place", "numbers", {"a.tfrecords": PAYLOADS})
@@ -55,7 +55,7 @@ def test_what_is_written_is_what_tensorflow_reads(tmp_path: Path) -> None:
     records.verify(path.parent, manifest)
 
 
-def test_there_is_no_manifest_before_something_was_written(tmp_path: Path) -> None:
+def test_there_is_no_manifest_before_the_first_write(tmp_path: Path) -> None:
     assert records.read_manifest(tmp_path) is None
     assert records.read_manifest(tmp_path / "missing") is None
 
@@ -63,14 +63,14 @@ def test_there_is_no_manifest_before_something_was_written(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"source": "x"}', '{"source": "x", "files": {"a": 1}}']
 )
-def test_a_damaged_manifest_is_an_error_that_names_it(tmp_path: Path, text: str) -> None:
+def test_the_error_for_a_damaged_manifest_names_it(tmp_path: Path, text: str) -> None:
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(UsageError, match=r"manifest\.json.*another --data_dir"):
         records.read_manifest(tmp_path)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_an_interrupted_write_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
+def test_an_interrupted_write_leaves_no_files(tmp_path: Path, error: type[BaseException]) -> None:
     def payloads() -> Iterator[bytes]:
         yield b"first"
         assert len(list(tmp_path.glob(".b.tfrecords.*.partial"))) == 1
@@ -81,7 +81,7 @@ def test_an_interrupted_write_leaves_nothing(tmp_path: Path, error: type[BaseExc
     assert os.listdir(tmp_path) == []
 
 
-def test_an_interrupted_replacement_leaves_the_old_file(tmp_path: Path) -> None:
+def test_an_interrupted_replacement_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
     with pytest.raises(RuntimeError), records.replacing(path) as temporary:
@@ -95,7 +95,7 @@ def test_an_interrupted_replacement_leaves_the_old_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_killed_writer_leaves_no_file_of_the_final_names(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_only_partial_files(tmp_path: Path) -> None:
     slow = WRITE_MUCH.replace("import sys", "import itertools, sys").replace(
         "range(200)", "itertools.count()"
     )
@@ -116,8 +116,8 @@ def test_a_killed_writer_leaves_no_file_of_the_final_names(tmp_path: Path) -> No
     assert sorted(os.listdir(tmp_path)) == ["a.tfrecords", "manifest.json"]
 
 
-def test_a_full_disk_gives_one_clear_error_and_leaves_nothing(tmp_path: Path) -> None:
-    """On a real file system of 64 KB, mounted in a namespace of its own."""
+def test_a_full_disk_gives_one_error_and_leaves_no_files(tmp_path: Path) -> None:
+    """Uses a real file system of 64 KB, mounted in a new namespace."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = 'mount -t tmpfs -o size=64k disk "$0" && "$@"; code=$?; ls -A "$0" >&2; exit $code'
@@ -130,13 +130,13 @@ def test_a_full_disk_gives_one_clear_error_and_leaves_nothing(tmp_path: Path) ->
         timeout=100,
     )
     assert done.returncode == 2, done.stderr
-    # Anything that `ls` found would be a line more.
+    # A file that `ls` finds would be another line.
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert "--data_dir: received" in done.stderr
     assert "No space left on device" in done.stderr
 
 
-def test_a_file_size_limit_gives_one_clear_error_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_file_size_limit_gives_one_error_and_leaves_no_files(tmp_path: Path) -> None:
     done = subprocess.run(
         run_python(WRITE_MUCH, str(tmp_path)),
         env=environment(),
@@ -157,7 +157,7 @@ def test_a_data_dir_below_a_file_is_an_error(tmp_path: Path) -> None:
         records.write(tmp_path / "file" / "data", "x", {"a.tfrecords": PAYLOADS})
 
 
-def test_files_of_somebody_else_are_not_overwritten(tmp_path: Path) -> None:
+def test_unknown_files_are_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecords"
     records.write(tmp_path, "x", {"a.tfrecords": PAYLOADS[:2]})
     (tmp_path / "manifest.json").unlink()
@@ -166,19 +166,19 @@ def test_files_of_somebody_else_are_not_overwritten(tmp_path: Path) -> None:
         records.write(tmp_path, "x", {"a.tfrecords": PAYLOADS})
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["a.tfrecords"]
-    # The same records are what an interrupted run leaves, between two renames.
+    # A run that was interrupted between two renames leaves a file with the same records.
     records.write(tmp_path, "x", {"a.tfrecords": PAYLOADS[:2]})
     assert sorted(os.listdir(tmp_path)) == ["a.tfrecords", "manifest.json"]
 
 
-def test_every_tampering_is_detected(tmp_path: Path) -> None:
+def test_every_change_of_a_file_is_detected(tmp_path: Path) -> None:
     manifest = records.write(tmp_path, "x", {"a.tfrecords": PAYLOADS, "b.tfrecords": PAYLOADS})
     path = tmp_path / "b.tfrecords"
-    whole = path.read_bytes()
-    flipped = bytearray(whole)
+    intact = path.read_bytes()
+    flipped = bytearray(intact)
     flipped[-5] ^= 1
-    for tampered in (bytes(flipped), whole[:-1], whole + whole[:17], b""):
-        path.write_bytes(tampered)
+    for changed in (bytes(flipped), intact[:-1], intact + intact[:17], b""):
+        path.write_bytes(changed)
         with pytest.raises(UsageError, match=r"b\.tfrecords.*Delete .*another --data_dir"):
             records.verify(tmp_path, manifest)
     path.unlink()

@@ -1,4 +1,4 @@
-"""What `job.dataset` does with a dataset before Keras has it."""
+"""The options that `job.dataset` sets on a dataset."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ def dataset(autotune: bool | None = None) -> tf.data.Dataset:
     return tf.data.Dataset.range(4).map(lambda x: (x, x)).with_options(options)
 
 
-@pytest.mark.parametrize(("asked", "found"), [(None, False), (True, True), (False, False)])
-def test_datasets_are_autotuned_only_where_they_say_so(
-    tiny: TinyTraining, asked: bool | None, found: bool
+@pytest.mark.parametrize(("option", "expected"), [(None, False), (True, True), (False, False)])
+def test_datasets_are_autotuned_only_if_their_options_say_so(
+    tiny: TinyTraining, option: bool | None, expected: bool
 ) -> None:
     job = tiny.job()
-    estimators = inputs.unsharded(lambda: dataset(asked))
-    for made in (
-        job.dataset(lambda _: dataset(asked)),
-        job.eval_dataset(lambda _: dataset(asked)),
+    estimators = inputs.unsharded(lambda: dataset(option))
+    for result in (
+        job.dataset(lambda _: dataset(option)),
+        job.eval_dataset(lambda _: dataset(option)),
         estimators("eval", {}, None),
     ):
-        assert made.options().autotune.enabled is found
-        assert made.options().deterministic is False
-        assert len(list(made)) == 4
+        assert result.options().autotune.enabled is expected
+        assert result.options().deterministic is False
+        assert len(list(result)) == 4
 
 
-def test_nothing_is_said_of_it_in_a_graph() -> None:
+def test_setting_the_options_in_a_graph_logs_no_warning() -> None:
     with tf.Graph().as_default(), warnings.catch_warnings():
         warnings.simplefilter("error")
-        made = inputs.unsharded(dataset)("eval", {}, None)
-        assert made._options_attr.autotune.enabled is False
+        result = inputs.unsharded(dataset)("eval", {}, None)
+        assert result._options_attr.autotune.enabled is False
 
 
-def test_what_is_no_dataset_is_left_alone() -> None:
+def test_other_inputs_are_not_changed() -> None:
     features = {"x": tf.zeros([2])}
     assert sharding.without_autotune(lambda: features)() is features

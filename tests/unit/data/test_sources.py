@@ -1,4 +1,4 @@
-"""Sources: small archives in CIFAR-10's layouts, a refused connection, the real digits."""
+"""Sources: small archives in the layouts of CIFAR-10, a refused connection, the digits."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ LAYOUTS = [(sources.PYTHON_ARCHIVE, python_members), (sources.BINARY_ARCHIVE, bi
 
 @pytest.mark.parametrize(("name", "members"), LAYOUTS)
 def test_both_archives_give_the_same_splits(tmp_path, name, members) -> None:  # type: ignore[no-untyped-def]
-    # Known by content: the file's own name says nothing here.
+    # The source is identified by its content, not by the file name.
     path = tmp_path / "renamed.tgz"
     md5s = {"other": "0" * 32, name: write_archive(path, members())}
     assert sources.identify(path, md5s=md5s) == name
@@ -86,15 +86,15 @@ def test_both_archives_give_the_same_splits(tmp_path, name, members) -> None:  #
     check_splits(sources.load(path, md5s=md5s))
 
 
-def test_the_md5s_are_those_that_cifar_publishes() -> None:
+def test_the_md5s_are_the_published_ones() -> None:
     assert sources.ARCHIVE_MD5S == {
         "cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a",
         "cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530",
     }
 
 
-class Evil:
-    """A pickle of it creates a file when it is loaded."""
+class MaliciousPickle:
+    """Its pickle creates a directory when it is loaded."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -106,13 +106,16 @@ class Evil:
 def test_a_wrong_md5_is_an_error_before_anything_is_unpickled(tmp_path: Path) -> None:
     trace = tmp_path / "unpickled"
     path = tmp_path / sources.PYTHON_ARCHIVE
-    members = {**python_members(), "cifar-10-batches-py/data_batch_1": pickle.dumps(Evil(trace))}
+    members = {
+        **python_members(),
+        "cifar-10-batches-py/data_batch_1": pickle.dumps(MaliciousPickle(trace)),
+    }
     md5 = write_archive(path, members)
     for call in (sources.identify, sources.load):
         with pytest.raises(UsageError, match=rf"MD5 {md5}.*c58f3.*--source=digits"):
             call(path)
     assert not trace.exists()
-    # The pickle does what it is made for, once its archive is trusted.
+    # The pickle is executed if the MD5 of its archive is trusted.
     with pytest.raises(UsageError, match="damaged"):
         sources.load(path, md5s={sources.PYTHON_ARCHIVE: md5})
     assert trace.exists()
@@ -122,28 +125,28 @@ def test_a_wrong_md5_is_an_error_before_anything_is_unpickled(tmp_path: Path) ->
 @pytest.mark.parametrize("keep", [0, 10, 0.3, 0.9])
 def test_a_truncated_archive_is_an_error(tmp_path, name, members, keep) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / name
-    whole_md5 = write_archive(path, members())
+    intact_md5 = write_archive(path, members())
     content = path.read_bytes()
     path.write_bytes(content[: keep if keep >= 1 else int(len(content) * keep)])
     with pytest.raises(UsageError, match=r"MD5.*incomplete"):
-        sources.load(path, md5s={name: whole_md5})
+        sources.load(path, md5s={name: intact_md5})
     md5 = hashlib.md5(path.read_bytes()).hexdigest()
     with pytest.raises(UsageError, match=r"incomplete or damaged: download it again"):
         sources.load(path, md5s={name: md5})
 
 
 @pytest.mark.parametrize(("name", "members"), LAYOUTS)
-def test_nothing_of_an_archive_reaches_the_disk(tmp_path, name, members) -> None:  # type: ignore[no-untyped-def]
+def test_archives_are_not_extracted_to_the_disk(tmp_path, name, members) -> None:  # type: ignore[no-untyped-def]
     inside = tmp_path / "inside"
     inside.mkdir()
     path = inside / name
-    evil = {"../escaped": b"x", f"{tmp_path}/absolute": b"x", **members()}
-    md5 = write_archive(path, evil, {"link": "/etc/passwd"})
+    malicious = {"../escaped": b"x", f"{tmp_path}/absolute": b"x", **members()}
+    md5 = write_archive(path, malicious, {"link": "/etc/passwd"})
     check_splits(sources.load(path, md5s={name: md5}))
     assert os.listdir(tmp_path) == ["inside"] and os.listdir(inside) == [name]
 
 
-def test_a_link_in_place_of_a_batch_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_instead_of_a_batch_is_not_followed(tmp_path: Path) -> None:
     path = tmp_path / "archive"
     members = binary_members()
     del members["cifar-10-batches-bin/data_batch_2.bin"]
@@ -167,14 +170,14 @@ def test_a_damaged_batch_is_an_error(tmp_path, name, members, damaged) -> None: 
         sources.load(path, md5s={name: md5})
 
 
-def test_what_is_no_source_is_an_error(tmp_path: Path) -> None:
+def test_an_unknown_source_is_an_error(tmp_path: Path) -> None:
     for source in ("cifar100", tmp_path / "missing.tar.gz", tmp_path):
         for call in (sources.identify, sources.load):
             with pytest.raises(UsageError, match=r"--source.*download, digits, or the path"):
                 call(source)
 
 
-def test_a_split_checks_itself() -> None:
+def test_a_split_validates_its_arrays() -> None:
     images, labels = np.zeros((2, 3, 32, 32), np.uint8), np.array([0, 9], np.int64)
     sources.Split(images, labels)
     for wrong in (
@@ -189,7 +192,7 @@ def test_a_split_checks_itself() -> None:
             sources.Split(*wrong)
 
 
-def test_the_digits_are_split_once_and_for_all() -> None:
+def test_the_split_of_the_digits_never_changes() -> None:
     from sklearn.datasets import load_digits
 
     splits = sources.load("digits")
@@ -212,7 +215,7 @@ def test_the_digits_are_split_once_and_for_all() -> None:
             found.append((small.tobytes(), int(label)))
     assert sorted(found) == expected
     assert max(content.images.max() for content in splits.values()) == 255
-    # A fixed order: another one would silently move test images into the training split.
+    # The order is fixed: another order would silently move test images into the training split.
     assert splits["train"].labels[:8].tolist() == [2, 8, 2, 6, 6, 7, 1, 9]
     assert sources.identify("digits") == "digits"
 
@@ -229,7 +232,7 @@ with exit_on_usage_error():
     np.savez(sys.argv[1], **{f"{s}_{field}": getattr(splits[s], field) for s, field in fields})
 """
 
-# Everything of tensorflow-datasets is real but for the archive, which comes from this disk.
+# Uses tensorflow-datasets, but replaces the download with a local archive.
 PREPARE = """
 import sys
 import tensorflow_datasets as tfds
@@ -262,7 +265,7 @@ def run_with_datasets(
     )
 
 
-def test_without_a_network_the_download_says_what_to_do(tmp_path: Path) -> None:
+def test_the_download_error_without_a_network_contains_a_remedy(tmp_path: Path) -> None:
     done = run_with_datasets(DOWNLOAD, tmp_path / "datasets", tmp_path / "splits.npz")
     assert done.returncode == 2, done.stderr
     last = done.stderr.strip().splitlines()[-1]
@@ -270,7 +273,7 @@ def test_without_a_network_the_download_says_what_to_do(tmp_path: Path) -> None:
     assert "--source=digits" in last and sources.BINARY_ARCHIVE in last
 
 
-def test_a_download_is_put_back_into_the_order_of_cifar(tmp_path: Path) -> None:
+def test_a_download_is_restored_to_the_order_of_cifar(tmp_path: Path) -> None:
     folder = tmp_path / "extracted" / "cifar-10-batches-bin"
     folder.mkdir(parents=True)
     for name, content in binary_members().items():

@@ -11,13 +11,13 @@ import tensorflow as tf
 from tfdist.commands import cli
 from tfdist.data.verify import verify
 
-# What a record takes before its payload, and in all beside it.
+# The size of a record's header, and of all its bytes besides the payload.
 _HEADER_BYTES, _FRAME_BYTES = 12, 16
 _PAYLOADS = [bytes([index]) * (50 + 7 * index) for index in range(40)]
 
 
 def offset(record: int) -> int:
-    """Where a record begins."""
+    """The offset of a record."""
     return sum(len(payload) + _FRAME_BYTES for payload in _PAYLOADS[:record])
 
 
@@ -38,7 +38,9 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(content)
 
 
-def test_intact_files_are_intact(paths: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_intact_files_are_reported_as_intact(
+    paths: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert list(verify(map(str, paths))) == []
     assert cli.main(["data", "verify", *map(str, paths)]) == 0
     assert capsys.readouterr().out == "3 of 3 files are intact\n"
@@ -53,34 +55,34 @@ def test_a_damaged_file_and_its_offset_are_named(
         os.truncate(paths[0], begin + 30)
     else:
         flip(paths[0], begin + 30)
-        begin += _HEADER_BYTES  # The checksum of the payload is wrong, that of its length is not.
+        begin += _HEADER_BYTES  # Only the checksum of the payload is wrong, not that of its length.
     assert cli.main(["data", "verify", *map(str, paths)]) == 1
     first, last = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{paths[0]}: received {kind} record at {begin}; accepted: TFRecords. ")
     assert last == "2 of 3 files are intact"
 
 
-@pytest.mark.parametrize(("place", "compression"), [(1, "GZIP"), (2, "ZLIB")])
+@pytest.mark.parametrize(("index", "compression"), [(1, "GZIP"), (2, "ZLIB")])
 def test_a_damaged_compressed_file_is_named(
-    paths: list[Path], place: int, compression: str
+    paths: list[Path], index: int, compression: str
 ) -> None:
-    flip(paths[place], paths[place].stat().st_size // 2)
+    flip(paths[index], paths[index].stat().st_size // 2)
     (damage,) = verify(map(str, paths))
-    assert damage.file == str(paths[place])
+    assert damage.file == str(paths[index])
     assert damage.compression == compression
 
 
 def test_a_file_of_another_kind_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
-    path.write_text("This is not a file of records, but a text of some length.\n" * 9)
+    path.write_text("This is a text file, not a file of TFRecords.\n" * 9)
     (damage,) = verify([str(path)])
     assert damage.fault == "corrupted record at 0"
 
 
-def test_a_file_that_is_not_there_is_a_usage_error(
+def test_a_missing_file_is_a_usage_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(["data", "verify", str(tmp_path / "nowhere")])
+        cli.main(["data", "verify", str(tmp_path / "missing")])
     assert ended.value.code == 2
     assert "FILE: received '" in capsys.readouterr().err

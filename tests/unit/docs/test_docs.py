@@ -1,4 +1,4 @@
-"""The pages for users: links, files, flags and code are right.
+"""Checks links, file names, flags and code in the documentation.
 
 `tests/cluster/test_docs_commands.py` runs the commands.
 """
@@ -16,12 +16,12 @@ from tfdist.flags import JobFlags
 from tfdist.strategies.table import TABLE
 
 
-def test_the_readme_is_for_the_first_ten_minutes() -> None:
+def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_link_targets_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text().replace("\n", " ")):
         if not target.startswith("http"):
             assert (page.parent / target.strip()).exists(), target
@@ -34,24 +34,24 @@ def test_every_page_is_in_the_index() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_compiles(page: Path) -> None:
+def test_python_code_has_no_syntax_errors(page: Path) -> None:
     for code in blocks(page, "python"):
         ast.parse(code)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_files_that_are_named_exist(page: Path) -> None:
+def test_files_named_on_a_page_exist(page: Path) -> None:
     names = re.findall(r"`((?:scripts|tests|examples|constraints)/[\w./-]+\w)`", page.read_text())
     for name in names:
         assert (ROOT / name).exists(), name
 
 
-def test_the_strategies_are_those_of_the_table() -> None:
+def test_the_readme_lists_all_strategies() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert sorted(rows) == sorted(TABLE)
 
 
-def test_the_page_of_flags_has_those_of_every_strategy() -> None:
+def test_the_flags_page_contains_the_flags_of_every_strategy() -> None:
     page = (ROOT / "docs" / "flags.md").read_text()
     for spec in TABLE.values():
         for flag in spec.flags:

@@ -1,4 +1,4 @@
-"""Between-graph replication: who is who for `tf.estimator`, and what a session is given."""
+"""Between-graph replication: task types for `tf.estimator`, session configuration, optimizers."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ A, B, C = "10.0.0.1:2222", "10.0.0.2:2222", "10.0.0.3:2222"
         (Task("ps", 0), Task("ps", 0)),
     ],
 )
-def test_worker_0_is_the_chief_where_there_is_none(task: Task, renamed: Task) -> None:
+def test_worker_0_is_the_chief_in_a_cluster_without_one(task: Task, renamed: Task) -> None:
     cluster = Cluster(worker=(A, B), ps=(C,))
     assert with_chief(cluster, task) == (Cluster(chief=(A,), worker=(B,), ps=(C,)), renamed)
 
 
-def test_a_chief_stays_what_it_is() -> None:
+def test_a_cluster_with_a_chief_is_not_changed() -> None:
     cluster = Cluster(chief=(A,), worker=(B,), ps=(C,))
     assert with_chief(cluster, Task("worker", 0)) == (cluster, Task("worker", 0))
 
 
 def make_job(ports: tuple[int, ...], **flags: object) -> EstimatorJob:
-    """Worker 0 of as many workers as there are ports but for the last, which is the ps's."""
+    """The job of worker 0; the last port is that of the ps, the others are those of the workers."""
     *workers, ps = [f"127.0.0.1:{port}" for port in ports]
     hosts = ClusterFlags("worker", "0", worker_hosts=",".join(workers), ps_hosts=ps)
     return tfdist.start.create(JobFlags(cluster=hosts, **flags), {}, job_class=EstimatorJob)  # type: ignore[arg-type]
 
 
-def test_a_trainer_of_an_asynchronous_job() -> None:
+def test_the_settings_of_a_worker_in_an_asynchronous_job() -> None:
     with hold_ports(3) as ports:
         job = make_job(ports)
     assert not job.serves
@@ -69,7 +69,7 @@ def test_a_trainer_of_an_asynchronous_job() -> None:
         assert (variable + 1.0).device == "/job:chief/task:0"
 
 
-def test_a_trainer_of_a_synchronous_job() -> None:
+def test_the_settings_of_a_worker_in_a_synchronous_job() -> None:
     with hold_ports(4) as ports:
         job = make_job(ports, sync=True, replicas_to_aggregate=2)
     assert job.num_replicas == 2
@@ -88,13 +88,13 @@ def test_a_trainer_of_a_synchronous_job() -> None:
         ({"variable_partitions": 2}, "--variable_partitions"),
     ],
 )
-def test_flags_that_cannot_apply_are_refused(flags: dict[str, object], field: str) -> None:
+def test_flags_that_do_not_apply_are_rejected(flags: dict[str, object], field: str) -> None:
     with hold_ports(3) as ports, pytest.raises(UsageError) as error:
         make_job(ports, **flags)
     assert error.value.field == field
 
 
-def test_a_worker_has_one_gpu() -> None:
+def test_a_worker_accepts_at_most_one_gpu() -> None:
     with hold_ports(2) as ports, pytest.raises(UsageError) as error:
         make_job(ports, num_gpus=2)
     assert str(error.value) == (
@@ -103,21 +103,21 @@ def test_a_worker_has_one_gpu() -> None:
     )
 
 
-def test_aggregation_is_of_parameter_servers_alone() -> None:
+def test_replicas_to_aggregate_needs_parameter_servers() -> None:
     with pytest.raises(UsageError) as error:
         tfdist.start.create(JobFlags(replicas_to_aggregate=1), {}, job_class=EstimatorJob)
     assert error.value.field == "--replicas_to_aggregate"
 
 
 def train_alone(optimizer: tf.compat.v1.train.Optimizer, steps: int) -> tuple[np.ndarray, int]:
-    """The embedding and the number of batches read, after steps whose op reads a batch too."""
+    """Runs steps that also read a batch; returns the embedding and the number of batches read."""
     with tf.Graph().as_default():
         step = tf.compat.v1.train.get_or_create_global_step()
         dense = tf.compat.v1.get_variable("dense", initializer=[1.0, 2.0])
         table = tf.compat.v1.get_variable("table", initializer=[[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
         reads = tf.compat.v1.get_variable("reads", initializer=0, trainable=False)
         loss = tf.reduce_sum(dense * tf.nn.embedding_lookup(table, [0, 2, 0]))
-        # As models with moving statistics have it.
+        # Models with moving statistics add such a dependency.
         with tf.control_dependencies([reads.assign_add(1)]):
             train_op = optimizer.minimize(loss, step)
         hooks = []
@@ -133,8 +133,8 @@ def train_alone(optimizer: tf.compat.v1.train.Optimizer, steps: int) -> tuple[np
     return result
 
 
-def test_one_synchronous_worker_computes_what_the_optimizer_does() -> None:
-    """Dense and sparse gradients; the chief's own thread runs none of the worker's other ops."""
+def test_one_synchronous_worker_gives_the_same_results_as_the_plain_optimizer() -> None:
+    """Covers dense and sparse gradients; the chief's thread runs no other ops of the worker."""
 
     def plain() -> tf.compat.v1.train.Optimizer:
         return tf.compat.v1.train.MomentumOptimizer(0.01, 0.9)
@@ -148,7 +148,7 @@ def test_one_synchronous_worker_computes_what_the_optimizer_does() -> None:
     assert reads == expected_reads == 10
 
 
-def test_gradients_and_a_global_step_are_needed() -> None:
+def test_gradients_and_a_global_step_are_required() -> None:
     optimizer = SyncReplicasOptimizer(
         tf.compat.v1.train.GradientDescentOptimizer(0.1),
         replicas_to_aggregate=1,
@@ -194,13 +194,13 @@ def test_a_keras_optimizer_keeps_its_settings_and_its_name() -> None:
 @pytest.mark.parametrize(
     "optimizer", [tf.keras.optimizers.AdamW(), tf.keras.optimizers.SGD(weight_decay=0.1)]
 )
-def test_an_optimizer_that_would_lose_its_settings_is_refused(optimizer: object) -> None:
+def test_an_optimizer_that_would_lose_its_settings_is_rejected(optimizer: object) -> None:
     with pytest.raises(UsageError, match=r"tf\.keras\.optimizers\.legacy") as error:
         distributed(optimizer, lambda optimizer: optimizer)
     assert error.value.received == type(optimizer).__name__
 
 
-def test_two_synchronous_optimizers_in_a_graph_are_refused() -> None:
+def test_two_synchronous_optimizers_in_a_graph_are_rejected() -> None:
     optimizers = [
         SyncReplicasOptimizer(
             tf.compat.v1.train.GradientDescentOptimizer(0.1),

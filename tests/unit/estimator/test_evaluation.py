@@ -1,4 +1,4 @@
-"""The evaluator of an Estimator's job: what it follows, waits for, passes over, and ends with."""
+"""The evaluator of an Estimator job: what it waits for, what it skips, and when it exits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tfdist.estimator import inputs
 from tfdist.estimator.evaluation import Evaluation, global_step
 
 
-def test_an_evaluator_follows_to_the_last_checkpoint(tmp_path: Path) -> None:
+def test_an_evaluator_evaluates_until_the_last_checkpoint(tmp_path: Path) -> None:
     trained = make_estimator(make_job(), tmp_path)
     estimator = make_estimator(evaluator_job(), tmp_path)
     slept: list[float] = []
@@ -41,7 +41,7 @@ def test_an_evaluator_follows_to_the_last_checkpoint(tmp_path: Path) -> None:
         if len(slept) == 4:
             now = 3600.0
 
-    # An hour before the first evaluation and between two; the last one does not wait.
+    # The first evaluation waits for an hour, and so does the second, but the last one does not.
     spec = eval_spec(throttle_secs=3600, start_delay_secs=3600)
     evaluation = Evaluation(estimator, spec, max_steps=8, clock=lambda: now, sleep=sleep)
     evaluation.follow()
@@ -52,7 +52,7 @@ def test_an_evaluator_follows_to_the_last_checkpoint(tmp_path: Path) -> None:
     assert evaluation.metrics["global_step"] == 8
 
 
-def test_an_evaluator_waits_for_another_in_place_of_a_damaged_checkpoint(
+def test_an_evaluator_waits_for_the_replacement_of_a_damaged_checkpoint(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     trained = make_estimator(make_job(), tmp_path)
@@ -78,14 +78,14 @@ def test_an_evaluator_waits_for_another_in_place_of_a_damaged_checkpoint(
     ]
 
 
-def test_an_evaluator_goes_on_where_training_removed_what_it_evaluates(tmp_path: Path) -> None:
+def test_an_evaluator_continues_if_training_removes_its_checkpoint(tmp_path: Path) -> None:
     trained = make_estimator(make_job(), tmp_path, keep_checkpoint_max=1)
     tfdist.estimator.train(trained, train_input, max_steps=4)
     slept: list[float] = []
     is_first = True
 
-    class TrainOn(tf.estimator.SessionRunHook):
-        """The training goes on while the evaluator, which has chosen, builds its model."""
+    class ContinueTraining(tf.estimator.SessionRunHook):
+        """Continues the training after the evaluator has selected a checkpoint."""
 
         def begin(self) -> None:
             nonlocal is_first
@@ -94,16 +94,16 @@ def test_an_evaluator_goes_on_where_training_removed_what_it_evaluates(tmp_path:
                 tfdist.estimator.train(trained, train_input, max_steps=8)
 
     estimator = make_estimator(evaluator_job(), tmp_path)
-    spec = eval_spec(hooks=[TrainOn()], throttle_secs=3600)
+    spec = eval_spec(hooks=[ContinueTraining()], throttle_secs=3600)
     Evaluation(estimator, spec, max_steps=8, sleep=slept.append).follow()
 
     assert not (tmp_path / "model.ckpt-4.index").exists()
     assert evaluated_steps(tmp_path) == [8]
-    assert slept == [1.0], "it should sleep before it looks again"
+    assert slept == [1.0], "it should sleep before it tries again"
 
 
-def test_an_evaluator_fails_where_a_file_of_its_input_is_missing(tmp_path: Path) -> None:
-    """TensorFlow says so with the error that a missing checkpoint has."""
+def test_an_evaluator_fails_if_an_input_file_is_missing(tmp_path: Path) -> None:
+    """TensorFlow raises the same error for a missing checkpoint."""
     tfdist.estimator.train(make_estimator(make_job(), tmp_path), train_input, max_steps=4)
     missing = str(tmp_path / "missing.txt")
 
@@ -120,7 +120,7 @@ def test_an_evaluator_fails_where_a_file_of_its_input_is_missing(tmp_path: Path)
         Evaluation(estimator, spec, max_steps=4, sleep=sleep).follow()
 
 
-def test_an_evaluator_ends_with_a_training_whose_input_has_ended(tmp_path: Path) -> None:
+def test_an_evaluator_exits_after_the_input_of_the_training_has_ended(tmp_path: Path) -> None:
     (tmp_path / "done.json").write_text('{"global_step": 9, "run": "an earlier one"}')
     trained = make_estimator(make_job(), tmp_path)
     slept: list[float] = []
@@ -139,7 +139,7 @@ def test_an_evaluator_ends_with_a_training_whose_input_has_ended(tmp_path: Path)
     assert evaluated_steps(tmp_path) == [4]
 
 
-def test_an_evaluator_that_comes_after_the_end_ends_too(tmp_path: Path) -> None:
+def test_an_evaluator_that_starts_after_the_training_exits(tmp_path: Path) -> None:
     tfdist.estimator.train(make_estimator(make_job(), tmp_path), input_fn)
     evaluation = Evaluation(make_estimator(evaluator_job(), tmp_path), eval_spec(), max_steps=None)
     evaluation.follow()
@@ -165,7 +165,7 @@ def test_an_evaluator_waits_for_the_training_and_exports_nothing(tmp_path: Path)
         ({"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}, "horovod"),
     ],
 )
-def test_an_evaluator_is_refused_where_the_chief_evaluates(
+def test_an_evaluator_is_rejected_if_the_chief_evaluates(
     cluster: dict[str, list[str]], strategy: str
 ) -> None:
     config = {"cluster": cluster, "task": {"type": "evaluator", "index": 0}}
@@ -174,12 +174,12 @@ def test_an_evaluator_is_refused_where_the_chief_evaluates(
     assert error.value.field == "task.type"
 
 
-def test_an_evaluator_that_knows_no_cluster_takes_its_place(tmp_path: Path) -> None:
+def test_an_evaluator_needs_no_cluster_description(tmp_path: Path) -> None:
     job = make_job(cluster=ClusterFlags("evaluator", "0"))
     assert job.evaluates
 
 
-def test_an_evaluator_of_session_code_is_refused() -> None:
+def test_an_evaluator_for_session_code_is_rejected() -> None:
     job = evaluator_job()
     for use in (job.device_setter, job.monitored_session):
         with pytest.raises(UsageError, match="Leave the evaluator out") as error:

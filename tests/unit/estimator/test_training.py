@@ -77,7 +77,7 @@ def evaluated_steps(path: Path) -> list[int]:
 # The import.
 
 
-def test_a_tensorflow_without_estimators_is_answered_in_one_sentence(tmp_path: Path) -> None:
+def test_a_tensorflow_without_estimators_raises_an_import_error(tmp_path: Path) -> None:
     newer = tmp_path / "tensorflow"
     newer.mkdir()
     (newer / "__init__.py").write_text('__version__ = "2.16.1"\n')
@@ -99,23 +99,25 @@ def test_a_tensorflow_without_estimators_is_answered_in_one_sentence(tmp_path: P
 
 @pytest.fixture
 def set_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets a job be given threads in a process whose TensorFlow runs already."""
+    """Allows setting the number of threads after TensorFlow has been initialized."""
     for name in ("intra", "inter"):
         monkeypatch.setattr(
             tf.config.threading, f"set_{name}_op_parallelism_threads", lambda threads: None
         )
 
 
-def test_threads_are_those_of_the_flags(tmp_path: Path, set_threads: None) -> None:
+def test_the_session_config_has_the_threads_from_the_flags(
+    tmp_path: Path, set_threads: None
+) -> None:
     job = make_job(num_intra_threads=2, num_inter_threads=3)
     config = tfdist.estimator.RunConfig(job, tmp_path)
     assert config.session_config.intra_op_parallelism_threads == 2
     assert config.session_config.inter_op_parallelism_threads == 3
     assert config.session_config.allow_soft_placement
-    assert config.session_config.device_count["GPU"] == 0, "there is none here"
+    assert config.session_config.device_count["GPU"] == 0, "this machine has no GPU"
 
 
-def test_sessions_have_as_many_threads_as_the_flags_say() -> None:
+def test_sessions_start_the_threads_from_the_flags() -> None:
     script = """
 import glob, sys
 import tfdist.estimator, tfdist.start
@@ -142,11 +144,11 @@ with tf.Graph().as_default(), tf.compat.v1.Session(config=job.sessions.config) a
         )
         for threads in (1, 4)
     ]
-    # Three more in the pool within an operation, three more in the pool between them.
+    # Three more intra-op threads, and three more inter-op threads.
     assert counts[1] - counts[0] == 6
 
 
-def test_a_session_config_of_the_user_goes_first(tmp_path: Path, set_threads: None) -> None:
+def test_the_users_session_config_overrides_the_flags(tmp_path: Path, set_threads: None) -> None:
     own = tf.compat.v1.ConfigProto(log_device_placement=True, inter_op_parallelism_threads=5)
     job = make_job(num_intra_threads=2, num_inter_threads=3)
     config = tfdist.estimator.RunConfig(job, tmp_path, session_config=own)
@@ -172,7 +174,7 @@ def test_estimators_copy_the_configuration_and_not_the_job(tmp_path: Path) -> No
         ({"save_summary_steps": None}, "RunConfig save_summary_steps"),
     ],
 )
-def test_what_multi_worker_mirrored_cannot_do_is_refused(
+def test_options_that_multi_worker_mirrored_does_not_support_are_rejected(
     tmp_path: Path, options: dict[str, Any], field: str
 ) -> None:
     job = make_job(strategy="multi_worker_mirrored")
@@ -188,7 +190,7 @@ def test_multi_worker_mirrored_saves_by_steps(tmp_path: Path) -> None:
     assert config.train_distribute is not None
 
 
-def test_the_estimator_must_have_a_configuration_of_this_package(tmp_path: Path) -> None:
+def test_the_estimator_must_have_a_run_config_of_tfdist(tmp_path: Path) -> None:
     estimator = tf.estimator.Estimator(model_fn, model_dir=str(tmp_path))
     with pytest.raises(TypeError, match=r"tfdist\.estimator\.RunConfig"):
         tfdist.estimator.train(estimator, train_input, max_steps=1)
@@ -203,7 +205,7 @@ def numbers_of(function: Callable[..., tf.data.Dataset]) -> list[float]:
 
 
 class ThreeWorkers:
-    """What `inputs.sharded` asks of the job of the third of three workers."""
+    """The parts of a job that `inputs.sharded` uses, for the third of three workers."""
 
     num_replicas = 1
     num_input_pipelines = 3
@@ -214,28 +216,28 @@ def test_a_worker_reads_its_shard() -> None:
     assert numbers_of(inputs.sharded(input_fn, ThreeWorkers())) == [2, 5, 8, 11]  # type: ignore[arg-type]
 
 
-def test_a_strategys_own_context_goes_first() -> None:
+def test_the_input_context_of_a_strategy_overrides_the_jobs() -> None:
     function = inputs.sharded(input_fn, ThreeWorkers())  # type: ignore[arg-type]
     context = tf.distribute.InputContext(2, 1, 2)
     dataset = function(mode="train", params={}, config=None, input_context=context)
     assert [float(x) for features, _ in dataset for x in features["x"]] == [1, 3, 5, 7, 9, 11]
 
 
-def test_an_evaluation_reads_everything() -> None:
+def test_an_evaluation_reads_all_examples() -> None:
     assert numbers_of(inputs.unsharded(input_fn)) == list(range(12))
 
 
-def test_an_input_function_is_given_what_it_asks_for() -> None:
+def test_an_input_function_gets_the_arguments_that_it_declares() -> None:
     given: dict[str, Any] = {}
 
-    def asks(mode: str, params: Any) -> None:
+    def takes(mode: str, params: Any) -> None:
         given.update(mode=mode, params=params)
 
-    inputs.unsharded(asks)(mode="eval", params={"a": 1}, config="a configuration")
+    inputs.unsharded(takes)(mode="eval", params={"a": 1}, config="a configuration")
     assert given == {"mode": "eval", "params": {"a": 1}}
 
 
-def test_an_input_function_that_cannot_be_sharded_is_refused() -> None:
+def test_an_input_function_that_cannot_be_sharded_is_rejected() -> None:
     with pytest.raises(UsageError, match="a function with it, because 3 tasks train") as error:
         inputs.sharded(lambda: None, ThreeWorkers())  # type: ignore[arg-type]
     assert error.value.field == "input_fn"
@@ -244,7 +246,7 @@ def test_an_input_function_that_cannot_be_sharded_is_refused() -> None:
 # Training, evaluation, export.
 
 
-def test_it_trains_evaluates_and_exports(tmp_path: Path) -> None:
+def test_an_estimator_trains_evaluates_and_exports(tmp_path: Path) -> None:
     estimator = make_estimator(make_job(), tmp_path)
     metrics = tfdist.estimator.train_and_evaluate(
         estimator, tf.estimator.TrainSpec(train_input, max_steps=12), eval_spec()
@@ -269,7 +271,7 @@ def test_it_trains_evaluates_and_exports(tmp_path: Path) -> None:
     np.testing.assert_allclose(serve(x=tf.constant([2.0, 3.0]))["y"], [2.0, 3.0], rtol=0.05)
 
 
-def test_evaluations_are_no_nearer_than_the_throttle_but_for_the_last(tmp_path: Path) -> None:
+def test_all_evaluations_but_the_last_are_throttled(tmp_path: Path) -> None:
     estimator = make_estimator(make_job(), tmp_path)
     spec = eval_spec(throttle_secs=600, start_delay_secs=600)
     tfdist.estimator.train_and_evaluate(
@@ -278,8 +280,8 @@ def test_evaluations_are_no_nearer_than_the_throttle_but_for_the_last(tmp_path: 
     assert evaluated_steps(tmp_path) == [5, 20]
 
 
-def test_exporters_are_told_of_the_last_evaluation(tmp_path: Path) -> None:
-    told: list[tuple[str, bool]] = []
+def test_exporters_know_the_last_evaluation(tmp_path: Path) -> None:
+    exports: list[tuple[str, bool]] = []
 
     class Exporter(tf.estimator.Exporter):
         name = "mine"
@@ -293,17 +295,17 @@ def test_exporters_are_told_of_the_last_evaluation(tmp_path: Path) -> None:
             is_the_final_export: bool,
         ) -> None:
             assert export_path == str(tmp_path / "export" / "mine")
-            told.append((Path(checkpoint_path).name, is_the_final_export))
+            exports.append((Path(checkpoint_path).name, is_the_final_export))
 
     estimator = make_estimator(make_job(), tmp_path)
     spec = eval_spec(exporters=Exporter())
     tfdist.estimator.train_and_evaluate(
         estimator, tf.estimator.TrainSpec(train_input, max_steps=5), spec
     )
-    assert told == [("model.ckpt-5", False), ("model.ckpt-5", True)]
+    assert exports == [("model.ckpt-5", False), ("model.ckpt-5", True)]
 
 
-def test_a_training_without_a_whole_checkpoint_does_not_begin_anew(tmp_path: Path) -> None:
+def test_a_training_without_an_intact_checkpoint_does_not_restart(tmp_path: Path) -> None:
     estimator = make_estimator(make_job(), tmp_path)
     tfdist.estimator.train(estimator, train_input, max_steps=4)
     for index in tmp_path.glob("*.index"):
@@ -318,12 +320,12 @@ def test_a_training_without_a_whole_checkpoint_does_not_begin_anew(tmp_path: Pat
             use()
 
 
-def test_results_are_logged_once_a_step_in_order(tmp_path: Path) -> None:
+def test_results_are_logged_once_per_step_in_order(tmp_path: Path) -> None:
     trained = make_estimator(make_job(), tmp_path)
     (tmp_path / "eval_metrics.jsonl").write_text('{"global_step": 2}\n{"global_step": 9}\n')
     trained.train(inputs.unsharded(train_input), max_steps=5)
     Evaluation(trained, eval_spec(), max_steps=5).newest(final=True)
-    assert evaluated_steps(tmp_path) == [2, 5], "a resumed job comes by the later ones again"
+    assert evaluated_steps(tmp_path) == [2, 5], "a resumed job evaluates the later steps again"
 
 
 def test_a_model_without_training_is_not_evaluated(tmp_path: Path) -> None:
@@ -332,7 +334,7 @@ def test_a_model_without_training_is_not_evaluated(tmp_path: Path) -> None:
     assert error.value.field == "model_dir"
 
 
-def test_metrics_that_are_no_numbers_are_for_tensorboard_alone(tmp_path: Path) -> None:
+def test_metrics_that_are_not_numbers_are_not_logged(tmp_path: Path) -> None:
     class Estimator:
         model_dir = str(tmp_path)
 
@@ -346,30 +348,30 @@ def test_metrics_that_are_no_numbers_are_for_tensorboard_alone(tmp_path: Path) -
     assert json.loads(line) == {"global_step": 7, "loss": 0.5}
 
 
-def test_estimators_cannot_be_had_under_every_strategy() -> None:
+def test_estimators_under_an_unsupported_strategy_are_rejected() -> None:
     with pytest.raises(UsageError, match="one_device, mirrored, parameter_server") as error:
         make_job(strategy="central_storage")
     assert error.value.received == "central_storage for an Estimator"
 
 
-def test_session_code_cannot_be_had_under_every_strategy() -> None:
+def test_session_code_under_an_unsupported_strategy_is_rejected() -> None:
     with pytest.raises(UsageError, match="one_device, parameter_server"):
         make_job(strategy="mirrored").monitored_session()
 
 
-def test_keras_wants_a_worker_beside_the_chief() -> None:
+def test_keras_needs_a_worker_besides_the_chief() -> None:
     hosts = ClusterFlags("chief", "0", chief_hosts="127.0.0.1:9", ps_hosts="127.0.0.1:8")
     with pytest.raises(UsageError) as error:
         tfdist.start.create(JobFlags(cluster=hosts), {})
     assert error.value.field == "cluster.worker"
 
 
-# The speed.
+# Examples per second.
 
 
-def test_the_speed_is_the_clusters() -> None:
+def test_examples_per_second_are_those_of_the_cluster() -> None:
     lines: list[str] = []
-    # The global step and the time as this worker sees them; the others' steps count as well.
+    # The global step and the time that this worker sees; the steps of other workers count too.
     seen = iter([(1, 10.0), (4, 11.0), (21, 12.0), (31, 16.0), (41, 18.0), (42, 19.0)])
     now = 0.0
     hook = tfdist.estimator.ExamplesPerSecondHook(

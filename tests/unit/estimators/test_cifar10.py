@@ -1,4 +1,4 @@
-"""The CIFAR-10 Estimator's model function, on eight layers and four images."""
+"""The model function of the CIFAR-10 Estimator, with eight layers and four images."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TRAIN, EVAL, PREDICT = (
 IMAGES = np.random.default_rng(5).uniform(0, 255, [4, 32, 32, 3]).astype("float32")
 LABELS = np.array([3, 1, 4, 9], "int32")
 
-# A convolution and its normalisation, seven times, and the logits.
+# Seven convolutions with batch normalization (3 variables each), and the logits (2).
 TRAINABLE = 7 * 3 + 2
 
 
@@ -67,13 +67,13 @@ def call(config: Any, mode: str, **values: Any) -> tf.estimator.EstimatorSpec:
 
 
 def session() -> tf.compat.v1.Session:
-    """A session in which the variables have their initial values."""
+    """A session with initialized variables."""
     session = tf.compat.v1.Session()
     session.run(tf.compat.v1.global_variables_initializer())
     return session
 
 
-def test_predictions_are_a_class_of_ten_and_probabilities(graph: tf.Graph, config: Any) -> None:
+def test_predictions_are_classes_and_probabilities(graph: tf.Graph, config: Any) -> None:
     spec = call(config, PREDICT)
     with session() as run:
         found = run.run(spec.predictions)
@@ -84,7 +84,7 @@ def test_predictions_are_a_class_of_ten_and_probabilities(graph: tf.Graph, confi
 
 
 @pytest.mark.parametrize("mode", [TRAIN, EVAL])
-def test_the_loss_is_cross_entropy_and_half_the_squares_of_all_trainable_variables(
+def test_the_loss_is_cross_entropy_plus_weight_decay_of_all_trainable_variables(
     graph: tf.Graph, config: Any, mode: str
 ) -> None:
     spec = call(config, mode, weight_decay=0.01)
@@ -95,11 +95,11 @@ def test_the_loss_is_cross_entropy_and_half_the_squares_of_all_trainable_variabl
     cross_entropy = -np.log(predicted["probabilities"][np.arange(4), LABELS]).mean()
     squares = sum(float((value.astype("float64") ** 2).sum()) for value in values)
     assert loss == pytest.approx(cross_entropy + 0.01 * squares / 2, rel=1e-4)
-    assert 0.01 * squares / 2 > 0.1, "the decay should be seen in the loss"
+    assert 0.01 * squares / 2 > 0.1, "the weight decay should be visible in the loss"
 
 
 @pytest.mark.parametrize(("num_replicas", "per_epoch"), [(1, 10), (2, 5), (4, 2.5)])
-def test_the_rate_falls_at_epochs_of_the_data_of_all_replicas(
+def test_the_learning_rate_decays_at_epochs_of_all_replicas(
     graph: tf.Graph,
     config: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -121,7 +121,7 @@ def test_the_rate_falls_at_epochs_of_the_data_of_all_replicas(
     assert rates == pytest.approx([0.5 * multiplier for multiplier in multipliers])
 
 
-def test_fewer_decays_than_three(graph: tf.Graph) -> None:
+def test_fewer_than_three_decays_are_accepted(graph: tf.Graph) -> None:
     params = small(decay_epochs=(1,), learning_rate=1.0)
     with tf.compat.v1.Session() as run:
         rates = [run.run(params.learning_rate_at(tf.constant(step), 4)) for step in (10, 11, 999)]
@@ -129,20 +129,20 @@ def test_fewer_decays_than_three(graph: tf.Graph) -> None:
 
 
 @pytest.mark.parametrize("where", ["CPU", "GPU"])
-def test_one_process_has_its_variables_where_variable_strategy_says(
+def test_variable_strategy_places_the_variables_of_one_process(
     graph: tf.Graph, config: Any, where: str
 ) -> None:
     call(config, TRAIN, variable_strategy=where)
     step = tf.compat.v1.train.get_global_step()
     variables = [v for v in tf.compat.v1.global_variables() if v is not step]
-    assert len(variables) == 2 * TRAINABLE + 2 * 7, "with slots and moving statistics"
+    assert len(variables) == 2 * TRAINABLE + 2 * 7, "includes slots and moving statistics"
     assert {variable.op.device for variable in variables} == {f"/device:{where}:0"}
     convolutions = [op for op in graph.get_operations() if op.type == "Conv2D"]
-    assert {op.device for op in convolutions} == {""}, "TensorFlow's own choice"
+    assert {op.device for op in convolutions} == {""}, "TensorFlow should place them"
 
 
 @pytest.mark.parametrize("where", ["CPU", "GPU"])
-def test_parameter_servers_have_the_variables_whatever_variable_strategy_says(
+def test_parameter_servers_ignore_variable_strategy(
     graph: tf.Graph, config: Any, where: str
 ) -> None:
     with_ps = SimpleNamespace(job=config.job, num_ps_replicas=2)
@@ -155,8 +155,8 @@ def test_parameter_servers_have_the_variables_whatever_variable_strategy_says(
     assert devices == {"/job:ps/task:0", "/job:ps/task:1"}
 
 
-def test_the_moving_statistics_are_updated_saved_and_used(config: Any) -> None:
-    # With these the statistics are those of the one batch, and the weights stay as they are.
+def test_moving_statistics_are_updated_saved_and_used(config: Any) -> None:
+    # With these values the statistics are those of the only batch, and the weights do not change.
     params = small(learning_rate=0.0, batch_norm_decay=0.0)
     estimator = tf.estimator.Estimator(cifar10.model_fn, config=config, params=params)
     losses: list[float] = []
@@ -175,7 +175,7 @@ def test_the_moving_statistics_are_updated_saved_and_used(config: Any) -> None:
     assert estimator.get_variable_value("batch_normalization/moving_mean") == pytest.approx(
         outputs.mean(axis=(0, 1, 2)), abs=1e-4
     )
-    # Variances are kept without bias, which the last stage's 256 values a channel do not hide.
+    # Moving variances are unbiased, which is visible in the last stage with 256 values per channel.
     assert estimator.evaluate(input_fn)["loss"] == pytest.approx(losses[0], rel=0.01)
 
     def probabilities(step: int) -> np.ndarray:
@@ -183,11 +183,13 @@ def test_the_moving_statistics_are_updated_saved_and_used(config: Any) -> None:
         rows = estimator.predict(input_fn, checkpoint_path=path)
         return np.array([row["probabilities"] for row in rows])
 
-    # Between the two nothing but the statistics has changed.
+    # Only the statistics differ between the two checkpoints.
     assert np.abs(probabilities(1) - probabilities(0)).max() > 0.01
 
 
-def test_the_exported_model_answers_as_the_estimator_does(config: Any, tmp_path: Path) -> None:
+def test_the_exported_model_gives_the_same_predictions_as_the_estimator(
+    config: Any, tmp_path: Path
+) -> None:
     estimator = tf.estimator.Estimator(cifar10.model_fn, config=config, params=small())
     tfdist.estimator.train(estimator, input_fn, max_steps=1)
     directory = tfdist.estimator.export(estimator, cifar10.serving_input_receiver_fn)
@@ -220,7 +222,7 @@ REPLICAS = """
         estimator.train(lambda: input_fn().repeat(), max_steps=2)
         return {name: estimator.get_variable_value(name) for name in estimator.get_variable_names()}
 
-    # The first divides the CPU, which is to come before the first session.
+    # The mirrored job must be first: it creates logical CPU devices before the first session.
     jobs = [
         tfdist.start.create(options, {}, job_class=EstimatorJob)
         for options in (JobFlags(strategy="mirrored", num_cpu_devices=2), JobFlags())
@@ -242,8 +244,8 @@ REPLICAS = """
 """
 
 
-def test_replicas_that_see_the_same_batch_do_as_one_process_does(tmp_path: Path) -> None:
-    """The loss of each is scaled to its part, and the moving statistics meet in their mean."""
+def test_replicas_with_the_same_batch_give_the_same_weights_as_one_process(tmp_path: Path) -> None:
+    """Each replica scales its loss, and the moving statistics are averaged."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(REPLICAS), str(tmp_path)],
         cwd=Path(__file__).parents[3],
@@ -260,7 +262,7 @@ def test_replicas_that_see_the_same_batch_do_as_one_process_does(tmp_path: Path)
 
 @pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
 @pytest.mark.parametrize("data_format", ["NCHW", "channels_first"])
-def test_nchw_is_refused_on_the_cpu(
+def test_nchw_is_rejected_on_the_cpu(
     graph: tf.Graph, config: Any, mode: str, data_format: str
 ) -> None:
     with pytest.raises(UsageError, match=f"--data_format: received '{data_format}'"):
@@ -286,18 +288,18 @@ def test_the_data_format_follows_the_devices(
     assert small(data_format=data_format).keras_data_format() == expected
 
 
-def test_every_layer_has_the_data_format() -> None:
+def test_every_layer_uses_the_data_format() -> None:
     last, first = (cifar_resnet(8, data_format=f"channels_{end}") for end in ("last", "first"))
     assert [w.shape for w in first.weights] == [w.shape for w in last.weights]
     assert first.input_shape == last.input_shape == (None, 32, 32, 3)
     shapes = [layer.output_shape for layer in last.layers[2:]]
-    turned = [layer.output_shape for layer in first.layers[3:]]
-    assert turned == [
+    transposed = [layer.output_shape for layer in first.layers[3:]]
+    assert transposed == [
         (shape[0], shape[3], *shape[1:3]) if len(shape) == 4 else shape for shape in shapes
     ]
 
 
-def test_no_weight_decay_is_no_regularizer() -> None:
+def test_without_weight_decay_there_is_no_regularizer() -> None:
     assert [len(cifar_resnet(8, weight_decay=decay).losses) for decay in (None, 0, 0.1)] == [
         0,
         0,
@@ -314,12 +316,12 @@ def test_no_weight_decay_is_no_regularizer() -> None:
         ({"decay_epochs": (1, 2, 3, 4)}, "--decay_epochs: received '1,2,3,4'"),
     ],
 )
-def test_hyper_parameters_check_themselves(values: dict[str, Any], named: str) -> None:
+def test_invalid_hyper_parameters_are_rejected(values: dict[str, Any], named: str) -> None:
     with pytest.raises(UsageError, match=named):
         small(**values)
 
 
-def test_a_data_format_that_there_is_not() -> None:
+def test_the_model_rejects_an_invalid_data_format() -> None:
     with pytest.raises(UsageError, match="data_format: received 'NCHW'"):
         cifar_resnet(8, data_format="NCHW")
 
@@ -331,16 +333,16 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_training_input_is_one_shard_without_end(digits: Path) -> None:
+def test_the_training_input_repeats_one_shard(digits: Path) -> None:
     context = tf.distribute.InputContext(num_input_pipelines=400, input_pipeline_id=7)
     dataset = cifar10.train_input(digits, batch_size=5, distort=False, flip=False)(context)
     assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
     images = np.concatenate([batch.numpy() for batch, _ in dataset.take(4)])
     assert images.shape == (20, 32, 32, 3)
-    assert len(np.unique(images, axis=0)) == 4, "of 1257 records, every 400th from the 7th on"
+    assert len(np.unique(images, axis=0)) == 4, "every 400th of 1257 records, from the 7th"
 
 
-def test_eval_input_is_the_whole_split(digits: Path) -> None:
+def test_the_eval_input_is_the_entire_split(digits: Path) -> None:
     batches = list(
         cifar10.eval_input(digits, "validation", batch_size=100)(tf.distribute.InputContext())
     )

@@ -1,4 +1,4 @@
-"""The MNIST model function: its network, its update, its metric and what it serves."""
+"""The MNIST model function: its network, training step, metrics and export."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def config(
 
 
 def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> float:
-    """The mean over a batch, in NumPy."""
+    """The mean cross-entropy of a batch, computed with NumPy."""
     log_sum = np.log(np.exp(logits).sum(axis=1))
     return float(np.mean(log_sum - logits[np.arange(len(labels)), labels]))
 
@@ -46,7 +46,7 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> float:
 # The network.
 
 
-def test_the_network_has_the_layers_that_it_names() -> None:
+def test_the_network_has_the_documented_layers() -> None:
     with tf.Graph().as_default():
         logits = mnist.logits(tf.constant(batch()[0]), training=False)
         shapes = [variable.shape.as_list() for variable in tf.compat.v1.trainable_variables()]
@@ -62,7 +62,7 @@ def test_the_network_has_the_layers_that_it_names() -> None:
 @pytest.mark.parametrize(
     ("training", "dropout", "varies"), [(True, 0.4, True), (True, 0.0, False), (False, 0.4, False)]
 )
-def test_units_are_dropped_in_training_alone(training: bool, dropout: float, varies: bool) -> None:
+def test_dropout_is_only_applied_in_training(training: bool, dropout: float, varies: bool) -> None:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         logits = mnist.logits(tf.constant(batch()[0]), training=training, dropout=dropout)
         session.run(tf.compat.v1.global_variables_initializer())
@@ -70,7 +70,7 @@ def test_units_are_dropped_in_training_alone(training: bool, dropout: float, var
     assert (not np.array_equal(first, second)) == varies
 
 
-def test_the_share_of_dropped_units_is_a_parameter() -> None:
+def test_the_dropout_rate_is_a_parameter() -> None:
     def dropped(params: dict[str, Any]) -> float:
         images, labels = batch()
         with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
@@ -92,7 +92,7 @@ def test_the_share_of_dropped_units_is_a_parameter() -> None:
 # Training.
 
 
-def test_a_step_is_that_of_momentum_on_the_mean_cross_entropy() -> None:
+def test_a_step_applies_momentum_to_the_gradient_of_the_mean_cross_entropy() -> None:
     images, labels = batch()
     with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
         params = {"learning_rate": RATE, "dropout": 0.0}
@@ -117,7 +117,7 @@ def test_a_step_is_that_of_momentum_on_the_mean_cross_entropy() -> None:
     np.testing.assert_allclose(values[2], values[1] - RATE * velocity, atol=1e-6)
 
 
-def test_the_update_is_that_of_the_jobs_optimizer() -> None:
+def test_training_uses_the_jobs_optimizer() -> None:
     given: list[Any] = []
 
     def frozen(optimizer: Any) -> Any:
@@ -143,7 +143,7 @@ def test_the_update_is_that_of_the_jobs_optimizer() -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def test_training_wants_a_learning_rate() -> None:
+def test_training_needs_a_learning_rate() -> None:
     images, labels = batch()
     with tf.Graph().as_default(), pytest.raises(KeyError, match="learning_rate"):
         mnist.model_fn(tf.constant(images), tf.constant(labels), MODES.TRAIN, {}, config())
@@ -185,7 +185,9 @@ tfdist.estimator.train(estimator, train_input, max_steps=5)
 """
 
 
-def test_two_mirrored_replicas_train_as_one_with_twice_the_batch(tmp_path: Path) -> None:
+def test_two_mirrored_replicas_give_the_same_weights_as_one_with_twice_the_batch(
+    tmp_path: Path,
+) -> None:
     def weights(strategy: str, batch_size: int) -> dict[str, np.ndarray]:
         output_dir = tmp_path / strategy
         subprocess.run(
@@ -198,7 +200,7 @@ def test_two_mirrored_replicas_train_as_one_with_twice_the_batch(tmp_path: Path)
         return {name: tf.train.load_variable(str(output_dir), name) for name in names}
 
     one = weights("one_device", 8)
-    # The second training goes on from where the first one began.
+    # The second training starts from the initial weights of the first one.
     (tmp_path / "mirrored").mkdir()
     for file in (tmp_path / "one_device").glob("model.ckpt-0.*"):
         shutil.copy(file, tmp_path / "mirrored")
@@ -210,10 +212,10 @@ def test_two_mirrored_replicas_train_as_one_with_twice_the_batch(tmp_path: Path)
         np.testing.assert_allclose(two[name], value, atol=1e-6, err_msg=name)
 
 
-# Evaluation, prediction and all of it.
+# Evaluation, prediction, and an end-to-end test.
 
 
-def test_evaluation_gives_the_loss_of_a_batch_and_the_accuracy_of_all() -> None:
+def test_evaluation_returns_the_loss_of_a_batch_and_the_accuracy_of_all_batches() -> None:
     images, _ = batch(10)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         fed = tf.compat.v1.placeholder(tf.float32, [None, 28, 28, 1])
@@ -225,21 +227,21 @@ def test_evaluation_gives_the_loss_of_a_batch_and_the_accuracy_of_all() -> None:
         value, update = spec.eval_metric_ops["accuracy"]
         session.run(tf.compat.v1.global_variables_initializer())
         session.run(tf.compat.v1.local_variables_initializer())
-        # The second network is the model's; it takes the weights of the first.
+        # The second network is that of `model_fn`; it gets the weights of the first.
         variables = tf.compat.v1.trainable_variables()
         for mine, other in zip(variables[:8], variables[8:], strict=True):
             other.load(session.run(mine), session)
         scores = session.run(logits, {fed: images})
-        right = scores.argmax(axis=1)
-        wrong = (right + 1) % 10
-        for part, answers in ((slice(0, 8), right), (slice(8, 10), wrong)):
+        correct = scores.argmax(axis=1)
+        wrong = (correct + 1) % 10
+        for part, answers in ((slice(0, 8), correct), (slice(8, 10), wrong)):
             feed = {fed: images[part], labels: answers[part]}
             loss = session.run([spec.loss, update], feed)[0]
             assert loss == pytest.approx(cross_entropy(scores[part], answers[part]), rel=1e-5)
         assert session.run(value) == pytest.approx(0.8)
 
 
-def test_prediction_asks_for_no_job_and_no_parameter() -> None:
+def test_prediction_needs_no_job_and_no_parameters() -> None:
     images, _ = batch(5)
     with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
         spec = mnist.model_fn(
@@ -256,7 +258,9 @@ def test_prediction_asks_for_no_job_and_no_parameter() -> None:
     np.testing.assert_allclose(found["probabilities"], expected, rtol=1e-5)
 
 
-def test_an_estimator_learns_the_digits_and_serves_what_it_predicts(tmp_path: Path) -> None:
+def test_an_estimator_learns_the_digits_and_its_export_gives_the_same_predictions(
+    tmp_path: Path,
+) -> None:
     digits = data.load("digits")
     job = tfdist.start.create(JobFlags(), {}, job_class=EstimatorJob)
     estimator = tf.estimator.Estimator(

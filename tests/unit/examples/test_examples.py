@@ -1,4 +1,4 @@
-"""The examples answer a mistake in one line, with exit code 2."""
+"""The examples report a mistake in one line and exit with code 2."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(path: Path, script: str, *flags: str) -> Ended:
         ),
     ],
 )
-def test_a_mistake_is_answered_with_code_2(
+def test_a_mistake_exits_with_code_2(
     tmp_path: Path, digits: Path, script: str, flags: list[str], named: str
 ) -> None:
     done = run(
@@ -71,7 +71,9 @@ def test_a_mistake_is_answered_with_code_2(
         ("mnist_replica.py", ["data"], "command line: received 'data'"),
     ],
 )
-def test_no_word_is_ignored(tmp_path: Path, script: str, typed: list[str], named: str) -> None:
+def test_positional_arguments_are_rejected(
+    tmp_path: Path, script: str, typed: list[str], named: str
+) -> None:
     output = tmp_path / "output"
     done = run(tmp_path, script, *typed, f"--output_dir={output}")
 
@@ -80,16 +82,14 @@ def test_no_word_is_ignored(tmp_path: Path, script: str, typed: list[str], named
 
 
 @pytest.mark.parametrize("typed", ["--num_gpus=1", "--num-gpu=1"])
-def test_the_platforms_gpu_is_one_where_there_is_one(
-    tmp_path: Path, digits: Path, typed: str
-) -> None:
-    """The platform asks for one everywhere."""
+def test_a_requested_gpu_is_optional(tmp_path: Path, digits: Path, typed: str) -> None:
+    """The platform passes --num_gpus=1 to every task."""
     done = run(
         tmp_path,
         "cifar10_estimator_main.py",
         f"--data_dir={digits}",
         f"--job-dir={tmp_path / 'output'}",
-        "--num_layers=9",  # Its end, soon.
+        "--num_layers=9",  # An error, so that the script exits early.
         typed,
     )
 
@@ -98,7 +98,7 @@ def test_the_platforms_gpu_is_one_where_there_is_one(
     assert done.code == 2
 
 
-def test_the_classic_script_knows_sync_by_its_other_name() -> None:
+def test_the_classic_script_accepts_sync_replicas_for_sync() -> None:
     code = """
 import sys
 from absl import flags

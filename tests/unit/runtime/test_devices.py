@@ -1,4 +1,4 @@
-"""Which GPUs a task takes, told by machines that have some without being there."""
+"""Which GPUs a task uses, tested with simulated GPUs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A, B = "127.0.0.1:1", "127.0.0.1:2"
 
 @pytest.fixture
 def visible(monkeypatch: pytest.MonkeyPatch) -> list[tf.config.PhysicalDevice]:
-    """The GPUs that were made visible, of a machine's four."""
+    """The visible GPUs of a machine with four."""
     chosen = list(GPUS)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: list(GPUS))
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: chosen)
@@ -48,7 +48,7 @@ def visible(monkeypatch: pytest.MonkeyPatch) -> list[tf.config.PhysicalDevice]:
         (0, 1, []),
     ],
 )
-def test_a_task_takes_its_own_gpus(
+def test_a_task_uses_its_own_gpus(
     visible: list[tf.config.PhysicalDevice],
     num_gpus: int | None,
     local_rank: int | None,
@@ -57,7 +57,7 @@ def test_a_task_takes_its_own_gpus(
     devices = use_devices(num_gpus, local_rank=local_rank)
 
     assert visible == [GPUS[index] for index in expected]
-    # TensorFlow numbers those that are visible.
+    # TensorFlow numbers only the visible GPUs.
     assert devices == ([f"GPU:{index}" for index in range(len(expected))] or ["CPU:0"])
 
 
@@ -89,7 +89,7 @@ def test_the_tasks_of_a_machine_divide_its_gpus(
     assert visible == [GPUS[index] for index in expected]
 
 
-def test_the_tasks_of_a_machine_are_those_of_its_host() -> None:
+def test_tasks_with_the_same_host_share_a_machine() -> None:
     cluster = Cluster(chief=("a:1",), worker=("a:2", "b:1", "a:3", "[::1]:4"))
 
     tasks = cluster.training_tasks
@@ -98,11 +98,11 @@ def test_the_tasks_of_a_machine_are_those_of_its_host() -> None:
     assert places == [(0, 3), (1, 3), (0, 1), (2, 3), (0, 1)]
 
 
-def test_a_rank_of_a_machine_without_gpus_is_on_the_cpu() -> None:
+def test_a_rank_on_a_machine_without_gpus_uses_the_cpu() -> None:
     assert use_devices(None, local_rank=1) == ["CPU:0"]
 
 
-def test_each_rank_of_horovod_has_another_gpu(
+def test_each_horovod_rank_uses_its_own_gpu(
     visible: list[tf.config.PhysicalDevice], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tfdist.strategies import horovod
@@ -120,7 +120,7 @@ def test_each_rank_of_horovod_has_another_gpu(
 
 
 @pytest.mark.parametrize("strategy", ["one_device", "horovod"])
-def test_gpus_that_a_task_would_not_train_on_are_refused(
+def test_more_gpus_than_a_strategy_uses_are_rejected(
     visible: list[tf.config.PhysicalDevice], strategy: str
 ) -> None:
     with pytest.raises(UsageError) as error:
@@ -130,7 +130,7 @@ def test_gpus_that_a_task_would_not_train_on_are_refused(
     assert error.value.accepted == f"0 or 1 under {strategy}"
 
 
-def test_an_evaluator_takes_the_flags_of_the_others(
+def test_an_evaluator_accepts_the_flags_of_the_other_tasks(
     visible: list[tf.config.PhysicalDevice],
 ) -> None:
     hosts = ClusterFlags("evaluator", "0", chief_hosts=A, worker_hosts=B)
@@ -140,7 +140,7 @@ def test_an_evaluator_takes_the_flags_of_the_others(
     assert job.name == "one_device"
 
 
-def test_several_gpus_of_one_process_are_all_trained_on(
+def test_one_process_trains_on_all_its_gpus(
     visible: list[tf.config.PhysicalDevice], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[list[str]] = []
@@ -169,7 +169,7 @@ def test_several_gpus_of_one_process_are_all_trained_on(
         (Cluster(), "default", {table.STRATEGY_VARIABLE: "one_device"}, 2, "one_device"),
     ],
 )
-def test_the_number_of_gpus_decides_where_the_cluster_does_not(
+def test_the_number_of_gpus_selects_the_strategy_of_a_single_process(
     cluster: Cluster, source: str, environ: Mapping[str, str], num_gpus: int | None, name: str
 ) -> None:
     assert table.named("auto", environ, cluster, source, num_gpus).name == name

@@ -1,4 +1,4 @@
-"""What is set before TensorFlow is imported."""
+"""Environment variables and CPU affinity that are set before TensorFlow is imported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_environment_of_a_task(threads: int | None, added: dict[str, str]) -
     assert runtime.environment(intra_threads=threads) == {**DEFAULTS, **added}
 
 
-def test_a_single_core_gets_two_threads_for_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_core_gets_two_inter_op_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
 
     assert runtime.environment()["TF_NUM_INTEROP_THREADS"] == "2"
@@ -46,7 +46,7 @@ def test_a_single_core_gets_two_threads_for_operations(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     "users", [{}, {"TF_CPP_MIN_LOG_LEVEL": "3"}, {"TF_ENABLE_ONEDNN_OPTS": "", "OTHER": "x"}]
 )
-def test_what_the_user_has_set_is_kept(
+def test_variables_set_by_the_user_are_kept(
     users: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
@@ -57,7 +57,7 @@ def test_what_the_user_has_set_is_kept(
     assert environ == {**DEFAULTS, **users}
 
 
-def test_nothing_is_set_once_tensorflow_is_imported() -> None:
+def test_nothing_is_set_after_tensorflow_is_imported() -> None:
     import tensorflow as tf
 
     assert tf.__name__ in sys.modules
@@ -77,7 +77,7 @@ def test_nothing_is_set_once_tensorflow_is_imported() -> None:
         ("", False),
     ],
 )
-def test_onednn_is_used_from_avx2_on(flags: str, is_faster: bool) -> None:
+def test_onednn_is_used_on_cpus_with_avx2(flags: str, is_faster: bool) -> None:
     assert runtime.onednn_is_faster(frozenset(flags.split())) is is_faster
 
 
@@ -97,7 +97,7 @@ def test_cores_are_divided(tasks: int, cores: set[int], shares: list[set[int]]) 
 
 
 @pytest.mark.parametrize("share", [None, "1/2"])
-def test_a_task_keeps_to_its_cores_and_says_what_was_chosen(share: str | None) -> None:
+def test_a_task_is_pinned_to_its_cores_and_logs_the_settings(share: str | None) -> None:
     environ = {"TFDIST_CORES": share} if share else {}
     code = (
         "import os, threading; from tfdist.runtime import environment as runtime;"
@@ -106,7 +106,7 @@ def test_a_task_keeps_to_its_cores_and_says_what_was_chosen(share: str | None) -
         "thread.start(); thread.join(); print(runtime.description(os.environ))"
     )
 
-    cores, said = subprocess.run(
+    cores, description = subprocess.run(
         [sys.executable, "-c", code],
         env={"PYTHONPATH": str(Path(__file__).parents[3]), "TF_ENABLE_ONEDNN_OPTS": "0", **environ},
         capture_output=True,
@@ -118,41 +118,41 @@ def test_a_task_keeps_to_its_cores_and_says_what_was_chosen(share: str | None) -
     own = sorted(CORES)
     mine = own[len(own) // 2 :] if share and len(own) > 1 else own
     assert sorted(map(int, cores.split())) == mine
-    assert said.startswith("oneDNN off, core")
-    assert said.endswith(f" of {os.cpu_count()}")
+    assert description.startswith("oneDNN off, core")
+    assert description.endswith(f" of {os.cpu_count()}")
 
 
 @pytest.mark.parametrize(
-    ("tasks", "machine", "own", "told", "kept"),
+    ("tasks", "machine", "own", "variable", "kept"),
     [
         (2, 4, {0, 1, 2, 3}, None, {2, 3}),
         (2, 2, {0, 1}, None, {1}),
         (1, 4, {0, 1, 2, 3}, None, None),
-        # Slurm or a container has kept it to these.
+        # Slurm or a container has already restricted the affinity.
         (2, 4, {2, 3}, None, None),
-        # `tfdist run --cores=share`, and what a task starts.
+        # `tfdist run --cores=share`, and child processes of a task.
         (2, 4, {0, 1, 2, 3}, runtime.ALL_CORES, None),
     ],
 )
-def test_tasks_that_were_started_by_hand_divide_their_machine(
+def test_tasks_started_by_hand_divide_the_cores_of_their_machine(
     monkeypatch: pytest.MonkeyPatch,
     tasks: int,
     machine: int,
     own: set[int],
-    told: str | None,
+    variable: str | None,
     kept: set[int] | None,
 ) -> None:
     affinity = [own]
     monkeypatch.setattr(os, "cpu_count", lambda: machine)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: affinity[-1])
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: affinity.append(set(cores)))
-    environ = {} if told is None else {runtime.CORES_VARIABLE: told}
+    environ = {} if variable is None else {runtime.CORES_VARIABLE: variable}
 
-    for _ in range(2):  # The second time as a process that the first one has started.
+    for _ in range(2):  # The second call is that of a child process.
         runtime.divide_cores(tasks - 1, tasks, environ)
 
     assert affinity == ([own] if kept is None else [own, kept])
-    assert environ.get(runtime.CORES_VARIABLE) == (told if kept is None else runtime.ALL_CORES)
+    assert environ.get(runtime.CORES_VARIABLE) == (variable if kept is None else runtime.ALL_CORES)
     assert environ.get("TF_NUM_INTEROP_THREADS") == ("2" if kept == {1} else None)
 
 

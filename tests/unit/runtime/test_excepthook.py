@@ -1,4 +1,4 @@
-"""What an exception says of a task that was lost."""
+"""The lost task is identified from the text of an exception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark runs, and counts the work of the model that it trains."""
+"""The benchmarks run, and the operation counts match the model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from scripts.benchmarks.runs import Result, Run
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_work_is_that_of_the_model() -> None:
+def test_the_operation_counts_match_the_model() -> None:
     model = cifar_resnet(20)
     flops = 0
     for layer in model.layers:
@@ -73,7 +73,7 @@ def _is_stopped(process: psutil.Process) -> bool:
 
 
 @pytest.mark.timeout(120)
-def test_a_benchmark_that_is_told_to_end_leaves_no_process_behind() -> None:
+def test_a_benchmark_that_receives_sigterm_leaves_no_process() -> None:
     command = [
         sys.executable,
         str(ROOT / "scripts" / "benchmarks" / "benchmark.py"),
@@ -94,7 +94,7 @@ def test_a_benchmark_that_is_told_to_end_leaves_no_process_behind() -> None:
 
 
 @pytest.mark.timeout(120)
-def test_a_benchmark_that_is_told_to_end_while_it_forks_ends() -> None:
+def test_a_benchmark_that_receives_sigterm_while_it_forks_exits() -> None:
     script = str(ROOT / "scripts" / "benchmarks" / "benchmark.py")
     arguments = [script, "--processes", "1", "--ways", "tfdist", "--steps=2", "--batch_size=8"]
     program = f"""
@@ -108,7 +108,7 @@ runpy.run_path({script!r}, run_name="__main__")
 
 
 @pytest.mark.timeout(180)
-def test_the_time_of_a_step_is_told(tmp_path: Path) -> None:
+def test_measure_steps_prints_consistent_times(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "scripts" / "benchmarks" / "measure_steps.py")]
     command += ["--strategies", "horovod", "--steps=4", "--batch_size=8"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=170)
@@ -123,7 +123,7 @@ def test_the_time_of_a_step_is_told(tmp_path: Path) -> None:
         assert kernels + between == pytest.approx(wall, abs=0.3)
 
 
-def test_kernels_at_the_same_time_share_it() -> None:
+def test_kernels_that_run_at_the_same_time_share_the_time() -> None:
     changes = [
         (0, "convolutions", 1),
         (4, "normalization", 1),
@@ -158,24 +158,24 @@ marks.write()
 
 @pytest.fixture
 def trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Has each job train in the way above; returns where its epochs are noted."""
-    noted = tmp_path / "noted"
+    """Replaces the commands of jobs with TRAINING; returns the file with the recorded epochs."""
+    recorded = tmp_path / "recorded"
 
     def commands(job: Job, ports: Sequence[int], directory: Path, size: Size) -> Commands:
         training = [sys.executable, "-c", TRAINING]
         return [
             (
-                [*training, name, str(noted), str(size.epochs)],
-                {marks.VARIABLE: str(marks_of(directory, place))},
+                [*training, name, str(recorded), str(size.epochs)],
+                {marks.VARIABLE: str(marks_of(directory, index))},
             )
-            for place, name in enumerate(job.way.split())
+            for index, name in enumerate(job.way.split())
         ]
 
     monkeypatch.setattr(Job, "commands", commands)
-    return noted
+    return recorded
 
 
-def test_jobs_train_in_turn_and_one_that_fails_costs_the_others_nothing(
+def test_jobs_train_in_turn_and_one_that_fails_does_not_affect_the_others(
     tmp_path: Path, trainings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     jobs = {name: Job(name, "horovod", 1) for name in ("one", "fails", "other")}
@@ -183,7 +183,7 @@ def test_jobs_train_in_turn_and_one_that_fails_costs_the_others_nothing(
     assert list(results) == ["one", "other"]
     assert all(len(result.images_per_second) == 2 for result in results.values())
     error = capsys.readouterr().err
-    assert "horovod x 1, fails has ended too soon" in error and "AssertionError" in error
+    assert "horovod x 1, fails exited early" in error and "AssertionError" in error
 
     epochs = [line.split() for line in trainings.read_text().splitlines()]
     assert [(name, int(epoch)) for name, epoch, *_ in epochs] == [
@@ -195,7 +195,7 @@ def test_jobs_train_in_turn_and_one_that_fails_costs_the_others_nothing(
     assert times == sorted(times)
 
 
-def test_a_job_that_fails_fails_the_benchmark(
+def test_a_failed_job_fails_the_benchmark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run_in_turn(jobs: dict[Job, Job], directory: Path, size: Size) -> dict[Job, Result]:
@@ -216,24 +216,26 @@ def test_a_job_that_fails_fails_the_benchmark(
     assert [job["strategy"] for job in jobs] == ["apart", "horovod", "horovod"]
 
 
-def test_trainings_apart_end_when_one_fails(tmp_path: Path, trainings: Path) -> None:
+def test_apart_trainings_end_when_one_fails(tmp_path: Path, trainings: Path) -> None:
     job = Job("one fails", APART, 2)
     with closing(Run(job, tmp_path, Size(64, 1, epochs=3), in_turn=True)) as run:
         run.wait_for_turn(1)
         run.train(1)
-        with pytest.raises(RuntimeError, match="apart x 2, one fails has ended too soon"):
+        with pytest.raises(RuntimeError, match="apart x 2, one fails exited early"):
             run.wait_for_turn(2)
 
 
-def test_who_waits_for_a_turn_ends_when_nobody_gives_it(tmp_path: Path, trainings: Path) -> None:
+def test_a_training_that_waits_for_a_turn_exits_when_the_benchmark_ends(
+    tmp_path: Path, trainings: Path
+) -> None:
     training = [sys.executable, "-c", TRAINING, "one", str(trainings), "3"]
-    noted = tmp_path / "marks.json"
-    environ = {marks.VARIABLE: str(noted), marks.TURNS_VARIABLE: str(tmp_path)}
-    with marks.giving_turns(tmp_path):
+    recorded = tmp_path / "marks.json"
+    environ = {marks.VARIABLE: str(recorded), marks.TURNS_VARIABLE: str(tmp_path)}
+    with marks.enable_turns(tmp_path):
         waiting = subprocess.Popen(
             training, env={**os.environ, **environ}, cwd=ROOT, stderr=subprocess.PIPE, text=True
         )
-        while not marks.waits(noted, 1).exists():
+        while not marks.waiting_file(recorded, 1).exists():
             assert waiting.poll() is None
             time.sleep(0.05)
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""The measurement of the input runs, on noise and on a directory of records."""
+"""measure_input.py runs, with noise and with a directory of TFRecords."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).parents[3] / "scripts" / "benchmarks" / "measure_input.p
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("source", ["noise", "digits"])
-def test_the_input_is_measured(tmp_path: Path, source: str) -> None:
+def test_measure_input_prints_consistent_rates(tmp_path: Path, source: str) -> None:
     flags = ["--images=40"]
     if source == "digits":
         cifar10.write(tmp_path, "digits")

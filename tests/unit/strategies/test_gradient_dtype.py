@@ -1,4 +1,4 @@
-"""`--gradient_dtype`: what replicas send has 16 bits, what is added to weights has not."""
+"""`--gradient_dtype`: replicas send 16-bit gradients; weights keep their full precision."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_gradients_are_rounded_and_weights_are_not(dtype: str | None, rounded: f
     assert variable.numpy() == pytest.approx(0.3 - rounded, abs=1e-7)
 
 
-def test_a_variable_without_a_gradient_stays_as_it_is() -> None:
+def test_a_variable_without_a_gradient_is_not_changed() -> None:
     optimizer = summed_in(tf.keras.optimizers.SGD(1.0), "bfloat16")
     used, unused = tf.Variable(1.0), tf.Variable(1.0)
 
@@ -34,7 +34,7 @@ def test_a_variable_without_a_gradient_stays_as_it_is() -> None:
     assert [(None if g is None else float(g)) for g, _ in pairs] == [1.0, None]
 
 
-def test_the_optimizer_within_one_that_scales_the_loss_is_the_one() -> None:
+def test_the_inner_optimizer_of_a_loss_scale_optimizer_is_wrapped() -> None:
     scaled = tf.keras.mixed_precision.LossScaleOptimizer(
         tf.keras.optimizers.SGD(1.0), dynamic=False, initial_scale=1.0
     )
@@ -46,7 +46,7 @@ def test_the_optimizer_within_one_that_scales_the_loss_is_the_one() -> None:
     assert variable.numpy() == pytest.approx(-0.7, abs=1e-7)
 
 
-def test_rows_of_an_embedding_stay_rows() -> None:
+def test_sparse_gradients_of_an_embedding_stay_sparse() -> None:
     optimizer = summed_in(tf.keras.optimizers.SGD(1.0), "bfloat16")
     table = tf.Variable(tf.zeros([3, 2]))
     rows = tf.IndexedSlices(tf.constant([[1.001, 2.0]]), tf.constant([1]), tf.constant([3, 2]))
@@ -60,7 +60,7 @@ def test_rows_of_an_embedding_stay_rows() -> None:
     "optimizer",
     [tf.keras.optimizers.legacy.SGD(0.1), tf.compat.v1.train.GradientDescentOptimizer(0.1)],
 )
-def test_other_optimizers_are_refused(optimizer: object) -> None:
+def test_other_optimizers_are_rejected(optimizer: object) -> None:
     with pytest.raises(UsageError, match="--gradient_dtype: received 'float16 with"):
         summed_in(optimizer, "float16")
 
@@ -74,7 +74,7 @@ def test_other_optimizers_are_refused(optimizer: object) -> None:
         ("horovod", JobFlags(gradient_dtype="float16", sync_period=2)),
     ],
 )
-def test_what_cannot_be_had_is_refused(strategy: str, options: JobFlags) -> None:
+def test_unsupported_combinations_are_rejected(strategy: str, options: JobFlags) -> None:
     with pytest.raises(UsageError) as error:
         table.check_flags(table.row(strategy), options)
 

@@ -1,4 +1,4 @@
-"""Local SGD: what the outer optimizer computes, when the tasks meet, and what the flags mean."""
+"""Local SGD: the outer optimizer, when the tasks average their weights, and the flags."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tfdist.strategies import table
 from tfdist.strategies.local_sgd import LocalSGD, OuterSteps, Synchronization, outer_steps
 
 
-class WithAnother:
-    """The collectives of this task and one more, whose weights do not change by themselves."""
+class TwoTasks:
+    """Collectives of this task and a second one, whose weights never change."""
 
     rank = 0
     size = 2
 
     def __init__(self) -> None:
-        self.meetings = 0
+        self.sums = 0
 
     def sum(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        self.meetings += 1
+        self.sums += 1
         return list(values)
 
     def gather(self, number: int) -> list[int]:
@@ -45,26 +45,26 @@ def model_of(weight: tf.Variable) -> tf.keras.Model:
     return model
 
 
-def begun(options: OuterSteps) -> tuple[LocalSGD, tf.Variable]:
+def started(options: OuterSteps) -> tuple[LocalSGD, tf.Variable]:
     weight = tf.Variable([1.0, -2.0])
-    local = LocalSGD(WithAnother(), options)
+    local = LocalSGD(TwoTasks(), options)
     local.state(model_of(weight))
     local.begin()
     return local, weight
 
 
 def test_the_weights_are_averaged() -> None:
-    local, weight = begun(OuterSteps(period=3))
+    local, weight = started(OuterSteps(period=3))
     weight.assign([2.0, 2.0])
     local.step()
     local.synchronize()
-    # The other one has stayed at 1 and -2.
+    # The other task's weights are still 1 and -2.
     np.testing.assert_allclose(weight, [1.5, 0.0])
 
 
-def test_the_outer_optimizer_is_nesterovs() -> None:
-    """Against Keras's SGD, which is given the average changes for gradients."""
-    local, weight = begun(OuterSteps(period=3, learning_rate=0.7, momentum=0.9))
+def test_the_outer_optimizer_uses_nesterov_momentum() -> None:
+    """Compares it with Keras's SGD, which gets the average changes as gradients."""
+    local, weight = started(OuterSteps(period=3, learning_rate=0.7, momentum=0.9))
     reference = tf.Variable(weight)
     optimizer = tf.keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)
     for change in ([0.5, 0.1], [0.2, -0.4], [0.0, 0.3], [-0.1, 0.2]):
@@ -75,8 +75,8 @@ def test_the_outer_optimizer_is_nesterovs() -> None:
         np.testing.assert_allclose(weight, reference, rtol=1e-6)
 
 
-def test_weights_that_are_equal_are_left_alone() -> None:
-    local, weight = begun(OuterSteps(period=3, momentum=0.9))
+def test_synchronizing_equal_weights_changes_nothing() -> None:
+    local, weight = started(OuterSteps(period=3, momentum=0.9))
     weight.assign_add([0.5, 0.1])
     local.step()
     local.synchronize()
@@ -86,27 +86,27 @@ def test_weights_that_are_equal_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("period", "steps_per_execution", "meetings"),
-    # Of an epoch of 5 steps; its end is one of them.
+    ("period", "steps_per_execution", "sums"),
+    # The epoch has 5 steps; the tasks also average at its end.
     [(1, 1, 5), (2, 1, 3), (5, 1, 1), (9, 1, 1), (2, 2, 3), (3, 2, 2), (2, 5, 1), (3, 4, 2)],
 )
-def test_when_the_tasks_meet(
-    tiny: TinyTraining, period: int, steps_per_execution: int, meetings: int
+def test_the_tasks_average_after_each_period_and_epoch(
+    tiny: TinyTraining, period: int, steps_per_execution: int, sums: int
 ) -> None:
     model = tiny.model()
     model.compile(tf.keras.optimizers.SGD(0.1), model.loss, steps_per_execution=steps_per_execution)
-    collectives = WithAnother()
+    collectives = TwoTasks()
     local = LocalSGD(collectives, OuterSteps(period))
     local.state(model)
     local.begin()
     data = tiny.train_input(tf.distribute.InputContext())
     model.fit(data, epochs=1, callbacks=[Synchronization(local)], verbose=0)
-    assert collectives.meetings == meetings
+    assert collectives.sums == sums
     model.fit(data, epochs=2, callbacks=[Synchronization(local)], verbose=0)
-    assert collectives.meetings == 3 * meetings
+    assert collectives.sums == 3 * sums
 
 
-def test_what_the_flags_mean() -> None:
+def test_the_flags_select_the_outer_optimizer() -> None:
     assert outer_steps(JobFlags()) is None
     assert outer_steps(JobFlags(sync_period=50)) == OuterSteps(50, 1.0, 0.0)
     with_momentum = JobFlags(sync_period=50, outer_momentum=0.9)
@@ -119,19 +119,19 @@ def test_what_the_flags_mean() -> None:
 @pytest.mark.parametrize(
     "options", [JobFlags(outer_momentum=0.9), JobFlags(outer_learning_rate=0.5)]
 )
-def test_an_outer_optimizer_wants_a_period(name: str, options: JobFlags) -> None:
+def test_an_outer_optimizer_needs_a_sync_period(name: str, options: JobFlags) -> None:
     with pytest.raises(UsageError, match="accepted: only together with --sync_period"):
         table.check_flags(table.row(name), options)
 
 
 @pytest.mark.parametrize("name", ["one_device", "mirrored", "parameter_server"])
-def test_other_strategies_refuse_a_period(name: str) -> None:
+def test_other_strategies_reject_a_sync_period(name: str) -> None:
     with pytest.raises(
         UsageError, match=f"--sync_period: .* accepted: not supported with --strategy={name}"
     ):
         table.check_flags(table.row(name), JobFlags(sync_period=2))
 
 
-def test_estimators_refuse_a_period() -> None:
+def test_estimators_reject_a_sync_period() -> None:
     with pytest.raises(UsageError, match=r"--sync_period: .* not supported for Estimators"):
         table.strategy_path(table.row("horovod"), JobFlags(sync_period=2), for_estimators=True)

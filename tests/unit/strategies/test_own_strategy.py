@@ -1,4 +1,4 @@
-"""A strategy that is added in one module, with one row and one flag."""
+"""A custom strategy: one module, one table row and one flag."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def run(tmp_path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     # The gradient of (4w - 1)² is -2 for each weight, and the rate is 0.01.
     [([], "0.020"), (["--gradient_scale=3"], "0.060")],
 )
-def test_it_trains(tmp_path: Path, flags: list[str], weight: str) -> None:
+def test_a_custom_strategy_trains(tmp_path: Path, flags: list[str], weight: str) -> None:
     done = run(tmp_path, "--strategy=scaled", *flags)
     assert done.returncode == 0, done.stderr
     assert f"scaled: weight {weight}" in done.stdout
     assert (tmp_path / "output" / "done.json").exists()
 
 
-def test_other_strategies_refuse_its_flag(tmp_path: Path) -> None:
+def test_other_strategies_reject_its_flag(tmp_path: Path) -> None:
     done = run(tmp_path, "--strategy=one_device", "--gradient-scale=3")
     assert done.returncode == 2
     assert "--gradient_scale: received 3.0; accepted: not supported with" in done.stderr

@@ -1,4 +1,4 @@
-"""What `job.callbacks` does in a real `fit`: the output directory, resume, the end, the speed."""
+"""`job.callbacks` in a real `fit`: output files, resuming, completion and examples per second."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Interruption(Exception):
 
 
 class Interrupt(tf.keras.callbacks.Callback):
-    """Ends `fit` as a signal would: in the middle of epoch 3, or at its end."""
+    """Interrupts `fit` in the middle of epoch 3, or at its end before the checkpoint."""
 
     def __init__(self, where: str) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ def train(
     keep: int = 5,
     seed: int = 1,
 ) -> tf.keras.callbacks.History:
-    """One run of a script; `extra` acts just before the checkpoint of an epoch is saved."""
+    """One run of a script; `extra` runs just before the checkpoint of an epoch is saved."""
     job = tiny.job()
     callbacks = job.callbacks(str(output), batch_size=tiny.batch_size, keep=keep)
     return tiny.model(seed).fit(
@@ -80,7 +80,7 @@ def metrics(output: Path) -> list[dict[str, Any]]:
 
 
 def assert_same_weights(one: tf.keras.Model, other: tf.keras.Model) -> None:
-    """Equal bit for bit, the optimizer's slots and steps included."""
+    """Checks that the weights, and the optimizer's slots and steps, are bitwise equal."""
     for left, right in zip(
         (*one.variables, *one.optimizer.variables),
         (*other.variables, *other.optimizer.variables),
@@ -89,7 +89,7 @@ def assert_same_weights(one: tf.keras.Model, other: tf.keras.Model) -> None:
         np.testing.assert_array_equal(left.numpy(), right.numpy())
 
 
-def test_the_output_directory_of_a_training(tiny: TinyTraining, tmp_path: Path) -> None:
+def test_training_writes_the_expected_output_files(tiny: TinyTraining, tmp_path: Path) -> None:
     history = train(tiny, tmp_path, 3, keep=2)
 
     assert sorted(os.listdir(tmp_path)) == [
@@ -124,7 +124,7 @@ def test_the_output_directory_of_a_training(tiny: TinyTraining, tmp_path: Path) 
     assert {"loss", "accuracy", "val_loss", "val_accuracy"} < set(records[0])
 
 
-def test_more_epochs_go_on_where_the_last_run_ended(
+def test_more_epochs_resume_after_the_last_run(
     tiny: TinyTraining, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(tiny, tmp_path / "twice", 2)
@@ -132,8 +132,8 @@ def test_more_epochs_go_on_where_the_last_run_ended(
 
     resumed = train(tiny, tmp_path / "twice", 4, seed=2)
 
-    going_on = f"tfdist: resuming after epoch 2 of 4 and 10 steps in {tmp_path / 'twice'}\n"
-    assert going_on in capsys.readouterr().err
+    resuming = f"tfdist: resuming after epoch 2 of 4 and 10 steps in {tmp_path / 'twice'}\n"
+    assert resuming in capsys.readouterr().err
     assert resumed.epoch == [2, 3]
     at_once = train(tiny, tmp_path / "once", 4)
     assert_same_weights(resumed.model, at_once.model)
@@ -146,7 +146,7 @@ def test_more_epochs_go_on_where_the_last_run_ended(
         ]
 
 
-def test_a_training_that_is_complete_trains_nothing(
+def test_a_complete_training_runs_no_epochs(
     tiny: TinyTraining, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = train(tiny, tmp_path, 3)
@@ -164,7 +164,7 @@ def test_a_training_that_is_complete_trains_nothing(
 
 
 @pytest.mark.parametrize("where", ["in_epoch", "before_checkpoint"])
-def test_an_interrupted_training_ends_bit_for_bit_as_one_that_was_not(
+def test_an_interrupted_training_gives_bitwise_equal_weights(
     where: str, tiny: TinyTraining, tmp_path: Path
 ) -> None:
     with pytest.raises(Interruption):
@@ -203,9 +203,7 @@ def test_a_training_that_stopped_early_is_complete(
     assert train(tiny, tmp_path, 11).epoch == list(range(2, 11))
 
 
-def test_the_done_mark_is_taken_back_while_training_goes_on(
-    tiny: TinyTraining, tmp_path: Path
-) -> None:
+def test_resuming_removes_the_completion_marker(tiny: TinyTraining, tmp_path: Path) -> None:
     train(tiny, tmp_path, 2)
 
     with pytest.raises(Interruption):
@@ -215,7 +213,7 @@ def test_the_done_mark_is_taken_back_while_training_goes_on(
 
 
 class Time(tf.keras.callbacks.Callback):
-    """Passes by 0.5 s a training batch, 2 s in the second epoch, and 50 s a validation batch."""
+    """A fake clock: 0.5 s per training batch, 2 s in epoch 2, and 50 s per validation batch."""
 
     now = 10.0
     _batch_seconds = 0.5
@@ -230,10 +228,8 @@ class Time(tf.keras.callbacks.Callback):
         self.now += 50.0
 
 
-@pytest.mark.parametrize("validated", [False, True], ids=["training_alone", "with_validation"])
-def test_examples_per_second_are_those_of_training_alone(
-    validated: bool, tiny: TinyTraining
-) -> None:
+@pytest.mark.parametrize("validated", [False, True], ids=["without_validation", "with_validation"])
+def test_examples_per_second_exclude_validation(validated: bool, tiny: TinyTraining) -> None:
     context = tf.distribute.InputContext()
     time = Time()
 
@@ -245,12 +241,12 @@ def test_examples_per_second_are_those_of_training_alone(
         verbose=0,
     )
 
-    # 5 steps of 5 examples in 2.5 and in 10 seconds.
+    # 5 steps with 5 examples each, in 2.5 and in 10 seconds.
     assert history.history["examples_per_second"] == [10.0, 2.5]
     assert (time.now > 100) == validated
 
 
-def test_the_metrics_log_counts_from_one_and_cuts_what_came_after_a_resume(
+def test_the_metrics_log_counts_from_one_and_drops_lines_after_the_resumed_epoch(
     tiny: TinyTraining, tmp_path: Path
 ) -> None:
     output = OutputDirectory(tmp_path)
@@ -280,7 +276,9 @@ def test_the_metrics_log_counts_from_one_and_cuts_what_came_after_a_resume(
     ]
 
 
-def test_without_a_batch_size_no_speed_is_logged(tiny: TinyTraining, tmp_path: Path) -> None:
+def test_without_a_batch_size_examples_per_second_are_not_logged(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
     job = tiny.job()
 
     tiny.model().fit(
@@ -294,7 +292,7 @@ def test_without_a_batch_size_no_speed_is_logged(tiny: TinyTraining, tmp_path: P
     assert set(record) == {"epoch", "step", "time", "loss", "accuracy"}
 
 
-def test_a_mark_without_its_checkpoint_does_not_make_a_training_complete(
+def test_a_completion_marker_without_its_checkpoint_is_ignored(
     tiny: TinyTraining, tmp_path: Path
 ) -> None:
     train(tiny, tmp_path, 2)
@@ -315,7 +313,7 @@ def test_a_fit_that_ran_out_of_data_is_not_complete(tiny: TinyTraining, tmp_path
         verbose=0,
     )
 
-    # Keras 2 ends there, Keras 3 with the next epochs.
+    # Keras 2 stops there; Keras 3 continues with the next epochs.
     assert OutputDirectory(tmp_path).done.exists() == keras_is_3()
 
 
@@ -332,7 +330,7 @@ def test_a_metric_may_be_an_array(tiny: TinyTraining, tmp_path: Path) -> None:
     assert len(json.loads(line)["f1_score"]) == 3
 
 
-def test_a_complete_training_of_a_model_built_by_its_data_says_so(
+def test_a_complete_training_of_a_model_without_an_input_shape_is_detected(
     tiny: TinyTraining, tmp_path: Path
 ) -> None:
     for _ in range(2):
@@ -354,7 +352,7 @@ def test_leftovers_are_removed_before_the_training(tiny: TinyTraining, tmp_path:
     assert not leftover.exists()
 
 
-def test_a_directory_that_cannot_be_written_is_found_before_the_first_epoch(
+def test_an_unwritable_directory_is_rejected_before_the_first_epoch(
     tiny: TinyTraining, tmp_path: Path
 ) -> None:
     (tmp_path / "checkpoints").touch()
@@ -364,7 +362,7 @@ def test_a_directory_that_cannot_be_written_is_found_before_the_first_epoch(
 
 
 class Limit(tf.keras.callbacks.Callback):
-    """Lets the process write no large file from an epoch on."""
+    """Limits the size of files that the process can write, from a given epoch."""
 
     def __init__(self, limits: ExitStack, epoch: int, size: int) -> None:
         super().__init__()
@@ -380,10 +378,10 @@ class Limit(tf.keras.callbacks.Callback):
     [(100, "logs"), (1000, r"checkpoints/ckpt-\d+")],
     ids=["summaries", "checkpoint"],
 )
-def test_what_cannot_be_written_ends_the_training(
+def test_a_failed_write_stops_the_training(
     size: int, file: str, tiny: TinyTraining, tmp_path: Path
 ) -> None:
-    """Keras would take a file that is too large for the end of the data."""
+    """Keras would interpret the error for a file that is too large as the end of the data."""
     job = tiny.job()
     with ExitStack() as limits, pytest.raises(OutputError, match=f"{file} could not be written"):
         tiny.model().fit(
@@ -397,8 +395,10 @@ def test_what_cannot_be_written_ends_the_training(
     assert train(tiny, tmp_path, 5).epoch == [2, 3, 4]
 
 
-def test_what_the_other_callbacks_leave_is_exported(tiny: TinyTraining, tmp_path: Path) -> None:
-    """Such as the best weights, which here are the first, because it takes the worst for them."""
+def test_the_weights_after_all_other_callbacks_are_exported(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
+    """EarlyStopping restores the weights with the highest loss here: those of the first epoch."""
     job, model = tiny.job(), tiny.model()
     stops = tf.keras.callbacks.EarlyStopping(
         "loss", mode="max", patience=1, restore_best_weights=True

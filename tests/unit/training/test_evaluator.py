@@ -1,4 +1,4 @@
-"""The evaluator, beside a training that happens while it sleeps."""
+"""The evaluator, with a fake training that advances while the evaluator sleeps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVALUATOR = {"TF_CONFIG": tf_config("evaluator", 0, worker=["a:1", "b:1"])}
 
 
 class Training:
-    """The chief's part: checkpoints with weights of their own, and the mark at the end."""
+    """Acts as the chief: writes checkpoints with different weights, and the completion marker."""
 
     def __init__(self, tiny: TinyTraining, path: Path, keep: int | None = None) -> None:
         self.output = OutputDirectory(path)
@@ -68,13 +68,13 @@ def follow(
     clock: Callable[[], float] = lambda: 0.0,
     epochs: int | None = None,
 ) -> dict[str, float]:
-    """Runs the evaluator; at each of its sleeps the training does one thing, and then no more."""
-    things = iter(while_it_sleeps)
+    """Runs the evaluator; each time it sleeps, the training performs the next action."""
+    actions = iter(while_it_sleeps)
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
-        next(things)()
+        next(actions)()
 
     logs = evaluation.follow(
         tiny.job(EVALUATOR).run,
@@ -95,7 +95,7 @@ def training(tiny: TinyTraining, tmp_path: Path) -> Training:
     return Training(tiny, tmp_path / "output")
 
 
-def test_every_checkpoint_is_evaluated_the_last_one_too_and_the_mark_ends_it(
+def test_every_checkpoint_is_evaluated_until_the_completion_marker(
     tiny: TinyTraining, training: Training, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def last() -> None:
@@ -118,7 +118,7 @@ def test_every_checkpoint_is_evaluated_the_last_one_too_and_the_mark_ends_it(
     assert f"evaluating the checkpoints in {training.output.checkpoints}\n" in printed.err
 
 
-def test_tensorboard_gets_each_metric_at_its_epoch(tiny: TinyTraining, training: Training) -> None:
+def test_tensorboard_logs_each_metric_at_its_epoch(tiny: TinyTraining, training: Training) -> None:
     training.save(1, 3)
     follow(tiny, training, training.done)
 
@@ -135,7 +135,7 @@ def test_tensorboard_gets_each_metric_at_its_epoch(tiny: TinyTraining, training:
     }
 
 
-def test_the_mark_of_an_earlier_run_is_no_end_until_it_is_renewed(
+def test_the_completion_marker_of_an_earlier_run_is_ignored_until_renewed(
     tiny: TinyTraining, training: Training
 ) -> None:
     training.save(1)
@@ -154,7 +154,7 @@ def test_the_mark_of_an_earlier_run_is_no_end_until_it_is_renewed(
     assert logs == training.expected(2)
 
 
-def test_a_mark_that_stays_is_the_end_after_a_minute(
+def test_an_unchanged_completion_marker_ends_the_evaluation_after_a_minute(
     tiny: TinyTraining, training: Training
 ) -> None:
     training.save(1)
@@ -167,7 +167,9 @@ def test_a_mark_that_stays_is_the_end_after_a_minute(
     assert next(now, None) is None
 
 
-def test_a_minute_without_a_mark_is_no_end(tiny: TinyTraining, training: Training) -> None:
+def test_a_minute_without_a_completion_marker_does_not_end_the_evaluation(
+    tiny: TinyTraining, training: Training
+) -> None:
     now = iter(range(0, 10_000, 100))
 
     follow(
@@ -182,22 +184,20 @@ def test_a_minute_without_a_mark_is_no_end(tiny: TinyTraining, training: Trainin
     assert training.lines() == training.expected_lines(1)
 
 
-def test_an_evaluation_anew_after_a_resume_leaves_one_line_an_epoch(
-    tiny: TinyTraining, tmp_path: Path
-) -> None:
+def test_a_repeated_evaluation_keeps_one_line_per_epoch(tiny: TinyTraining, tmp_path: Path) -> None:
     training = Training(tiny, tmp_path, keep=2)
     training.save(1, 2)
     follow(tiny, training, lambda: training.save(3), training.done)
     assert training.lines() == training.expected_lines(1, 2, 3)
     training.output.done.unlink()
 
-    # Checkpoints 2 and 3 are left, and are evaluated again by the evaluator's next process.
+    # Checkpoints 2 and 3 still exist, so the next evaluator process evaluates them again.
     follow(tiny, training, lambda: training.save(4), training.done)
 
     assert training.lines() == training.expected_lines(1, 2, 3, 4)
 
 
-def test_a_checkpoint_that_is_removed_meanwhile_is_passed_over(
+def test_a_checkpoint_that_is_removed_in_the_meantime_is_skipped(
     tiny: TinyTraining, training: Training
 ) -> None:
     training.save(1, 2)
@@ -216,8 +216,8 @@ def test_a_training_without_a_checkpoint_has_no_metrics(
     assert not training.output.eval_metrics.exists()
 
 
-def test_the_evaluator_writes_its_own_files_and_leaves_no_other(
-    tiny: TinyTraining, training: Training, temporary: Callable[[], list[str]]
+def test_the_evaluator_writes_only_its_own_files(
+    tiny: TinyTraining, training: Training, temporary_files: Callable[[], list[str]]
 ) -> None:
     training.save(1)
     before = sorted(training.output.checkpoints.iterdir())
@@ -231,15 +231,17 @@ def test_the_evaluator_writes_its_own_files_and_leaves_no_other(
         "eval_metrics.jsonl",
         "logs",
     ]
-    assert temporary() == []
+    assert temporary_files() == []
 
 
-def test_a_job_that_evaluates_wants_the_output_directory(tiny: TinyTraining) -> None:
+def test_an_evaluator_needs_the_output_directory(tiny: TinyTraining) -> None:
     with pytest.raises(UsageError, match="output_dir: received None"):
         tiny.job(EVALUATOR).evaluate(tiny.model(), tiny.eval_input)
 
 
-def test_the_mark_of_a_shorter_run_is_never_the_end(tiny: TinyTraining, training: Training) -> None:
+def test_the_completion_marker_of_a_shorter_run_never_ends_the_evaluation(
+    tiny: TinyTraining, training: Training
+) -> None:
     training.save(1)
     training.done(epochs=1)
     now = iter(range(0, 10_000, 1000))
@@ -259,7 +261,7 @@ def test_the_mark_of_a_shorter_run_is_never_the_end(tiny: TinyTraining, training
     assert logs == training.expected(2)
 
 
-def test_the_mark_of_a_run_that_was_long_enough_is_the_end_at_once(
+def test_the_completion_marker_of_a_long_enough_run_ends_the_evaluation_immediately(
     tiny: TinyTraining, training: Training
 ) -> None:
     training.save(1, 2)
@@ -268,7 +270,7 @@ def test_the_mark_of_a_run_that_was_long_enough_is_the_end_at_once(
     assert follow(tiny, training, epochs=2) == training.expected(2)
 
 
-def test_a_mark_whose_checkpoint_is_damaged_is_not_the_end(
+def test_a_completion_marker_with_a_damaged_checkpoint_does_not_end_the_evaluation(
     tiny: TinyTraining, training: Training, caplog: pytest.LogCaptureFixture
 ) -> None:
     training.save(1, 2)
@@ -289,9 +291,7 @@ def test_a_mark_whose_checkpoint_is_damaged_is_not_the_end(
     ]
 
 
-def test_results_that_cannot_be_written_are_an_error(
-    tiny: TinyTraining, training: Training
-) -> None:
+def test_a_failed_write_of_the_results_is_an_error(tiny: TinyTraining, training: Training) -> None:
     training.save(1)
     with pytest.raises(UsageError, match="output_dir: received"):
         (training.output.path / "logs").touch()

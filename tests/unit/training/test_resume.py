@@ -1,4 +1,4 @@
-"""Going on within an epoch, saving on the way, and leaving when a signal says so."""
+"""Resuming in mid-epoch, saving within epochs, and exiting on a signal."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class Stop(Exception):
     pass
 
 
-class At(tf.keras.callbacks.Callback):
-    """Does something after a step, counted from 1 over all epochs of this `fit`."""
+class AtStep(tf.keras.callbacks.Callback):
+    """Runs an action after a step, counted from 1 over all epochs of this `fit`."""
 
     def __init__(self, step: int, action: Any) -> None:
         super().__init__()
-        self._left = step
+        self._remaining = step
         self._action = action
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._left -= 1
-        if self._left == 0:
+        self._remaining -= 1
+        if self._remaining == 0:
             self._action()
 
 
@@ -49,7 +49,7 @@ def train(
     tiny: TinyTraining,
     output: Path,
     *,
-    at: At | None = None,
+    at: AtStep | None = None,
     dataset_fn: DatasetFunction | None = None,
     **options: Any,
 ) -> tf.keras.Model:
@@ -89,23 +89,23 @@ def unknown_size(tiny: TinyTraining) -> DatasetFunction:
 
 
 @pytest.mark.parametrize("step", [1, 4, 5, 8])
-@pytest.mark.parametrize("known", [True, False])
-def test_a_job_that_went_down_within_an_epoch_ends_as_if_it_had_not(
-    tiny: TinyTraining, tmp_path: Path, step: int, known: bool
+@pytest.mark.parametrize("known_size", [True, False])
+def test_a_job_interrupted_in_mid_epoch_gives_the_same_weights(
+    tiny: TinyTraining, tmp_path: Path, step: int, known_size: bool
 ) -> None:
-    dataset_fn = None if known else unknown_size(tiny)
-    whole = train(tiny, tmp_path / "whole", dataset_fn=dataset_fn)
+    dataset_fn = None if known_size else unknown_size(tiny)
+    uninterrupted = train(tiny, tmp_path / "uninterrupted", dataset_fn=dataset_fn)
     with pytest.raises(Stop):
-        train(tiny, tmp_path / "cut", at=At(step, stop), dataset_fn=dataset_fn)
+        train(tiny, tmp_path / "cut", at=AtStep(step, stop), dataset_fn=dataset_fn)
     model = train(tiny, tmp_path / "cut", dataset_fn=dataset_fn)
-    if known:
-        assert_equal(model, whole)
+    if known_size:
+        assert_equal(model, uninterrupted)
     else:
-        # Keras counts an update too many when it learns how long an epoch is: in each `fit`.
-        assert_equal_weights(model, whole)
+        # In each `fit`, Keras counts one extra update when it finds the end of the first epoch.
+        assert_equal_weights(model, uninterrupted)
 
 
-def test_several_steps_at_a_time_are_saved_after_the_one_that_is_due(
+def test_with_several_steps_per_execution_the_checkpoint_is_saved_after_the_execution(
     tiny: TinyTraining, tmp_path: Path
 ) -> None:
     job, model = tiny.job(), tiny.model()
@@ -119,22 +119,22 @@ def test_several_steps_at_a_time_are_saved_after_the_one_that_is_due(
 
 
 @pytest.mark.parametrize("step", [1, 5, 7])
-def test_a_signal_saves_and_leaves_after_the_step(
+def test_a_signal_saves_a_checkpoint_and_exits_after_the_step(
     tiny: TinyTraining, tmp_path: Path, step: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    whole = train(tiny, tmp_path / "whole")
-    signalled = At(step, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    with pytest.raises(SystemExit) as left:
+    uninterrupted = train(tiny, tmp_path / "uninterrupted")
+    signalled = AtStep(step, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(SystemExit) as exit_:
         train(tiny, tmp_path / "cut", at=signalled)
-    assert left.value.code == EXIT_PREEMPTED
+    assert exit_.value.code == EXIT_PREEMPTED
     err = capfd.readouterr().err
     assert "SIGTERM: saving and exiting" in err
     assert "saved after step" in err
-    assert_equal(train(tiny, tmp_path / "cut"), whole)
+    assert_equal(train(tiny, tmp_path / "cut"), uninterrupted)
     assert "resuming after" in capfd.readouterr().err
 
 
-def test_a_job_with_another_number_of_replicas_repeats_the_epoch(
+def test_a_job_with_a_different_number_of_replicas_repeats_the_epoch(
     tiny: TinyTraining, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = tiny.model()
@@ -146,28 +146,28 @@ def test_a_job_with_another_number_of_replicas_repeats_the_epoch(
     assert "3 replicas and 3 shards of the data. Epoch 2 is repeated from" in caplog.text
 
 
-def test_a_dataset_without_end_begins_anew(tiny: TinyTraining, tmp_path: Path) -> None:
+def test_an_infinite_dataset_restarts_from_the_beginning(
+    tiny: TinyTraining, tmp_path: Path
+) -> None:
     read: list[int] = []
 
     def endless(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        def note(index: Any, example: Any) -> Any:
+        def record(index: Any, example: Any) -> Any:
             tf.py_function(lambda number: read.append(int(number)), [index], [])
             return example
 
-        return tiny.train_input(context).repeat().enumerate().map(note)
+        return tiny.train_input(context).repeat().enumerate().map(record)
 
     with pytest.raises(Stop):
-        train(tiny, tmp_path, at=At(3, stop), dataset_fn=endless, steps_per_epoch=5)
+        train(tiny, tmp_path, at=AtStep(3, stop), dataset_fn=endless, steps_per_epoch=5)
     read.clear()
     model = train(tiny, tmp_path, dataset_fn=endless, steps_per_epoch=5)
     assert read[0] == 0
     assert model.optimizer.iterations.numpy() == 5 * EPOCHS
 
 
-def test_checkpoints_within_an_epoch_are_as_many_as_asked_for(
-    tiny: TinyTraining, tmp_path: Path
-) -> None:
+def test_checkpoints_are_saved_every_save_steps(tiny: TinyTraining, tmp_path: Path) -> None:
     train(tiny, tmp_path)
     saved = (tmp_path / "checkpoints").glob("*.index")
-    # The newest five of those after two and four steps, and at the end, of each epoch.
+    # The newest five checkpoints; each epoch saves after two and four steps and at its end.
     assert sorted(int(path.stem.rpartition("-")[2]) for path in saved) == [9, 10, 12, 14, 15]

@@ -19,7 +19,7 @@ def three() -> Iterator[Cluster]:
 
 @pytest.fixture
 def job() -> Iterator[Cluster]:
-    """Two workers and a ps, the first worker leads."""
+    """Two workers and a ps; the first worker is the chief."""
     with hold_ports(3) as ports:
         first, second, ps = (f"127.0.0.1:{port}" for port in ports)
         yield Cluster(worker=(first, second), ps=(ps,))

@@ -1,4 +1,4 @@
-"""What is found wrong in a configuration by itself."""
+"""Checks of addresses and ports that need no other task."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_one_address_under_two_names_is_a_duplicate(
     assert f"as {addresses[1] if 'b' in addresses[2] else addresses[0]}" in error.value.remedy
 
 
-def test_this_machines_names_resolve() -> None:
+def test_two_names_of_this_machine_are_duplicates() -> None:
     with pytest.raises(UsageError, match=r"^address of worker:1: received 'localhost:2222'"):
         lint.check_addresses(Cluster(worker=("127.0.0.1:2222", "localhost:2222")))
     lint.check_addresses(Cluster(worker=("127.0.0.1:2222", "localhost:2223")))
@@ -52,7 +52,9 @@ def test_this_machines_names_resolve() -> None:
 
 @pytest.mark.parametrize("loopback", ["localhost", "127.0.0.1", "127.1.2.3", "[::1]"])
 @pytest.mark.parametrize("is_here", [True, False])
-def test_loopback_among_machines(loopback: str, is_here: bool) -> None:
+def test_a_loopback_address_in_a_cluster_of_several_machines_is_rejected(
+    loopback: str, is_here: bool
+) -> None:
     cluster = Cluster(worker=("a:1", f"{loopback}:2"))
 
     def check() -> None:
@@ -67,7 +69,7 @@ def test_loopback_among_machines(loopback: str, is_here: bool) -> None:
     assert "worker:0 is at a:1" in error.value.accepted
 
 
-def test_a_name_server_that_does_not_answer_is_not_waited_for() -> None:
+def test_a_slow_name_server_does_not_block_the_check() -> None:
     answered = threading.Event()
 
     def slow(host: str) -> frozenset[str]:
@@ -80,17 +82,17 @@ def test_a_name_server_that_does_not_answer_is_not_waited_for() -> None:
     assert time.monotonic() - begin < 15
 
 
-def test_which_addresses_are_of_this_machine() -> None:
+def test_addresses_of_this_machine_are_recognized() -> None:
     assert lint.is_of_this_machine("127.0.0.1")
     assert not lint.is_of_this_machine("192.0.2.1")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_a_port_that_is_taken_is_refused(host: str) -> None:
+def test_a_port_in_use_is_rejected(host: str) -> None:
     with socket.create_server((host, 0)) as taken:
         cluster = workers([taken.getsockname()[1], 1])
-        for ask in (lint.check_port, lint.open_port):
+        for check in (lint.check_port, lint.open_port):
             with pytest.raises(UsageError) as error:
-                ask(cluster, W0)
+                check(cluster, W0)
             assert error.value.field == "address of worker:0"
             assert "Address already in use" in error.value.remedy

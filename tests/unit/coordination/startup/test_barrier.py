@@ -1,4 +1,4 @@
-"""Real tasks at the startup barrier: which are waited for, which are named, when they exit."""
+"""Real tasks at the startup barrier: when they pass, and which errors they report."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.support.startup import (
     W0,
     W1,
     W2,
+    FakeTask,
     Participants,
-    Visitor,
     config,
     hello,
     outcomes_of,
-    says,
+    sends,
     server,
     workers,
 )
@@ -52,7 +52,7 @@ def test_sixteen_tasks_pass() -> None:
     assert [outcome.verdict for outcome in outcomes] == [""] * 16
 
 
-def test_a_late_task_is_waited_for(three: Cluster) -> None:
+def test_the_barrier_waits_for_a_late_task(three: Cluster) -> None:
     participants = Participants()
     participants.start(config(three, W0))
     participants.start(config(three, W1))
@@ -66,7 +66,7 @@ def test_a_late_task_is_waited_for(three: Cluster) -> None:
     assert time.monotonic() - begin < 20
 
 
-def test_a_task_that_starts_is_connected_to_at_once(
+def test_a_task_that_has_started_is_contacted_immediately(
     three: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for pause in ("_FIRST_PAUSE", "_LAST_PAUSE"):
@@ -79,7 +79,7 @@ def test_a_task_that_starts_is_connected_to_at_once(
     assert [outcome.verdict for outcome in participants.outcomes()] == [""] * 3
 
 
-def test_a_task_that_never_starts_is_named_by_all(three: Cluster) -> None:
+def test_every_task_names_a_task_that_never_starts(three: Cluster) -> None:
     first, second = outcomes_of(config(three, W0, timeout=2.0), config(three, W1, timeout=60.0))
 
     address = three.address(W2)
@@ -102,7 +102,7 @@ def test_the_awaited_task_is_logged(three: Cluster, monkeypatch: pytest.MonkeyPa
     )
 
 
-def test_another_cluster_description_is_named_by_all(three: Cluster) -> None:
+def test_every_task_names_a_task_with_a_different_cluster_description(three: Cluster) -> None:
     with hold_ports(1) as (port,):
         wrong = Cluster(worker=(*three.worker[:2], f"127.0.0.1:{port}"))
         outcomes = outcomes_of(config(three, W0), config(three, W1), config(wrong, W2))
@@ -124,14 +124,14 @@ def test_another_cluster_description_is_named_by_all(three: Cluster) -> None:
         ),
     ],
 )
-def test_another_version_or_strategy_is_named_by_all(
+def test_every_task_names_a_task_with_a_different_version_or_strategy(
     three: Cluster, change: dict[str, Any], sentence: str
 ) -> None:
     outcomes = outcomes_of(config(three, W0), config(three, W1, **change), config(three, W2))
     assert [outcome.verdict for outcome in outcomes] == [sentence] * 3
 
 
-def test_a_task_that_starts_a_moment_later_receives_the_contradiction(three: Cluster) -> None:
+def test_a_task_that_starts_later_receives_the_same_error(three: Cluster) -> None:
     participants = Participants()
     participants.start(config(three, W0))
     participants.start(config(three, W1, strategy="horovod"))
@@ -142,18 +142,18 @@ def test_a_task_that_starts_a_moment_later_receives_the_contradiction(three: Clu
     }
 
 
-def test_swapped_tasks_are_named_by_all(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As if each ran on the machine of the other.
-    elsewhere, open_port = {W0: W0, W1: W2, W2: W1}, addresses.open_port
+def test_every_task_names_swapped_tasks(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Simulate that each runs on the machine of the other.
+    swapped, open_port = {W0: W0, W1: W2, W2: W1}, addresses.open_port
     monkeypatch.setattr(
-        addresses, "open_port", lambda cluster, task: open_port(cluster, elsewhere[task])
+        addresses, "open_port", lambda cluster, task: open_port(cluster, swapped[task])
     )
 
     for outcome in outcomes_of(*(config(three, task) for task in three.tasks())):
         assert outcome.verdict.startswith("worker:1 and worker:2 are swapped")
 
 
-def test_an_address_that_leads_back_is_named() -> None:
+def test_an_address_that_leads_back_to_the_same_task_is_named() -> None:
     with hold_ports(1) as (port,):
         cluster = Cluster(worker=(f"127.0.0.1:{port}", f"127.0.0.2:{port}"))
         (outcome,) = outcomes_of(config(cluster, W0, timeout=2.0))
@@ -163,28 +163,28 @@ def test_an_address_that_leads_back_is_named() -> None:
 
 
 @contextlib.contextmanager
-def answering(cluster: Cluster, said: Hello) -> Iterator[None]:
+def answering(cluster: Cluster, greeting: Hello) -> Iterator[None]:
     """Listens at a task's address and answers each hello."""
 
     def answer(connection: socket.socket) -> None:
         connection.makefile("rb").readline()
-        connection.sendall(encode(said))
+        connection.sendall(encode(greeting))
 
-    with server(cluster.address(said.task), answer):
+    with server(cluster.address(greeting.task), answer):
         yield
 
 
-def test_no_task_exits_before_all_reach_all(three: Cluster) -> None:
+def test_no_task_passes_before_all_tasks_reach_their_peers(three: Cluster) -> None:
     """A firewall blocks the connections from worker 1 to worker 2."""
-    said = hello(three, W1)
-    with answering(three, said):
+    greeting = hello(three, W1)
+    with answering(three, greeting):
         participants = Participants()
         participants.start(config(three, W0, timeout=3.0))
         participants.start(config(three, W2, timeout=30.0))
-        visitor = Visitor(three, W0, said)
-        visitor.send(Report({W2: Reach(protocol.TIMED_OUT)}))
+        fake = FakeTask(three, W0, greeting)
+        fake.send(Report({W2: Reach(protocol.TIMED_OUT)}))
         outcomes = participants.outcomes()
-        visitor.close()
+        fake.close()
     for outcome in outcomes:
         assert outcome.verdict.startswith("worker:2 runs on host ")
         assert f", but worker:1 cannot reach it at its address {three.address(W2)} (timed out)" in (
@@ -200,14 +200,14 @@ def test_a_member_that_gives_up_ends_the_barrier_for_all(three: Cluster) -> None
     assert outcomes[0].matrix == outcomes[1].matrix
 
 
-def test_a_task_without_a_chief_says_so_itself(three: Cluster) -> None:
+def test_a_task_without_a_chief_reports_the_missing_chief(three: Cluster) -> None:
     outcomes = outcomes_of(config(three, W1, timeout=2.0), config(three, W2, timeout=2.0))
     verdict = f"worker:0 has not started: nothing listens at {three.address(W0)}."
     assert [outcome.verdict for outcome in outcomes] == [verdict] * 2
     assert f"worker:1 → worker:0 {three.address(W0)} refused" in outcomes[0].matrix
 
 
-def test_a_chief_that_is_started_again_is_found(three: Cluster) -> None:
+def test_tasks_find_a_restarted_chief(three: Cluster) -> None:
     participants = Participants()
     participants.start(config(three, W1))
     participants.start(config(three, W2))
@@ -225,12 +225,12 @@ def test_a_chief_that_is_started_again_is_found(three: Cluster) -> None:
     assert [outcome.verdict for outcome in participants.outcomes()] == [""] * 3
 
 
-def test_a_task_that_is_started_again_is_waited_for(three: Cluster) -> None:
+def test_the_barrier_waits_for_a_restarted_task(three: Cluster) -> None:
     participants = Participants()
     participants.start(config(three, W0))
     participants.start(config(three, W2))
     with answering(three, hello(three, W1)):
-        first = Visitor(three, W0, hello(three, W1))
+        first = FakeTask(three, W0, hello(three, W1))
         first.send(Report())
         assert isinstance(first.receive(), Status)
         first.close()
@@ -260,13 +260,13 @@ def test_a_large_job_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [outcome.verdict for outcome in outcomes] == [""] * 12
 
 
-def test_a_task_that_was_started_twice_is_named_by_all(
+def test_every_task_names_a_task_that_was_started_twice(
     three: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_port = addresses.open_port
 
     def anywhere(cluster: Cluster, task: Task) -> socket.socket:
-        # As if on another machine, where the port is free.
+        # Simulate another machine, where the port is free.
         try:
             return open_port(cluster, task)
         except UsageError:
@@ -276,17 +276,17 @@ def test_a_task_that_was_started_twice_is_named_by_all(
     participants = Participants()
     for task in (W1, W1, W0):
         participants.start(config(three, task))
-    # Without this one, the others would pass before the second process is noticed.
+    # If worker 2 had started earlier, the others would pass before they detect the second process.
     time.sleep(1.0)
     participants.start(config(three, W2))
     for outcome in participants.outcomes():
         assert outcome.verdict.startswith("worker:1 was started twice: on host ")
 
 
-def test_an_older_process_that_lives_is_a_second_one(three: Cluster) -> None:
+def test_an_older_process_that_still_reports_is_a_duplicate(three: Cluster) -> None:
     participants = Participants()
     participants.start(config(three, W0))
-    older = Visitor(three, W0, hello(three, W1))
+    older = FakeTask(three, W0, hello(three, W1))
     older.send(Report())
     participants.start(config(three, W1))
     participants.start(config(three, W2))
@@ -303,7 +303,7 @@ def test_an_older_process_that_is_silent_counts_as_dead(three: Cluster) -> None:
     participants = Participants()
     participants.start(config(three, W0))
     participants.start(config(three, W2))
-    lost = Visitor(three, W0, hello(three, W1))
+    lost = FakeTask(three, W0, hello(three, W1))
     lost.send(Report())
     participants.start(config(three, W1))
     assert [outcome.verdict for outcome in participants.outcomes()] == [""] * 3
@@ -311,7 +311,7 @@ def test_an_older_process_that_is_silent_counts_as_dead(three: Cluster) -> None:
 
 
 def test_a_worker_is_replaced_while_the_others_train(job: Cluster) -> None:
-    with server(job.address(W0), says(SETTINGS)), server(job.address(PS), says(SETTINGS)):
+    with server(job.address(W0), sends(SETTINGS)), server(job.address(PS), sends(SETTINGS)):
         joined, waited = (
             outcomes_of(config(job, W1, joins=joins, timeout=2.0))[0] for joins in (True, False)
         )
@@ -328,24 +328,24 @@ def test_two_workers_are_replaced_while_the_others_train() -> None:
 
         def replace(task: Task) -> None:
             verdicts[task] = wait_at_barrier(config(cluster, task, joins=True)).verdict
-            with server(cluster.address(task), says(SETTINGS)):
+            with server(cluster.address(task), sends(SETTINGS)):
                 all_joined.wait(30)
 
-        with server(first, says(SETTINGS)), server(ps, says(SETTINGS)):
+        with server(first, sends(SETTINGS)), server(ps, sends(SETTINGS)):
             for task in (W1, W2):
                 threading.Thread(target=replace, args=[task], daemon=True).start()
             all_joined.wait(30)
     assert verdicts == {W1: "", W2: ""}
 
 
-def test_a_server_that_is_left_over_does_not_let_a_first_start_through(job: Cluster) -> None:
-    with server(job.address(PS), says(SETTINGS)):
+def test_a_leftover_server_blocks_the_first_start_of_a_job(job: Cluster) -> None:
+    with server(job.address(PS), sends(SETTINGS)):
         outcomes = outcomes_of(*(config(job, task, joins=True, timeout=2.0) for task in (W0, W1)))
     for outcome in outcomes:
         assert outcome.verdict.startswith("ps:0 is running already")
 
 
-def test_clocks_that_differ_are_a_warning(three: Cluster) -> None:
+def test_clock_differences_are_logged_as_a_warning(three: Cluster) -> None:
     participants = Participants()
     participants.start(config(three, W0))
     participants.start(config(three, W1))
@@ -357,6 +357,6 @@ def test_clocks_that_differ_are_a_warning(three: Cluster) -> None:
         assert line.endswith(" s ahead of those of the others.")
 
 
-def test_a_port_that_is_in_use_is_refused(three: Cluster) -> None:
-    with server(three.address(W0), says(b"")), pytest.raises(UsageError, match="already in use"):
+def test_a_port_in_use_is_rejected(three: Cluster) -> None:
+    with server(three.address(W0), sends(b"")), pytest.raises(UsageError, match="already in use"):
         wait_at_barrier(config(three, W0))

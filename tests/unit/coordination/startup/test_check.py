@@ -1,4 +1,4 @@
-"""`tfdist check`, as a command."""
+"""The command `tfdist check`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check(cluster: Cluster, task: Task, *more: str, **environment: str) -> subpr
     )
 
 
-def test_the_command_meets_and_prints_who_reaches_whom(three: Cluster) -> None:
+def test_the_command_prints_which_task_reaches_which(three: Cluster) -> None:
     processes = [check(three, task) for task in three.tasks()]
     for process in processes:
         output, _ = process.communicate(timeout=50)
@@ -46,7 +46,7 @@ def test_the_command_names_the_missing_task(three: Cluster) -> None:
         assert f"worker:0 → worker:2 {three.address(W2)} refused" in output
 
 
-def test_tasks_with_different_tokens_do_not_meet_in_the_command(three: Cluster) -> None:
+def test_tasks_with_different_tokens_belong_to_different_jobs(three: Cluster) -> None:
     processes = [
         check(three, task, "--startup_timeout=3", TFDIST_JOB_TOKEN=token)
         for task, token in ((W0, "a"), (W1, "b"))
@@ -66,7 +66,7 @@ def test_tasks_with_different_tokens_do_not_meet_in_the_command(three: Cluster) 
         (["--worker_hosts=localhost"], "--worker_hosts[0]"),
     ],
 )
-def test_the_command_refuses_what_cannot_be_used(
+def test_the_command_rejects_invalid_arguments(
     arguments: list[str], answer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     index = "1" if answer == "--task_index" else "0"
@@ -77,7 +77,7 @@ def test_the_command_refuses_what_cannot_be_used(
 
 
 @pytest.mark.parametrize("job_name", ["evaluator", None])
-def test_a_task_without_a_cluster_meets_nobody(
+def test_a_task_without_peers_has_nothing_to_check(
     job_name: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)
@@ -86,7 +86,7 @@ def test_a_task_without_a_cluster_meets_nobody(
     assert "has no other task to reach" in capsys.readouterr().out
 
 
-def test_the_command_imports_no_tensorflow() -> None:
+def test_the_command_does_not_import_tensorflow() -> None:
     code = (
         "import sys, tfdist.coordination.startup, tfdist.commands.cli\n"
         "print(sorted({'absl', 'numpy', 'tensorflow'} & set(sys.modules)))"

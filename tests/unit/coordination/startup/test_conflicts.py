@@ -1,4 +1,4 @@
-"""Contradictions between tasks: what differs, and who is in the minority."""
+"""Contradictions between tasks: what differs, and which task is in the minority."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def hellos(**changes: Mapping[str, Any]) -> dict[Task, Hello]:
-    """Of three workers, with what is different in `w0`, `w1` and `w2`."""
+    """The hellos of three workers, with changes for `w0`, `w1` and `w2`."""
     return {
         task: hello(**{"cluster": CLUSTER, "task": task, **changes.get(f"w{task.index}", {})})
         for task in (W0, W1, W2)
     }
 
 
-def found_in(heard: Mapping[Task, Hello], **more: Any) -> str | None:
-    return find(heard, **{"misplaced": {}, "twice": {}, **more})
+def find_conflict(received: Mapping[Task, Hello], **more: Any) -> str | None:
+    return find(received, **{"misplaced": {}, "twice": {}, **more})
 
 
 def test_equal_tasks_do_not_contradict_each_other() -> None:
-    assert found_in(hellos()) is None
+    assert find_conflict(hellos()) is None
 
 
 @pytest.mark.parametrize(
@@ -44,17 +44,17 @@ def test_equal_tasks_do_not_contradict_each_other() -> None:
         (Cluster(worker=(A, B, C), ps=("d:1",)), "ps:0 is at d:1 for worker:1 and absent"),
     ],
 )
-def test_the_minority_has_the_wrong_description(cluster: Cluster, differs: str) -> None:
-    assert found_in(hellos(w1={"cluster": cluster})) == (
+def test_a_minority_with_a_different_description_is_named(cluster: Cluster, differs: str) -> None:
+    assert find_conflict(hellos(w1={"cluster": cluster})) == (
         "worker:1 has a different cluster description than worker:0 and worker:2: "
         f"{differs} for the others. Give all tasks the same one."
     )
 
 
-def test_two_descriptions_with_as_many_tasks_each() -> None:
-    heard = hellos(w1={"cluster": Cluster(worker=(A, B))})
-    del heard[W2]
-    assert found_in(heard) == (
+def test_a_tie_between_two_descriptions_names_both() -> None:
+    received = hellos(w1={"cluster": Cluster(worker=(A, B))})
+    del received[W2]
+    assert find_conflict(received) == (
         "worker:0 and worker:1 have different cluster descriptions: worker:2 is at 10.0.0.3:1 for "
         "worker:0 and absent for worker:1. Give all tasks the same one."
     )
@@ -71,37 +71,39 @@ def test_two_descriptions_with_as_many_tasks_each() -> None:
         ),
     ],
 )
-def test_the_minority_has_the_wrong_version_or_strategy(
+def test_a_minority_with_a_different_version_or_strategy_is_named(
     change: dict[str, Any], sentence: str
 ) -> None:
-    assert found_in(hellos(w1=change)) == sentence
-    heard = hellos(w1=change)
-    del heard[W2]
-    assert "is not the same in all tasks" in str(found_in(heard))
+    assert find_conflict(hellos(w1=change)) == sentence
+    received = hellos(w1=change)
+    del received[W2]
+    assert "is not the same in all tasks" in str(find_conflict(received))
 
 
-def test_tasks_in_each_others_places() -> None:
-    heard = hellos()
-    assert found_in(heard, misplaced={W1: heard[W2], W2: heard[W1]}) == (
+def test_swapped_and_misplaced_tasks_are_named() -> None:
+    received = hellos()
+    assert find_conflict(received, misplaced={W1: received[W2], W2: received[W1]}) == (
         f"worker:1 and worker:2 are swapped: worker:2 answers at {B}, the address of worker:1 "
         "(on host host-of-worker-2, process 7), and the other way round. Swap them, or their "
         "addresses."
     )
-    assert found_in(heard, misplaced={W1: heard[W0]}) == (
+    assert find_conflict(received, misplaced={W1: received[W0]}) == (
         f"worker:0 answers at {B}, the address of worker:1 (on host host-of-worker-0, process 7). "
         "Start worker:1 there, or correct the addresses."
     )
-    again = dataclasses.replace(heard[W0], incarnation="another", pid=8)
-    for twice in ({}, {W0: (heard[W0], again)}):
-        assert found_in(heard, misplaced={W1: again}, twice=twice) == (
+    again = dataclasses.replace(received[W0], incarnation="another", pid=8)
+    for twice in ({}, {W0: (received[W0], again)}):
+        assert find_conflict(received, misplaced={W1: again}, twice=twice) == (
             "worker:0 was started twice: on host host-of-worker-0, process 7, and on host "
             f"host-of-worker-0, process 8. It answers at {B}, the address of worker:1."
         )
 
 
-def test_a_task_that_was_started_twice() -> None:
-    heard = hellos()
-    assert found_in(heard, twice={W1: (heard[W1], dataclasses.replace(heard[W1], pid=8))}) == (
+def test_a_task_that_was_started_twice_is_named() -> None:
+    received = hellos()
+    assert find_conflict(
+        received, twice={W1: (received[W1], dataclasses.replace(received[W1], pid=8))}
+    ) == (
         "worker:1 was started twice: on host host-of-worker-1, process 7, and on host "
         "host-of-worker-1, process 8. End one of them."
     )
@@ -119,7 +121,7 @@ def test_a_task_that_was_started_twice() -> None:
         ({"cluster": Cluster(worker=("x:1", "y:1", "z:1"))}, False),
     ],
 )
-def test_which_tasks_are_of_one_job(changes: dict[str, Any], same: bool) -> None:
+def test_tasks_of_the_same_job_are_recognized(changes: dict[str, Any], same: bool) -> None:
     one, other = hello(CLUSTER, W0), hello(**{"cluster": CLUSTER, "task": W1, **changes})
     assert are_of_one_job(one, other) == are_of_one_job(other, one) == same
 
@@ -142,5 +144,5 @@ def test_which_tasks_are_of_one_job(changes: dict[str, Any], same: bool) -> None
         ({W0: 0.0}, []),
     ],
 )
-def test_clocks_that_are_apart(ahead: dict[Task, float], sentences: list[str]) -> None:
+def test_clock_differences_are_reported(ahead: dict[Task, float], sentences: list[str]) -> None:
     assert clocks(ahead) == sentences

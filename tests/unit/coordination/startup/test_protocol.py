@@ -1,4 +1,4 @@
-"""The messages at the startup barrier, and lines that are none."""
+"""The messages of the startup barrier, and lines that are not valid messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VERDICT = Verdict("worker:1 → ps:0", ("  a  b", "  c"), ("warning: d",))
 @pytest.mark.parametrize(
     "message", [HELLO, REPORT, Report(gives_up=True), Status("ps:0 → a"), VERDICT]
 )
-def test_a_message_is_a_line_that_reads_back(message: protocol.Message) -> None:
+def test_a_message_is_one_line_and_can_be_decoded(message: protocol.Message) -> None:
     line = encode(message)
     assert line.count(b"\n") == 1
     assert decode(line) == message
@@ -89,13 +89,13 @@ def changed(message: protocol.Message, **changes: Any) -> bytes:
         changed(Verdict(""), text="x" * 5000),
     ],
 )
-def test_anything_else_is_no_message(line: bytes) -> None:
+def test_invalid_lines_are_not_messages(line: bytes) -> None:
     assert decode(line) is None
 
 
 @settings(deadline=None)
 @given(st.binary(), st.recursive(st.none() | st.integers() | st.text(), st.lists))
-def test_no_line_raises(line: bytes, value: Any) -> None:
+def test_decoding_never_raises(line: bytes, value: Any) -> None:
     assert decode(line) is None
     assert decode(line + b"\n") is None
     for name in json.loads(encode(HELLO)):

@@ -1,4 +1,4 @@
-"""The findings in words: the task at fault, and which task reaches which."""
+"""The report of the startup barrier: the task at fault, and which task reaches which."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfdist.coordination.startup.report import Findings, explain, matrix
 pytestmark = pytest.mark.timeout(60)
 
 
-def known(reports: Mapping[Task, Report], **more: Any) -> Findings:
+def findings_with(reports: Mapping[Task, Report], **more: Any) -> Findings:
     return Findings(cluster=CLUSTER, task=W0, reports=reports, **more)
 
 
@@ -32,52 +32,54 @@ HELLOS = {W2: hello(CLUSTER, W2)}
     ("findings", "sentence"),
     [
         (
-            known({W0: report(protocol.REFUSED, W2), W1: report(protocol.REFUSED, W2)}),
+            findings_with({W0: report(protocol.REFUSED, W2), W1: report(protocol.REFUSED, W2)}),
             f"worker:2 has not started: nothing listens at {C}.",
         ),
         (
-            known({W0: report(protocol.REFUSED, W1, W2)}),
+            findings_with({W0: report(protocol.REFUSED, W1, W2)}),
             f"worker:1 and worker:2 have not started: nothing listens at {B}, {C}.",
         ),
         (
-            known({W0: report(protocol.TIMED_OUT, W2)}),
+            findings_with({W0: report(protocol.TIMED_OUT, W2)}),
             "worker:2 has not started, or the address is wrong or behind a firewall: "
             f"{C} timed out.",
         ),
         (
-            known({W0: report(protocol.UNRESOLVED, W2)}),
+            findings_with({W0: report(protocol.UNRESOLVED, W2)}),
             f"worker:2 has a host name that does not resolve: {C}.",
         ),
         (
-            known({W0: report(protocol.REFUSED, W2)}, hellos=HELLOS, connected=frozenset([W2])),
+            findings_with(
+                {W0: report(protocol.REFUSED, W2)}, hellos=HELLOS, connected=frozenset([W2])
+            ),
             "worker:2 runs on host host-of-worker-2, process 7, but worker:0 cannot reach it at "
             f"its address {C} (refused): the address is wrong, or a firewall blocks it.",
         ),
         (
-            known({W0: Report(), W1: report(protocol.TIMED_OUT, W0)}),
+            findings_with({W0: Report(), W1: report(protocol.TIMED_OUT, W0)}),
             f"worker:0 runs, but worker:1 cannot reach it at its address {A} (timed out): the "
             "address is wrong, or a firewall blocks it.",
         ),
         (
-            known({W0: report(protocol.REFUSED, W2)}, hellos=HELLOS),
+            findings_with({W0: report(protocol.REFUSED, W2)}, hellos=HELLOS),
             "worker:2 started (on host host-of-worker-2, process 7) and has ended.",
         ),
         (
-            known({W0: report(protocol.RUNNING, W2)}),
+            findings_with({W0: report(protocol.RUNNING, W2)}),
             f"worker:2 is running already: a TensorFlow server answers at {C}. End the older "
             "process, or wait until it has ended.",
         ),
         (
-            known({W0: report(protocol.STRANGER, W2, detail="SSH-2.0")}),
+            findings_with({W0: report(protocol.STRANGER, W2, detail="SSH-2.0")}),
             f"worker:2 is not at its address {C}: another program answers (SSH-2.0). Correct the "
             "address, or end that program.",
         ),
         (
-            known({W0: report(protocol.OTHER_JOB, W2, detail="ps:0 on host h, process 1")}),
+            findings_with({W0: report(protocol.OTHER_JOB, W2, detail="ps:0 on host h, process 1")}),
             f"worker:2 is not at its address {C}: another job answers (ps:0 on host h, process 1).",
         ),
         (
-            known({W0: Report(complete=True), W1: Report(complete=True)}),
+            findings_with({W0: Report(complete=True), W1: Report(complete=True)}),
             "worker:2 did not report in time which tasks it reaches.",
         ),
     ],
@@ -87,7 +89,7 @@ def test_the_task_at_fault_is_named(findings: Findings, sentence: str) -> None:
 
 
 def test_the_matrix_shows_which_task_reaches_which() -> None:
-    findings = known({W0: report(protocol.REFUSED, W2), W1: Report()})
+    findings = findings_with({W0: report(protocol.REFUSED, W2), W1: Report()})
     assert list(matrix(findings)) == [
         "  from \\ to  worker:0  worker:1  worker:2",
         "  worker:0   -         ok        refused",
@@ -98,7 +100,7 @@ def test_the_matrix_shows_which_task_reaches_which() -> None:
     ]
 
 
-def test_of_a_large_job_the_failing_pairs_are_put_together() -> None:
+def test_the_failing_pairs_of_a_large_job_are_grouped() -> None:
     cluster = Cluster(worker=tuple(f"10.0.0.{index}:1" for index in range(40)))
     tasks = cluster.tasks()
     reports = {task: report(protocol.REFUSED, tasks[39]) for task in tasks[:39]}
@@ -109,7 +111,7 @@ def test_of_a_large_job_the_failing_pairs_are_put_together() -> None:
     ]
 
 
-def test_names_are_in_the_order_of_a_cluster() -> None:
+def test_names_are_in_cluster_order() -> None:
     assert names([PS, W1, CHIEF, Task("worker", 10), W2]) == (
         "chief:0, worker:1, worker:2, worker:10 and ps:0"
     )

@@ -1,4 +1,4 @@
-"""Strangers that connect to the startup barrier are ignored; what else answers is named."""
+"""Other programs: clients of the startup barrier are ignored; listeners at an address are named."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.support.startup import (
     W0,
     W1,
     W2,
+    FakeTask,
     Participants,
-    Visitor,
     config,
     dial,
     hello,
     outcomes_of,
-    says,
+    sends,
     server,
     workers,
 )
@@ -40,11 +40,11 @@ pytestmark = pytest.mark.timeout(60)
         b"{" + b"x" * (3 * LIMIT),
         b"\x80\x04cos\nsystem\n(S'false'\ntR.",
         encode(Report(complete=True)),
-        encode(Verdict("a stranger says so")),
+        encode(Verdict("from another program")),
     ],
 )
 @pytest.mark.parametrize("stays", [True, False])
-def test_strangers_are_ignored(three: Cluster, words: bytes, stays: bool) -> None:
+def test_other_clients_are_ignored(three: Cluster, words: bytes, stays: bool) -> None:
     participants = Participants()
     participants.start(config(three, W0))
     participants.start(config(three, W1))
@@ -60,9 +60,7 @@ def test_strangers_are_ignored(three: Cluster, words: bytes, stays: bool) -> Non
         connection.close()
 
 
-def test_a_stranger_that_says_nothing_is_hung_up_on(
-    three: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_client_is_disconnected(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tfdist.coordination.startup.participant.HANDSHAKE_SECONDS", 0.2)
     participants = Participants()
     participants.start(config(three, W0))
@@ -73,7 +71,7 @@ def test_a_stranger_that_says_nothing_is_hung_up_on(
     assert [outcome.verdict for outcome in participants.outcomes()] == [""] * 3
 
 
-def test_a_stranger_that_is_slow_is_not_waited_for(three: Cluster) -> None:
+def test_a_slow_client_does_not_delay_the_barrier(three: Cluster) -> None:
     participants = Participants()
     participants.start(config(three, W0))
     done = threading.Event()
@@ -93,12 +91,12 @@ def test_a_stranger_that_is_slow_is_not_waited_for(three: Cluster) -> None:
     dripping.join()
 
 
-def test_a_message_that_is_none_ends_a_connection_and_nothing_else(three: Cluster) -> None:
+def test_an_invalid_message_closes_only_its_connection(three: Cluster) -> None:
     participants = Participants()
     participants.start(config(three, W0))
-    visitor = Visitor(three, W0, hello(three, W1))
-    visitor.socket.sendall(b"no message\n")
-    while visitor.file.readline():
+    fake = FakeTask(three, W0, hello(three, W1))
+    fake.socket.sendall(b"no message\n")
+    while fake.file.readline():
         pass
     participants.start(config(three, W1))
     participants.start(config(three, W2))
@@ -106,7 +104,7 @@ def test_a_message_that_is_none_ends_a_connection_and_nothing_else(three: Cluste
 
 
 def test_two_jobs_with_tokens_do_not_disturb_each_other() -> None:
-    """The second takes the first one's worker 1 for its own."""
+    """The second job has the address of the first job's worker 1."""
     with hold_ports(3) as ports:
         one = workers(ports[:2])
         other = Cluster(worker=(f"127.0.0.1:{ports[2]}", one.address(W1)))
@@ -129,7 +127,7 @@ def test_another_job_at_an_address_is_named(three: Cluster) -> None:
     assert "another job answers (worker:0 on" in str(other) or "worker:0 " in other.verdict
 
 
-def test_a_check_does_not_meet_a_training(three: Cluster) -> None:
+def test_a_check_and_a_training_do_not_pass_together(three: Cluster) -> None:
     first, second = outcomes_of(
         config(three, W0, timeout=2.0), config(three, W1, timeout=3.0, purpose="check")
     )
@@ -151,17 +149,17 @@ def test_a_check_does_not_meet_a_training(three: Cluster) -> None:
         (SETTINGS, "a TensorFlow server is running"),
     ],
 )
-def test_what_else_answers_at_an_address_is_named(
+def test_another_listener_at_an_address_is_named(
     three: Cluster, words: bytes, answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tfdist.coordination.startup.connection.HANDSHAKE_SECONDS", 0.5)
-    with server(three.address(W1), says(words)):
+    with server(three.address(W1), sends(words)):
         (outcome,) = outcomes_of(config(three, W0, timeout=1.5))
     assert f"worker:0 → worker:1 {three.address(W1)} {answer}" in outcome.matrix.splitlines()[4]
     assert "worker:1 is" in outcome.verdict
 
 
-def test_a_name_that_does_not_resolve_is_named() -> None:
+def test_a_host_name_that_does_not_resolve_is_named() -> None:
     with hold_ports(1) as (port,):
         cluster = Cluster(worker=(f"127.0.0.1:{port}", "no-such-host.invalid:1"))
         (outcome,) = outcomes_of(config(cluster, W0, timeout=3.0))

@@ -1,4 +1,4 @@
-"""Packed tensors have the results that they would have alone."""
+"""Packed tensors give the same results as separate ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def over_packs(
     return packing.in_packs(send, tensors)
 
 
-def test_tensors_of_a_dtype_are_sent_together_and_large_ones_alone(
+def test_small_tensors_of_a_dtype_are_packed_and_large_ones_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(packing, "_SMALL_BYTES", 16)
@@ -78,5 +78,5 @@ def test_a_tensor_of_unknown_size_is_not_packed() -> None:
     assert sent == [None, 4]
 
 
-def test_no_tensors_are_not_sent() -> None:
+def test_an_empty_list_sends_nothing() -> None:
     assert over_packs(lambda _: pytest.fail("called"), []) == []

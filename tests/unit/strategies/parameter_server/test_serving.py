@@ -17,7 +17,7 @@ POLL = 0.25
 
 
 class Job:
-    """The parts of a strategy that `serve_until_end` uses, and the time that it takes."""
+    """The parts of a strategy that `serve_until_end` uses, and a fake clock."""
 
     task, startup_timeout, heartbeat_timeout = Task("ps", 0), 60.0, 30.0
     for_estimators = True
@@ -102,7 +102,7 @@ def test_a_server_exits_when_its_chief_has_exited(
         (True, False, "server barrier silent server refused", 1),
     ],
 )
-def test_the_exit_code_tells_a_lost_chief_from_one_that_has_completed(
+def test_the_exit_code_distinguishes_a_lost_chief_from_a_completed_one(
     monkeypatch: pytest.MonkeyPatch,
     job: Job,
     is_restartable: bool,
@@ -134,7 +134,7 @@ def test_a_chief_that_never_starts_is_an_error(
 
 
 @pytest.mark.parametrize("chief", ["refused", "completed refused"])
-def test_a_worker_that_outlasts_the_chief_is_served(
+def test_a_ps_serves_a_worker_that_exits_after_the_chief(
     monkeypatch: pytest.MonkeyPatch, job: Job, chief: str
 ) -> None:
     find(monkeypatch, a=f"server {chief}", b="server server barrier silent refused")
