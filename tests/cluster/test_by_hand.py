@@ -27,7 +27,7 @@ from tests.support.processes import (
 from tfdist.cluster import Task
 from tfdist.launch.local import hold_ports
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(330)
 
 Configure = Callable[..., processes.Tasks]
 Start = Callable[..., dict[str, processes.Ended]]
@@ -60,7 +60,7 @@ def test_a_parameter_server_job_with_a_chief(
     with hold_ports(4) as ports:
         cluster = cluster_of(ports, chief=1, workers=2, ps=1)
         ended = start(
-            tmp_path / "logs", configure(cluster, directories(tmp_path), EVALUATOR), deadline=90
+            tmp_path / "logs", configure(cluster, directories(tmp_path), EVALUATOR), deadline=150
         )
     check_parameter_server_job(tmp_path, ended, "chief:0")
 
@@ -69,7 +69,9 @@ def test_a_parameter_server_job_with_worker_0_as_chief(tmp_path: Path) -> None:
     with hold_ports(4) as ports:
         cluster = cluster_of(ports, workers=2, ps=2)
         arguments = [*directories(tmp_path), "--variable_partitions=2", "--units=40000"]
-        ended = run_by_hand(tmp_path / "logs", by_flags(cluster, arguments, EVALUATOR), deadline=90)
+        ended = run_by_hand(
+            tmp_path / "logs", by_flags(cluster, arguments, EVALUATOR), deadline=150
+        )
     check_parameter_server_job(tmp_path, ended, "worker:0")
     assert results(tmp_path)["worker-0"]["partitioned"]
 
@@ -79,7 +81,7 @@ def test_an_all_reduce_job_with_a_chief(tmp_path: Path) -> None:
         cluster = cluster_of(ports, chief=1, workers=1)
         arguments = [*directories(tmp_path), "--all_reduce=ring"]
         ended = run_by_hand(
-            tmp_path / "logs", by_tf_config(cluster, arguments, EVALUATOR), deadline=90
+            tmp_path / "logs", by_tf_config(cluster, arguments, EVALUATOR), deadline=150
         )
     for name, task in ended.items():
         assert task.code == 0, f"{name}: {task.output}"
@@ -108,7 +110,7 @@ def test_the_older_dialect_with_a_master(tmp_path: Path) -> None:
             )
             for name in addresses
         }
-        ended = run_by_hand(tmp_path / "logs", tasks, deadline=90)
+        ended = run_by_hand(tmp_path / "logs", tasks, deadline=150)
     assert {name: task.code for name, task in ended.items()} == {"master:0": 0, "worker:0": 0}
     assert set(results(tmp_path)) == {"chief-0", "worker-0"}
 
@@ -122,7 +124,7 @@ def test_horovod_from_a_cluster_description(
     with hold_ports(2) as ports:
         arguments = [*directories(tmp_path), "--strategy=horovod"]
         ended = start(
-            tmp_path / "logs", configure(cluster_of(ports, workers=2), arguments), deadline=90
+            tmp_path / "logs", configure(cluster_of(ports, workers=2), arguments), deadline=150
         )
     for name, task in ended.items():
         assert task.code == 0, f"{name}: {task.output}"
@@ -141,7 +143,7 @@ def test_horovod_ranks_may_start_in_any_order(tmp_path: Path) -> None:
             f'until grep -q "waits for worker:0" {log}; do sleep 0.1; done; exec "$@"'
         )
         tasks["worker:0"] = (["sh", str(script), *tasks["worker:0"][0]], {})
-        ended = run_by_hand(tmp_path / "logs", tasks, deadline=90)
+        ended = run_by_hand(tmp_path / "logs", tasks, deadline=150)
     for name, task in ended.items():
         assert task.code == 0, f"{name}: {task.output}"
 
@@ -153,7 +155,7 @@ def test_ranks_synchronize_their_weights_and_average_statistics(tmp_path: Path) 
     with hold_ports(2) as ports:
         arguments = [*directories(tmp_path), *flags]
         ended = run_by_hand(
-            tmp_path / "logs", by_flags(cluster_of(ports, workers=2), arguments), deadline=90
+            tmp_path / "logs", by_flags(cluster_of(ports, workers=2), arguments), deadline=150
         )
     assert [task.code for task in ended.values()] == [0, 0]
     first, second = results(tmp_path).values()
@@ -171,7 +173,7 @@ def test_horovodrun(tmp_path: Path) -> None:
     ended = run_new_by_hand(
         tmp_path / "logs",
         {"horovodrun": ([*command, *directories(tmp_path)], {"PATH": path})},
-        deadline=90,
+        deadline=150,
     )["horovodrun"]
     assert ended.code == 0, ended.output
     first, second = results(tmp_path).values()
@@ -186,7 +188,7 @@ def test_servers_exit_after_a_chief_that_fails(tmp_path: Path) -> None:
     with hold_ports(3) as ports:
         cluster = cluster_of(ports, chief=1, workers=1, ps=1)
         arguments = [*directories(tmp_path), "--fail_in_epoch=1"]
-        ended = run_by_hand(tmp_path / "logs", by_flags(cluster, arguments), deadline=90)
+        ended = run_by_hand(tmp_path / "logs", by_flags(cluster, arguments), deadline=150)
     assert ended["chief:0"].code == 1
     assert "as requested" in ended["chief:0"].output
     for name in ("worker:0", "ps:0"):
@@ -199,7 +201,7 @@ def test_only_the_chief_writes_to_the_output_directory(tmp_path: Path) -> None:
         with hold_ports(2) as ports:
             arguments = [*directories(tmp_path), f"--strategy={strategy}"]
             ended = run_by_hand(
-                tmp_path / "logs", by_flags(cluster_of(ports, workers=2), arguments), deadline=90
+                tmp_path / "logs", by_flags(cluster_of(ports, workers=2), arguments), deadline=150
             )
         assert [task.code for task in ended.values()] == [0, 0]
         names = {path.name for path in (tmp_path / "output").iterdir()}

@@ -1,4 +1,4 @@
-"""Collective operations for tasks that each train a model of their own.
+"""Collective operations for tasks that each train their own copy of a model.
 
     sums = collectives.sum([variable.value() for variable in variables])
     collectives.broadcast(variables)
@@ -48,7 +48,7 @@ class Collectives(Protocol):
 def by_dtype(
     operation: Callable[[list[tf.Tensor]], Sequence[tf.Tensor]], values: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Applies `operation` once per dtype, to all values of it; the results keep their order."""
+    """Applies `operation` once per dtype; returns the results in the order of the values."""
     results: dict[int, tf.Tensor] = {}
     for dtype in dict.fromkeys(value.dtype for value in values):
         places = [place for place, value in enumerate(values) if value.dtype == dtype]
@@ -61,7 +61,7 @@ class TensorFlowCollectives:
     """Collectives over the tasks of a `tf.distribute.MultiWorkerMirroredStrategy`.
 
     Args:
-      strategy: the strategy, with one device per task; models need not be made in its scope.
+      strategy: the strategy, with one device per task; models can be created outside its scope.
       rank: the number of this task.
       store: the key-value store that the tasks share; None if there is one task.
       timeout: seconds that `broadcast_object` waits for rank 0.
@@ -79,7 +79,7 @@ class TensorFlowCollectives:
         self._store = store
         self._timeout = timeout
         self._broadcasts = 0
-        # By shapes and dtypes: TensorFlow warns about a function that it traces again and again.
+        # By shapes and dtypes, because TensorFlow warns about a function that is traced repeatedly.
         self._sums: dict[Any, Any] = {}
 
     @property
@@ -95,8 +95,8 @@ class TensorFlowCollectives:
 
     def gather(self, number: int) -> list[int]:
         place = tf.one_hot(self._rank, self.size, on_value=number, off_value=0, dtype=tf.int64)
-        (everywhere,) = self.sum([place])
-        return [int(value) for value in everywhere.numpy()]
+        (gathered,) = self.sum([place])
+        return [int(value) for value in gathered.numpy()]
 
     def broadcast(self, variables: Sequence[tf.Variable]) -> None:
         variables = keras_compat.as_tensorflow(variables)
@@ -127,7 +127,7 @@ class TensorFlowCollectives:
     def _sum_in_replica(self, values: list[tf.Tensor]) -> list[tf.Tensor]:
         def in_replica(values: list[tf.Tensor]) -> list[tf.Tensor]:
             context = tf.distribute.get_replica_context()
-            # TensorFlow reads the tensors' device, which arguments of a function do not have.
+            # TensorFlow reads the device of the tensors, and arguments of a function have none.
             placed = [tf.identity(value) for value in values]
             return list(context.all_reduce(tf.distribute.ReduceOp.SUM, placed))
 

@@ -1,8 +1,8 @@
-"""`horovod`: ring all-reduce by Horovod, over Gloo, MPI or NCCL.
+"""`horovod`: synchronous ring all-reduce by Horovod, over Gloo, MPI or NCCL.
 
-`horovodrun` and `tfdist run` describe the ranks in Horovod's own environment variables. A job that
-is started from a cluster description maps chief and workers to ranks in that order, and rank 0
-serves Horovod's rendezvous on its address.
+`horovodrun` and `tfdist run` set Horovod's own environment variables. A job that is started from a
+cluster description maps the chief and the workers to ranks in this order, and rank 0 serves
+Horovod's rendezvous on its address.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Horovod(Ranks):
         if self.cluster:
             self._find_peers()
         if options.heartbeat_timeout is not None or _GLOO_TIMEOUT not in self.environ:
-            # hvd.init reads it, in whole seconds.
+            # hvd.init reads this variable, in whole seconds.
             os.environ[_GLOO_TIMEOUT] = str(math.ceil(self.heartbeat_timeout))
         hvd.init()
         self.set_up_ranks(HorovodCollectives(), outer_steps(options))
@@ -76,7 +76,7 @@ class Horovod(Ranks):
             return optimizer
         compression = self.compression
         if keras_compat.is_keras_3(optimizer):
-            # Horovod's own wrapper of an optimizer of Keras 3 reduces nothing.
+            # Horovod's own wrapper does not reduce the gradients of a Keras 3 optimizer.
             return keras3_optimizer.apply_reduced(
                 optimizer, partial(_averages, compression=compression)
             )
@@ -84,8 +84,8 @@ class Horovod(Ranks):
         if not isinstance(own, tf.keras.optimizers.Optimizer):
             return hvd.DistributedOptimizer(optimizer, compression=compression)
 
-        # Horovod's own wrapper averages in `minimize` alone, and a train step of the user's own
-        # may call `apply_gradients`.
+        # Horovod's own wrapper averages only in `minimize`, and a user-defined train step may call
+        # `apply_gradients`.
         def aggregate_gradients(pairs: Iterable[tuple[Any, tf.Variable]]) -> list[Any]:
             pairs = list(pairs)
             gradients, variables = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -97,7 +97,7 @@ class Horovod(Ranks):
 
     @property
     def compression(self) -> Any:
-        """Horovod's compression of gradients, as `--gradient_dtype` says."""
+        """Horovod's compression of gradients, from `--gradient_dtype`."""
         return hvd.Compression.fp16 if self.options.gradient_dtype else hvd.Compression.none
 
     def check(self, model: tf.keras.Model) -> None:
@@ -106,14 +106,14 @@ class Horovod(Ranks):
         if _is_horovods(model.optimizer):
             raise UsageError(
                 "optimizer",
-                received="an optimizer of hvd.DistributedOptimizer, which reduces no gradients "
-                "of Keras 3",
-                accepted="an optimizer of Keras, under horovod",
-                remedy="Compile the model with the optimizer of Keras itself.",
+                received="an optimizer of hvd.DistributedOptimizer, which does not reduce the "
+                "gradients of Keras 3",
+                accepted="a Keras optimizer, under horovod",
+                remedy="Compile the model with the Keras optimizer; tfdist wraps it.",
             )
         checks.check_optimizer(model.optimizer, self.name)
         if model.jit_compile:
-            # Keras chooses it by itself where there is a GPU; XLA does not know Horovod.
+            # Keras turns it on by default on a GPU.
             logging.warning("jit_compile is off: XLA cannot compile the steps of Horovod.")
             model.jit_compile = False
             model.make_train_function(force=True)
@@ -136,12 +136,12 @@ class Horovod(Ranks):
             server = horovod_rendezvous.serve_hosts(hosts, host, port)
             server.__enter__()
             atexit.register(server.__exit__, None, None, None)
-        # Horovod reads nothing but the environment, in hvd.init().
+        # hvd.init reads only the environment.
         variables = horovod_rendezvous.environment_of(hosts, rank, host, port)
         if horovod_rendezvous.INTERFACE_VARIABLE in self.environ:
             variables.pop(horovod_rendezvous.INTERFACE_VARIABLE, None)
         os.environ.update(variables)
-        # Horovod aborts when it finds no rendezvous.
+        # Horovod aborts if the rendezvous does not answer.
         horovod_rendezvous.wait_for_server(host, port, self.startup_timeout)
 
 
@@ -171,9 +171,9 @@ class HorovodCollectives:
 
 
 def _is_horovods(optimizer: Any) -> bool:
-    """Whether `hvd.DistributedOptimizer` has made an optimizer, which then averages by itself."""
+    """Whether an optimizer is from `hvd.DistributedOptimizer`, which averages the gradients."""
     own = getattr(optimizer, "inner_optimizer", optimizer)
-    # Horovod creates a class for each optimizer; of Keras 2, the attribute is its only mark.
+    # Horovod creates a class for each optimizer. With Keras 2 only this attribute identifies it.
     return any(
         type(each).__module__.startswith("horovod.") or hasattr(each, "_allreduce_grads")
         for each in (optimizer, own)
@@ -181,7 +181,7 @@ def _is_horovods(optimizer: Any) -> bool:
 
 
 def _averages(gradients: Sequence[Any], _: Any, *, compression: Any) -> list[Any]:
-    """The averages over the ranks; None where there is no gradient."""
+    """The averages over the ranks; None for a variable without a gradient."""
     average = partial(hvd.allreduce, compression=compression)
     averages: list[Any] = [
         average(gradient) if isinstance(gradient, tf.IndexedSlices) else None

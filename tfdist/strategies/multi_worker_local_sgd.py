@@ -17,7 +17,7 @@ from tfdist.upstream import tf_coordination
 
 
 class MultiWorkerLocalSGD(Ranks):
-    """Every training task has a model of its own; TensorFlow's collectives average the weights."""
+    """Each task trains its own model; TensorFlow's collectives average the weights."""
 
     name = MultiWorkerMirrored.name
 
@@ -28,8 +28,8 @@ class MultiWorkerLocalSGD(Ranks):
             raise UsageError(
                 "--sync_period",
                 received=f"{options.sync_period} with {devices} devices",
-                accepted="only one device a task",
-                remedy="Start a task for each GPU, with a CUDA_VISIBLE_DEVICES of its own.",
+                accepted="one device per task",
+                remedy="Start one task for each GPU, each with its own CUDA_VISIBLE_DEVICES.",
             )
         rank = self.cluster.training_tasks.index(self.task) if self.cluster else 0
         self.set_up_ranks(
@@ -41,7 +41,7 @@ class MultiWorkerLocalSGD(Ranks):
         return optimizer
 
     def check(self, model: tf.keras.Model) -> None:
-        """Accepts any model: each task trains it as if it were alone."""
+        """Accepts any model: each task trains its own copy."""
 
     @functools.cached_property
     def kv_store(self) -> tf_coordination.CoordinationServiceStore | None:

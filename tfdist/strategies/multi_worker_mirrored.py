@@ -1,4 +1,4 @@
-"""`multi_worker_mirrored`: `tf.distribute.MultiWorkerMirroredStrategy`, synchronous all-reduce."""
+"""`multi_worker_mirrored`: synchronous all-reduce by TensorFlow's strategy of that name."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class MultiWorkerMirroredStrategy(
     TakesShards,
     tf.distribute.MultiWorkerMirroredStrategy,
 ):
-    """TensorFlow's, for datasets that are sharded already, and for Keras 3."""
+    """TensorFlow's strategy, for sharded datasets and for Keras 3."""
 
 
 class _Checkpointing(ReplicaCheckpointing):
-    """All tasks save: variables that are synchronized when they are read need every task.
+    """All tasks take part in a save, because ON_READ variables need every task.
 
     Args:
       strategy: the strategy of the model.
-      statistics: what is averaged before a checkpoint.
-      gather: gives the number of every task that trains.
-      tasks: their names, in the same order.
+      statistics: averages the moving statistics before a checkpoint.
+      gather: gathers a number from every training task.
+      tasks: the names of the training tasks, in the same order.
     """
 
     all_save = True
@@ -79,7 +79,7 @@ class _Checkpointing(ReplicaCheckpointing):
 
 
 class MultiWorkerMirrored(Replicas):
-    """Every training task has a copy of the variables; gradients meet in a ring or in NCCL."""
+    """Every training task has a copy of the variables; a ring or NCCL sums the gradients."""
 
     name = "multi_worker_mirrored"
 
@@ -124,7 +124,7 @@ class MultiWorkerMirrored(Replicas):
         return sharding.for_keras(sharding.Shards(self.cursor.follow(local)), steps)
 
     def steps_of(self, batches: int) -> int:
-        """As many steps as the longest shard needs."""
+        """The number of steps that the longest shard needs."""
         gathered = self._gather(batches)
         if sharding.UNKNOWN in gathered:
             return sharding.UNKNOWN
@@ -141,14 +141,14 @@ class MultiWorkerMirrored(Replicas):
         )
 
     def _gather(self, number: int) -> list[int]:
-        """The number of every task that trains, in their order."""
+        """Gathers a number from every training task; returns them in the order of the tasks."""
         gathered = self._gather_function(tf.constant(number, tf.int64))
         everywhere = self.tf_strategy.experimental_local_results(gathered)[0].numpy().tolist()
         return [int(value) for value in everywhere[:: self.topology.num_local_replicas]]
 
     @functools.cached_property
     def _gather_function(self) -> Any:
-        # Traced once, which takes longer than to run it.
+        # Traced once, because tracing takes longer than running.
         @tf.function(input_signature=[tf.TensorSpec([], tf.int64)])
         def gather(number: tf.Tensor) -> Any:
             return self.tf_strategy.run(
@@ -159,7 +159,7 @@ class MultiWorkerMirrored(Replicas):
 
 
 def build_strategy(task: Any, options: JobFlags) -> MultiWorkerMirroredStrategy:
-    """The `tf.distribute.Strategy` of a task, connected to the others of its cluster.
+    """Creates the `tf.distribute.Strategy` of a task and connects it to the other tasks.
 
     Args:
       task: a `Strategy` with its cluster, its task and its timeouts.
@@ -181,7 +181,7 @@ def build_strategy(task: Any, options: JobFlags) -> MultiWorkerMirroredStrategy:
             task_type=own.type if cluster else None,
             task_id=own.index if cluster else None,
             rpc_layer="grpc",
-            # The strategy computes on the CPU unless it is told of GPUs.
+            # Without this number the strategy computes on the CPU.
             num_accelerators={"GPU": sum(name.startswith("GPU") for name in devices)},
         ),
         communication_options=tf.distribute.experimental.CommunicationOptions(
@@ -191,14 +191,14 @@ def build_strategy(task: Any, options: JobFlags) -> MultiWorkerMirroredStrategy:
 
 
 def check_same_checkpoint(tasks: tuple[str, ...], places: list[str]) -> None:
-    """Checks that all tasks resume from the same place.
+    """Checks that all tasks resume from the same position.
 
     Args:
       tasks: the names of the tasks.
-      places: where each of them stands, in words.
+      places: the position of each task, in words.
 
     Raises:
-      RuntimeError: they do not.
+      RuntimeError: the positions differ.
     """
     if len(set(places)) > 1:
         found = ", ".join(f"{task} {place}" for task, place in zip(tasks, places, strict=True))
