@@ -173,11 +173,6 @@ def assignments(function: Any) -> list[str]:
     return [operation.type for operation in operations if operation.type.startswith("Assign")]
 
 
-def test_addition_in_keras_3_is_not_atomic() -> None:
-    variable = tf.keras.Variable(0.0)
-    assert assignments(lambda: variable.assign_add(1.0)) == ["AssignVariableOp"]
-
-
 def test_only_additions_to_the_same_variable_become_assign_add() -> None:
     from tfdist.upstream.keras3_assign_add import add_in_one_operation
 

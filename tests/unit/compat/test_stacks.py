@@ -313,8 +313,8 @@ def test_the_table_has_every_strategy_and_every_cell() -> None:
     ]
 
 
-@pytest.mark.parametrize(("found", "rows"), ENVIRONMENTS)
-def test_the_output_fits_a_terminal(found: Installed, rows: list[int]) -> None:
+@pytest.mark.parametrize("found", [found for found, _ in ENVIRONMENTS])
+def test_the_output_fits_a_terminal(found: Installed) -> None:
     lines = [str(found), *versions.table(found), *versions.remarks(found)]
 
     assert all(len(line) <= 100 and line == line.rstrip() for line in lines)

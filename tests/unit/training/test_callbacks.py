@@ -128,7 +128,7 @@ def test_more_epochs_resume_after_the_last_run(
     tiny: TinyTraining, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(tiny, tmp_path / "twice", 2)
-    assert "going on" not in capsys.readouterr().err
+    assert "resuming" not in capsys.readouterr().err
 
     resumed = train(tiny, tmp_path / "twice", 4, seed=2)
 
