@@ -311,3 +311,15 @@ def test_horovods_wrapper_of_a_keras_3_optimizer_does_not_reduce_gradients() -> 
         """,
     )
     assert lines == ["-1.0", "[]"]
+
+
+def test_the_signature_of_a_subclassed_model_has_no_public_api() -> None:
+    """`keras3_export`"""
+    import keras
+
+    from tfdist.upstream.keras3_export import signature_of
+
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.build((None, 3))
+    assert signature_of(model)
+    assert not hasattr(keras.export, "get_input_signature")

@@ -1,0 +1,42 @@
+"""Private names that tfdist uses because there is no public API.
+
+A test fails when the private name is gone, or when a public API appears: then use that one in the
+module of `tfdist/upstream` that the test names.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import tensorflow as tf
+
+import tfdist  # noqa: F401
+from tests.conftest import keras_is_3
+from tfdist.upstream import dataset_inputs, tf_coordination
+
+pytestmark = pytest.mark.stacks("2.15", "2.21")
+
+
+def test_a_dataset_has_no_public_list_of_its_inputs() -> None:
+    """`dataset_inputs`"""
+    source = tf.data.Dataset.range(3)
+    assert list(dataset_inputs.ancestors(source.batch(2).prefetch(1)))[-1] is source
+    assert not hasattr(tf.data.Dataset, "inputs")
+
+
+def test_the_coordination_service_has_no_public_api() -> None:
+    """`tf_coordination`"""
+    assert callable(tf_coordination.tf_context.context().configure_coordination_service)
+    assert callable(tf_coordination.tf_context.context().set_config_key_value)
+    for place in (tf.config, tf.config.experimental, tf.distribute, tf.distribute.experimental):
+        assert not [name for name in dir(place) if "coordination" in name.lower()], place
+    options = inspect.signature(tf.distribute.MultiWorkerMirroredStrategy.__init__).parameters
+    assert not [name for name in options if "heartbeat" in name or "timeout" in name]
+
+
+def test_a_callback_has_no_public_way_to_set_the_first_epoch() -> None:
+    """`keras_initial_epoch`"""
+    source = inspect.getsource(tf.keras.callbacks.BackupAndRestore)
+    assert ("_initial_epoch" if keras_is_3() else "_training_state") in source
+    assert not hasattr(tf.keras.Model, "initial_epoch")
