@@ -134,7 +134,8 @@ FIXES = (
     ),
 )
 
-#: Modules that use private names because there is no public API; they change nothing.
+#: Modules that use private names because there is no public API; they change nothing. The tests in
+#: `tests/upstream` that quote a module are its canaries.
 PRIVATE_NAMES = (
     "dataset_inputs",
     "estimator_deprecation",
