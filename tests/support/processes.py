@@ -217,7 +217,7 @@ def tasks_of(launcher: int) -> list[psutil.Process]:
 
 
 class OnceSaved:
-    """A `watch` that strikes once, in mid-training: when `path` has so many new checkpoints."""
+    """A `watch` that calls `strike` once, when `path` has `count` new checkpoints."""
 
     def __init__(self, path: Path, count: int, strike: Callable[[Processes], None]) -> None:
         self._path = path

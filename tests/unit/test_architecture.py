@@ -1,4 +1,4 @@
-"""The rules of the rooms in `docs/design.md`, beside the imports that `lint-imports` checks.
+"""The rules of the packages in `docs/design.md` that `lint-imports` does not check.
 
 They are checked in the source, without importing it.
 """

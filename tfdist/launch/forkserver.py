@@ -44,7 +44,7 @@ class ForkServer:
 
     Args:
       modules: what the fork server imports. A task tries again what cannot be imported.
-      environ: variables that it has beside the launcher's.
+      environ: variables of the fork server, in addition to the launcher's.
     """
 
     def __init__(self, modules: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -82,7 +82,7 @@ class ForkServer:
 
 
 class _Task(ForkServerProcess):
-    pid: int  # Not None: nobody sees a task before its start.
+    pid: int  # Never None, because `ForkServer.start` returns only started tasks.
 
     def has_ended(self) -> bool:
         return self.exitcode is not None
@@ -107,7 +107,7 @@ def _seen_by_server(environ: Mapping[str, str]) -> Iterator[None]:
 
 
 def _prepare_server() -> None:
-    """Imports the modules in silence if this process is the fork server; else does nothing."""
+    """Imports the modules, without output, if this process is the fork server."""
     launcher, *modules = os.environ.pop(_VARIABLE, "").split(",")
     if launcher != str(os.getppid()):
         return

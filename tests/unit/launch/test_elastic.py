@@ -123,7 +123,7 @@ def test_the_tasks_of_this_machine(
     assert [task.name for task in tasks] == ["worker:0", "worker:1", "worker:2"]
     assert workers(tasks[0]) == ["127.0.0.1:4001", "localhost:4002", "localhost:4003"]
     assert tasks[0].environment["TFDIST_STRATEGY"] == "horovod"
-    # 192.0.2.0/24 is nobody's (RFC 5737).
+    # 192.0.2.0/24 is reserved for documentation (RFC 5737).
     (tmp_path / "hosts").write_text("192.0.2.1:1\nlocalhost:2\n")
     tasks = members(port=2222).tasks()
     assert [task.name for task in tasks] == ["worker:1", "worker:2"]

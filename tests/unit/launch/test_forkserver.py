@@ -125,7 +125,7 @@ def test_a_module_may_be_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     (package / "train.py").write_text(
         "import sys; from . import neighbour\n"
         "print(sys.argv, __file__, __spec__.name, __package__, neighbour, sys.path[0])\n"
-        "log = open('/dev/stdout', 'w')\nlog.write('closed by nobody')\ndef f(): log\n"
+        "log = open('/dev/stdout', 'w')\nlog.write('never closed')\ndef f(): log\n"
     )
     monkeypatch.chdir(tmp_path)
     for arguments in (["package.train", "--epochs=2"], ["tfdist", "--version"]):
@@ -153,7 +153,7 @@ def test_a_module_may_be_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         "import sys; sys.excepthook = lambda *found: print('mine', found[1]); raise ValueError(1)",
         "import threading, time\n"
         "threading.Thread(target=lambda: time.sleep(0.1) or print(__name__)).start()",
-        "file = open('/dev/stdout', 'w'); file.write('closed by nobody')\ndef f(): pass",
+        "file = open('/dev/stdout', 'w'); file.write('never closed')\ndef f(): pass",
         "import colorsys, io; colorsys.log = open('/dev/stdout', 'w'); colorsys.log.write('kept')",
         "import ctypes\nc = ctypes.CDLL(None)\nc.fopen.restype = ctypes.c_void_p\n"
         "c.fputs(b'by the C library', ctypes.c_void_p(c.fopen(b'/dev/stdout', b'w')))",

@@ -236,7 +236,7 @@ def test_a_replacement_that_came_too_late_is_ended(start: Start, tmp_path: Path)
     ]
 
 
-# The worker is killed, and its replacement finds nobody and waits.
+# The worker is killed, and its replacement reaches no other task and waits.
 REPLACED_TOO_LATE = """
 import os, sys
 from tfdist.launch.local import run
@@ -261,7 +261,7 @@ sys.exit(run(tasks, environ=os.environ, supervision=options))
 """
 
 
-def test_the_first_exception_is_the_cause_whoever_ends_first(tfdist_run: Start) -> None:
+def test_the_first_exception_is_the_cause_whichever_task_ends_first(tfdist_run: Start) -> None:
     script = """
 from tfdist.runtime.excepthook import ERROR_FILE_VARIABLE, end_on_uncaught
 

@@ -133,7 +133,7 @@ class Participant(ABC):
 
     @abstractmethod
     def start_role(self) -> None:
-        """Starts what this kind of participant does beside connecting to its peers."""
+        """Starts what this kind of participant does in addition to connecting to its peers."""
 
     @abstractmethod
     async def converse(self, hello: Hello, connection: Connection) -> None:

@@ -19,9 +19,9 @@ from tfdist.coordination.startup import protocol
 from tfdist.coordination.startup.conflicts import are_of_one_job, find
 from tfdist.coordination.startup.protocol import Hello, Reach, Report
 
-# In a job of up to so many tasks every task connects to every other one. In a larger job a task
-# connects to the chief, to all ps and to its next neighbors, so that the connections of the job
-# grow with the tasks and not with their square. A ring all-reduce uses the same neighbors.
+# In a job of at most this many tasks, every task connects to every other one. In a larger job a
+# task connects to the chief, to all ps and to its next neighbors, so that the connections of the
+# job grow with the tasks and not with their square. A ring all-reduce uses the same neighbors.
 _FULL_MESH_TASKS = 32
 _NEIGHBORS = 4
 

@@ -150,7 +150,7 @@ def versions(packages: Iterable[str] = ()) -> dict[str, str]:
     """The versions that must be equal in all tasks.
 
     Args:
-      packages: packages that the strategy needs beside TensorFlow and Keras.
+      packages: packages that the strategy needs in addition to TensorFlow and Keras.
     """
     found = {"python": ".".join(map(str, sys.version_info[:2])), "tfdist": __version__}
     engines = {"tensorflow": ("tensorflow", "tensorflow-cpu"), "keras": ("keras",)}
