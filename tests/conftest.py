@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+STACKS = ("2.15", "2.21", "tf_keras", "2.18", "newest")
+
 
 def take_cores() -> None:
     """Pins each xdist worker to its own cores.
@@ -52,25 +54,37 @@ def keras_is_3() -> bool:
     return tensorflow_version() >= (2, 16) and not is_legacy
 
 
-def stack() -> str:
+def installed_stack() -> str:
     """The stack of this environment, as in `scripts/test --stack`."""
     release = tensorflow_version()
     if release >= (2, 16) and not keras_is_3():
         return "tf_keras"
-    return "2.15" if release < (2, 16) else "2.21"
+    return "2.15" if release < (2, 16) else "2.18" if release < (2, 19) else "2.21"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--stack", default=installed_stack(), choices=STACKS, help="select the tests of a stack"
+    )
 
 
 def stacks_of(path: Path) -> set[str]:
     """The stacks that run a test file: those of its `pytest.mark.stacks`; default: 2.15.
 
-    Parses the source, because a file for another stack may fail to import here.
+    Unit tests run on the newest Python as well, unless they are only for Keras 2. Parses the
+    source, because a file for another stack may fail to import here.
     """
+    is_unit = path.is_relative_to(Path(__file__).with_name("unit"))
+    stacks = {"2.15", "newest"} if is_unit else {"2.15"}
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
             for call in ast.walk(node.value):
                 if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.stacks":
-                    return {ast.literal_eval(argument) for argument in call.args}
-    return {"2.15"}
+                    stacks = {ast.literal_eval(argument) for argument in call.args}
+    if "2.21" in stacks:
+        # Horovod's tests of Keras 3 run where Horovod is.
+        stacks |= {"2.18", "newest"} if is_unit else {"2.18"}
+    return stacks
 
 
 class OtherStack(pytest.Module):
@@ -83,13 +97,19 @@ class OtherStack(pytest.Module):
 def pytest_pycollect_makemodule(
     module_path: Path, parent: pytest.Collector
 ) -> pytest.Module | None:
-    is_here = stack() in stacks_of(module_path)
+    is_here = parent.config.getoption("--stack") in stacks_of(module_path)
     return None if is_here else OtherStack.from_parent(parent, path=module_path)
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    if "horovod" in item.nodeid:
-        item.add_marker("horovod")
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out Horovod's tests where there is no Horovod, and the others of stack 2.18."""
+    stack = config.getoption("--stack")
+    if stack != "2.15":
+        parts: dict[bool, list[pytest.Item]] = {True: [], False: []}
+        for item in items:
+            parts[("horovod" in item.nodeid) == (stack == "2.18")].append(item)
+        items[:] = parts[True]
+        config.hook.pytest_deselected(items=parts[False])
 
 
 def tf_config(task_type: str, index: Any, **jobs: Any) -> str:

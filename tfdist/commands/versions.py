@@ -42,11 +42,13 @@ def remarks(installed: Installed) -> list[str]:
 
     If several installed Kerases share a reason, it is printed once.
     """
+    lines = [
+        line for sentence in stacks.unavailable(installed.python) for line in _wrapped(sentence)
+    ]
     if installed.tensorflow is None:
-        return _wrapped(f"TensorFlow is not installed: {stacks.NEWEST}.")
+        return [*lines, *_wrapped(f"TensorFlow is not installed: {stacks.NEWEST}.")]
     if not installed.kerases:
-        return _wrapped(f"Keras is not installed: {stacks.NEWEST}.")
-    lines: list[str] = []
+        return [*lines, *_wrapped(f"Keras is not installed: {stacks.NEWEST}.")]
     refused: dict[str, list[tuple[Loop, str]]] = {}
     for keras in installed.kerases:
         stack = stacks.stack_of(installed.tensorflow, keras)

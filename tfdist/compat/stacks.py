@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -28,6 +29,13 @@ LOOPS: dict[Loop, str] = {"fit": "fit", "estimator": "Estimators", "custom": "cu
 LEGACY_VARIABLE = "TF_USE_LEGACY_KERAS"
 
 NEWEST = "install 'tensorflow==2.21.*' and 'keras>=3.10'"
+
+#: The last TensorFlow, and the last Python, of versions of TensorFlow that need the same Python.
+_LAST_PYTHON: tuple[tuple[Version, Version], ...] = (
+    ((2, 15), (3, 11)),
+    ((2, 19), (3, 12)),
+    ((2, 21), (3, 13)),
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,11 @@ class Stack:
         """The versions of TensorFlow as text, such as `2.16 - 2.18`."""
         return " - ".join(dict.fromkeys(map(text_of, self.tensorflow)))
 
+    @property
+    def last_python(self) -> Version:
+        """The last Python for which there is a TensorFlow of this row."""
+        return next(python for last, python in _LAST_PYTHON if self.tensorflow[1] <= last)
+
 
 _WITH_HOROVOD: tuple[Version, Version] = (2, 16), (2, 18)
 _WITHOUT_HOROVOD: tuple[Version, Version] = (2, 19), (2, 21)
@@ -83,6 +96,7 @@ class Installed:
     """The installed versions; None for a package that is not installed.
 
     Attributes:
+      python: the version of Python.
       tensorflow: the version of TensorFlow.
       keras: the version of `keras`, which is Keras 2 with TensorFlow 2.15, and Keras 3 otherwise.
       tf_keras: the version of `tf_keras`, which is Keras 2 for newer TensorFlow.
@@ -93,6 +107,7 @@ class Installed:
     keras: str | None = None
     tf_keras: str | None = None
     horovod: str | None = None
+    python: Version = sys.version_info[:2]
 
     @property
     def kerases(self) -> tuple[str, ...]:
@@ -134,6 +149,34 @@ def stack_of(tensorflow: str, keras: str) -> Stack | None:
     """
     versions = version_of(tensorflow), version_of(keras)
     return next((stack for stack in STACKS if stack.includes(*versions)), None)
+
+
+def builds_horovod(tensorflow: str) -> bool:
+    """Whether Horovod can be compiled against this version of TensorFlow."""
+    version = version_of(tensorflow)
+    return any(
+        stack.builds_horovod and stack.tensorflow[0] <= version <= stack.tensorflow[1]
+        for stack in STACKS
+    )
+
+
+def unavailable(python: Version) -> list[str]:
+    """What no supported TensorFlow offers on a version of Python, in sentences with the remedy."""
+    offers = {
+        "supported TensorFlow": STACKS,
+        "Horovod": [stack for stack in STACKS if stack.builds_horovod],
+        "Estimators": [stack for stack in STACKS if stack.has_estimators],
+    }
+    sentences = []
+    for name, rows in offers.items():
+        last = max(row.last_python for row in rows)
+        if python > last:
+            newest = max(row.tensorflow[1] for row in rows)
+            sentences.append(
+                f"{name}: none on Python {text_of(python)}. Use Python {text_of(last)}, the last "
+                f"with TensorFlow {text_of(newest)}."
+            )
+    return sentences
 
 
 def untested(tensorflow: str, keras: str) -> str | None:
@@ -189,8 +232,8 @@ def refusal_of(stack: Stack, strategy: Capabilities, loop: Loop, tensorflow: str
     if loop == "estimator":
         if not stack.has_estimators:
             return (
-                f"TensorFlow {tensorflow} has no Estimators: install 'tensorflow==2.15.1', "
-                "or train a Keras model."
+                f"TensorFlow {tensorflow} has no Estimators: install 'tensorflow==2.15.1' with "
+                "Python 3.11, or train a Keras model."
             )
         if not strategy.estimator:
             return f"{strategy.name} does not support Estimators: choose another strategy."
@@ -203,7 +246,7 @@ def refusal_of(stack: Stack, strategy: Capabilities, loop: Loop, tensorflow: str
     if "horovod" in strategy.packages and not stack.builds_horovod:
         return (
             "Horovod 0.28.1 does not build against TensorFlow after 2.18: install "
-            "'tensorflow==2.18.*', or choose multi_worker_mirrored."
+            "'tensorflow==2.18.*' with Python 3.11 or 3.12, or choose multi_worker_mirrored."
         )
     if loop == "custom" and stack.keras_3 and strategy.shares_variables:
         return (

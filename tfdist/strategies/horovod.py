@@ -42,8 +42,7 @@ except ImportError as error:
             keras=keras_compat.keras_of(tf.keras.Model).__version__,
         )
         or "The strategy horovod needs Horovod, built against this TensorFlow: run "
-        "scripts/build_horovod, or HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_GLOO=1 pip install "
-        "--no-build-isolation horovod==0.28.1."
+        "`tfdist horovod build`."
     ) from error
 
 

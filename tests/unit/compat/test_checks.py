@@ -14,6 +14,8 @@ from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
 from tfdist.job import Job
 
+pytestmark = pytest.mark.stacks("2.15")
+
 
 def job_of(strategy: str, **flags: Any) -> Job:
     return tfdist.start.create(JobFlags(strategy=strategy, **flags), {})

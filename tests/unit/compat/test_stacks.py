@@ -77,6 +77,33 @@ def test_all_rows_are_covered_and_do_not_overlap() -> None:
             assert len(rows) <= 1
 
 
+@pytest.mark.parametrize(
+    ("python", "missing"),
+    [
+        ((3, 11), []),
+        ((3, 12), ["Estimators: none on Python 3.12. Use Python 3.11"]),
+        ((3, 13), ["Horovod: none on Python 3.13. Use Python 3.12", "Estimators"]),
+        ((3, 14), ["supported TensorFlow: none on Python 3.14. Use Python 3.13", "Hor", "Est"]),
+    ],
+)
+def test_a_sentence_names_each_thing_that_a_python_lacks(
+    python: tuple[int, int], missing: list[str]
+) -> None:
+    sentences = stacks.unavailable(python)
+
+    assert len(sentences) == len(missing)
+    assert all(map(str.startswith, sentences, missing))
+    printed = versions.remarks(Installed("2.21.0", "3.15.1", python=python))
+    assert printed[: len(missing)] == sentences
+
+
+@pytest.mark.parametrize(
+    ("tensorflow", "builds"), [("2.15.1", True), ("2.18.1", True), ("2.19.0", False)]
+)
+def test_horovod_builds_against_these_versions(tensorflow: str, builds: bool) -> None:
+    assert stacks.builds_horovod(tensorflow) is builds
+
+
 @pytest.mark.parametrize(("tensorflow", "keras"), UNKNOWN)
 def test_unknown_versions_are_reported_as_untested(tensorflow: str, keras: str) -> None:
     assert stack_of(tensorflow, keras) is None
@@ -149,7 +176,10 @@ def test_the_base_stack_supports_every_feature_of_every_strategy() -> None:
 @pytest.mark.parametrize(
     ("cell", "words"),
     [
-        (("horovod", "2.21.0", "3.15.1", "fit"), "install 'tensorflow==2.18.*', or choose multi_"),
+        (
+            ("horovod", "2.21.0", "3.15.1", "fit"),
+            "install 'tensorflow==2.18.*' with Python 3.11 or 3.12, or choose multi_",
+        ),
         (("horovod", "2.19.0", "2.19.0", "custom"), "against TensorFlow after 2.18"),
         (("mirrored", "2.17.0", "3.6.0", "fit"), "install 'keras>=3.10', or choose one_device."),
         (("horovod", "2.18.0", "3.3.3", "fit"), "tasks or replicas (3.3: workers diverge;"),

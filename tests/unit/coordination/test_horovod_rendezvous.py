@@ -20,6 +20,8 @@ from tfdist.coordination.horovod_rendezvous import (
 from tfdist.coordination.kv_store import RendezvousStore
 from tfdist.launch.local import hold_ports
 
+pytestmark = pytest.mark.stacks("2.15")
+
 
 @pytest.mark.parametrize(
     "layout",

@@ -11,6 +11,8 @@ from tests.conftest import TinyTraining
 from tfdist.data import sharding
 from tfdist.estimator import inputs
 
+pytestmark = pytest.mark.stacks("2.15")
+
 
 def dataset(autotune: bool | None = None) -> tf.data.Dataset:
     options = tf.data.Options()

@@ -19,6 +19,8 @@ from tfdist.estimator.sync_replicas import SyncReplicasOptimizer
 from tfdist.flags import JobFlags
 from tfdist.launch.local import hold_ports
 
+pytestmark = pytest.mark.stacks("2.15")
+
 A, B, C = "10.0.0.1:2222", "10.0.0.2:2222", "10.0.0.3:2222"
 
 

@@ -15,6 +15,8 @@ from tfdist.errors import UsageError
 from tfdist.estimator.job import EstimatorJob
 from tfdist.flags import JobFlags
 
+pytestmark = pytest.mark.stacks("2.15")
+
 
 def job_of(**tf_config: Any) -> EstimatorJob:
     """The job of one worker, with additional fields in its TF_CONFIG."""

@@ -22,6 +22,8 @@ from tfdist.estimator.evaluation import Evaluation
 from tfdist.estimator.job import EstimatorJob
 from tfdist.flags import JobFlags
 
+pytestmark = pytest.mark.stacks("2.15")
+
 ROOT = Path(__file__).parents[3]
 
 

@@ -26,7 +26,7 @@ from tfdist.errors import UsageError
 from tfdist.estimator import EstimatorJob
 from tfdist.flags import JobFlags
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(120)]
 
 TRAIN, EVAL, PREDICT = (
     tf.estimator.ModeKeys.TRAIN,

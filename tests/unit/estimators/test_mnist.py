@@ -21,6 +21,8 @@ from tfdist.data import mnist as data
 from tfdist.estimator import EstimatorJob
 from tfdist.flags import JobFlags
 
+pytestmark = pytest.mark.stacks("2.15")
+
 REPOSITORY = Path(__file__).parents[3]
 MODES = tf.estimator.ModeKeys
 RATE = 0.25

@@ -11,7 +11,7 @@ import pytest
 from tests.support.processes import ROOT, Ended, run_by_hand
 from tfdist.data import cifar10
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(60)]
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,8 @@ from tfdist.flags import JobFlags
 from tfdist.runtime.devices import use_devices
 from tfdist.strategies import table
 
+pytestmark = pytest.mark.stacks("2.15")
+
 GPUS = [tf.config.PhysicalDevice(f"/physical_device:GPU:{index}", "GPU") for index in range(4)]
 A, B = "127.0.0.1:1", "127.0.0.1:2"
 

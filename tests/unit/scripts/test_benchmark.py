@@ -21,6 +21,8 @@ from scripts.benchmarks import arithmetic, benchmark, marks, profiles, runs
 from scripts.benchmarks.jobs import APART, Commands, Job, Size, marks_of
 from scripts.benchmarks.runs import Result, Run
 
+pytestmark = pytest.mark.stacks("2.15")
+
 ROOT = Path(__file__).parents[3]
 
 

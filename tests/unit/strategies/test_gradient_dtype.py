@@ -10,6 +10,8 @@ from tfdist.flags import JobFlags
 from tfdist.strategies import table
 from tfdist.strategies.gradient_dtype import summed_in
 
+pytestmark = pytest.mark.stacks("2.15")
+
 
 @pytest.mark.parametrize(
     ("dtype", "rounded"), [("bfloat16", 1.0), ("float16", 1.0009765625), (None, 1.001)]

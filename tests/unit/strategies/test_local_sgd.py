@@ -14,6 +14,8 @@ from tfdist.flags import JobFlags
 from tfdist.strategies import table
 from tfdist.strategies.local_sgd import LocalSGD, OuterSteps, Synchronization, outer_steps
 
+pytestmark = pytest.mark.stacks("2.15")
+
 
 class TwoTasks:
     """Collectives of this task and a second one, whose weights never change."""
