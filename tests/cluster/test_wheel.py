@@ -1,0 +1,107 @@
+"""The wheel works without the checkout: read-only, for a user who can write only to his home."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.pages import ROOT, readme_script
+from tfdist.launch.local import hold_ports
+
+pytestmark = [
+    pytest.mark.stacks("2.21"),
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user"),
+]
+
+# Arguments: the directory of Python, its closed parent, a command. Root's own Python, in a home
+# that is closed to others, becomes readable for this command alone.
+AS_NOBODY = """
+if [ "$2" ]; then
+    mount --bind "$1" /mnt
+    mount -t tmpfs -o mode=755 tmpfs "$2"
+    mkdir -p "$1"
+    mount --move /mnt "$1"
+fi
+shift 2
+exec setpriv --reuid=65534 --regid=65534 --clear-groups "$@"
+"""
+NOBODY = 65534
+
+
+def run(command: Sequence[str | Path], cwd: Path, **options: object) -> str:
+    """Runs a command, which must succeed; returns what it printed."""
+    ended = subprocess.run(
+        list(map(str, command)),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+        check=False,
+        **options,  # type: ignore[call-overload]
+    )
+    assert ended.returncode == 0, ended.stdout
+    return str(ended.stdout)
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A directory that other users may read; pytest closes its own to them."""
+    with tempfile.TemporaryDirectory() as path:
+        Path(path).chmod(0o755)
+        yield Path(path)
+
+
+@pytest.fixture
+def installation(directory: Path) -> Path:
+    """The programs of an environment with nothing but the wheel and what it requires."""
+    # The wheel is built from the sdist, so that both are complete.
+    run([sys.executable, "-m", "build", "--outdir", directory, ROOT], directory)
+    (wheel,) = directory.glob("tfdist-*.whl")
+    run([sys.executable, "-m", "venv", directory / "venv"], directory)
+    python = directory / "venv" / "bin" / "python"
+    constraints = ROOT / "constraints" / "tf-2.21.txt"
+    install = ("-m", "pip", "install", "--quiet", "--constraint", constraints)
+    run([python, *install, f"{wheel}[digits]"], directory)
+    return python.parent
+
+
+def test_the_wheel_trains_for_a_user_without_rights(installation: Path, directory: Path) -> None:
+    home = directory / "home"
+    home.mkdir()
+    (home / "train.py").write_text(readme_script())
+    os.chown(home, NOBODY, NOBODY)
+    environ = {"HOME": str(home), "PATH": f"{installation}:/usr/sbin:/usr/bin:/sbin:/bin"}
+    python = Path(sys.base_prefix)
+    closed = [str(path) for path in python.parents if not path.stat().st_mode & 0o001]
+    parts = [str(python), *(closed[-1:] or [""])]
+    becoming = ["unshare", "--mount", "sh", "-ec", AS_NOBODY, "sh", *parts]
+
+    def as_nobody(*command: str) -> str:
+        return run([*becoming, *command], home, env=environ)
+
+    assert "tfdist 0." in as_nobody("tfdist", "--version")
+    assert "Permission denied" in as_nobody("sh", "-c", f"! touch {installation}/file")
+    imported = as_nobody("python", "-c", "import tfdist; print(tfdist.__file__)")
+    assert str(installation.parent) in imported
+    assert "> 2.19 - 2.21  3.10 or newer" in as_nobody("tfdist", "check", "--versions")
+    assert "train.tfrecords" in as_nobody("tfdist", "data", "cifar10", "--data_dir=data")
+    with hold_ports(2) as ports:
+        hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+        check = ["tfdist", "check", "--job_name=worker", f"--worker_hosts={hosts}"]
+        script = " & ".join(" ".join([*check, f"--task_index={task}"]) for task in (0, 1))
+        assert "all 2 tasks reach each other" in as_nobody("sh", "-c", f"{script}; wait")
+    printed = as_nobody(
+        *("tfdist", "run", "--strategy=multi_worker_mirrored", "--workers=2"),
+        *("train.py", "--output_dir=run1"),
+    )
+    assert "[worker:0] loss 0." in printed
+    assert (home / "run1" / "done.json").exists()
