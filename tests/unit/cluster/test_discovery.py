@@ -101,8 +101,36 @@ def test_a_blank_tf_config_is_ignored(blank: str) -> None:
             Cluster(chief=(A,), worker=(B,)),
             Task("evaluator", 0),
         ),
+        (
+            {
+                "cluster": {"chief": [A], "worker": [B], "evaluator": [A, "http://x", 3]},
+                "task": {"type": "evaluator", "index": 0},
+            },
+            Cluster(chief=(A,), worker=(B,)),
+            Task("evaluator", 0),
+        ),
+        (
+            {
+                "cluster": {
+                    "worker": {str(n): f"w{n}:1" for n in reversed(range(11))},
+                    "chief": {"0": A},
+                    "ps": [B],
+                },
+                "task": {"type": "worker", "index": 10},
+            },
+            Cluster(chief=(A,), worker=tuple(f"w{n}:1" for n in range(11)), ps=(B,)),
+            Task("worker", 10),
+        ),
     ],
-    ids=["master", "environment", "master_of_chief", "index_as_text", "evaluator"],
+    ids=[
+        "master",
+        "environment",
+        "master_of_chief",
+        "index_as_text",
+        "evaluator",
+        "evaluator_in_the_cluster",
+        "maps",
+    ],
 )
 def test_both_dialects_of_tf_config_are_read(
     config: dict[str, Any], cluster: Cluster, task: Task
@@ -246,12 +274,73 @@ MISTAKES = {
         "a list of host:port",
         "Write a list",
     ),
-    "evaluator in the cluster": Mistake(
-        tf_config("evaluator", 0, worker=[A], evaluator=[B]),
+    "only an evaluator in the cluster": Mistake(
+        tf_config("evaluator", 0, evaluator=[B]),
         "TF_CONFIG cluster",
-        "evaluator",
-        "chief, worker, ps, master",
-        "Name the evaluator only in task",
+        {"evaluator": [B]},
+        "at least one address",
+        "unset TF_CONFIG",
+    ),
+    # Kubeflow's enableDynamicWorker, as a worker, a ps and a chief see it.
+    "a map of one worker": Mistake(
+        tf_config("worker", 3, worker={"3": A}, ps=[B, C]),
+        "TF_CONFIG cluster.worker",
+        {"3": A},
+        "an address for each index from 0",
+        "Add worker 0 to 2: each task needs all addresses. "
+        "In a TFJob of Kubeflow, set enableDynamicWorker to false.",
+    ),
+    "a map with gaps": Mistake(
+        tf_config("worker", 1, worker={"9": A, "1": B, "2": C, "4": D}),
+        "TF_CONFIG cluster.worker",
+        {"9": A, "1": B, "2": C, "4": D},
+        "an address for each index from 0",
+        "Add worker 0, 3, 5 to 8: ",
+    ),
+    "a ps without the workers": Mistake(
+        tf_config("ps", 1, worker={}, ps=[A]),
+        "TF_CONFIG cluster.worker",
+        {},
+        "an address for each index from 0",
+        "Add worker 0: ",
+    ),
+    "a chief without addresses": Mistake(
+        tf_config("chief", 0, worker={}, ps=[]),
+        "TF_CONFIG cluster.worker",
+        {},
+        "an address for each index from 0",
+        "enableDynamicWorker",
+    ),
+    "worker 0 without the others": Mistake(
+        tf_config("worker", 0, worker={"0": A}, ps=[]),
+        "TF_CONFIG cluster",
+        {"worker": {"0": A}, "ps": []},
+        "the addresses of all tasks",
+        "enableDynamicWorker",
+    ),
+    **{
+        f"the key {key!r}": Mistake(
+            tf_config("worker", 0, worker={"0": A, key: B}),
+            "TF_CONFIG cluster.worker",
+            key,
+            "a list of host:port, or a map from the indices",
+            "Use the index of the task",
+        )
+        for key in ("one", "-1", "1.0", "01", "", "1" * 20)
+    },
+    "a key twice": Mistake(
+        '{"cluster": {"worker": {"0": "a:1", "0": "b:1"}}, "task": {}}',
+        "TF_CONFIG",
+        ["0", "0"],
+        "each key of a JSON object once",
+        "Remove or rename one '0'",
+    ),
+    "a map with a bad address": Mistake(
+        tf_config("worker", 0, worker={"0": A, "1": "b"}),
+        "TF_CONFIG cluster.worker[1]",
+        "b",
+        ADDRESS,
+        "Add the task's port",
     ),
     "two evaluators": Mistake(
         tf_config("evaluator", 1, worker=[A]), "TF_CONFIG task.index", 1, "0", "one evaluator"
