@@ -205,7 +205,8 @@ def test_only_the_chief_writes_to_the_output_directory(tmp_path: Path) -> None:
             )
         assert [task.code for task in ended.values()] == [0, 0]
         names = {path.name for path in (tmp_path / "output").iterdir()}
-        assert names == {"checkpoints", "logs", "metrics.jsonl", "saved_model", "done.json"}
+        files = {"metrics.jsonl", "done.json", "lock.json"}
+        assert names == {"checkpoints", "logs", "saved_model"} | files
         checkpoints = {path.name for path in (tmp_path / "output" / "checkpoints").iterdir()}
         assert checkpoints == {"checkpoint"} | {
             f"ckpt-{step}.{part}" for step in (5, 10) for part in ("index", "data-00000-of-00001")

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import tensorflow as tf
@@ -49,26 +50,66 @@ def newest_intact(directory: Path, prefix: str, *, warn: bool = True) -> str | N
     Raises:
       OutputError: there are checkpoints, but all are damaged.
     """
-    paths = _all_checkpoints(directory, prefix)
-    intact = first_intact(paths, warn=warn)
-    if intact is None and paths and not _is_first_save(directory, paths):
-        raise OutputError(
-            directory,
-            problem=f"has no intact checkpoint: {Path(paths[0]).name} {damage(paths[0])}",
-            remedy="Restore one from a backup, or train from the beginning in another directory.",
-        )
-    return intact
+    while True:
+        paths = _all_checkpoints(directory, prefix)
+        for path in paths:
+            reason = damage(path)
+            if reason is None:
+                return path
+            if warn:
+                warn_once(path, reason)
+        if not paths or _is_first_save(directory, paths):
+            return None
+        # The writing task may have replaced all of them in the meantime.
+        if paths == _all_checkpoints(directory, prefix):
+            raise OutputError(
+                directory,
+                problem=f"has no intact checkpoint: {Path(paths[0]).name} {damage(paths[0])}",
+                remedy="Restore one from a backup, or train from the beginning in another "
+                "directory.",
+            )
 
 
-def first_intact(paths: Iterable[str], *, warn: bool = True) -> str | None:
-    """The first path of an intact checkpoint; `warn` logs the damaged ones before it."""
-    for path in paths:
-        reason = damage(path)
-        if reason is None:
+def newest_saved(directory: Path) -> str | None:
+    """The newest intact checkpoint in the `checkpoint` file, for a task that does not write it.
+
+    Logs the damaged ones after it.
+    """
+    for path in reversed(saved(directory)):
+        if damage(path) is None:
             return path
-        if warn:
-            warn_once(path, reason)
+        warn_if_damaged(path)
     return None
+
+
+@contextmanager
+def kept_open(path: str) -> Iterator[str | None]:
+    """Yields a path to read an intact checkpoint, even if the training removes it in the meantime.
+
+    Yields None if the checkpoint is damaged or was removed. TensorFlow would report each file that
+    it does not find.
+    """
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tfdist-")))
+        for file in _files(path):
+            with suppress(FileNotFoundError):
+                opened = stack.enter_context(file.open("rb"))
+                (directory / file.name).symlink_to(f"/proc/self/fd/{opened.fileno()}")
+        link = str(directory / Path(path).name)
+        yield link if damage(link) is None else None
+
+
+def warn_if_damaged(path: str) -> None:
+    """Logs once if a checkpoint in the `checkpoint` file is damaged, but not if it was removed.
+
+    To remove a checkpoint, TensorFlow names a newer one in the `checkpoint` file and then deletes
+    first the index. So without its index, only the newest checkpoint is damaged.
+    """
+    reason = damage(path)
+    if reason is None:
+        return
+    if Path(f"{path}.index").exists() or path in saved(Path(path).parent)[-1:]:
+        warn_once(path, reason)
 
 
 def damage(path: str) -> str | None:
@@ -154,8 +195,8 @@ def _files(path: str) -> list[Path]:
 
 def _is_first_save(directory: Path, paths: list[str]) -> bool:
     """Whether the only checkpoint is from an interrupted first save."""
-    index = Path(f"{paths[0]}.index")
-    is_unfinished = not index.exists() or index.stat().st_size == 0
+    sizes = {name: size for name, _, size, _ in fingerprint(paths[0])}
+    is_unfinished = not sizes.get(f"{Path(paths[0]).name}.index")
     return len(paths) == 1 and is_unfinished and not (directory / _STATE).exists()
 
 

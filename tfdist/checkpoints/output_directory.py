@@ -6,6 +6,7 @@
     output.metrics        # metrics.jsonl: one JSON object per epoch
     output.saved_model    # the trained model
     output.done           # done.json: the completion marker
+    output.lock           # lock.json: see `tfdist.checkpoints.lock`
 
 Files are written under a temporary name in the same directory and then renamed. Only the chief
 writes here, except for the evaluator, which writes its own files.
@@ -55,14 +56,22 @@ _LEFT_BY_THE_CHIEF = re.compile(
 )
 _LEFT_BY_THE_EVALUATION = re.compile(r"\.eval_metrics\.jsonl-[0-9a-f]{16}")
 
+# Of TensorFlow's patterns; "]" means something only after "[".
+_PATTERN_CHARACTERS = "*?[\\"
+
 
 @dataclass(frozen=True)
 class OutputDirectory:
-    """The paths in an output directory; creating this object creates no directory."""
+    """The paths in an output directory; creating this object creates no directory.
+
+    Raises:
+      UsageError: see `check_is_no_pattern`.
+    """
 
     path: Path
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        check_is_no_pattern("output_dir", path)
         object.__setattr__(self, "path", Path(path))
 
     @property
@@ -89,6 +98,38 @@ class OutputDirectory:
     def done(self) -> Path:
         return self.path / "done.json"
 
+    @property
+    def lock(self) -> Path:
+        return self.path / "lock.json"
+
+    @property
+    def eval_lock(self) -> Path:
+        return self.path / "eval_lock.json"
+
+
+def check_is_no_pattern(field: str, path: str | os.PathLike[str]) -> None:
+    """Checks that a path of checkpoints has no characters that TensorFlow interprets as a pattern.
+
+    TensorFlow looks for the files of a checkpoint with `tf.io.gfile.glob`, to restore it and to
+    delete it. With `run[12]`, it would not find its own files, and would delete those of `run1`.
+    Only the characters in the path as given count, not those of the working directory.
+
+    Args:
+      field: the name of the path for the error.
+      path: the path that TensorFlow gets.
+
+    Raises:
+      UsageError: the path has such a character.
+    """
+    if any(character in os.fspath(path) for character in _PATTERN_CHARACTERS):
+        raise UsageError(
+            field,
+            received=os.fspath(path),
+            accepted=f"a path without the characters {' '.join(_PATTERN_CHARACTERS)}, which "
+            "TensorFlow interprets: it would delete checkpoints in other directories",
+            remedy="Choose another path, or rename the directory.",
+        )
+
 
 def check_writable(*directories: Path) -> None:
     """Checks that this task can write in each directory.
@@ -104,12 +145,17 @@ def check_writable(*directories: Path) -> None:
             with _temporary_file(existing / "writable", rename=False) as probe:
                 probe.write_text("\n")
         except OSError as error:
-            raise UsageError(
-                "output_dir",
-                received=str(directory),
-                accepted=f"a directory that this task can write ({os.strerror(error.errno or 0)})",
-                remedy="Give this task write permission, make room, or choose another directory.",
-            ) from None
+            raise not_writable(directory, error) from None
+
+
+def not_writable(directory: Path, error: OSError) -> UsageError:
+    """The error for a directory in which this task cannot write."""
+    return UsageError(
+        "output_dir",
+        received=str(directory),
+        accepted=f"a directory that this task can write ({os.strerror(error.errno or 0)})",
+        remedy="Give this task write permission, make room, or choose another directory.",
+    )
 
 
 @contextmanager

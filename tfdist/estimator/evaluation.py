@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.checkpoints import files as checkpoint_files
-from tfdist.checkpoints import output_directory
+from tfdist.checkpoints import lock, output_directory
 from tfdist.checkpoints.files import Fingerprint
 from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.coordination.preemption import Preemption
@@ -27,8 +27,7 @@ from tfdist.estimator.inputs import unsharded
 
 def latest_checkpoint(estimator: tf.estimator.Estimator) -> str | None:
     """The path of an Estimator's newest intact checkpoint; None if there is none."""
-    paths = reversed(checkpoint_files.saved(Path(estimator.model_dir)))
-    return checkpoint_files.first_intact(paths)
+    return checkpoint_files.newest_saved(Path(estimator.model_dir))
 
 
 def global_step(estimator: tf.estimator.Estimator) -> int:
@@ -164,8 +163,10 @@ class Evaluation:
 
         Raises:
           UsageError: the output directory cannot be written.
-          OutputError: the results could not be written.
+          OutputError: the evaluator of another job writes there, or the results could not be
+            written.
         """
+        lock.hold(self._output.eval_lock)
         output_directory.check_writable(self._output.path)
         output_directory.remove_leftovers(self._output.path, of_evaluation=True)
         log(f"evaluating the checkpoints in {self._output.path}")

@@ -12,7 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.checkpoints.output_directory import write_error
+from tfdist.checkpoints import lock
+from tfdist.checkpoints.output_directory import OutputDirectory, check_is_no_pattern, write_error
 from tfdist.errors import UsageError, log
 from tfdist.estimator.job import EstimatorJob
 from tfdist.estimator.optimizers import undistributed
@@ -35,7 +36,7 @@ class RunConfig(tf.estimator.RunConfig):
 
     Raises:
       UsageError: the strategy does not support an argument, or there is no `model_dir`, or
-        TF_CONFIG has a different one.
+        TF_CONFIG has a different one, or TensorFlow would interpret it as a pattern.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ def _agreed_model_dir(given: str | os.PathLike[str] | None, in_tf_config: str | 
             accepted="the directory that all tasks share",
             remedy="Pass it to RunConfig, or set it in TF_CONFIG.",
         )
+    check_is_no_pattern("RunConfig model_dir", model_dir)
     if in_tf_config is not None and os.path.abspath(model_dir) != os.path.abspath(in_tf_config):
         raise UsageError(
             "RunConfig model_dir",
@@ -121,6 +123,8 @@ def save_first_checkpoint(
     """Writes a Keras model's initial weights in the chief; the other tasks wait for them."""
     job = getattr(config, "job", None)
     directory = os.path.join(config.model_dir, "keras")
+    if job is not None and job.is_chief and not tf.train.latest_checkpoint(directory):
+        lock.hold(OutputDirectory(config.model_dir).lock)
     if job is not None and not job.is_chief and not job.sessions.has_private_model_dir:
         if not tf.train.latest_checkpoint(directory):
             log(f"{job.task} waits for the chief to write {directory}")

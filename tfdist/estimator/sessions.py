@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from tfdist.checkpoints import lock
+from tfdist.checkpoints.output_directory import OutputDirectory, check_is_no_pattern
 from tfdist.errors import UsageError
 from tfdist.strategies.base import Strategy
 
@@ -116,7 +118,9 @@ class Sessions:
           **options: its other arguments, such as `checkpoint_dir`.
 
         Raises:
-          UsageError: the strategy does not support session code, or this task is an evaluator.
+          UsageError: the strategy does not support session code, or this task is an evaluator, or
+            TensorFlow would interpret `checkpoint_dir` as a pattern.
+          OutputError: another job writes in `checkpoint_dir`.
         """
         raise self._no_sessions()
 
@@ -145,6 +149,10 @@ class LocalSessions(Sessions):
         self, *, hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (), **options: Any
     ) -> Any:
         self._check_trains()
+        if options.get("checkpoint_dir"):
+            check_is_no_pattern("checkpoint_dir", options["checkpoint_dir"])
+            if self.strategy.topology.is_chief:
+                lock.hold(OutputDirectory(options["checkpoint_dir"]).lock)
         return tf.compat.v1.train.MonitoredTrainingSession(
             master=self.master,
             is_chief=self.strategy.topology.is_chief,

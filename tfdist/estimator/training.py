@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.checkpoints import files as checkpoint_files
-from tfdist.checkpoints import output_directory
+from tfdist.checkpoints import lock, output_directory
 from tfdist.checkpoints.output_directory import OutputDirectory, writing
 from tfdist.coordination.preemption import EXIT_PREEMPTED
 from tfdist.errors import UsageError, log
@@ -50,7 +50,8 @@ def train_and_evaluate(
     Raises:
       UsageError: the input function cannot be sharded; see `inputs.sharded`.
       RuntimeError: the model's optimizer was not passed to `job.optimizer`.
-      OutputError: no checkpoint is intact, or one could not be written.
+      OutputError: another job writes in the directory, no checkpoint is intact, or one could not
+        be written.
     """
     job = _job_of(estimator)
     evaluation = Evaluation(estimator, eval_spec, train_spec.max_steps)
@@ -97,7 +98,8 @@ def train(
       UsageError: the input function cannot be sharded, or is finite; see `inputs`.
       RuntimeError: the model's optimizer was not passed to `job.optimizer`; or this is the second
         call under `parameter_server`.
-      OutputError: there are checkpoints but none is intact, or one could not be written.
+      OutputError: another job writes in the directory, there are checkpoints but none is intact,
+        or one could not be written.
       SystemExit: the job was preempted and has saved (code EXIT_PREEMPTED).
     """
     job = _job_of(estimator)
@@ -184,9 +186,11 @@ def _repair(output: OutputDirectory, job: EstimatorJob) -> None:
     """Repairs the `checkpoint` file in the chief, so that TensorFlow finds the newest intact
     checkpoint; waits for this in the other tasks."""
     if job.is_chief:
+        lock.hold(output.lock)
         output_directory.check_writable(output.path)
         output_directory.remove_leftovers(output.path)
         if _evaluates(job):
+            lock.hold(output.eval_lock)
             output_directory.remove_leftovers(output.path, of_evaluation=True)
         newest = checkpoint_files.newest_intact(output.path, _PREFIX)
         checkpoint_files.repair_state(output.path, _PREFIX, newest)
@@ -249,10 +253,14 @@ def export(
 
     Returns:
       The directory in the chief; None in all other tasks.
+
+    Raises:
+      OutputError: another job writes in the directory, or the model could not be written.
     """
     if not _job_of(estimator).is_chief:
         return None
     output = OutputDirectory(estimator.model_dir)
+    lock.hold(output.lock)
     with output_directory.replacing_directory(output.saved_model) as temporary:
         exported = estimator.export_saved_model(
             str(temporary), serving_input_receiver_fn, checkpoint_path=_newest(estimator)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.checkpoints import output_directory
+from tfdist.checkpoints import lock, output_directory
 from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.training.resume import resume
 from tfdist.training.run import TrainingRun
@@ -37,6 +37,7 @@ def standard(
     if batch_size is not None:
         callbacks.append(ExamplesPerSecond(batch_size))
     if run.is_chief:
+        lock.hold(output.lock)
         output_directory.check_writable(output.path, output.checkpoints, output.logs)
         callbacks.append(MetricsLog(output))
         callbacks.append(EpochSummaries(str(output.logs), write_graph=False))

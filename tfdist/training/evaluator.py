@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
 from tfdist.checkpoints import checkpointer as checkpoints
 from tfdist.checkpoints import files as checkpoint_files
-from tfdist.checkpoints import output_directory
+from tfdist.checkpoints import lock, output_directory
 from tfdist.checkpoints.checkpointer import Checkpointer
 from tfdist.checkpoints.files import Fingerprint
 from tfdist.checkpoints.output_directory import OutputDirectory
@@ -76,9 +75,10 @@ def follow(
 
     Raises:
       UsageError: the output directory cannot be written.
-      OutputError: the results could not be written.
+      OutputError: the evaluator of another job writes there, or the results could not be written.
     """
     output = OutputDirectory(output_dir)
+    lock.hold(output.eval_lock)
     output_directory.check_writable(output.path, output.logs)
     output_directory.remove_leftovers(output.path, of_evaluation=True)
     dataset = run.eval_dataset(dataset_fn)
@@ -100,15 +100,15 @@ def follow(
             if evaluated.get(path) == fingerprint:
                 continue
             evaluated[path] = fingerprint
-            if not _is_intact(path):
-                continue
-            try:
-                epoch = checkpointer.restore(path)
-            except tf.errors.NotFoundError:
-                continue  # The training has removed it to keep only the newest ones.
-            if checkpointer.position.steps:
-                continue  # A checkpoint within an epoch, for resuming.
-            logs = model.evaluate(dataset, return_dict=True, verbose=0)
+            # The training removes older checkpoints. A model that is not built is restored later.
+            with checkpoint_files.kept_open(path) as opened:
+                if opened is None or not _try_to_restore(checkpointer, opened, path):
+                    checkpoint_files.warn_if_damaged(path)
+                    continue
+                epoch = checkpointer.position.epoch
+                if checkpointer.position.steps:
+                    continue  # A checkpoint within an epoch, for resuming.
+                logs = model.evaluate(dataset, return_dict=True, verbose=0)
             _record(output, writer, epoch, logs)
         if marker is not None and (
             marker != first_marker
@@ -119,12 +119,18 @@ def follow(
         sleep(1.0)
 
 
-def _is_intact(path: str) -> bool:
-    reason = checkpoint_files.damage(path)
-    # A checkpoint that is no longer listed was removed by the training.
-    if reason and path in checkpoint_files.saved(Path(path).parent):
-        checkpoint_files.warn_once(path, reason)
-    return reason is None
+def _try_to_restore(checkpointer: Checkpointer, opened: str, path: str) -> bool:
+    """Restores a checkpoint; False if the training removed it meanwhile.
+
+    NFS does not keep an open file if another machine removes it.
+    """
+    try:
+        checkpointer.restore(opened)
+    except tf.errors.OpError:
+        if checkpoint_files.damage(path) is None:
+            raise
+        return False
+    return True
 
 
 def _record(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from tfdist.checkpoints import files as checkpoint_files
-from tfdist.checkpoints.files import damage, newest_intact, repair_state
+from tfdist.checkpoints.files import damage, newest_intact, newest_saved, repair_state
 from tfdist.errors import OutputError
 
 pytestmark = pytest.mark.stacks("2.15", "2.21")
@@ -268,3 +270,100 @@ def test_checkpoints_in_a_moved_directory_are_found(saved: Saved) -> None:
 
     assert saved.named() == [1, 2, 3]
     assert saved.newest() == 3
+
+
+# Another task removes checkpoints in the meantime.
+
+
+def replace_all_after(
+    name: str, saved: Saved, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], bool]:
+    """Saves checkpoint 4, which removes all others, after the first call of a function of `files`.
+
+    Returns:
+      A function that tells whether it was called.
+    """
+    original = getattr(checkpoint_files, name)
+    calls: list[object] = []
+
+    def call(*arguments: object) -> object:
+        result = original(*arguments)
+        if not calls:
+            calls.append(result)
+            saved.manager(keep=1).save(checkpoint_number=4)
+        return result
+
+    monkeypatch.setattr(checkpoint_files, name, call)
+    return lambda: bool(calls)
+
+
+def test_a_list_that_is_out_of_date_is_read_again(
+    saved: Saved, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    was_called = replace_all_after("_all_checkpoints", saved, monkeypatch)
+
+    assert newest_intact(saved.path, "ckpt", warn=False) == str(saved.at(4))
+    assert was_called()
+    assert not caplog.messages
+
+
+def test_a_removed_checkpoint_is_not_logged(
+    saved: Saved, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    was_called = replace_all_after("saved", saved, monkeypatch)
+
+    assert newest_saved(saved.path) is None
+    assert was_called()
+    assert newest_saved(saved.path) == str(saved.at(4))
+    assert not caplog.messages
+
+
+def test_nothing_is_logged_while_another_task_saves(
+    saved: Saved, caplog: pytest.LogCaptureFixture
+) -> None:
+    """TensorFlow changes the `checkpoint` file and the files in the order that tfdist assumes."""
+
+    def save_and_remove() -> None:
+        manager = saved.manager(keep=1)
+        for number in range(4, 64):
+            manager.save(checkpoint_number=number)
+
+    with ThreadPoolExecutor() as pool:
+        task = pool.submit(save_and_remove)
+        while not task.done():
+            newest_saved(saved.path)
+            assert newest_intact(saved.path, "ckpt", warn=False) is not None
+        task.result()
+    assert not caplog.messages
+
+
+@damages
+def test_the_damage_of_a_checkpoint_that_is_not_removed_is_logged(
+    kind: str, saved: Saved, caplog: pytest.LogCaptureFixture
+) -> None:
+    DAMAGES[kind][0](saved.at(3))
+
+    assert newest_saved(saved.path) == newest_saved(saved.path) == str(saved.at(2))
+
+    (line,) = caplog.messages
+    assert line.startswith(f"{saved.at(3)} ") and DAMAGES[kind][1] in line
+
+
+def test_an_opened_checkpoint_can_be_read_after_its_removal(saved: Saved) -> None:
+    value = saved.value.numpy()
+    with checkpoint_files.kept_open(str(saved.at(3))) as opened:
+        assert opened is not None
+        for file in saved.path.glob("ckpt-3.*"):
+            file.unlink()
+        saved.value.assign(tf.zeros([100]))
+        tf.train.Checkpoint(value=saved.value).restore(opened).expect_partial()
+    np.testing.assert_array_equal(saved.value, value)
+
+
+@pytest.mark.parametrize("kind", [*DAMAGES, "removed"])
+def test_a_damaged_or_removed_checkpoint_cannot_be_opened(kind: str, saved: Saved) -> None:
+    for do_damage in [DAMAGES[kind][0]] if kind in DAMAGES else [_remove("index"), _remove(DATA)]:
+        do_damage(saved.at(3))
+
+    with checkpoint_files.kept_open(str(saved.at(3))) as opened:
+        assert opened is None

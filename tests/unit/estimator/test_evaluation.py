@@ -24,6 +24,8 @@ from tfdist.errors import UsageError
 from tfdist.estimator import inputs
 from tfdist.estimator.evaluation import Evaluation, global_step
 
+pytestmark = pytest.mark.stacks("2.15")
+
 
 def test_an_evaluator_evaluates_until_the_last_checkpoint(tmp_path: Path) -> None:
     trained = make_estimator(make_job(), tmp_path)

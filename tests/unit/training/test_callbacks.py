@@ -95,6 +95,7 @@ def test_training_writes_the_expected_output_files(tiny: TinyTraining, tmp_path:
     assert sorted(os.listdir(tmp_path)) == [
         "checkpoints",
         "done.json",
+        "lock.json",
         "logs",
         "metrics.jsonl",
         "saved_model",

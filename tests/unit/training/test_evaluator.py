@@ -198,7 +198,7 @@ def test_a_repeated_evaluation_keeps_one_line_per_epoch(tiny: TinyTraining, tmp_
 
 
 def test_a_checkpoint_that_is_removed_in_the_meantime_is_skipped(
-    tiny: TinyTraining, training: Training
+    tiny: TinyTraining, training: Training, caplog: pytest.LogCaptureFixture
 ) -> None:
     training.save(1, 2)
     for path in training.output.checkpoints.glob("ckpt-1.*"):
@@ -207,6 +207,35 @@ def test_a_checkpoint_that_is_removed_in_the_meantime_is_skipped(
     follow(tiny, training, training.done)
 
     assert training.lines() == training.expected_lines(2)
+    assert "ckpt-1" not in caplog.text
+
+
+@pytest.mark.parametrize("is_readable", [True, False], ids=["readable", "unreadable"])
+def test_a_checkpoint_that_is_removed_before_it_is_restored_is_no_warning(
+    is_readable: bool,
+    tiny: TinyTraining,
+    training: Training,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """NFS makes a file unreadable that another machine has removed, even if it is open."""
+    restore = Checkpointer.restore
+
+    def remove_and_restore(self: Checkpointer, path: str) -> int:
+        for file in training.output.checkpoints.glob("ckpt-1.*"):
+            if not is_readable:
+                os.truncate(file, 0)
+            file.unlink()
+        return restore(self, path)
+
+    training.save(1, 2)
+    monkeypatch.setattr(Checkpointer, "restore", remove_and_restore)
+    follow(tiny, training, training.done)
+
+    assert training.lines() == training.expected_lines(*([1, 2] if is_readable else [2]))
+    assert "ckpt-1" not in caplog.text
+    assert not is_readable or "ckpt-1" not in capfd.readouterr().err
 
 
 def test_a_training_without_a_checkpoint_has_no_metrics(
@@ -228,6 +257,7 @@ def test_the_evaluator_writes_only_its_own_files(
     assert sorted(path.name for path in training.output.path.iterdir()) == [
         "checkpoints",
         "done.json",
+        "eval_lock.json",
         "eval_metrics.jsonl",
         "logs",
     ]
