@@ -14,7 +14,7 @@ from pathlib import Path
 
 from scripts.benchmarks import marks
 from tfdist.cluster import Cluster
-from tfdist.runtime.environment import CORES_VARIABLE
+from tfdist.runtime.cores import CORES_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
