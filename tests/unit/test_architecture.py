@@ -35,6 +35,7 @@ ENVIRONMENT = {
     "strategies/horovod.py": "hvd.init reads nothing else",
     "coordination/heartbeat.py": "passes it on to the process that watches",
     "launch/forkserver.py": "a fork server starts, and a task starts in a copy of it",
+    "launch/main.py": "a task starts",
     "launch/process.py": "passes it on to the tasks",
     "data/sources.py": "keeps TensorFlow Datasets from asking the network",
 }

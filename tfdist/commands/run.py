@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from dataclasses import fields
-from pathlib import Path
 
 from tfdist.cluster.discovery import ClusterConfig, ClusterFlags, from_flags, from_tf_config
 from tfdist.commands.arguments import (
@@ -21,9 +20,12 @@ from tfdist.errors import EXIT_OK, UsageError
 from tfdist.launch import local
 from tfdist.launch.elastic import Elasticity
 from tfdist.launch.host_discovery import FLAG as HOST_DISCOVERY
-from tfdist.launch.spec import JobSpec, command_of, plan, plan_one
+from tfdist.launch.spec import JobSpec, check_passes_flags, command_of, plan, plan_one
 from tfdist.launch.supervisor import Supervision
 from tfdist.runtime import environment as runtime
+from tfdist.runtime import gpus
+from tfdist.runtime.cores import given_cores
+from tfdist.runtime.resources import check_temporary_directory
 from tfdist.strategies import table
 
 
@@ -35,7 +37,7 @@ def add_to(commands: Commands) -> None:
         description="Runs SCRIPT as a job of several processes on this machine. If flags or "
         "TF_CONFIG describe a cluster, runs only the task of this machine. When a task fails, the "
         "command stops the other tasks and exits with the exit code of the failed task.",
-        usage="%(prog)s [options] SCRIPT [ARGS ...]",
+        usage="%(prog)s [options] [-m] SCRIPT [ARGS ...]",
         allow_abbrev=False,
     )
     flag(
@@ -62,6 +64,15 @@ def add_to(commands: Commands) -> None:
         help="add a task that evaluates the checkpoints",
     )
     cluster_flags(run)
+    flag(
+        run,
+        "cluster_as",
+        choices=("tf_config", "flags"),
+        default="tf_config",
+        help="how SCRIPT learns the cluster and its task. tf_config (the default): from the "
+        "environment variable TF_CONFIG; flags: from --job_name, --task_index, --ps_hosts and "
+        "--worker_hosts after ARGS, as scripts for TensorFlow 1 do. Horovod has its own variables",
+    )
     flag(
         run,
         "grace_period",
@@ -93,7 +104,7 @@ def add_to(commands: Commands) -> None:
         run,
         "start_method",
         choices=("fork", "spawn"),
-        default="spawn" if _has_gpus() else "fork",
+        default="spawn" if gpus.exist() else "fork",
         help="fork (the default on a machine without NVIDIA GPUs): a fork server imports "
         "TensorFlow once, and the tasks are copies of it; spawn: each task is a new process. A job "
         "of one task that is never restarted always uses spawn",
@@ -169,6 +180,7 @@ def _run(arguments: argparse.Namespace) -> int:
             accepted="the path of a Python script, or -m and the name of a module",
             remedy="Correct the path: there is no such file.",
         )
+    check_temporary_directory()
     if arguments.onednn != "auto":
         os.environ[runtime.ONEDNN_VARIABLE] = "1" if arguments.onednn == "on" else "0"
     supervision = Supervision(
@@ -178,12 +190,13 @@ def _run(arguments: argparse.Namespace) -> int:
         preload=_modules_of(arguments.strategy) if arguments.start_method == "fork" else (),
     )
     elasticity = _elasticity(arguments)
+    passes_flags = arguments.cluster_as == "flags"
     cluster_config = None if elasticity else _one_task(arguments)
     if cluster_config is not None:
         command = command_of(
             sys.executable, arguments.script, arguments.args, module=arguments.module
         )
-        task = plan_one(cluster_config, command, arguments.strategy)
+        task = plan_one(cluster_config, command, arguments.strategy, passes_flags=passes_flags)
         if arguments.dry_run:
             print(f"[{task.name}] {task.shell()}")
             return EXIT_OK
@@ -198,6 +211,7 @@ def _run(arguments: argparse.Namespace) -> int:
         workers=1 if arguments.workers is None else arguments.workers,
         chief=arguments.chief,
         evaluator=arguments.evaluator,
+        passes_flags=passes_flags,
         divides_cores=arguments.cores == "divide",
     )
     if elasticity:
@@ -205,14 +219,10 @@ def _run(arguments: argparse.Namespace) -> int:
     if not arguments.dry_run:
         return local.launch(job, environ=os.environ, supervision=supervision)
     with local.hold_ports(job.num_ports) as ports:
-        tasks = plan(job, ports=ports, cores=local.available_cores(), environ=os.environ)
+        tasks = plan(job, ports=ports, cores=given_cores(os.environ), environ=os.environ)
     for task in tasks:
         print(f"[{task.name}] {task.shell()}")
     return EXIT_OK
-
-
-def _has_gpus() -> bool:
-    return any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def _modules_of(strategy: str) -> tuple[str, ...]:
@@ -244,6 +254,13 @@ def _elasticity(arguments: argparse.Namespace) -> Elasticity | None:
                 accepted=f"not supported with {HOST_DISCOVERY}, which sets the number of workers",
                 remedy="Leave one of them out.",
             )
+    if arguments.cluster_as == "flags":
+        raise UsageError(
+            "--cluster_as",
+            received="flags",
+            accepted=f"tf_config with {HOST_DISCOVERY}",
+            remedy="Leave one of them out.",
+        )
     elastic = [row.name for row in table.TABLE.values() if row.elastic]
     if arguments.strategy not in elastic:
         raise UsageError(
@@ -280,4 +297,6 @@ def _one_task(arguments: argparse.Namespace) -> ClusterConfig | None:
     if config is not None:
         row = table.named(arguments.strategy, os.environ, config.cluster, config.source)
         table.check(row, config.cluster, config.source)
+        if arguments.cluster_as == "flags":
+            check_passes_flags(row)
     return config

@@ -60,7 +60,7 @@ def watch_in_subprocess(tasks: Mapping[str, str], timeout: float) -> None:
     """
     package = str(Path(__file__).parents[2])
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([package, *sys.path])}
-    command = [sys.executable, "-m", "tfdist.coordination.heartbeat", str(os.getpid())]
+    command = [sys.executable, "-P", "-m", "tfdist.coordination.heartbeat", str(os.getpid())]
     command += [str(timeout), *(f"{task}={address}" for task, address in tasks.items())]
     subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environ)
 

@@ -23,6 +23,7 @@ from tfdist.errors import UsageError, log
 from tfdist.launch.host_discovery import FLAG, Host, HostDiscoveryScript
 from tfdist.launch.spec import JobSpec, TaskSpec, command_of
 from tfdist.runtime import environment as runtime
+from tfdist.runtime.cores import ALL_CORES, CORES_VARIABLE
 from tfdist.strategies import table
 
 
@@ -176,7 +177,8 @@ class ElasticMembership:
 
     def _task(self, cluster: Cluster, place: int, mine: Sequence[Task]) -> TaskSpec:
         task = mine[place]
-        defaults = runtime.environment(intra_threads=max(1, self._cores // len(mine)))
+        threads = max(1, self._cores // len(mine))
+        defaults = runtime.environment(threads, self._environ)
         environment = {
             "TF_CONFIG": cluster.tf_config(task),
             table.STRATEGY_VARIABLE: self._job.strategy,
@@ -185,9 +187,7 @@ class ElasticMembership:
         }
         if len(mine) > 1:
             part = f"{place}/{len(mine)}"
-            environment[runtime.CORES_VARIABLE] = (
-                part if self._job.divides_cores else runtime.ALL_CORES
-            )
+            environment[CORES_VARIABLE] = part if self._job.divides_cores else ALL_CORES
         job = self._job
         command = command_of(job.python, job.script, job.args, module=job.module)
         return TaskSpec(str(task), command, environment)

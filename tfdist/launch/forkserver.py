@@ -13,28 +13,28 @@ and never uses it: each task has its own runtime, devices and random numbers.
 from __future__ import annotations
 
 import atexit
-import ctypes
 import gc
-import importlib.util
+import importlib
 import multiprocessing
 import os
-import signal
 import sys
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
+from typing import Any
 
+from tfdist.launch import main
 from tfdist.launch.starting import Started, die_with, spawn
 
 # The launcher's number and the modules to import. Only the fork server has this variable.
 _VARIABLE = "TFDIST_FORK_SERVER"
-# The fork server's search path: in a task, `multiprocessing` sets `sys.path` to the launcher's.
-_search_path = sys.path
-_fdopen = ctypes.CDLL(None).fdopen
-_fdopen.restype = ctypes.c_void_p
+# Where the fork server searches modules. In the launcher: without the directory of its own script.
+_search_path = sys.path.copy() if sys.flags.safe_path else sys.path[1:]
+# What the modules of the fork server have registered with `atexit`: a function and its arguments.
+_exit_functions: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]] = []
 
 
 class ForkServer:
@@ -50,7 +50,9 @@ class ForkServer:
     def __init__(self, modules: Sequence[str], environ: Mapping[str, str]) -> None:
         self.is_ready = self._is_lost = False
         variable = ",".join([str(os.getpid()), *modules])
-        self._environ = {**environ, "PYTHONUNBUFFERED": "1", _VARIABLE: variable}
+        # It starts with `python -c`, which otherwise imports from the current directory first.
+        own = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", _VARIABLE: variable}
+        self._environ = {**environ, **own}
         forkserver.set_forkserver_preload([__name__])
         with _seen_by_server(self._environ):
             # The first process gets no work. It starts when the modules are imported.
@@ -68,13 +70,13 @@ class ForkServer:
         os.close(self._status)
 
     def start(self, command: Sequence[str], environ: Mapping[str, str], output: int) -> Started:
-        """As `Start`, for a Python script, or `-m` and a module, and for this interpreter."""
+        """As `Start`, for this interpreter and the arguments of `tfdist.launch.main.run`."""
         if not self._is_lost:
+            given = (list(command[1:]), dict(environ))
             # A fork server that has ended is started again here.
             seen = _seen_by_server(self._environ)
             with suppress(OSError, EOFError), Connection(os.dup(output), readable=False) as w, seen:
-                arguments = (list(command[1:]), dict(environ), w)
-                task = _Task(target=_run_task, name="MainProcess", args=arguments)
+                task = _Task(target=_run_task, name="MainProcess", args=(*given, w))
                 task.start()
                 return task
             self._is_lost = True
@@ -94,16 +96,18 @@ class _Task(ForkServerProcess):
 
 @contextmanager
 def _seen_by_server(environ: Mapping[str, str]) -> Iterator[None]:
-    """Sets the environment, and hides the launcher's `__main__`, which tasks would import."""
-    main, before = sys.modules["__main__"], dict(os.environ)
+    """Sets the environment, and hides the launcher's script: `multiprocessing` sends its path."""
+    launcher, path, before = sys.modules["__main__"], sys.path.copy(), dict(os.environ)
     sys.modules["__main__"] = types.ModuleType("__main__")
+    sys.path[:] = _search_path
     os.environ.update(environ)
     try:
         yield
     finally:
         os.environ.clear()
         os.environ.update(before)
-        sys.modules["__main__"] = main
+        sys.path[:] = path
+        sys.modules["__main__"] = launcher
 
 
 def _prepare_server() -> None:
@@ -117,14 +121,35 @@ def _prepare_server() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
-    if "" in sys.path:
-        sys.path.remove("")
-    for module in modules:
-        with suppress(Exception):
-            importlib.import_module(module)
+    with _recorded_exit_functions():
+        for module in modules:
+            with suppress(Exception):
+                importlib.import_module(module)
     # Python does not look at frozen objects when a task ends: this saves a second.
     gc.collect()
     gc.freeze()
+
+
+@contextmanager
+def _recorded_exit_functions() -> Iterator[None]:
+    """Adds what is registered with `atexit` to `_exit_functions`."""
+    register = atexit.register
+
+    def record(function: Callable[..., object], *args: Any, **kwargs: Any) -> Any:
+        _exit_functions.append((function, args, kwargs))
+        return register(function, *args, **kwargs)
+
+    atexit.register = record  # type: ignore[assignment]
+    yield
+    atexit.register = register
+
+
+def _register_exit_functions() -> None:
+    """Registers the functions of the fork server again: Python 3.13 forgets them in a task."""
+    for function, _, _ in _exit_functions:
+        atexit.unregister(function)
+    for function, args, kwargs in _exit_functions:
+        atexit.register(function, *args, **kwargs)
 
 
 def _run_task(arguments: list[str], environ: dict[str, str], output: Connection) -> None:
@@ -140,45 +165,11 @@ def _run_task(arguments: list[str], environ: dict[str, str], output: Connection)
     os.environ.clear()
     os.environ.update(environ)
     multiprocessing.set_start_method(None, force=True)
+    _register_exit_functions()
     # The generator of `random` differs in each copy. The generator of NumPy does not.
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
-    path = _create_main(arguments)
-    atexit.register(_end_if_interrupted)
-    # These functions are Python's own main program. `runpy` removes `__main__` too early: before
-    # threads end, exit functions run and files are closed. `multiprocessing` skips exit functions.
-    file = ctypes.c_void_p(_fdopen(os.open(path, os.O_RDONLY), b"r"))
-    failed = ctypes.pythonapi.PyRun_SimpleFileExFlags(file, os.fsencode(path), True, None)
-    ctypes.pythonapi.Py_Exit(-failed)
-
-
-def _create_main(arguments: list[str]) -> str:
-    """Creates the `__main__` of `python ARGUMENTS`; returns the path of its source.
-
-    No variable of `_run_task` may hold the module: Python then frees the objects of TensorFlow
-    before those of the script, and prints exceptions.
-    """
-    main = sys.modules["__main__"] = types.ModuleType("__main__")
-    is_module = arguments[0] == "-m"
-    directory = os.getcwd() if is_module else os.path.dirname(os.path.realpath(arguments[0]))
-    sys.path[:] = _search_path if sys.flags.safe_path else [directory, *_search_path]
-    if is_module:
-        spec = importlib.util.find_spec(arguments[1])
-        if spec and spec.submodule_search_locations:
-            spec = importlib.util.find_spec(f"{spec.name}.__main__")
-        if not spec or not spec.origin:
-            sys.exit(f"{sys.executable}: No module named {arguments[1]}")
-        main.__spec__, main.__package__ = spec, spec.parent
-        arguments = [spec.origin, *arguments[2:]]
-    sys.argv[:] = arguments
-    main.__file__ = os.path.join(os.getcwd(), arguments[0])
-    return main.__file__
-
-
-def _end_if_interrupted() -> None:
-    if issubclass(getattr(sys, "last_type", Exception), KeyboardInterrupt):
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
+    main.run(arguments, _search_path)
 
 
 _prepare_server()

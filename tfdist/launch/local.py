@@ -11,7 +11,6 @@ outlives the launcher. Needs Linux (`prctl`) and Python's main thread.
 from __future__ import annotations
 
 import importlib
-import os
 import secrets
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from tfdist.launch.elastic import Elasticity, ElasticMembership
 from tfdist.launch.signals import signals
 from tfdist.launch.spec import HOST, FixedMembership, JobSpec, TaskSpec, plan
 from tfdist.launch.supervisor import Service, Supervision, Supervisor
+from tfdist.runtime.cores import given_cores
 
 # Longer than a server takes to find that its chief has exited.
 _NOTICE_SECONDS = 10.0
@@ -40,7 +40,7 @@ def launch(
       UsageError: a package that the strategy needs is not installed.
     """
     with hold_ports(job.num_ports) as ports:
-        tasks = plan(job, ports=ports, cores=available_cores(), environ=environ)
+        tasks = plan(job, ports=ports, cores=given_cores(environ), environ=environ)
         # Separates the tasks from those of another job that uses their ports by mistake.
         environ = {TOKEN_VARIABLE: secrets.token_hex(16), **environ}
         service: Service = nullcontext
@@ -117,7 +117,7 @@ def run_elastic(
         if elasticity.port is None:
             environ = {TOKEN_VARIABLE: secrets.token_hex(16), **environ}
         members = ElasticMembership(
-            job, elasticity, ports, cores=available_cores(), environ=environ
+            job, elasticity, ports, cores=given_cores(environ), environ=environ
         )
         with closing(members):
             return Supervisor(members, environ, wakeup, supervision).run()
@@ -133,7 +133,7 @@ def _rendezvous(job: JobSpec, module: str, port: int) -> Iterator[None]:
             "--strategy",
             received=job.strategy,
             accepted=f"a strategy whose engine is installed ({error})",
-            remedy="Build it with scripts/build_horovod.",
+            remedy="Build it with tfdist horovod build.",
         ) from None
 
 
@@ -153,8 +153,3 @@ def hold_ports(count: int) -> Iterator[tuple[int, ...]]:
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             ports.append(int(holder.getsockname()[1]))
         yield tuple(ports)
-
-
-def available_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0))

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO
 
@@ -27,6 +28,7 @@ from tfdist.launch.starting import Start, spawn
 from tfdist.runtime.excepthook import ERROR_FILE_VARIABLE, Uncaught, read_uncaught
 
 _LAST_LINES = 20
+_LAST_SECONDS = 0.2
 
 
 class Process:
@@ -70,6 +72,11 @@ class Process:
         return self.task.name
 
     @property
+    def pid(self) -> int:
+        """Its number, which is also that of its session."""
+        return self._started.pid
+
+    @property
     def uncaught(self) -> Uncaught | None:
         """The exception that ends the process, as soon as the process has written it."""
         return read_uncaught(self._error_file)
@@ -106,8 +113,10 @@ class Process:
         """Kills the rest of the group, prints the rest of the output, returns the exit code."""
         self.signal(signal.SIGKILL)
         code = self._started.wait()
-        # Not until the end of the file: a process that has left the group may keep the pipe open.
-        while self.copy_output():
+        # The filter of `tfdist.runtime.log_level` ends a moment later. Another process that has
+        # left the group may keep the pipe open for longer.
+        until = time.monotonic() + _LAST_SECONDS
+        while wait([self.pipe.fileno()], max(0.0, until - time.monotonic())) and self.copy_output():
             pass
         self._show(self._reader.finish())
         self.pipe.close()

@@ -20,7 +20,9 @@ from tfdist.cluster.discovery import ClusterConfig
 from tfdist.coordination import horovod_rendezvous
 from tfdist.coordination.shutdown import RESTARTABLE_VARIABLE
 from tfdist.errors import UsageError
+from tfdist.launch import main
 from tfdist.runtime import environment as runtime
+from tfdist.runtime.cores import ALL_CORES, CORES_VARIABLE
 from tfdist.strategies import table
 
 HOST = "127.0.0.1"
@@ -29,7 +31,7 @@ HOST = "127.0.0.1"
 _PLACE_VARIABLES = (
     "TF_CONFIG",
     RESTARTABLE_VARIABLE,
-    runtime.CORES_VARIABLE,
+    CORES_VARIABLE,
     table.STRATEGY_VARIABLE,
     *horovod_rendezvous.environment(horovod_rendezvous.slots([HOST])[0], HOST, 0),
 )
@@ -50,6 +52,7 @@ class JobSpec:
       chief: whether there is a chief as well; under `parameter_server` it coordinates the
         workers, elsewhere it is one more task that trains.
       evaluator: whether a task outside the cluster evaluates the checkpoints.
+      passes_flags: whether a task gets the cluster as flags of the script, not as TF_CONFIG.
       divides_cores: whether each training task is pinned to its own cores of this machine.
 
     Raises:
@@ -65,6 +68,7 @@ class JobSpec:
     workers: int = 1
     chief: bool = False
     evaluator: bool = False
+    passes_flags: bool = False
     divides_cores: bool = True
 
     def __post_init__(self) -> None:
@@ -115,6 +119,8 @@ class JobSpec:
                     accepted=f"no chief: {self.strategy} trains in one process",
                     remedy=remedy,
                 )
+        if self.passes_flags:
+            check_passes_flags(strategy)
 
     @property
     def row(self) -> table.StrategySpec:
@@ -159,6 +165,11 @@ class TaskSpec:
     environment: Mapping[str, str]
     removed: tuple[str, ...] = ()
     restarts_alone: bool = False
+
+    @property
+    def type(self) -> str:
+        """The task's type: `worker` of `worker:0`."""
+        return self.name.partition(":")[0]
 
     def shell(self) -> str:
         """The task as one command for a POSIX shell."""
@@ -228,8 +239,8 @@ def plan(
         share = {}
         if task in compute_tasks and len(compute_tasks) > 1:
             part = f"{compute_tasks.index(task)}/{len(compute_tasks)}"
-            share = {runtime.CORES_VARIABLE: part if job.divides_cores else runtime.ALL_CORES}
-        defaults = runtime.environment(intra_threads=threads)
+            share = {CORES_VARIABLE: part if job.divides_cores else ALL_CORES}
+        defaults = runtime.environment(threads, environ)
         environment = {
             **_place(job, cluster, task, ports),
             **share,
@@ -244,6 +255,8 @@ def plan(
             environment["CUDA_VISIBLE_DEVICES"] = "-1"
         removed = (name for name in _PLACE_VARIABLES if name in environ and name not in environment)
         command = command_of(job.python, job.script, job.args, module=job.module)
+        if job.passes_flags:
+            command += tuple(cluster.flags(task))
         restarts_alone = task.type == "evaluator" or (
             uses_ps and task.type == "worker" and task != cluster.chief_task
         )
@@ -251,43 +264,68 @@ def plan(
     return tuple(result)
 
 
-def plan_one(config: ClusterConfig, command: Sequence[str], strategy: str) -> TaskSpec:
+def plan_one(
+    config: ClusterConfig, command: Sequence[str], strategy: str, *, passes_flags: bool = False
+) -> TaskSpec:
     """Plans the task of this machine, in a job whose other tasks run on other machines.
 
     Args:
       config: the cluster and the task, from flags or TF_CONFIG.
       command: the command that runs the script.
       strategy: `auto`, or a name in the strategy table.
+      passes_flags: as in `JobSpec`.
     """
     environment = {RESTARTABLE_VARIABLE: "1", "PYTHONUNBUFFERED": "1"}
-    if config.source == "flags":
+    removed: tuple[str, ...] = ()
+    if passes_flags:
+        command = (*command, *config.cluster.flags(config.task))
+        removed = ("TF_CONFIG",)
+    elif config.source == "flags":
         environment["TF_CONFIG"] = config.cluster.tf_config(config.task)
     if strategy != "auto":
         environment[table.STRATEGY_VARIABLE] = strategy
-    return TaskSpec(str(config.task), tuple(command), environment)
+    return TaskSpec(str(config.task), tuple(command), environment, removed)
+
+
+def check_passes_flags(row: table.StrategySpec) -> None:
+    """Checks that the tasks of a strategy need the cluster, so that flags can describe it.
+
+    Raises:
+      UsageError: they do not.
+    """
+    if not _reads_cluster(row):
+        raise UsageError(
+            "--cluster_as",
+            received=f"flags with --strategy={row.name}",
+            accepted=f"flags with --strategy={_names(_reads_cluster)}",
+            remedy=f"Leave it out: the tasks of {row.name} are not given a cluster.",
+        )
 
 
 def command_of(
     python: str, script: str, args: Sequence[str], *, module: bool = False
 ) -> tuple[str, ...]:
     """The command that runs a script, or a module like `python -m`."""
-    return (python, *(("-m",) if module else ()), script, *args)
+    return (python, *(main.MODULE if module else ()), script, *args)
 
 
 def _place(job: JobSpec, cluster: Cluster, task: Task, ports: Sequence[int]) -> dict[str, str]:
     """The variables that place a task in the job."""
+    if job.passes_flags:
+        return {}
     # Under every strategy the evaluator is outside the cluster and reads TF_CONFIG.
-    if task.type != "evaluator":
-        if not job.row.spans_tasks:
-            return {}
-        if job.row.rendezvous is not None:
-            environment: dict[str, str] = importlib.import_module(
-                job.row.rendezvous
-            ).environment_of(
-                job.training_hosts, cluster.training_tasks.index(task), HOST, ports[-1]
-            )
-            return environment
-    return {"TF_CONFIG": cluster.tf_config(task)}
+    if task.type == "evaluator" or _reads_cluster(job.row):
+        return {"TF_CONFIG": cluster.tf_config(task)}
+    if job.row.rendezvous is None:
+        return {}
+    environment: dict[str, str] = importlib.import_module(job.row.rendezvous).environment_of(
+        job.training_hosts, cluster.training_tasks.index(task), HOST, ports[-1]
+    )
+    return environment
+
+
+def _reads_cluster(row: table.StrategySpec) -> bool:
+    return row.spans_tasks and row.rendezvous is None
 
 
 def _names(has: Callable[[table.StrategySpec], bool]) -> str:

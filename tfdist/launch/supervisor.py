@@ -15,7 +15,6 @@ import signal
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
@@ -26,10 +25,12 @@ from tfdist.errors import EXIT_FAILED, EXIT_USAGE, log
 from tfdist.launch.forkserver import ForkServer
 from tfdist.launch.output import prefix
 from tfdist.launch.process import Process, how_it_ended
+from tfdist.launch.servers import Servers
 from tfdist.launch.signals import INTERRUPTIONS
 from tfdist.launch.spec import Membership, TaskSpec
 from tfdist.launch.starting import spawn
-from tfdist.runtime import environment
+from tfdist.launch.timers import Timers
+from tfdist.runtime.cores import OPENMP_VARIABLE
 
 _LONGEST_RESTART_DELAY = 60.0
 # For the other tasks to exit after a failure; they cannot save without the failed task.
@@ -51,6 +52,8 @@ class Supervision:
       restart_delay: seconds before the first restart; the delay doubles with each restart.
       shutdown_timeout: seconds after the exit of the first task. Then the tasks that still run are
         logged, and those that were restarted alone are killed. The evaluator has no limit.
+      server_timeout: seconds that a server may run, after the chief has exited and no task trains
+        any more; then it is killed. tfdist's own servers exit sooner.
       preload: modules that a fork server imports once for all tasks, if there is more than one
         start. Without any, each task is a new process.
     """
@@ -59,6 +62,7 @@ class Supervision:
     max_restarts: int = 0
     restart_delay: float = 1.0
     shutdown_timeout: float = 30.0
+    server_timeout: float = 5.0
     preload: tuple[str, ...] = ()
 
 
@@ -93,6 +97,8 @@ class Supervisor:
         self._restarts = 0
         # Tasks that were restarted alone while the others kept running.
         self._replaced: set[str] = set()
+        # Servers that were killed because the training is complete.
+        self._dismissed: set[Process] = set()
         self._chief_has_ended = False
         # After a signal, in a restart of all tasks.
         self._chief_has_saved = False
@@ -101,9 +107,8 @@ class Supervisor:
         self._cause: Process | None = None
         # The exit code, as soon as something other than success has determined it.
         self._outcome: int | None = None
-        # Actions and their times. A pending start keeps the job running; a deadline does not.
-        self._starts: dict[str, tuple[float, Callable[[], None]]] = {}
-        self._deadlines: dict[str, tuple[float, Callable[[], None]]] = {}
+        # A pending start keeps the job running; a deadline does not.
+        self._starts, self._deadlines = Timers(), Timers()
 
     def run(self) -> int:
         """Runs the job to its end and returns its exit code; see `tfdist.launch.local.run`."""
@@ -132,8 +137,8 @@ class Supervisor:
         environ: dict[str, str] = {}
         for task in tasks:
             # NumPy's library reads it when it is imported, so it applies to all tasks.
-            if threads := task.environment.get(environment.OPENMP_VARIABLE):
-                environ.setdefault(environment.OPENMP_VARIABLE, threads)
+            if threads := task.environment.get(OPENMP_VARIABLE):
+                environ.setdefault(OPENMP_VARIABLE, threads)
         # Its socket cannot be created in a temporary directory with a long path.
         with suppress(OSError):
             return ForkServer(self._options.preload, {**environ, **self._environ})
@@ -141,7 +146,7 @@ class Supervisor:
 
     def _start_all(self) -> None:
         if self._server and not self._server.is_ready:
-            self._starts["all"] = _in(math.inf, self._start_all)
+            self._starts.set("all", math.inf, self._start_all)
             return
         self._restarts_all = False
         self._chief_has_ended = self._chief_has_saved = False
@@ -154,10 +159,10 @@ class Supervisor:
             self._outcome = EXIT_FAILED
             return
         if not self._tasks:
-            self._starts["all"] = _in(_MEMBERSHIP_SECONDS, self._start_all)
+            self._starts.set("all", _MEMBERSHIP_SECONDS, self._start_all)
             return
         if self._members.can_change:
-            self._deadlines["membership"] = _in(_MEMBERSHIP_SECONDS, self._check_membership)
+            self._deadlines.set("membership", _MEMBERSHIP_SECONDS, self._check_membership)
         self._service.close()
         self._service.enter_context(self._make_service())
         for task in self._tasks:
@@ -177,20 +182,22 @@ class Supervisor:
             self._selector.register(source, selectors.EVENT_READ, process)
 
     def _wait(self) -> None:
-        for key, _ in self._selector.select(self._seconds_to_next()):
+        seconds = min(self._starts.seconds_to_next(), self._deadlines.seconds_to_next())
+        for key, _ in self._selector.select(None if seconds == math.inf else seconds):
             if key.data is None:
                 for number in self._wakeup.recv(1 << 12):
                     self._on_signal(number)
             elif isinstance(key.data, ForkServer):
                 self._selector.unregister(key.data)
                 key.data.read_ready()
-                if self._starts.pop("all", None):
+                if self._starts.cancel("all"):
                     self._start_all()
             elif key.fileobj is key.data.pipe and key.data.copy_output() == 0:
                 self._selector.unregister(key.data.pipe)
         for process in [process for process in self._running if process.has_ended()]:
             self._on_end(process)
-        self._on_time()
+        for timers in (self._deadlines, self._starts):
+            timers.run_due()
 
     def _on_signal(self, number: int) -> None:
         if number not in INTERRUPTIONS:
@@ -207,7 +214,7 @@ class Supervisor:
             self._on_grace_period()
 
     def _check_membership(self) -> None:
-        self._deadlines["membership"] = _in(_MEMBERSHIP_SECONDS, self._check_membership)
+        self._deadlines.set("membership", _MEMBERSHIP_SECONDS, self._check_membership)
         if self._outcome is not None or self._restarts_all or self._chief_has_ended:
             return
         if change := self._members.change():
@@ -221,6 +228,8 @@ class Supervisor:
                 self._selector.unregister(source)
         self._running.remove(process)
         code = process.close()
+        if process in self._dismissed:
+            code = 0
         if self._outcome is not None:
             if code == EXIT_PREEMPTED and self._is_interrupted and process.task is self._tasks[0]:
                 # It has saved, so the job can be started again later.
@@ -235,9 +244,10 @@ class Supervisor:
             self._on_failure(process, code)
         elif process.task is self._tasks[0]:
             self._chief_has_ended = True
-            self._deadlines["shutdown"] = _in(
-                self._options.shutdown_timeout, self._on_shutdown_timeout
+            self._deadlines.set(
+                "shutdown", self._options.shutdown_timeout, self._on_shutdown_timeout
             )
+        self._watch_servers()
 
     def _on_failure(self, process: Process, code: int) -> None:
         cause = self._first_to_fail(process, code)
@@ -246,7 +256,7 @@ class Supervisor:
             how = f"{cause.name} failed, and {process.name} with it"
         if cause.uncaught:
             how += f" ({cause.uncaught.error})"
-        is_late = self._chief_has_ended and not _evaluates(process.task)
+        is_late = self._chief_has_ended and process.task.type != "evaluator"
         if code == EXIT_PREEMPTED and self._members.can_change:
             # Another machine has noticed first that the hosts have changed.
             log(f"{how}: reading the list of hosts again{self._names(', ending ')}")
@@ -263,7 +273,7 @@ class Supervisor:
             how += f", restart {self._restarts} of {self._options.max_restarts}"
             if self._restarts_alone(process, cause):
                 log(f"{how} in {delay:g} s")
-                self._starts[process.name] = _in(delay, lambda: self._replace(process.task))
+                self._starts.set(process.name, delay, lambda: self._replace(process.task))
             else:
                 log(f"{how} of all tasks in {delay:g} s{self._names(', ending ')}")
                 self._end_others(process, code)
@@ -285,7 +295,7 @@ class Supervisor:
 
     def _replace(self, task: TaskSpec) -> None:
         self._replaced.add(task.name)
-        if not self._chief_has_ended or _evaluates(task):
+        if not self._chief_has_ended or task.type == "evaluator":
             self._start(task)
 
     def _next_delay(self) -> float:
@@ -302,7 +312,7 @@ class Supervisor:
 
     def _restart_all_when_ended(self) -> None:
         if not self._running and not self._chief_has_ended:
-            self._starts["all"] = _in(self._delay, self._start_all)
+            self._starts.set("all", self._delay, self._start_all)
 
     def _first_to_fail(self, ended: Process, code: int) -> Process:
         """The process whose exception came first; `ended` is the first that was seen to end."""
@@ -318,10 +328,9 @@ class Supervisor:
 
     def _end_others(self, ended: Process, code: int) -> None:
         """Ends the running tasks after a task has ended with `code`."""
-        has_ps = any(task.name.startswith("ps:") for task in self._tasks)
         if code != EXIT_PREEMPTED:
             self._end_all(signal.SIGTERM, min(_FAILURE_SECONDS, self._options.grace_period))
-        elif ended.task.restarts_alone or has_ps:
+        elif ended.task.restarts_alone or self._has_ps():
             # The others do not notice its exit.
             self._end_all(signal.SIGTERM, self._options.grace_period)
         else:
@@ -333,10 +342,10 @@ class Supervisor:
             if number is not None:
                 process.signal(number)
         if self._running:
-            self._deadlines["grace"] = _in(grace_period, self._on_grace_period)
+            self._deadlines.set("grace", grace_period, self._on_grace_period)
 
     def _on_grace_period(self) -> None:
-        self._deadlines.pop("grace", None)
+        self._deadlines.cancel("grace")
         if self._running:
             log(f"killing{self._names(' ')}: still running after the grace period")
         self._kill()
@@ -346,7 +355,7 @@ class Supervisor:
             process.signal(signal.SIGKILL)
 
     def _on_shutdown_timeout(self) -> None:
-        lingering = [process for process in self._running if not _evaluates(process.task)]
+        lingering = [process for process in self._running if process.task.type != "evaluator"]
         if lingering:
             names = ", ".join(process.name for process in lingering)
             log(
@@ -358,19 +367,25 @@ class Supervisor:
             if process.name in self._replaced:
                 process.signal(signal.SIGKILL)
 
-    def _on_time(self) -> None:
-        now = time.monotonic()
-        for timers in (self._deadlines, self._starts):
-            for name, (due, action) in list(timers.items()):
-                # An action may have canceled another one.
-                if now >= due and name in timers:
-                    del timers[name]
-                    action()
+    def _watch_servers(self) -> None:
+        # Anew after each end of a task, so that servers have the whole time to end by themselves.
+        if self._chief_has_ended and self._outcome is None and self._has_ps():
+            servers = Servers(self._tasks[0], self._running)
+            seconds = self._options.server_timeout
+            self._deadlines.set("servers", seconds, lambda: self._end_servers(servers))
 
-    def _seconds_to_next(self) -> float | None:
-        times = [due for due, _ in (*self._deadlines.values(), *self._starts.values())]
-        first = min(times, default=math.inf)
-        return None if first == math.inf else max(0.0, first - time.monotonic())
+    def _end_servers(self, servers: Servers) -> None:
+        if self._outcome is not None or not servers.are_done():
+            self._watch_servers()
+            return
+        if idle := ", ".join(process.name for process in servers.workers):
+            log(f"ending {idle}: idle since {self._tasks[0].name} has ended")
+        self._dismissed.update(servers.processes)
+        for process in servers.processes:
+            process.signal(signal.SIGKILL)  # A server has nothing to save.
+
+    def _has_ps(self) -> bool:
+        return any(task.type == "ps" for task in self._tasks)
 
     def _names(self, before: str) -> str:
         return (
@@ -383,11 +398,3 @@ class Supervisor:
             log(f"the last lines of {cause.name}:")
             for line in cause.last_lines:
                 print(f"[{cause.name}] {line}".rstrip(), file=sys.stderr, flush=True)
-
-
-def _evaluates(task: TaskSpec) -> bool:
-    return task.name.startswith("evaluator:")
-
-
-def _in(seconds: float, action: Callable[[], None]) -> tuple[float, Callable[[], None]]:
-    return time.monotonic() + seconds, action

@@ -113,6 +113,29 @@ def test_run_starts_one_task_of_a_job_that_spans_machines(
     assert words[-3:] == [sys.executable, script, "--x"]
 
 
+@pytest.mark.parametrize("source", ["flags", "TF_CONFIG"])
+def test_run_passes_the_flags_of_one_task_on(
+    script: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], source: str
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", "of another job")
+    task = ["--job_name=worker", "--task_index=1"]
+    given = [*task, *CLUSTER]
+    if source == "TF_CONFIG":
+        hosts = '{"worker": ["127.0.0.1:4711", "127.0.0.1:4712"], "ps": ["127.0.0.1:4713"]}'
+        monkeypatch.setenv(
+            "TF_CONFIG", f'{{"cluster": {hosts}, "task": {{"type": "worker", "index": 1}}}}'
+        )
+        given = []
+
+    assert cli.main(["run", *given, "--cluster-as=flags", "--dry_run", script, "--issync"]) == 0
+
+    out, _ = capfd.readouterr()
+    words = shlex.split(out)
+    assert words[:4] == ["[worker:1]", "env", "-u", "TF_CONFIG"]
+    passed = [CLUSTER[0], CLUSTER[1].replace("-hosts", "_hosts")]
+    assert words[words.index(script) + 1 :] == ["--issync", *task, *passed]
+
+
 def test_run_uses_the_task_of_tf_config(
     script: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,6 +162,13 @@ def test_run_uses_the_task_of_tf_config(
             ["--job_name=worker", "--task_index=0", *CLUSTER, "--strategy=horovod"],
             "--strategy: received 'horovod with",
         ),
+        (
+            [
+                *["--job_name=worker", "--task_index=0", CLUSTER[0]],
+                *["--strategy=horovod", "--cluster_as=flags"],
+            ],
+            "--cluster_as: received 'flags with --strategy=horovod'",
+        ),
     ],
 )
 def test_a_mistake_in_the_cluster_of_one_task_is_rejected(
@@ -160,7 +190,7 @@ def test_arguments_after_the_script_belong_to_it(
     assert capfd.readouterr().out == f"[worker:0] {arguments}\n"
 
 
-def test_a_module_runs_as_with_python_m(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_module_runs(script: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", "-m", "train", "--epochs=1"]) == 0
 
     assert capfd.readouterr().out == "[worker:0] ['--epochs=1']\n"
@@ -279,6 +309,15 @@ def test_check_prints_what_the_installed_versions_support(
         (["run", "--workers=0", "train.py"], "--workers: received 0"),
         (["run", "--strategy=mirorred", "train.py"], "--strategy: received 'mirorred'"),
         (["run", "--strategy=horovod", "--ps=1", "train.py"], "--ps: received 1"),
+        (["run", "--cluster_as=argv", "train.py"], "--cluster_as"),
+        (["run", "--cluster_as=flags", "train.py"], "received 'flags with --strategy=one_device'"),
+        (
+            [
+                *["run", "--cluster_as=flags", "--strategy=multi_worker_mirrored"],
+                *["--host_discovery_script=./hosts.sh", "--max_workers=2", "train.py"],
+            ],
+            "--cluster_as: received 'flags'",
+        ),
         (["run", "--grace_period=-1", "train.py"], "--grace_period"),
         (["run", "--grace_period=inf", "train.py"], "--grace_period"),
         (["render"], "--worker_hosts: received None"),

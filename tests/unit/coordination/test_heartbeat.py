@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+from tests.support.processes import ROOT
 from tfdist.coordination import heartbeat
 from tfdist.coordination.probe import Listener
 from tfdist.errors import LostTaskError
@@ -36,3 +42,28 @@ def test_a_task_is_lost_after_the_timeout_without_an_answer(
         "ps:0 was lost: nothing at 10.0.0.3:2222 has answered for 30 s (--heartbeat_timeout)"
     )
     assert now == 50.0 + 30.0
+
+
+def test_the_process_that_watches_imports_nothing_from_the_current_directory(
+    tmp_path: Path,
+) -> None:
+    """It exits because this process, its parent, has exited."""
+    (tmp_path / "selectors.py").write_text("open('marker', 'w').close()\n")
+    script = tmp_path / "script" / "train.py"
+    script.parent.mkdir()
+    script.write_text(
+        "from tfdist.coordination.heartbeat import watch_in_subprocess\n"
+        "watch_in_subprocess({}, 30.0)\n"
+    )
+    # The process that watches has the same output, so this waits for its end.
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", str(script)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert not (tmp_path / "marker").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 
 from tests.support import processes
 from tests.support.launchers import HEADER, ROOT, Start, is_alive, lines_until
+from tfdist.launch.main import MODULE
 from tfdist.launch.process import Process
 from tfdist.launch.spec import TaskSpec
 
@@ -42,11 +44,11 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = ENVIRON) -> Ended
     return Ended(task.wait(), text)
 
 
-def run_new(arguments: Sequence[str]) -> Ended:
+def run_new(arguments: Sequence[str], environ: Mapping[str, str] = ENVIRON) -> Ended:
     """Runs `python ARGUMENTS` as a new process."""
     done = subprocess.run(
         [sys.executable, *arguments],
-        env={**ENVIRON, "PYTHONUNBUFFERED": "1"},
+        env={**environ, "PYTHONUNBUFFERED": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -75,6 +77,7 @@ REPORT = """
     print(json.dumps({
         "argv": sys.argv, "path": sys.path[0], "name": __name__, "file": __file__,
         "greeting": os.environ.get("GREETING"), "home": os.environ.get("HOME"),
+        "safe_path": os.environ.get("PYTHONSAFEPATH"),
         "group": os.getpgid(0) == os.getpid(), "session": os.getsid(0) == os.getpid(),
         "stdin": sys.stdin.read(), "main": sys.modules["__main__"].__dict__ is globals(),
         "method": multiprocessing.get_start_method(allow_none=True),
@@ -96,6 +99,7 @@ def test_a_task_is_as_a_new_process(in_script: InScript, tmp_path: Path) -> None
         "file": script,
         "greeting": "hello",
         "home": None,
+        "safe_path": None,
         "group": True,
         "session": True,
         "stdin": "",
@@ -117,6 +121,19 @@ def test_a_script_imports_its_neighbours(in_script: InScript, tmp_path: Path) ->
     assert run([in_script("import neighbour")]) == Ended(0, "imported\n")
 
 
+def test_a_user_may_leave_out_the_scripts_directory(
+    in_script: InScript, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With PYTHONSAFEPATH, as in a new process."""
+    script = in_script("import sys; print(sys.path)")
+    monkeypatch.chdir(tmp_path)
+    environ = {**ENVIRON, "PYTHONSAFEPATH": "1"}
+    for arguments in ([script], [*MODULE, "train"]):
+        found = run(arguments, environ)
+        assert found == run_new(arguments, environ)
+        assert str(tmp_path) not in found.output
+
+
 def test_a_module_may_be_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     package = tmp_path / "package"
     package.mkdir()
@@ -124,17 +141,39 @@ def test_a_module_may_be_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     (package / "neighbour.py").write_text("")
     (package / "train.py").write_text(
         "import sys; from . import neighbour\n"
-        "print(sys.argv, __file__, __spec__.name, __package__, neighbour, sys.path[0])\n"
+        "print(sys.argv, __file__, __spec__.name, __package__, neighbour, sorted(sys.path))\n"
         "log = open('/dev/stdout', 'w')\nlog.write('never closed')\ndef f(): log\n"
     )
     monkeypatch.chdir(tmp_path)
     for arguments in (["package.train", "--epochs=2"], ["tfdist", "--version"]):
-        found = run(["-m", *arguments])
-        assert found == run_new(["-m", *arguments])
-        assert found.code == 0
-    missing = run(["-m", "package.missing"])
+        expected = run_new(["-m", *arguments])
+        assert expected.code == 0
+        assert run([*MODULE, *arguments]) == run_new([*MODULE, *arguments]) == expected
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "raise SystemExit(3)",
+        "import atexit; atexit.register(print, 'bye'); raise KeyboardInterrupt",
+    ],
+)
+def test_a_module_ends_as_with_python(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, in_script: InScript, script: str
+) -> None:
+    in_script(script)
+    monkeypatch.chdir(tmp_path)
+    found = run_new([*MODULE, "train"])
+    assert found == run([*MODULE, "train"])
+    assert found.code == run_new(["-m", "train"]).code
+
+
+@pytest.mark.parametrize("name", ["missing", "missing.train"])
+def test_a_missing_module_is_named_in_one_line(name: str) -> None:
+    missing = run([*MODULE, name])
+    assert missing == run_new([*MODULE, name])
     assert missing.code == 1
-    assert "No module named package.missing" in missing.output
+    assert re.fullmatch(f"{sys.executable}: No module named '?missing'?\n", missing.output)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +193,7 @@ def test_a_module_may_be_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         "import threading, time\n"
         "threading.Thread(target=lambda: time.sleep(0.1) or print(__name__)).start()",
         "file = open('/dev/stdout', 'w'); file.write('never closed')\ndef f(): pass",
-        "import colorsys, io; colorsys.log = open('/dev/stdout', 'w'); colorsys.log.write('kept')",
+        "import sched, io; sched.log = open('/dev/stdout', 'w'); sched.log.write('kept')",
         "import ctypes\nc = ctypes.CDLL(None)\nc.fopen.restype = ctypes.c_void_p\n"
         "c.fputs(b'by the C library', ctypes.c_void_p(c.fopen(b'/dev/stdout', b'w')))",
         "class Last:\n    def __del__(self):\n        print('gone')\nlast = Last()",
@@ -288,6 +327,34 @@ def test_what_cannot_be_imported_is_left_to_the_tasks(
     (tmp_path / "loud.py").write_text("import sys; print(1); print(2, file=sys.stderr); 1 / 0\n")
     script = "start('import sys; print(\"numpy\" in sys.modules)').wait()"
     assert run_launcher(script, "missing", "loud", "numpy") == ["True"]
+
+
+# What the fork server does in later releases of Python 3.12 and 3.13.
+TAKES_THE_LAUNCHERS_PATH = """
+import sys
+from multiprocessing import forkserver
+
+main = forkserver.main
+
+def main_with_path(*arguments, sys_path=None, **options):
+    sys.path[:] = sys_path
+    main(*arguments, **options)
+
+forkserver.main = main_with_path
+"""
+
+
+@pytest.mark.parametrize("takes_path", [False, True])
+def test_a_task_searches_modules_where_a_new_process_does(
+    run_launcher: RunLauncher, tmp_path: Path, takes_path: bool
+) -> None:
+    if takes_path:
+        (tmp_path / "sitecustomize.py").write_text(TAKES_THE_LAUNCHERS_PATH)
+    task, new_process = run_launcher("""
+        start("import sys; print(sys.path)").wait()
+        subprocess.run([sys.executable, "task.py"])
+    """)
+    assert task == new_process
 
 
 def test_tensorflow_begins_anew_in_each_task(in_script: InScript) -> None:

@@ -287,5 +287,5 @@ def test_without_horovod_its_jobs_are_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "horovod.runner.common.util.hosts", None)
     job = JobSpec(python=sys.executable, script="train.py", strategy="horovod")
 
-    with pytest.raises(UsageError, match="scripts/build_horovod"):
+    with pytest.raises(UsageError, match="tfdist horovod build"):
         local.launch(job, environ={})
