@@ -4,6 +4,7 @@
     tfdist render --worker_hosts=a:2222,b:2222            # prints each task's TF_CONFIG or flags
     tfdist check --job_name=worker --task_index=0 --worker_hosts=a:2222,b:2222   # tests the network
     tfdist data cifar10 --data_dir=/tmp/data              # writes the examples' dataset
+    tfdist horovod build                                  # compiles and installs Horovod
 
 A usage error prints one line on stderr and exits with code 2.
 """
@@ -17,8 +18,9 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tfdist.commands import check, data, render, run
+from tfdist.commands import check, data, horovod, render, run
 from tfdist.errors import EXIT_USAGE, exit_on_usage_error, log
+from tfdist.runtime.resources import limited_open_files
 from tfdist.version import __version__
 
 
@@ -32,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       SystemExit: the arguments are invalid (code 2), or contain `--help` or `--version`.
     """
     try:
-        with exit_on_usage_error():
+        with exit_on_usage_error(), limited_open_files():
             arguments = _parser().parse_args(argv)
             code: int = arguments.run(arguments)
             sys.stdout.flush()
@@ -59,6 +61,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"tfdist {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in (run, render, check, data):
+    for command in (run, render, check, data, horovod):
         command.add_to(commands)
     return parser

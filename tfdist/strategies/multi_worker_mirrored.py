@@ -16,6 +16,7 @@ from tfdist.data.position import Position
 from tfdist.data.sharding import TakesShards
 from tfdist.flags import JobFlags
 from tfdist.runtime.devices import use_devices
+from tfdist.runtime.resources import check_semaphores
 from tfdist.strategies.base import DatasetFunction, Topology
 from tfdist.strategies.gradient_dtype import summed_in
 from tfdist.strategies.replicas import ReplicaCheckpointing, Replicas
@@ -164,7 +165,11 @@ def build_strategy(task: Any, options: JobFlags) -> MultiWorkerMirroredStrategy:
     Args:
       task: a `Strategy` with its cluster, its task and its timeouts.
       options: `num_gpus` and `all_reduce` are used.
+
+    Raises:
+      UsageError: TensorFlow cannot create its threads for collective operations here.
     """
+    check_semaphores()
     cluster, own = task.cluster, task.task
     tasks = cluster.training_tasks
     devices = use_devices(
