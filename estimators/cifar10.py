@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from estimators.resnet import cifar_resnet
+from estimators.resnet import check_num_layers, cifar_resnet
 from tfdist.data import cifar10
 from tfdist.errors import UsageError
 from tfdist.estimator import RunConfig
@@ -73,6 +73,7 @@ class HyperParameters:
     variable_strategy: str = "CPU"
 
     def __post_init__(self) -> None:
+        check_num_layers(self.num_layers)
         _check_one_of("--variable_strategy", self.variable_strategy, ("CPU", "GPU"))
         if self.data_format is not None:
             _check_one_of("--data_format", self.data_format, tuple(_KERAS_DATA_FORMATS))

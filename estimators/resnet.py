@@ -14,6 +14,21 @@ from tfdist.errors import UsageError
 _FILTERS = (16, 32, 64)
 
 
+def check_num_layers(num_layers: int) -> None:
+    """Checks the number of layers of a CIFAR ResNet.
+
+    Raises:
+      UsageError: it is not 6n + 2.
+    """
+    if num_layers < 8 or num_layers % 6 != 2:
+        raise UsageError(
+            "--num_layers",
+            received=num_layers,
+            accepted="6n + 2: 8, 14, 20, 26, 32, 38, 44, …",
+            remedy="Choose the nearest of these.",
+        )
+
+
 def cifar_resnet(
     num_layers: int = 44,
     *,
@@ -41,13 +56,7 @@ def cifar_resnet(
     Raises:
       UsageError: `num_layers` is not 6n + 2, or `data_format` is unknown.
     """
-    if num_layers < 8 or num_layers % 6 != 2:
-        raise UsageError(
-            "--num_layers",
-            received=num_layers,
-            accepted="6n + 2: 8, 14, 20, 26, 32, 38, 44, …",
-            remedy="Choose the nearest of these.",
-        )
+    check_num_layers(num_layers)
     if data_format not in ("channels_last", "channels_first"):
         raise UsageError(
             "data_format",
