@@ -20,6 +20,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tfdist.runtime import log_level as _log_level
 from tfdist.runtime.environment import set_environment as _set_environment
 from tfdist.version import __version__
 
@@ -60,6 +61,7 @@ _MODULES = {
 }
 
 _set_environment()
+_log_level.hold_on_import()
 
 
 def __getattr__(name: str) -> Any:

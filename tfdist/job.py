@@ -201,6 +201,8 @@ class Job:
 
         Raises:
           UsageError: the strategy cannot train this model, or an evaluator has no `validation`.
+          OutputError: another job writes in `output_dir`; or there are checkpoints but none is
+            intact, or one could not be written.
           SystemExit: this task does not train (code 0), or it was preempted (code 75).
         """
         if self.serves:
@@ -285,6 +287,11 @@ class Job:
           keep: the number of checkpoints to keep.
           save_steps: number of steps between checkpoints within an epoch; default: save only at
             the end of each epoch.
+
+        Raises:
+          UsageError: the chief cannot write in `output_dir`, or TensorFlow would interpret it as a
+            pattern.
+          OutputError: another job writes there.
         """
         from tfdist.training import callbacks
 

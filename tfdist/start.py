@@ -13,11 +13,14 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import re
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
-from absl import app, logging
+from absl import app, flags, logging
+from absl.logging import converter
 
 from tfdist.coordination import startup
 from tfdist.coordination.preemption import Preemption
@@ -25,9 +28,18 @@ from tfdist.errors import EXIT_FAILED, UsageError, exit_on_usage_error, log
 from tfdist.flags import JobFlags, define_flags, parse_only_flags, read_flags
 from tfdist.job import Job
 from tfdist.plan import Plan, make_plan
-from tfdist.runtime import environment
+from tfdist.runtime import environment, log_level
+from tfdist.runtime.cores import divide_cores, set_threads, take_cores
 from tfdist.runtime.excepthook import ERROR_FILE_VARIABLE, end_on_uncaught
 from tfdist.strategies import table
+
+# Warnings about what TensorFlow and Keras themselves do, by their first words.
+_NOISE = (
+    # Keras 3.15, about every dataset of `fit`.
+    "`shuffle=True` was passed, but will be ignored",
+    # TensorFlow, about its own MirroredStrategy in an Estimator.
+    "To make it possible to preserve tf.data options",
+)
 
 AnyJob = TypeVar("AnyJob", bound=Job)
 Main = Callable[[list[str]], None]
@@ -106,7 +118,7 @@ def start(job_class: type[AnyJob], environ: Mapping[str, str]) -> AnyJob:
             "TensorFlow was imported first and may run without oneDNN, at half the speed. "
             "Import tfdist before it."
         )
-    environment.take_cores()
+    take_cores()
     end_on_uncaught(environ.get(ERROR_FILE_VARIABLE))
     with exit_on_usage_error():
         job = create(read_flags(), environ, job_class=job_class, waits_for_peers=True)
@@ -167,16 +179,22 @@ def create(
         _wait_for_peers(plan)
     # Imports TensorFlow, which reads its environment variables at that time.
     from tfdist.training.run import TrainingRun
+    from tfdist.upstream import server_messages
 
     preemption = Preemption()
-    strategy = strategy_class(
-        plan.cluster,
-        plan.task,
-        plan.options,
-        preemption=preemption,
-        is_restartable=plan.is_restartable,
-        environ=dict(environ),
-    )
+    release = server_messages.hold()
+    try:
+        strategy = strategy_class(
+            plan.cluster,
+            plan.task,
+            plan.options,
+            preemption=preemption,
+            is_restartable=plan.is_restartable,
+            environ=dict(environ),
+        )
+    finally:
+        if not plan.serves:  # A server logs again when its chief connects.
+            release()
     return job_class(plan, TrainingRun(strategy, preemption))
 
 
@@ -188,18 +206,22 @@ def _divide_cores(plan: Plan, environ: Mapping[str, str]) -> None:
     compute_tasks = plan.spec.compute_tasks(plan.cluster)
     if plan.task in compute_tasks:
         place, tasks = plan.cluster.local_rank_of(plan.task, compute_tasks)
-    environment.divide_cores(place, tasks)
+    divide_cores(place, tasks)
+    set_threads()
 
 
 def _set_up_tensorflow(options: JobFlags) -> None:
     import tensorflow as tf
 
     # At the log level of `absl.app`, TensorFlow reports every collective that it traces.
-    # TensorFlow's logger and absl's both handle a message, which prints it twice.
-    tf.get_logger().setLevel("WARNING")
-    tf.get_logger().propagate = False
-    if logging.get_verbosity() == logging.INFO:
+    if logging.get_verbosity() == logging.INFO and not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.WARNING)
+    tf.get_logger().setLevel(converter.absl_to_standard(logging.get_verbosity()))
+    # TensorFlow's logger and absl's both handle a message, which prints it twice.
+    tf.get_logger().propagate = False
+    for warning in _NOISE:
+        warnings.filterwarnings("ignore", re.escape(warning))
+    log_level.list_devices(tf)
     if options.num_intra_threads is not None:
         tf.config.threading.set_intra_op_parallelism_threads(options.num_intra_threads)
     if options.num_inter_threads is not None:

@@ -9,7 +9,8 @@ import os
 
 import tensorflow as tf
 
-from tfdist.errors import UsageError
+from tfdist.errors import UsageError, log
+from tfdist.runtime import gpus as gpu_files
 
 
 def use_devices(
@@ -42,6 +43,12 @@ def use_devices(
             received=num_gpus,
             accepted=f"0 to {len(all_gpus)} (TensorFlow sees {len(all_gpus)} GPUs here)",
             remedy="Train on the CPU with --num_gpus=0, or fix the GPU driver.",
+        )
+    if not all_gpus and num_gpus is None and gpu_files.exist() and gpu_files.may_be_used():
+        # TensorFlow's own warning is below its log level.
+        log(
+            "warning: TensorFlow finds no GPU, but this machine has NVIDIA GPUs. --verbosity=0 "
+            "shows why. --num_gpus=0 trains on the CPU without this warning."
         )
     index, count = place
     if count > 1 and gpus and "CUDA_VISIBLE_DEVICES" not in os.environ:

@@ -79,7 +79,8 @@ class TensorFlowCollectives:
         self._store = store
         self._timeout = timeout
         self._broadcasts = 0
-        # By shapes and dtypes, because TensorFlow warns about a function that is traced repeatedly.
+        # Concrete functions by shapes and dtypes, because TensorFlow warns about a function that it
+        # traces repeatedly.
         self._sums: dict[Any, Any] = {}
 
     @property
@@ -121,7 +122,8 @@ class TensorFlowCollectives:
     def _sum_of_one_dtype(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         key = tuple((value.dtype, tuple(value.shape)) for value in values)
         if key not in self._sums:
-            self._sums[key] = tf.function(self._sum_in_replica)
+            specs = [tf.TensorSpec(value.shape, value.dtype) for value in values]
+            self._sums[key] = tf.function(self._sum_in_replica).get_concrete_function(specs)
         return list(self._sums[key](list(values)))
 
     def _sum_in_replica(self, values: list[tf.Tensor]) -> list[tf.Tensor]:

@@ -112,6 +112,14 @@ FIXES = (
         _UPSTREAM + "the_iterators_of_a_strategy_ignore_the_datasets_autotune_option",
     ),
     Fix(
+        "server_messages",
+        "a server logs information at every log level",
+        "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.cc",
+        "TensorFlow 2.16 to 2.20",
+        "tests/upstream/test_server_messages.py::"
+        "test_a_server_of_horovods_tensorflow_logs_information_at_every_level",
+    ),
+    Fix(
         "session_recovery_wait",
         "a worker that starts before the chief sleeps for 30 seconds at a time",
         "tensorflow/python/training/session_manager.py",

@@ -148,6 +148,17 @@ def test_nothing_that_a_task_wrote_is_lost(tfdist_run: Start, tmp_path: Path) ->
     assert out == 50_000 * "[worker:0] line\n"
 
 
+def test_a_filter_of_the_output_may_end_a_moment_after_its_task(tfdist_run: Start) -> None:
+    launcher = tfdist_run(
+        """
+        command = ["sh", "-c", "read _; sleep 0.05; echo last"]
+        subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        """
+    )
+    out, err = launcher.communicate(timeout=DEADLINE)
+    assert (launcher.returncode, out, err) == (0, "[worker:0] last\n", "")
+
+
 def test_a_reader_that_has_left_ends_the_job(tfdist_run: Start) -> None:
     launcher = tfdist_run(
         """

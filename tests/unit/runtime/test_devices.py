@@ -13,6 +13,7 @@ from tfdist.cluster.discovery import ClusterFlags
 from tfdist.errors import UsageError
 from tfdist.estimator.job import EstimatorJob
 from tfdist.flags import JobFlags
+from tfdist.runtime import gpus
 from tfdist.runtime.devices import use_devices
 from tfdist.strategies import table
 
@@ -26,7 +27,7 @@ A, B = "127.0.0.1:1", "127.0.0.1:2"
 def visible(monkeypatch: pytest.MonkeyPatch) -> list[tf.config.PhysicalDevice]:
     """The visible GPUs of a machine with four."""
     chosen = list(GPUS)
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: list(GPUS))
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: list(GPUS))
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: chosen)
 
     def choose(devices: list[tf.config.PhysicalDevice], kind: str) -> None:
@@ -175,3 +176,25 @@ def test_the_number_of_gpus_selects_the_strategy_of_a_single_process(
     cluster: Cluster, source: str, environ: Mapping[str, str], num_gpus: int | None, name: str
 ) -> None:
     assert table.named("auto", environ, cluster, source, num_gpus).name == name
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "variable", "warns"),
+    [(None, None, True), (0, None, False), (None, "-1", False)],
+)
+def test_gpus_that_tensorflow_does_not_find_are_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    num_gpus: int | None,
+    variable: str | None,
+    warns: bool,
+) -> None:
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
+    monkeypatch.setattr(gpus, "exist", lambda *_: True)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+
+    assert use_devices(num_gpus) == ["CPU:0"]
+
+    assert ("warning: TensorFlow finds no GPU" in capfd.readouterr().err) is warns
