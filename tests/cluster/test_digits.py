@@ -18,7 +18,7 @@ from tests.support.processes import ROOT, launch
 from tfdist.data import cifar10
 from tfdist.strategies import table
 
-pytestmark = [pytest.mark.stacks("2.15", "2.21"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 TASKS = {
     "parameter_server": ["--ps=1", "--workers=2", "--chief", "--evaluator"],

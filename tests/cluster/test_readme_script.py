@@ -12,7 +12,7 @@ from tests.support.pages import readme_script
 from tests.support.processes import launch
 from tfdist.strategies import table
 
-pytestmark = [pytest.mark.stacks("2.15", "newest"), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.stacks("2.18", "newest"), pytest.mark.timeout(200)]
 
 FLAGS = {
     "one_device": [],

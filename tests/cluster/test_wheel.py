@@ -64,12 +64,13 @@ def directory() -> Iterator[Path]:
 def installation(directory: Path) -> Path:
     """The programs of an environment with nothing but the wheel and what it requires."""
     # The wheel is built from the sdist, so that both are complete.
-    run([sys.executable, "-m", "build", "--outdir", directory, ROOT], directory)
+    # -I: PYTHONPATH may name the checkout.
+    run([sys.executable, "-I", "-m", "build", "--outdir", directory, ROOT], directory)
     (wheel,) = directory.glob("tfdist-*.whl")
     run([sys.executable, "-m", "venv", directory / "venv"], directory)
     python = directory / "venv" / "bin" / "python"
     constraints = ROOT / "constraints" / "tf-2.21.txt"
-    install = ("-m", "pip", "install", "--quiet", "--constraint", constraints)
+    install = ("-I", "-m", "pip", "install", "--quiet", "--constraint", constraints)
     run([python, *install, f"{wheel}[digits]"], directory)
     return python.parent
 

@@ -15,7 +15,7 @@ from multiprocessing import util
 from unittest import mock
 
 from tfdist.commands import cli
-from tfdist.launch.forkserver import ForkServer
+from tfdist.launch import forkserver
 from tfdist.launch.supervisor import Supervisor
 
 
@@ -24,8 +24,8 @@ def fork_python(path: bytes, arguments: Sequence[str], descriptors: Sequence[int
     pid = os.fork()
     if pid == 0:
         try:
-            # The fork server imports it, which prepares the fork server.
-            del sys.modules[ForkServer.__module__]
+            # As the fork server does when it imports the module, which this process has imported.
+            forkserver._prepare_server()
             exec(arguments[-1], {})
         finally:
             os._exit(0)
@@ -34,7 +34,7 @@ def fork_python(path: bytes, arguments: Sequence[str], descriptors: Sequence[int
 
 if __name__ == "__main__":
     with mock.patch.object(util, "spawnv_passfds", fork_python):
-        fork_server = ForkServer([], {})
+        fork_server = forkserver.ForkServer([], {})
     # Without this, a task that is alone in its job would be a new process.
     with mock.patch.object(Supervisor, "_make_server", return_value=fork_server):
         sys.exit(cli.main())

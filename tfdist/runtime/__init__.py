@@ -1,1 +1,1 @@
-"""This process: oneDNN, threads, cores, devices, and how it ends on an exception."""
+"""This process: oneDNN, threads, cores, devices, log level, and how it ends on an exception."""

@@ -20,6 +20,8 @@ from tfdist.checkpoints.checkpointer import Checkpointer, Position
 from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.errors import OutputError
 
+pytestmark = pytest.mark.stacks("2.15")
+
 
 def state(model: tf.keras.Model) -> list[np.ndarray]:
     """The weights, and the optimizer's steps and slots."""

@@ -382,7 +382,7 @@ def test_refusals_common_to_both_keras_packages_are_printed_once() -> None:
 
 
 def test_an_untested_tf_keras_is_reported_in_addition_to_a_supported_keras() -> None:
-    first, second, *_ = versions.remarks(Installed("2.21.0", "3.15.1", "2.18.0"))
+    first, second, *_ = versions.remarks(Installed("2.21.0", "3.15.1", "2.18.0", python=(3, 11)))
 
     assert first == ("TensorFlow 2.21.0 with Keras 2.18.0 is untested: install 'tf_keras==2.21.*'.")
     assert second == "Not supported in this environment:"

@@ -24,6 +24,8 @@ from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.errors import OutputError, UsageError
 from tfdist.estimator.evaluation import Evaluation
 
+pytestmark = pytest.mark.stacks("2.15")
+
 
 def train(path: Path) -> None:
     tfdist.estimator.train(make_estimator(make_job(), path), train_input, max_steps=8)

@@ -396,7 +396,10 @@ def test_a_task_with_tensorflow_ends_quietly(in_script: InScript, tmp_path: Path
 
         step()
     """)
-    assert run([script]) == Ended(0, "")
+    ended = run([script])
+    assert ended.code == 0
+    # Newer TensorFlow looks for a driver, because the script does not call `tfdist.init`.
+    assert [line for line in ended.output.splitlines() if "cuInit" not in line] == []
     (events,) = (tmp_path / "summaries").iterdir()
     assert b"loss" in events.read_bytes()
 
