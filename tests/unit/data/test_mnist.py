@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -115,7 +116,7 @@ def test_a_path_that_cannot_be_opened_is_rejected(tmp_path: Path) -> None:
         assert error.remedy.startswith("Choose one of these sources") and reason in error.remedy
 
 
-def npz(**content: np.ndarray) -> bytes:
+def npz(**content: Any) -> bytes:
     file = io.BytesIO()
     np.savez_compressed(file, **content)
     return file.getvalue()
