@@ -22,7 +22,7 @@ pytestmark = [
 
 # Arguments: the directory of Python, its closed parent, a command. Root's own Python, in a home
 # that is closed to others, becomes readable for this command alone.
-AS_NOBODY = """
+BECOME_USER = """
 if [ "$2" ]; then
     mount --bind "$1" /mnt
     mount -t tmpfs -o mode=755 tmpfs "$2"
@@ -32,7 +32,7 @@ fi
 shift 2
 exec setpriv --reuid=65534 --regid=65534 --clear-groups "$@"
 """
-NOBODY = 65534
+USER_ID = 65534
 
 
 def run(command: Sequence[str | Path], cwd: Path, **options: object) -> str:
@@ -79,28 +79,28 @@ def test_the_wheel_trains_for_a_user_without_rights(installation: Path, director
     home = directory / "home"
     home.mkdir()
     (home / "train.py").write_text(readme_script())
-    os.chown(home, NOBODY, NOBODY)
+    os.chown(home, USER_ID, USER_ID)
     environ = {"HOME": str(home), "PATH": f"{installation}:/usr/sbin:/usr/bin:/sbin:/bin"}
     python = Path(sys.base_prefix)
     closed = [str(path) for path in python.parents if not path.stat().st_mode & 0o001]
     parts = [str(python), *(closed[-1:] or [""])]
-    becoming = ["unshare", "--mount", "sh", "-ec", AS_NOBODY, "sh", *parts]
+    becoming = ["unshare", "--mount", "sh", "-ec", BECOME_USER, "sh", *parts]
 
-    def as_nobody(*command: str) -> str:
+    def as_user(*command: str) -> str:
         return run([*becoming, *command], home, env=environ)
 
-    assert "tfdist 0." in as_nobody("tfdist", "--version")
-    assert "Permission denied" in as_nobody("sh", "-c", f"! touch {installation}/file")
-    imported = as_nobody("python", "-c", "import tfdist; print(tfdist.__file__)")
+    assert "tfdist 0." in as_user("tfdist", "--version")
+    assert "Permission denied" in as_user("sh", "-c", f"! touch {installation}/file")
+    imported = as_user("python", "-c", "import tfdist; print(tfdist.__file__)")
     assert str(installation.parent) in imported
-    assert "> 2.19 - 2.21  3.10 or newer" in as_nobody("tfdist", "check", "--versions")
-    assert "train.tfrecords" in as_nobody("tfdist", "data", "cifar10", "--data_dir=data")
+    assert "> 2.19 - 2.21  3.10 or newer" in as_user("tfdist", "check", "--versions")
+    assert "train.tfrecords" in as_user("tfdist", "data", "cifar10", "--data_dir=data")
     with hold_ports(2) as ports:
         hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
         check = ["tfdist", "check", "--job_name=worker", f"--worker_hosts={hosts}"]
         script = " & ".join(" ".join([*check, f"--task_index={task}"]) for task in (0, 1))
-        assert "all 2 tasks reach each other" in as_nobody("sh", "-c", f"{script}; wait")
-    printed = as_nobody(
+        assert "all 2 tasks reach each other" in as_user("sh", "-c", f"{script}; wait")
+    printed = as_user(
         *("tfdist", "run", "--strategy=multi_worker_mirrored", "--workers=2"),
         *("train.py", "--output_dir=run1"),
     )
