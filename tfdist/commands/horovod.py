@@ -115,7 +115,15 @@ def _check_tools() -> None:
 
 
 def _cache(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tfdist"
+    try:
+        return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tfdist"
+    except RuntimeError:  # There is no HOME, and no such user in the system's list.
+        raise UsageError(
+            "XDG_CACHE_HOME",
+            received=None,
+            accepted="a directory that this process can write, because there is no HOME",
+            remedy="Set the variable to one.",
+        ) from None
 
 
 def _name(tensorflow: str, options: Mapping[str, str]) -> str:

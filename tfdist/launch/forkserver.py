@@ -17,6 +17,7 @@ import gc
 import importlib
 import multiprocessing
 import os
+import shutil
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -145,11 +146,16 @@ def _recorded_exit_functions() -> Iterator[None]:
 
 
 def _register_exit_functions() -> None:
-    """Registers the functions of the fork server again: Python 3.13 forgets them in a task."""
+    """Registers the functions of the fork server again: Python 3.13 forgets them in a task.
+
+    Leaves out those that remove a directory, which all tasks use: Matplotlib creates one if there
+    is no home.
+    """
     for function, _, _ in _exit_functions:
         atexit.unregister(function)
     for function, args, kwargs in _exit_functions:
-        atexit.register(function, *args, **kwargs)
+        if function is not shutil.rmtree:
+            atexit.register(function, *args, **kwargs)
 
 
 def _run_task(arguments: list[str], environ: dict[str, str], output: Connection) -> None:

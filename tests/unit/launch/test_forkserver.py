@@ -329,6 +329,24 @@ def test_what_cannot_be_imported_is_left_to_the_tasks(
     assert run_launcher(script, "missing", "loud", "numpy") == ["True"]
 
 
+def test_the_exit_functions_of_the_server_run_in_its_tasks(
+    run_launcher: RunLauncher, tmp_path: Path
+) -> None:
+    """But no task removes a directory that the others use."""
+    (tmp_path / "cache.py").write_text(
+        "import atexit, os, shutil\n"
+        "os.mkdir('shared')\n"
+        "atexit.register(shutil.rmtree, 'shared')\n"
+        "atexit.register(print, 'bye')\n"
+    )
+    script = """
+        for _ in range(2):
+            start("import cache").wait()
+        print(os.path.isdir("shared"))
+    """
+    assert run_launcher(script, "cache") == ["bye", "bye", "True"]
+
+
 # What the fork server does in later releases of Python 3.12 and 3.13.
 TAKES_THE_LAUNCHERS_PATH = """
 import sys
