@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tfdist.commands import versions
 from tfdist.compat import keras as keras_compat
 from tfdist.compat import stacks
 from tfdist.compat.stacks import LOOPS, STACKS, Installed, Loop, refusal, stack_of, untested
@@ -93,8 +90,6 @@ def test_a_sentence_names_each_thing_that_a_python_lacks(
 
     assert len(sentences) == len(missing)
     assert all(map(str.startswith, sentences, missing))
-    printed = versions.remarks(Installed("2.21.0", "3.15.1", python=python))
-    assert printed[: len(missing)] == sentences
 
 
 @pytest.mark.parametrize(
@@ -294,117 +289,3 @@ def test_installed_versions_are_read_from_the_packages(monkeypatch: pytest.Monke
     assert stacks.installed().tensorflow == "2.15.1"
     packages.clear()
     assert stacks.installed() == Installed()
-
-
-ENVIRONMENTS = [
-    (Installed(*BASE, horovod="0.28.1"), [0]),
-    (Installed("2.21.0", "3.15.1", "2.21.0"), [2, 4]),
-    (Installed("2.18.1", "3.15.1", None, "0.28.1"), [3]),
-    (Installed("2.17.0", "3.5.0"), [5]),
-    (Installed("2.17.0", "3.5.0", "2.17.0"), [1, 5]),
-    (Installed("2.21.0", "3.15.1", "2.18.0"), [4]),
-    (Installed("2.15.1", "3.15.1"), []),
-    (Installed("2.21.0"), []),
-    (Installed(keras="3.15.1"), []),
-    (Installed(), []),
-]
-
-
-@pytest.mark.parametrize(("found", "rows"), ENVIRONMENTS)
-def test_the_rows_of_the_environment_are_marked(found: Installed, rows: list[int]) -> None:
-    lines = versions.table(found)[2 : 2 + len(STACKS)]
-
-    assert [index for index, line in enumerate(lines) if line.startswith("> ")] == rows
-    assert all(line.startswith("  ") for line in lines if not line.startswith(">"))
-
-
-def test_the_table_has_every_strategy_and_every_cell() -> None:
-    upper, lower, *lines = versions.table(Installed())
-    columns = [lower.index(name.rpartition("_")[2]) for name in list(TABLE)[2:]]
-
-    for name in TABLE:
-        before, underscore, last = name.rpartition("_")
-        assert before + underscore in upper
-        assert last in lower
-    for stack, line in zip(STACKS, lines, strict=False):
-        assert line.startswith(f"  {stack.tensorflows} ")
-        assert stack.keras in line
-        assert all(line[column : column + 3].strip("FEC-") == "" for column in columns)
-    cells = [line.split()[-len(TABLE) :] for line in lines[: len(STACKS)]]
-    assert cells == [
-        [
-            "".join(
-                loop[0].upper() if is_supported(tensorflow, keras, name, loop) else "-"
-                for loop in LOOPS
-            )
-            for name in TABLE
-        ]
-        for tensorflow, keras in OF_EACH_ROW
-    ]
-
-
-@pytest.mark.parametrize("found", [found for found, _ in ENVIRONMENTS])
-def test_the_output_fits_a_terminal(found: Installed) -> None:
-    lines = [str(found), *versions.table(found), *versions.remarks(found)]
-
-    assert all(len(line) <= 100 and line == line.rstrip() for line in lines)
-
-
-@pytest.mark.parametrize(("found", "rows"), ENVIRONMENTS)
-def test_each_refused_cell_of_the_environment_is_explained(
-    found: Installed, rows: list[int]
-) -> None:
-    text = " ".join(" ".join(versions.remarks(found)).split())
-    if not rows:
-        assert "install 'tensorflow==2.21.*' and 'keras>=3.10'." in text
-        return
-
-    assert "Not supported in this environment:" in text
-    for index in rows:
-        tensorflow, keras = OF_EACH_ROW[index]
-        for loop in LOOPS:
-            for name in TABLE:
-                sentence = refusal(row(name), tensorflow=tensorflow, keras=keras, loop=loop)
-                if sentence:
-                    # The row may contain other versions of TensorFlow than the sentence.
-                    assert sentence.split(":")[0].partition(" has ")[2] in text
-                    assert sentence.rpartition(" or ")[2] in text or "tf_keras==" in sentence
-
-
-def test_refusals_common_to_both_keras_packages_are_printed_once() -> None:
-    lines = versions.remarks(Installed("2.21.0", "3.15.1", "2.21.0"))
-
-    assert [line.strip() for line in lines if line.startswith("  ") and line[2] != " "] == [
-        "fit and custom loops under horovod",
-        "Estimators under every strategy",
-        "custom loops under central_storage, parameter_server",
-    ]
-
-
-def test_an_untested_tf_keras_is_reported_in_addition_to_a_supported_keras() -> None:
-    first, second, *_ = versions.remarks(Installed("2.21.0", "3.15.1", "2.18.0", python=(3, 11)))
-
-    assert first == ("TensorFlow 2.21.0 with Keras 2.18.0 is untested: install 'tf_keras==2.21.*'.")
-    assert second == "Not supported in this environment:"
-
-
-def test_the_documentation_contains_the_table() -> None:
-    page = (ROOT / "docs/keras3.md").read_text()
-
-    assert "\n".join(versions.table(Installed())) in page
-
-
-def test_the_command_does_not_import_tensorflow() -> None:
-    code = (
-        "import sys, tfdist.commands.cli\n"
-        "tfdist.commands.cli.main(['check', '--versions'])\n"
-        "print(sorted({'absl', 'horovod', 'keras', 'numpy', 'tensorflow', 'tf_keras'}"
-        " & set(sys.modules)))"
-    )
-
-    answer = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-
-    assert answer.stdout.startswith("tfdist ")
-    assert answer.stdout.endswith("[]\n")

@@ -24,7 +24,7 @@ def supported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("installed", [None, "2.21.0"])
-def test_a_tensorflow_is_needed_that_horovod_supports(
+def test_an_unsupported_tensorflow_is_named(
     installed: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(stacks, "installed", lambda: stacks.Installed(tensorflow=installed))
