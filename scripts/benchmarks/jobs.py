@@ -57,7 +57,7 @@ class Job:
       cores: the number of cores that the job may use; 0 for all.
       flags: additional flags of `tfdist run`.
       environ: additional environment variables.
-      training_flags: additional flags of the script that trains with tfdist.
+      training_flags: additional flags of the script that trains.
       checkout: the directory of another checkout of tfdist; empty for this one.
     """
 
@@ -76,7 +76,7 @@ class Job:
         return f"{self.strategy} x {self.processes}{cores}, {self.way}{checkout}"
 
     def with_training_flags(self, *flags: str) -> Job:
-        """This job with additional flags of the script that trains with tfdist."""
+        """This job with additional flags of the script that trains."""
         return replace(self, training_flags=(*self.training_flags, *flags))
 
     def commands(self, ports: Sequence[int], directory: Path, size: Size) -> Commands:
@@ -135,6 +135,7 @@ class Job:
 
     def _plain(self, ports: Sequence[int], size: Size, environ: Mapping[str, str]) -> Commands:
         command = [sys.executable, _program(f"plain_{self.strategy}"), *size.flags()]
+        command += self.training_flags
         if self.strategy == "one_device":
             return [(command, environ)]
         if self.strategy == "horovod":

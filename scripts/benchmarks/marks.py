@@ -57,7 +57,7 @@ def _turns_are_enabled(directory: Path) -> bool:
 
 
 class Marks:
-    """Records times (`time.time`) and the bytes sent over the loopback interface.
+    """Records times (`time.time`), this process's CPU time, and bytes sent over loopback.
 
     Args:
       writes: whether this task writes its marks; all tasks wait for their turn.
@@ -71,7 +71,9 @@ class Marks:
 
     def epoch_begins(self) -> None:
         self._wait_for_turn(len(self._epochs))
-        self._epochs.append({"begin": time.time(), "bytes": float(loopback_bytes())})
+        self._epochs.append(
+            {"begin": time.time(), "cpu": cpu_seconds(), "bytes": float(loopback_bytes())}
+        )
 
     def step_ends(self) -> None:
         self._last_step = time.time()
@@ -80,6 +82,7 @@ class Marks:
     def epoch_ends(self) -> None:
         epoch = self._epochs[-1]
         epoch["end"] = time.time()
+        epoch["cpu"] = cpu_seconds() - epoch["cpu"]
         epoch["bytes"] = loopback_bytes() - epoch["bytes"]
 
     def write(self) -> None:
@@ -102,6 +105,11 @@ class Marks:
             if not _turns_are_enabled(directory):
                 sys.exit("the benchmark has ended")
             time.sleep(_POLL_SECONDS)
+
+
+def cpu_seconds() -> float:
+    """The CPU time of all threads of this process, in user and in system mode."""
+    return time.process_time()
 
 
 def loopback_bytes() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 from absl import app
 
-from scripts.benchmarks.training import FLAGS, MarksCallback, compiled, images
+from scripts.benchmarks.training import FLAGS, MarksCallback, compiled, examples
 
 
 def main(_: list[str]) -> None:
@@ -22,7 +22,7 @@ def main(_: list[str]) -> None:
     strategy = tf.distribute.ParameterServerStrategy(resolver)
 
     def dataset_fn(_: tf.distribute.InputContext) -> tf.data.Dataset:
-        dataset = images(FLAGS.steps * FLAGS.batch_size * workers).cache().shuffle(1000)
+        dataset = examples(FLAGS.steps * FLAGS.batch_size * workers).cache().shuffle(1000)
         return dataset.repeat().batch(FLAGS.batch_size).prefetch(tf.data.AUTOTUNE)
 
     with strategy.scope():

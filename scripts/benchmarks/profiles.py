@@ -8,7 +8,6 @@ profiles.read(directory)                   # afterwards: [Profile(task="worker:0
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -17,6 +16,8 @@ from pathlib import Path
 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
+
+from scripts.benchmarks.marks import cpu_seconds
 
 _POLL_SECONDS = 0.01
 _FOLLOWED = "epoch"
@@ -87,21 +88,16 @@ def _follow(directory: Path, task: str) -> None:
         time.sleep(_POLL_SECONDS)
     traces = directory / f"traces-{task}"
     tf.profiler.experimental.start(str(traces))
-    wall, cpu = time.monotonic(), _cpu_seconds()
+    wall, cpu = time.monotonic(), cpu_seconds()
     while followed.exists():
         time.sleep(_POLL_SECONDS)
-    wall, cpu = time.monotonic() - wall, _cpu_seconds() - cpu
+    wall, cpu = time.monotonic() - wall, cpu_seconds() - cpu
     tf.profiler.experimental.stop()
     (trace,) = traces.glob("plugins/profile/*/*.xplane.pb")
     profile = Profile(task, wall, cpu, shared_seconds(_kernel_changes(trace)))
     temporary = directory / f"{task}.temporary"
     temporary.write_text(json.dumps(asdict(profile)))
     temporary.rename(directory / f"{task}.json")
-
-
-def _cpu_seconds() -> float:
-    times = os.times()
-    return times.user + times.system
 
 
 def shared_seconds(changes: Iterable[tuple[float, str, int]]) -> dict[str, float]:

@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -56,6 +56,8 @@ class Result:
       seconds_to_first_step: from the command to the end of the first step.
       seconds_to_exit: from the last step until all processes have exited (only the chief for
         hand-written parameter servers).
+      cpu_seconds_per_step: the CPU time of the task that writes the marks, for each epoch but the
+        first. With parameter servers this is the chief, and a step is that of one worker.
     """
 
     images_per_second: list[float]
@@ -63,6 +65,7 @@ class Result:
     peak_memory: int
     seconds_to_first_step: float
     seconds_to_exit: float
+    cpu_seconds_per_step: list[float] = field(default_factory=list)
 
     @property
     def median(self) -> float:
@@ -215,6 +218,7 @@ class Run:
             self._peak_memory,
             first["first_step"] - self._begin,
             end - max(training["last_step"] for training in recorded),
+            [epoch["cpu"] / steps for epoch in first["epochs"][1:]],
         )
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The flags, model, images and marks that the Keras scripts of the benchmarks share.
+"""The flags, models, data and marks that the Keras scripts of the benchmarks share.
 
 This module does not configure TensorFlow: import TensorFlow or tfdist first.
 """
@@ -16,18 +16,47 @@ flags.DEFINE_integer("batch_size", 64, "Images per process and step.")
 flags.DEFINE_integer("steps", 20, "Steps per process and epoch.")
 flags.DEFINE_integer("epochs", 4, "Epochs; the first is the warm-up.")
 flags.DEFINE_integer("steps_per_execution", 1, "Keras's `steps_per_execution`.")
+flags.DEFINE_enum("model", "resnet20", ("resnet20", "mlp"), "The model; mlp has small steps.")
 FLAGS = flags.FLAGS
+
+_FEATURES = 32
 
 
 def compiled(optimizer: tf.keras.optimizers.Optimizer) -> tf.keras.Model:
-    """A compiled ResNet-20 for images of CIFAR-10's size, without weight decay."""
-    model = cifar_resnet(20, weight_decay=None)
+    """The compiled model of `--model`.
+
+    `resnet20` is ResNet-20 for images of CIFAR-10's size, without weight decay. `mlp` is so small
+    that the time of its step is the time of the runtime.
+    """
+    model = mlp() if FLAGS.model == "mlp" else cifar_resnet(20, weight_decay=None)
     model.compile(
         optimizer=optimizer,
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         steps_per_execution=FLAGS.steps_per_execution,
     )
     return model
+
+
+def mlp() -> tf.keras.Model:
+    """Four dense layers of 64 units, and logits of 10 classes; from float32 [batch, 32]."""
+    hidden = [tf.keras.layers.Dense(64, "relu") for _ in range(4)]
+    return tf.keras.Sequential([tf.keras.Input([_FEATURES]), *hidden, tf.keras.layers.Dense(10)])
+
+
+def examples(count: int) -> tf.data.Dataset:
+    """The data of `--model`, noise in memory: inputs, and int32 labels from 0 to 9.
+
+    The inputs are those of `images`, or float32 [32] for `mlp`, which has at most 4096 examples: a
+    job of many workers would otherwise need much memory for data that teach nothing.
+    """
+    if FLAGS.model == "resnet20":
+        return images(count)
+    generator = np.random.default_rng(0)
+    count = min(count, 4096)
+    features = generator.normal(size=[count, _FEATURES]).astype(np.float32)
+    return tf.data.Dataset.from_tensor_slices(
+        (features, generator.integers(0, 10, [count], np.int32))
+    )
 
 
 def images(count: int) -> tf.data.Dataset:

@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl import app, flags
 
 from scripts.benchmarks import profiles
-from scripts.benchmarks.training import FLAGS, MarksCallback, compiled, images
+from scripts.benchmarks.training import FLAGS, MarksCallback, compiled, examples
 
 tfdist.define_flags()
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
@@ -26,19 +26,19 @@ def main(_: list[str]) -> None:
 
     def train_input(context: tf.distribute.InputContext) -> tf.data.Dataset:
         shards = context.num_input_pipelines
-        dataset = images(FLAGS.steps * FLAGS.batch_size * shards)
+        dataset = examples(FLAGS.steps * FLAGS.batch_size * shards)
         dataset = dataset.shard(shards, context.input_pipeline_id).cache().shuffle(1000)
         if FLAGS.repeat:
             dataset = dataset.repeat()
         return dataset.batch(FLAGS.batch_size).prefetch(2)
 
-    examples = FLAGS.steps * FLAGS.batch_size * job.num_input_pipelines
+    count = FLAGS.steps * FLAGS.batch_size * job.num_input_pipelines
     with job.scope():
         model = compiled(job.optimizer(tf.keras.optimizers.SGD(0.1, momentum=0.9)))
     model.fit(
         job.dataset(train_input),
         epochs=FLAGS.epochs,
-        steps_per_epoch=job.steps_per_epoch(examples, FLAGS.batch_size) if FLAGS.repeat else None,
+        steps_per_epoch=job.steps_per_epoch(count, FLAGS.batch_size) if FLAGS.repeat else None,
         callbacks=[
             MarksCallback(writes=job.is_chief),
             *([profiles.Epoch(FLAGS.profile_dir, 2)] if FLAGS.profile_dir and job.is_chief else []),
