@@ -2,7 +2,7 @@
 """Measures the chief of parameter-server jobs: its CPU time per step of a worker, and the steps/s.
 
     scripts/benchmarks/measure_chief.py
-    scripts/benchmarks/measure_chief.py --workers 1 4 --model=resnet20 --batch_size=64 --steps=20
+    scripts/benchmarks/measure_chief.py --workers 1 4 --model=resnet20 --steps=20 --by_hand 1 10
     scripts/benchmarks/measure_chief.py --workers 16 32 --alone --plot=chief.png
 
 Each job has a chief, one ps and some workers. The model is small (`training.mlp`), so that the

@@ -119,3 +119,15 @@ for typed in (sys.argv[1:], ["--nosync_replicas"], ["--sync_replicas=True"], [])
         timeout=50,
     )
     assert done.stdout.split() == ["True", "False", "True", "False"], done.stderr
+
+
+@pytest.mark.timeout(180)
+def test_the_recommender_learns_the_hidden_groups(tmp_path: Path) -> None:
+    sizes = ["--users=5000", "--items=1000", "--width=16", "--steps=150", "--epochs=2"]
+    command = [sys.executable, str(ROOT / "examples" / "recommender.py"), *sizes]
+    command += ["--batch_size=128", f"--output_dir={tmp_path / 'output'}"]
+    done = run_by_hand(tmp_path, {"example": (command, {})}, deadline=170)["example"]
+
+    assert done.code == 0, done.output
+    recall = float(done.output.split("recall of 10 in 128: ")[1].split()[0])
+    assert recall > 3 * 10 / 128

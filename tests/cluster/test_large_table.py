@@ -1,0 +1,47 @@
+"""A table that does not fit into the memory of one ps trains over two, and stays there."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from scripts.benchmarks.table_jobs import TableJob, TableResult, run
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root"),
+]
+
+# Memory that TensorFlow gives to the tensors of a ps.
+MEGABYTES = 200
+LARGE, SMALL = 1_000_000, 250_000
+
+
+def trained(path: Path, users: int, *, batch_size: int, ps: int = 2) -> TableResult:
+    path.mkdir()
+    job = TableJob(users, batch_size=batch_size, ps=ps, ps_megabytes=MEGABYTES, steps=40, epochs=2)
+    return run(job, path)
+
+
+def test_a_table_larger_than_a_ps_trains_over_two(tmp_path: Path) -> None:
+    assert TableJob(LARGE).table_megabytes > MEGABYTES
+
+    alone = trained(tmp_path / "alone", LARGE, batch_size=128, ps=1)
+    assert "OOM when allocating tensor" in alone.failure, alone
+    assert "/job:ps/replica:0/task:0" in alone.failure
+
+    large = trained(tmp_path / "large", LARGE, batch_size=128)
+    assert not large.failure
+    lines = (tmp_path / "large" / "output" / "metrics.jsonl").read_text().splitlines()
+    losses = [json.loads(line)["loss"] for line in lines]
+    assert losses[1] < losses[0]
+
+    # Only the rows of a batch are sent.
+    small = trained(tmp_path / "small", SMALL, batch_size=128)
+    assert large.bytes_per_step < 1.2 * small.bytes_per_step
+    assert large.bytes_per_step < 0.01 * 1e6 * TableJob(LARGE).table_megabytes
+    more = trained(tmp_path / "more", SMALL, batch_size=512)
+    assert 2 < more.bytes_per_step / small.bytes_per_step < 4.1
