@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import tfdist  # isort: skip  (before TensorFlow: it sets variables that TensorFlow reads when imported)
 
+import os
+from pathlib import Path
+
 import tensorflow as tf
 from absl import app, flags
 
@@ -13,12 +16,15 @@ from scripts.benchmarks.training import FLAGS, MarksCallback, compiled, examples
 tfdist.define_flags()
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 flags.DEFINE_bool("repeat", False, "Repeat the data forever, and set the steps per epoch.")
+flags.DEFINE_string("pid_dir", None, "Directory for a file with the process ID of every task.")
 flags.DEFINE_string("profile_dir", None, "Directory for the profile of an epoch of every task.")
 
 
 @tfdist.exit_on_usage_error()
 def main(_: list[str]) -> None:
     job = tfdist.init()
+    if FLAGS.pid_dir:
+        Path(FLAGS.pid_dir, str(job.task)).write_text(str(os.getpid()))
     if FLAGS.profile_dir:
         profiles.follow(FLAGS.profile_dir, str(job.task))
     if job.serves:
