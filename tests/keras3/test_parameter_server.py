@@ -97,7 +97,6 @@ def test_the_end_of_the_data_logs_no_warning(found: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("field", "received"),
     [
-        ("steps_per_execution", "2"),
         ("jit_compile", "True"),
         ("run_eagerly", "True"),
         ("gradient_accumulation_steps", "2"),

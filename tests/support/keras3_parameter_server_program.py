@@ -179,7 +179,6 @@ def refusals(job: tfdist.Job) -> dict[str, str]:
         model.fit(job.dataset(data()), verbose=0)
 
     cases: dict[str, Callable[[], None]] = {
-        "steps_per_execution": lambda: fit(compiled(steps_per_execution=2)),
         "jit_compile": lambda: fit(compiled(jit_compile=True)),
         "run_eagerly": lambda: fit(compiled(run_eagerly=True)),
         "gradient_accumulation_steps": lambda: fit(compiled(accumulate=2)),

@@ -39,11 +39,12 @@ class EpochCursor:
         """Keras's step number, from the number of steps that each shard's reader has made."""
         return steps[0] if steps else 0
 
-    def on_step_begin(self, call: Callable[[Callable[[], Sequence[int]]], None]) -> None:
-        """Registers a function to call before each step, if Keras's callbacks do not see steps.
+    def on_step_begin(self, call: Callable[[Callable[[], Sequence[int]], int], None]) -> None:
+        """Registers a function to call before each execution, if Keras's callbacks see no steps.
 
         Args:
-          call: takes a function that returns the number of steps that each shard's reader has made.
+          call: takes a function that returns the number of steps that each shard's reader has made,
+            and the number of steps of the execution (`steps_per_execution`).
         """
 
     def fast_forward(

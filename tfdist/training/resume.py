@@ -62,6 +62,8 @@ class Resume(tf.keras.callbacks.Callback):
         self._finished = 0
         self._has_trained = False
         self._steps = 0
+        # How many times `save_steps` the steps at the last save were.
+        self._saved_after = 0
         self._saved = 0
         # The steps of the first epoch that Keras 3, which starts at step 0, skips without training.
         self._skipped = 0
@@ -144,12 +146,13 @@ class Resume(tf.keras.callbacks.Callback):
         else:
             self._log(f"fit ended early, after epoch {self._finished} of {epochs}")
 
-    def _before_step(self, steps: Callable[[], Sequence[int]]) -> None:
+    def _before_step(self, steps: Callable[[], Sequence[int]], count: int) -> None:
         if self._run.preemption.should_stop():
             self._exit(steps())
-        if self._save_steps and self._steps and self._steps % self._save_steps == 0:
+        if self._save_steps and self._steps // self._save_steps > self._saved_after:
+            self._saved_after = self._steps // self._save_steps
             self._save(steps())
-        self._steps += 1
+        self._steps += count
 
     def _within_epoch(self, position: Position) -> Position:
         """The position from which this job can resume; collective over the training tasks."""

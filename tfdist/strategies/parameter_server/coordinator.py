@@ -4,8 +4,8 @@
     model.fit(job.dataset(train_input), epochs=10)
 
 A `ClusterCoordinator` schedules each step on any free worker, so with finite shards a fast worker
-runs out of data before the others. With an `EpochCoordinator`, a step on an exhausted shard does
-nothing and reports this, and the epoch ends when every worker has reported it.
+runs out of data before the others. An `EpochCoordinator` schedules runs of several steps. A run on
+an exhausted shard ends early, and the epoch ends when the run of every worker has ended early.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from tensorflow.python.distribute.coordinator.values import (
 )
 
 from tfdist.data import sharding
-from tfdist.strategies.parameter_server import worker_functions
-from tfdist.strategies.parameter_server.epoch import Epoch
+from tfdist.strategies.parameter_server import keras2_steps, worker_functions
+from tfdist.strategies.parameter_server.epoch import Epoch, Run
+from tfdist.strategies.parameter_server.run_length import RunLength
 
 
 class PassesShards(tf.distribute.ParameterServerStrategy):
@@ -78,17 +79,20 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
     def __init__(self, strategy: PassesShards) -> None:
         # A strategy has one coordinator. Constructing another one, as Keras does repeatedly,
         # returns the existing object and calls `__init__` on it again.
-        if not hasattr(self, "_guarded"):
+        if not hasattr(self, "_runs"):
             super().__init__(strategy)
             self.num_workers = strategy.num_workers
             self.heartbeat_timeout = strategy.heartbeat_timeout
             self._epoch: Epoch | None = None
-            self._guarded: dict[Any, Any] = {}
+            # By `tf.function` of Keras, the function of one step; by that and the spec of an
+            # iterator, the concrete function of a run.
+            self._step_functions: dict[Any, Callable[[Any], Any]] = {}
+            self._runs: dict[tuple[Callable[[Any], Any], Any], Any] = {}
             # Workers that an epoch ended without. Later epochs do not wait for them until they
             # make a step.
             self.lost: set[int] = set()
-            # Called before each training step with its epoch.
-            self.before_step: Callable[[Epoch], None] | None = None
+            # Called before training steps are requested, with their epoch and number.
+            self.before_step: Callable[[Epoch, int], None] | None = None
             self._start: tuple[int, tuple[int, ...]] | None = None
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> Any:
@@ -108,23 +112,27 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         return PerWorkerShards(self, shards, [dataset._dataset_fn for dataset in datasets])
 
     def schedule(self, fn: Any, args: Any = None, kwargs: Any = None) -> Any:
-        """As TensorFlow's; a step of an epoch may find no data.
+        """As TensorFlow's; a step of an epoch is part of a run, and may find no data.
 
         Raises:
           StopIteration: the first epoch of a dataset has ended; Keras learns its length from this.
-          ValueError: `steps_per_execution` is more than 1.
         """
         if not (args and isinstance(args[0], Epoch)):
             return super().schedule(fn, args, kwargs)
-        if len(args) > 1:
-            raise ValueError(
-                "steps_per_execution: received more than 1; accepted: 1 under parameter_server. "
-                "Leave it out of model.compile."
-            )
-        self._epoch = args[0]
-        if self._epoch.trains and self.before_step is not None:
-            self.before_step(self._epoch)
-        return self._epoch.step(fn)
+        epoch, *rest = args
+        # With `steps_per_execution`, Keras 2 passes the number of steps.
+        steps = int(rest[0]) if rest else 1
+        if fn not in self._step_functions:
+            step = keras2_steps.single_step(fn) if rest else fn.python_function
+            self._step_functions[fn] = step
+        return self.request(epoch, self._step_functions[fn], steps)
+
+    def request(self, epoch: Epoch, step: Callable[[Any], Any], steps: int) -> Any:
+        """Requests steps of an epoch; see `Epoch.step`."""
+        self._epoch = epoch
+        if epoch.trains and self.before_step is not None:
+            self.before_step(epoch, steps)
+        return epoch.step(step, steps)
 
     def start_at(self, epochs: int, steps: Sequence[int]) -> None:
         """Sets the position from which training resumes.
@@ -140,11 +148,46 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         start, self._start = self._start, None
         return start or (0, ())
 
-    def schedule_guarded(self, fn: Any, iterator: Any) -> Any:
-        """Schedules `fn` on the next batch of any free worker; without a batch it does nothing."""
-        if fn not in self._guarded:
-            self._guarded[fn] = worker_functions.guard(fn, packs=self.strategy.packs_transfers)
-        return super().schedule(self._guarded[fn], (iterator,))
+    def schedule_run(
+        self, step: Callable[[Any], Any], iterators: Any, steps: int, done: Callable[[Run], None]
+    ) -> None:
+        """Schedules a run on any free worker.
+
+        TensorFlow's `schedule` returns a value that only one thread can wait for, so this schedules
+        a Python function, which fetches the results in the thread of its worker.
+
+        Args:
+          step: makes one step; takes an iterator and returns the logs.
+          iterators: the iterators of the workers.
+          steps: the maximum number of steps.
+          done: called with the result in a thread of the worker.
+        """
+        key = step, iterators._values[0]._type_spec
+        if key not in self._runs:
+            self._runs[key] = self._traced(*key)
+        run, cancellation = self._runs[key], self._cluster.closure_queue._cancellation_mgr
+        limit = tf.constant(steps)
+
+        def run_on_worker(iterator: Any) -> None:
+            numbers, logs = cancellation.get_cancelable_function(run)(iterator, limit)
+            worker, made, seconds = numbers.numpy()
+            logs = tf.nest.map_structure(lambda tensor: tensor.numpy(), logs)
+            done(Run(int(worker), steps, int(made), float(seconds), logs))
+
+        self._cluster.schedule(run_on_worker, (iterators,), None)
+
+    def _traced(self, step: Callable[[Any], Any], iterator_spec: Any) -> Any:
+        """The concrete function of a run."""
+        run = worker_functions.run_of(step, packs=self.strategy.packs_transfers)
+        extended = self.strategy.extended
+        # Keras creates variables and runs replicas while it traces, which TensorFlow allows only
+        # in functions that it schedules.
+        with self.strategy.scope():
+            extended._being_scheduled = True
+            try:
+                return run.get_concrete_function(iterator_spec, tf.TensorSpec([], tf.int32))
+            finally:
+                extended._being_scheduled = False
 
     def join(self, to_end: bool = True) -> None:
         """As TensorFlow's; also finishes the current epoch.
@@ -173,7 +216,8 @@ class PerWorkerShards:
         # first one does.
         self.always_raises_at_end = False
         self.has_steps = False
-        # The logs of the newest finished step with data (or of the first step if none had data).
+        self.length = RunLength()
+        # The logs of the newest finished run with data (or of the first run if none had data).
         self.logs: Any = None
         # The same for Keras 3, which reads the returned dict again at the end of the epoch.
         self.live_logs: dict[str, Any] = {}
@@ -190,7 +234,7 @@ class PerWorkerShards:
         return Epoch(self)
 
     def set_logs(self, logs: Any) -> None:
-        """Stores the logs of a step."""
+        """Stores the logs of a run."""
         self.logs = logs
         if isinstance(logs, dict):
             self.live_logs.update(logs)

@@ -44,8 +44,8 @@ class _Steps:
         strategy = model.distribute_strategy
         self._coordinator = EpochCoordinator(strategy)
         self._own = own
+        self._steps = int(model.steps_per_execution)
 
-        @tf.function
         @tf.autograph.experimental.do_not_convert
         def step_on_next(iterator: Any) -> Any:
             logs = strategy.run(step, args=(next(iterator),))
@@ -57,7 +57,7 @@ class _Steps:
     def __call__(self, iterator: Any) -> Any:
         if not isinstance(iterator, Epoch):
             return self._own(iterator)
-        self._coordinator.schedule(self._step, (iterator,))
+        self._coordinator.request(iterator, self._step, self._steps)
         return iterator.live_logs()
 
 
@@ -140,7 +140,6 @@ def _check(model: Any) -> None:
     """
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     options = {
-        "steps_per_execution": (model.steps_per_execution, 1),
         "jit_compile": (bool(model.jit_compile), False),
         "run_eagerly": (bool(model.run_eagerly), False),
         "gradient_accumulation_steps": (

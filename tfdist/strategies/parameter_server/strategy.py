@@ -50,8 +50,8 @@ class _Cursor(EpochCursor):
     def step_of_epoch(self, steps: Sequence[int]) -> int:
         return sum(steps)
 
-    def on_step_begin(self, call: Callable[[Callable[[], Sequence[int]]], None]) -> None:
-        self._coordinator.before_step = lambda epoch: call(epoch.steps)
+    def on_step_begin(self, call: Callable[[Callable[[], Sequence[int]], int], None]) -> None:
+        self._coordinator.before_step = lambda epoch, steps: call(epoch.steps, steps)
 
     def fast_forward(
         self, model: tf.keras.Model, epochs: int, steps: Sequence[int], *, cardinality: int

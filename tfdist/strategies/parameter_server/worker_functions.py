@@ -1,7 +1,7 @@
 """Functions that an `EpochCoordinator` runs on its workers: create a shard, and run steps on it.
 
 dataset = strategy.distribute_datasets_from_function(shard(make, element_spec))
-coordinator.schedule(guard(train_function, packs=True), (iterator,))    # RemoteValue of its results
+run_of(train_step, packs=True)(iterator, 10)    # ten steps, on the worker that calls this
 """
 
 from __future__ import annotations
@@ -47,40 +47,60 @@ class _OneBatch:
         return self._batch
 
 
-def guard(fn: Any, *, packs: bool) -> Any:
-    """Wraps a step so that it does nothing if its iterator is exhausted.
+def run_of(step: Callable[[Any], Any], *, packs: bool) -> Any:
+    """Wraps a step as a run of several steps, which ends early if its iterator is exhausted.
 
     Repeated data can be exhausted too, because a shard can be empty.
 
     Args:
-      fn: the `tf.function` of a step; takes an iterator and returns a nest of tensors, the logs.
-      packs: whether the transfers of the step are packed; see `packed_transfers`.
+      step: takes an iterator and returns a nest of tensors, the logs.
+      packs: whether the transfers of each step are packed; see `packed_transfers`.
 
     Returns:
-      A `tf.function` that takes an iterator and returns the worker's index, int32, shape [];
-      whether there was data, bool, shape []; and the logs.
+      A `tf.function` that takes an iterator and the maximum number of steps, int32, shape []. It
+      returns the worker's index, the number of its steps and their duration in seconds, together as
+      float64, shape [3]; and the logs of the last step, or zeros without a step.
     """
-    step = fn.python_function
 
     @tf.function
-    def guarded(iterator: Any) -> tuple[tf.Tensor, tf.Tensor, Any]:
-        batch = iterator.get_next_as_optional()
-        specs: list[Any] = []
+    def step_on(batch: Any) -> Any:
+        with packed_transfers() if packs else nullcontext():
+            return step(_OneBatch(batch))
 
-        def with_data() -> Any:
-            with packed_transfers() if packs else nullcontext():
-                logs = step(_OneBatch(batch.get_value()))
-            specs.append(tf.nest.map_structure(tf.TensorSpec.from_tensor, logs))
-            return logs
+    @tf.function
+    @tf.autograph.experimental.do_not_convert
+    def run(iterator: Any, limit: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        begin = tf.timestamp()
+        with tf.control_dependencies([begin]):
+            first = iterator.get_next_as_optional()
+        # Traced before the loop, because the loop needs the types of the logs.
+        with autograph_status.ControlStatusCtx(autograph_status.Status.UNSPECIFIED):
+            traced = step_on.get_concrete_function(first.element_spec)
+        no_logs = tf.nest.map_structure(
+            lambda spec: tf.zeros(spec.shape, spec.dtype), traced.structured_outputs
+        )
 
-        def without_data() -> Any:
-            return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs[0])
+        def goes_on(made: tf.Tensor, batch: Any, logs: Any) -> tf.Tensor:
+            return tf.logical_and(made < limit, batch.has_value())
 
-        had_data = batch.has_value()
-        logs = tf.cond(had_data, with_data, without_data)
-        return _this_worker(), had_data, logs
+        def one_step(made: tf.Tensor, batch: Any, logs: Any) -> tuple[tf.Tensor, Any, Any]:
+            logs = traced(batch.get_value())
+            made += 1
+            following = tf.cond(
+                made < limit,
+                iterator.get_next_as_optional,
+                lambda: tf.experimental.Optional.empty(first.element_spec),
+            )
+            return made, following, logs
 
-    return guarded
+        made, _, logs = tf.while_loop(
+            goes_on, one_step, (tf.constant(0), first, no_logs), parallel_iterations=1
+        )
+        with tf.control_dependencies([made, *tf.nest.flatten(logs)]):
+            seconds = tf.timestamp() - begin
+        return tf.stack([_as_double(_this_worker()), _as_double(made), seconds]), logs
+
+    return run
 
 
 def skip(steps: tuple[int, ...]) -> Any:
@@ -107,3 +127,7 @@ def _this_worker() -> tf.Tensor:
     """The index of the worker that runs the function being traced; int32, shape []."""
     index = tf.distribute.coordinator.experimental_get_current_worker_index()
     return tf.cast(index, tf.int32)
+
+
+def _as_double(value: tf.Tensor) -> tf.Tensor:
+    return tf.cast(value, tf.float64)

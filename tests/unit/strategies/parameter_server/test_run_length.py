@@ -1,0 +1,39 @@
+"""Runs grow until they last about 0.1 s, or until the limit of the user."""
+
+from __future__ import annotations
+
+from tfdist.strategies.parameter_server.run_length import RunLength
+
+
+def lengths(length: RunLength, seconds_per_step: float, runs: int) -> list[int]:
+    found = []
+    for _ in range(runs):
+        length.measured(length.steps, length.steps * seconds_per_step)
+        found.append(length.steps)
+    return found
+
+
+def test_runs_of_small_steps_grow() -> None:
+    assert lengths(RunLength(), 0.00999, 6) == [2, 4, 8, 10, 10, 10]
+
+
+def test_runs_of_long_steps_have_one_step() -> None:
+    assert lengths(RunLength(), 0.2, 3) == [1, 1, 1]
+
+
+def test_the_user_decides_the_length_of_runs() -> None:
+    length = RunLength()
+    length.limit = 5
+    assert lengths(length, 10.0, 4) == [2, 4, 5, 5]
+
+
+def test_runs_become_shorter_when_the_steps_become_longer() -> None:
+    length = RunLength()
+    lengths(length, 0.001, 8)
+    assert lengths(length, 0.02, 1) == [5]
+
+
+def test_a_run_without_steps_changes_nothing() -> None:
+    length = RunLength()
+    length.measured(0, 9.0)
+    assert (length.steps, length.seconds) == (1, 0.0)

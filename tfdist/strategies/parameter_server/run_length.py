@@ -1,0 +1,47 @@
+"""The number of steps that the chief hands to a worker at once.
+
+    length = RunLength()
+    length.steps                        # 1, at first
+    length.measured(1, seconds=0.01)    # the worker has made this step
+    length.steps                        # 2
+
+A run costs the chief a message and some milliseconds of its CPU time, however many steps it has.
+"""
+
+from __future__ import annotations
+
+#: The duration of a run. A run delays a checkpoint, a preemption and the end of an epoch by up to
+#: its duration. A shorter run costs the chief more CPU time for each step.
+RUN_SECONDS = 0.1
+
+
+class RunLength:
+    """The length of the next run, from the durations of the last ones.
+
+    Attributes:
+      steps: the number of steps of the next run.
+      limit: the maximum number of steps, which the user sets as `steps_per_execution`; None if the
+        duration alone decides.
+      seconds: the duration of the last run with data.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 1
+        self.limit: int | None = None
+        self.seconds = 0.0
+
+    def measured(self, steps: int, seconds: float) -> None:
+        """Sets the length of the next run.
+
+        Doubles it at most: the first run of a worker also prepares its functions, and the duration
+        of a long run should not be a surprise.
+
+        Args:
+          steps: the steps of a run; 0 changes nothing.
+          seconds: its duration on the worker.
+        """
+        if not steps:
+            return
+        self.seconds = seconds
+        wanted = self.limit or int(RUN_SECONDS * steps / max(seconds, 1e-6))
+        self.steps = max(1, min(2 * self.steps, wanted))
