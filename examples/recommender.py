@@ -83,7 +83,7 @@ class SGD(tf.keras.optimizers.SGD):
     """SGD without momentum, and without the slots for it.
 
     Keras 2 creates them even if the momentum is 0, and updates them completely in each step: the ps
-    would need the memory of another table, and would send it to the worker.
+    would need the memory of another table, and a step the time to pass over both.
     """
 
     def build(self, variables: list[tf.Variable]) -> None:

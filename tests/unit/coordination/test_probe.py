@@ -134,3 +134,32 @@ def test_wait_for_server_returns_when_a_server_answers_or_at_the_timeout() -> No
                 connection.sendall(SETTINGS)
                 waiting.join(30.0)
     assert not waiting.is_alive()
+
+
+def test_a_tensorflow_server_keeps_no_socket_of_a_probe() -> None:
+    code = """
+import os, sys, time
+import tensorflow as tf
+from tfdist.coordination import probe
+
+address = sys.argv[1]
+cluster = tf.train.ClusterSpec({"worker": [address]})
+server = tf.distribute.Server(cluster, job_name="worker", task_index=0, protocol="grpc")
+counts = []
+for _ in range(3):  # The first round also creates the descriptors of the server's threads.
+    found = {probe.identify(address) for _ in range(50)}
+    time.sleep(0.5)
+    counts.append(len(os.listdir("/proc/self/fd")))
+print(found, counts[-1] - counts[-2])
+"""
+    with hold_ports(1) as (port,):
+        done = subprocess.run(
+            [sys.executable, "-c", code, f"127.0.0.1:{port}"],
+            env={"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
+            capture_output=True,
+            text=True,
+            timeout=50,
+        )
+    words = done.stdout.rsplit(maxsplit=1)
+    assert words[0] == "{<Listener.SERVER: 6>}", done
+    assert abs(int(words[1])) < 10
