@@ -5,10 +5,10 @@
     scripts/benchmarks/measure_parameter_server_sync.py speed --rounds=8
     scripts/benchmarks/measure_parameter_server_sync.py backups --slowdown=5
 
-`speed` trains ResNet-20 with two workers under multi_worker_mirrored and under parameter_server with
-and without --sync, which take turns as in `benchmark.py`. `backups` trains with three workers, one
-of which gets one `slowdown`th of the time of its core, and compares --replicas_to_aggregate=3 and 2.
-Its images/s are those of the global batch of all three workers.
+`speed` trains ResNet-20 with two workers under multi_worker_mirrored, and under parameter_server
+with and without --sync; the jobs take turns as in `benchmark.py`. `backups` trains with three
+workers, one of which gets one `slowdown`th of the time of its core, and compares
+--replicas_to_aggregate=3 and 2. Its images/s are those of the batches of all three workers.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ import pytest
 
 from tests.support.processes import (
     PROGRAM,
-    OnceSaved,
     Processes,
     by_flags,
     checkpoints,
@@ -27,30 +26,44 @@ from tests.support.processes import (
 )
 from tfdist.launch.local import hold_ports
 
-pytestmark = [pytest.mark.stacks("2.15", "2.21", "tf_keras"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.stacks("2.15", "2.21"), pytest.mark.timeout(240)]
 
-FLAGS = ["--sync", "--shuffle", "--batch_norm", "--examples=81", "--epochs=6", "--save_steps=3"]
+EPOCHS = 10
+# 11 updates per epoch.
+FLAGS = ["--sync", "--shuffle", "--batch_norm", "--examples=81", f"--epochs={EPOCHS}"]
+FLAGS += ["--save_steps=3"]
 # The order in which `tfdist run` starts the tasks.
 JOB = ["--strategy=parameter_server", "--ps=1", "--workers=2", "--chief"]
 TASKS = ["chief:0", "worker:0", "worker:1", "ps:0"]
 
 
-def test_a_replaced_worker_does_not_change_the_result(tmp_path: Path) -> None:
+def newest(path: Path) -> int:
+    """The number of updates in the newest checkpoint; 0 without one."""
+    return max((int(name[5:-6]) for name in checkpoints(path)), default=0)
+
+
+def test_restarts_of_a_worker_and_of_the_chief_do_not_change_the_result(tmp_path: Path) -> None:
     undisturbed = tmp_path / "undisturbed"
     ended = launch(undisturbed, *JOB, PROGRAM, *FLAGS, *directories(undisturbed), deadline=90)
     assert ended.code == 0, ended.output
 
     disturbed = tmp_path / "disturbed"
 
-    def kill_worker_1(processes: Processes) -> None:
-        tasks_of(processes["tfdist"].pid)[TASKS.index("worker:1")].send_signal(signal.SIGKILL)
+    # The update after which to kill a task: in the second and in the sixth epoch.
+    kills = [(15, "worker:1"), (60, "chief:0")]
 
-    command = [sys.executable, "-m", "tfdist", "run", "--max_restarts=1", *JOB, PROGRAM]
+    def kill(processes: Processes, _: Mapping[str, Path]) -> None:
+        if kills and newest(disturbed) >= kills[0][0]:
+            place = TASKS.index(kills.pop(0)[1])
+            tasks_of(processes["tfdist"].pid)[place].send_signal(signal.SIGKILL)
+
+    command = [sys.executable, "-m", "tfdist", "run", "--max_restarts=2", *JOB, PROGRAM]
     job = {"tfdist": ([*command, *FLAGS, *directories(disturbed)], {})}
-    watch = OnceSaved(disturbed, 3, kill_worker_1)
-    ended = run_by_hand(disturbed, job, deadline=120, watch=watch)["tfdist"]
+    ended = run_by_hand(disturbed, job, deadline=150, watch=kill)["tfdist"]
     assert ended.code == 0, ended.output
-    assert "worker:1 was killed by signal 9 (Killed), restart 1 of 1 in 1 s" in ended.output
+    assert "worker:1 was killed by signal 9 (Killed), restart 1 of 2 in 1 s" in ended.output
+    assert "chief:0 was killed by signal 9 (Killed), restart 2 of 2 of all tasks" in ended.output
+    assert re.search(r"resuming after (step \d+ of )?epoch", ended.output)
 
     (expected,), (found,) = results(undisturbed).values(), results(disturbed).values()
     assert found["steps"] == expected["steps"]
@@ -70,7 +83,7 @@ def test_without_backups_a_lost_worker_ends_the_job_and_with_backups_it_does_not
             path: Path = path,
             killed: list[int] = killed,
         ) -> None:
-            if len(checkpoints(path)) == 3 and not killed:
+            if newest(path) >= 9 and not killed:
                 os.kill(processes["worker:1"].pid, signal.SIGKILL)
                 killed.append(1)
 
@@ -87,5 +100,5 @@ def test_without_backups_a_lost_worker_ends_the_job_and_with_backups_it_does_not
         else:
             (found,) = results(path).values()
             # The shard of worker 0 has 41 examples.
-            assert found["steps"] == 6 * 11
+            assert found["steps"] == EPOCHS * 11
             assert re.search(r"\d+ gradients of \d+ steps came late and were dropped", chief.output)
