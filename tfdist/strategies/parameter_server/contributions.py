@@ -126,6 +126,11 @@ class Recorded:
         # By tensor: its pack and its place in the pack.
         self._places: list[tuple[int, int]] = []
 
+    @property
+    def has_updates(self) -> bool:
+        """Whether the step has called a wrapped optimizer."""
+        return bool(self._updates)
+
     def add(
         self, apply: Callable[[list[Any]], Any], gradients: Iterable[Any], variables: Iterable[Any]
     ) -> None:

@@ -73,7 +73,8 @@ class Synchronous:
         self.model: Any = None
         self._packs = packs_transfers
         self._functions: dict[Any, Functions] = {}
-        self._lanes: dict[PerWorkerShards, list[Lane]] = {}
+        self._shards: PerWorkerShards | None = None
+        self._lanes: list[Lane] = []
 
     def functions(self, strategy: Any, fn: Any, iterator_spec: Any) -> Functions:
         """The functions of a step; traced once."""
@@ -92,13 +93,17 @@ class Synchronous:
 
     def lanes(self, shards: PerWorkerShards) -> list[Lane]:
         """The threads of the workers, which keep the datasets that all epochs share."""
-        if shards not in self._lanes:
+        if shards is not self._shards:
+            # Those of an earlier `fit`. They can be created again.
+            for lane in self._lanes:
+                lane.close()
             workers = shards.coordinator._cluster.workers
-            self._lanes[shards] = [
+            self._shards = shards
+            self._lanes = [
                 Lane(worker, make, shards.iterator_spec)
                 for worker, make in zip(workers, shards.dataset_functions, strict=True)
             ]
-        return self._lanes[shards]
+        return self._lanes
 
 
 class SynchronousEpoch(Epoch):
@@ -202,8 +207,8 @@ class SynchronousEpoch(Epoch):
 
     def _prepare(self, fn: Any) -> None:
         if not self._lanes:
-            self._lanes = self._synchronous.lanes(self._shards)
             self._iterator, self._step = self._shards.next_iterator()
+        self._lanes = self._synchronous.lanes(self._shards)
         self._functions = self._synchronous.functions(
             self._coordinator.strategy, fn, self._shards.iterator_spec
         )

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx as autograph_status
 
 from tfdist.compat import keras as keras_compat
+from tfdist.errors import UsageError
 from tfdist.strategies.parameter_server.contributions import Recorded, Recorder
 from tfdist.strategies.parameter_server.packed_transfers import packed_transfers
 
@@ -32,6 +33,9 @@ class Functions:
       model: the model in training; None if it is unknown.
       contributions: the number of contributions per update.
       packs: whether the transfers of a step are packed.
+
+    Raises:
+      UsageError: the step calls no optimizer of the recorder, or calls it inside a branch.
 
     Attributes:
       gradients: takes an iterator; returns whether there was data, bool, shape []; the logs, on the
@@ -128,6 +132,14 @@ def _gradients(
         return had_data, logs, found[-1].on_ps(packed)
 
     concrete = gradients.get_concrete_function(iterator_spec)
+    if not found[-1].has_updates:
+        # The workers' steps would update the weights themselves, one after the other.
+        raise UsageError(
+            "optimizer",
+            received="a train step without an optimizer of this job",
+            accepted="one that calls it, under parameter_server with --sync",
+            remedy="Pass job.callbacks to fit, or the optimizer to job.optimizer.",
+        )
     return concrete, found[-1]
 
 

@@ -89,7 +89,7 @@ class Lane:
         self._iterator: Any = None
         self._iterators = 0  # created over the dataset
         self._position = 0  # batches that the iterator has returned
-        self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         name = f"lane-of-worker-{self.index}"
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
@@ -98,9 +98,12 @@ class Lane:
         self.is_busy = True
         self._requests.put(request)
 
+    def close(self) -> None:
+        """Ends the thread after the requests that it has."""
+        self._requests.put(None)
+
     def _work(self) -> None:
-        while True:
-            request = self._requests.get()
+        while (request := self._requests.get()) is not None:
             try:
                 result = self._result(request)
             except BaseException as error:
