@@ -33,11 +33,6 @@ _CLUSTER_FLAGS = {
     "worker_hosts": "The workers' host:port, separated by commas.",
     "ps_hosts": "The parameter servers' host:port, separated by commas.",
 }
-_ESTIMATOR_FLAGS = {
-    "sync": "parameter_server: update synchronously, as all other strategies always do.",
-    "replicas_to_aggregate": "parameter_server with --sync: gradients per update. Workers beyond "
-    "that number are backups (default: the number of workers).",
-}
 _OTHER_FLAGS = (
     "strategy",
     "all_reduce",
@@ -48,6 +43,8 @@ _OTHER_FLAGS = (
     "outer_learning_rate",
     "outer_momentum",
     "pack_transfers",
+    "sync",
+    "replicas_to_aggregate",
 )
 _INTEGER_FLAGS = {
     "num_gpus": "The number of GPUs that a task uses; 0 trains on the CPU. Default: all visible "
@@ -79,7 +76,7 @@ class JobFlags:
     variable_partitions: int | None = None
     num_intra_threads: int | None = None
     num_inter_threads: int | None = None
-    sync: bool = False
+    sync: bool | None = None
     replicas_to_aggregate: int | None = None
     startup_timeout: float = STARTUP_TIMEOUT
     heartbeat_timeout: float | None = None
@@ -181,6 +178,18 @@ def define_flags() -> None:
         None,
         "parameter_server: send the small tensors of a step together (the default).",
     )
+    flags.DEFINE_bool(
+        "sync",
+        None,
+        "parameter_server: update synchronously, as all other strategies always do.",
+    )
+    flags.DEFINE_integer(
+        "replicas_to_aggregate",
+        None,
+        "parameter_server with --sync: gradients per update. Workers beyond that number are "
+        "backups (default: the number of workers).",
+        lower_bound=1,
+    )
     for name in ("startup_timeout", "heartbeat_timeout"):
         flags.register_validator(
             name,
@@ -193,17 +202,6 @@ def define_flags() -> None:
         define(name, None, meaning)
 
 
-def define_estimator_flags() -> None:
-    """Defines the flags of `define_flags`, and those that only Estimators and sessions use."""
-    define_flags()
-    if "sync" in flags.FLAGS:
-        return
-    flags.DEFINE_bool("sync", False, _ESTIMATOR_FLAGS["sync"])
-    flags.DEFINE_integer(
-        "replicas_to_aggregate", None, _ESTIMATOR_FLAGS["replicas_to_aggregate"], lower_bound=1
-    )
-
-
 def read_flags(values: flags.FlagValues = flags.FLAGS) -> JobFlags:
     """The flags' values; the defaults in a program that did not define them."""
     if "strategy" not in values or not values.is_parsed():
@@ -211,7 +209,6 @@ def read_flags(values: flags.FlagValues = flags.FLAGS) -> JobFlags:
     given: dict[str, Any] = {
         name: getattr(values, name) for name in (*_OTHER_FLAGS, *_INTEGER_FLAGS)
     }
-    given |= {name: getattr(values, name) for name in _ESTIMATOR_FLAGS if name in values}
     cluster = {name: getattr(values, name) for name in _CLUSTER_FLAGS}
     extra = {
         name: value

@@ -175,6 +175,11 @@ class Run:
         # Hand-written servers do not exit.
         self._awaited = self._started[:trainings]
 
+    @property
+    def launcher(self) -> int:
+        """The process ID of the job's first command."""
+        return self._started[0].pid
+
     def wait_for_turn(self, epoch: int) -> None:
         """Returns when all trainings of the job wait for their turn to train an epoch."""
         files = [marks.waiting_file(path, epoch) for path in self._marks]

@@ -22,15 +22,19 @@ TWO_REPLICAS = [
     # Averaging the weights after a momentum step is the same as averaging the gradients before it.
     ("multi_worker_mirrored", "--sync_period=1"),
     ("horovod", "--sync_period=1"),
+    ("parameter_server", "--sync"),
 ]
+SERVERS = ["--ps=1", "--chief"]
 
 
 def train(path: Path, strategy: str, batch_size: int, *flags: str) -> dict[str, dict]:
-    workers = 2 if strategy in ("multi_worker_mirrored", "horovod") else 1
+    spans_tasks = ("multi_worker_mirrored", "horovod", "parameter_server")
+    workers = 2 if strategy in spans_tasks else 1
     ended = launch(
         path,
         f"--strategy={strategy}",
         f"--workers={workers}",
+        *(SERVERS if strategy == "parameter_server" else []),
         PROGRAM,
         *directories(path),
         f"--examples={EXAMPLES}",
@@ -66,8 +70,10 @@ def test_weights_equal_those_of_one_process(
         np.testing.assert_allclose(task["weights"], one_process["weights"], rtol=0, atol=tolerance)
         np.testing.assert_allclose(task["losses"], one_process["losses"], rtol=1e-4)
         np.testing.assert_array_equal(task["weights"], tasks[0]["weights"])
-        # Training and evaluation steps are traced once for each replica of the task.
-        assert keras_is_3() or task["traces"] == 4 // len(tasks)
+        # Training and evaluation steps are traced once for each replica of the task. The chief of
+        # parameter servers traces them for all workers.
+        traces = 2 if strategy == "parameter_server" else 4 // len(tasks)
+        assert keras_is_3() or task["traces"] == traces
     assert len(tasks) == (2 if strategy in ("multi_worker_mirrored", "horovod") else 1)
 
 
@@ -81,3 +87,13 @@ def test_16_bit_gradients_are_rounded_and_equal_in_all_tasks(
     np.testing.assert_array_equal(one["weights"], other["weights"])
     np.testing.assert_allclose(one["weights"], one_process["weights"], rtol=0, atol=1e-2)
     assert np.abs(one["weights"] - one_process["weights"]).max() > 1e-5
+
+
+def test_adam_on_parameter_servers_equals_adam_in_one_process(tmp_path: Path) -> None:
+    (one,) = train(tmp_path / "one", "one_device", GLOBAL_BATCH, "--adam").values()
+    (found,) = train(
+        tmp_path / "sync", "parameter_server", GLOBAL_BATCH // 2, "--sync", "--adam"
+    ).values()
+    assert found["steps"] == one["steps"] == 100
+    np.testing.assert_allclose(found["weights"], one["weights"], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(found["losses"], one["losses"], rtol=1e-4)

@@ -31,6 +31,7 @@ flags.DEFINE_integer("fail_in_epoch", None, "Raise an error at the end of this e
 flags.DEFINE_string("fail_task", None, "The task that fails then; default: all.")
 flags.DEFINE_bool("input_layer", True, "Whether the model is built before training.")
 flags.DEFINE_bool("own_train_step", False, "Whether the model has a custom train step.")
+flags.DEFINE_bool("adam", False, "Train with Adam instead of SGD with momentum.")
 flags.DEFINE_integer("units", 8, "Width of the hidden layer.")
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 flags.DEFINE_string("result_dir", None, "Directory for each task's results.", required=True)
@@ -162,7 +163,10 @@ def build(job: tfdist.Job) -> tuple[tf.keras.Model, Seen]:
         layers.append(tf.keras.layers.BatchNormalization())
     kind = CustomTrainStep if FLAGS.own_train_step else tf.keras.Sequential
     model = kind([*layers, tf.keras.layers.Dense(1)])
-    optimizer = job.optimizer(tf.keras.optimizers.SGD(0.02, momentum=0.9))
+    optimizers = tf.keras.optimizers
+    optimizer = job.optimizer(
+        optimizers.Adam(0.02) if FLAGS.adam else optimizers.SGD(0.02, momentum=0.9)
+    )
     seen = Seen(max(FLAGS.examples, FLAGS.eval_examples))
     model.compile(optimizer=optimizer, loss=loss, metrics=[seen, error])
     return model, seen

@@ -127,17 +127,17 @@ def test_scripts_accept_dashes_and_underscores(script: str) -> None:
         assert end.stdout == f"a-b --c-d ['--e-f'] {expected}\nwithout TensorFlow\n", end.stderr
 
 
-def test_estimators_have_their_own_flags() -> None:
+def test_the_flags_of_synchronous_updates() -> None:
     script = """
 import sys
-from tfdist.flags import define_estimator_flags, parse_flags, read_flags
-define_estimator_flags()
+from tfdist.flags import define_flags, parse_flags, read_flags
+define_flags()
 parse_flags(sys.argv)
 print(read_flags())
 """
     end = run_code(script, "--sync", "--replicas-to-aggregate=2", "--num_gpus=0")
     assert end.stdout == f"{JobFlags(num_gpus=0, sync=True, replicas_to_aggregate=2)}\n", end.stderr
-    assert run_code(script, "--nosync").stdout == f"{JobFlags()}\n"
+    assert run_code(script, "--nosync").stdout == f"{JobFlags(sync=False)}\n"
     assert "not a positive integer" in run_code(script, "--replicas_to_aggregate=0").stderr
 
 

@@ -36,7 +36,7 @@ from tfdist.estimator.hooks import ExamplesPerSecondHook
 from tfdist.estimator.job import EstimatorJob, init, main
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.training import evaluate, export, train, train_and_evaluate
-from tfdist.flags import define_estimator_flags as define_flags
+from tfdist.flags import define_flags
 from tfdist.start import run
 
 __all__ = [

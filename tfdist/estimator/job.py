@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tfdist import start
 from tfdist.estimator.sessions import Sessions
-from tfdist.flags import define_estimator_flags
+from tfdist.flags import define_flags
 from tfdist.job import Job
 from tfdist.plan import Plan
 from tfdist.strategies import table
@@ -81,5 +81,5 @@ def init() -> EstimatorJob:
 
 def main(function: Callable[[EstimatorJob], Any]) -> start.Main:
     """Like `tfdist.main`, for the body of a script with Estimators or sessions."""
-    define_estimator_flags()
+    define_flags()
     return start.main_of(function, init)

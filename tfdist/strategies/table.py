@@ -142,6 +142,7 @@ for _spec in (
         shares_variables=True,
         flags=(
             "variable_partitions",
+            "sync",
             "replicas_to_aggregate",
             "heartbeat_timeout",
             "pack_transfers",

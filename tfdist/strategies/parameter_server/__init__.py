@@ -1,1 +1,1 @@
-"""The `parameter_server` strategy: asynchronous training with variables on parameter servers."""
+"""The `parameter_server` strategy: training with variables on parameter servers."""

@@ -25,6 +25,7 @@ from tfdist.data import sharding
 from tfdist.strategies.parameter_server import keras2_steps, worker_functions
 from tfdist.strategies.parameter_server.epoch import Epoch, Run
 from tfdist.strategies.parameter_server.run_length import RunLength
+from tfdist.strategies.parameter_server.synchronous import Synchronous, SynchronousEpoch
 
 
 class PassesShards(tf.distribute.ParameterServerStrategy):
@@ -37,8 +38,10 @@ class PassesShards(tf.distribute.ParameterServerStrategy):
         *,
         heartbeat_timeout: float,
         packs_transfers: bool,
+        synchronous: Synchronous | None = None,
     ) -> None:
         self.heartbeat_timeout = heartbeat_timeout
+        self.synchronous = synchronous
         self.packs_transfers = packs_transfers
         self.num_workers = len(cluster_resolver.cluster_spec().job_tasks("worker"))
         super().__init__(cluster_resolver, variable_partitioner)
@@ -226,12 +229,28 @@ class PerWorkerShards:
         # By worker, the steps of the last epoch; empty until an epoch has ended.
         self.steps_of_epoch: tuple[int, ...] = ()
         # By worker, the concrete function that makes its dataset.
-        self._functions = functions
+        self.dataset_functions = functions
+        self._synchronous_iterators = 0
         self._datasets: Any = None
         self._iterator_spec: Any = None
 
     def __iter__(self) -> Epoch:
+        synchronous = self.coordinator.strategy.synchronous
+        if synchronous is not None and self.trains:
+            return SynchronousEpoch(self, synchronous)
         return Epoch(self)
+
+    @property
+    def iterator_spec(self) -> Any:
+        """The `tf.TypeSpec` of the iterators on the workers."""
+        dataset = self.dataset_functions[0].structured_outputs
+        return input_lib.get_iterator_spec_from_dataset(self.coordinator.strategy, dataset)
+
+    def next_iterator(self) -> tuple[int, int]:
+        """For a synchronous epoch, the number of its iterators, from 1, and its first step."""
+        epochs, skipped = self.coordinator.take_start()
+        self._synchronous_iterators += epochs + 1
+        return self._synchronous_iterators, max(skipped, default=0)
 
     def set_logs(self, logs: Any) -> None:
         """Stores the logs of a run."""
@@ -266,14 +285,13 @@ class PerWorkerShards:
         A worker keeps all arrays of the function that it calls in memory, and a shared function
         would contain the arrays of all workers.
         """
-        dataset = self._functions[0].structured_outputs
-        strategy = self.coordinator.strategy
-        self._iterator_spec = input_lib.get_iterator_spec_from_dataset(strategy, dataset)
+        dataset = self.dataset_functions[0].structured_outputs
+        self._iterator_spec = self.iterator_spec
         workers = self.coordinator._cluster.workers
         # Python functions, as TensorFlow's: TensorFlow calls them again for a restarted worker.
         values = [
             worker.create_resource(lambda make=make: make())
-            for worker, make in zip(workers, self._functions, strict=True)
+            for worker, make in zip(workers, self.dataset_functions, strict=True)
         ]
         for value in values:
             value._type_spec = dataset._type_spec

@@ -1,4 +1,6 @@
-"""The `parameter_server` strategy for Keras: asynchronous training with variables on the ps.
+"""The `parameter_server` strategy for Keras: training with variables on the ps.
+
+Updates are asynchronous, or synchronous with `--sync`.
 
 The chief coordinates; workers and ps serve. In a job without a chief, worker 0 is the chief: it
 coordinates and serves in one process.
@@ -27,6 +29,7 @@ from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.cursor import EpochCursor
 from tfdist.strategies.parameter_server.coordinator import EpochCoordinator, PassesShards
 from tfdist.strategies.parameter_server.serving import serve_until_end
+from tfdist.strategies.parameter_server.synchronous import Synchronous
 
 #: The minimum size of a partition of a variable; smaller variables are not split.
 _MIN_SHARD_BYTES = 256 << 10
@@ -48,7 +51,8 @@ class _Cursor(EpochCursor):
         self._coordinator = coordinator
 
     def step_of_epoch(self, steps: Sequence[int]) -> int:
-        return sum(steps)
+        is_synchronous = self._coordinator.strategy.synchronous is not None
+        return max(steps, default=0) if is_synchronous else sum(steps)
 
     def on_step_begin(self, call: Callable[[Callable[[], Sequence[int]], int], None]) -> None:
         self._coordinator.before_step = lambda epoch, steps: call(epoch.steps, steps)
@@ -60,7 +64,7 @@ class _Cursor(EpochCursor):
 
 
 class ParameterServer(Strategy):
-    """Asynchronous training with variables on the ps."""
+    """Training with variables on the ps: asynchronous, or synchronous with `--sync`."""
 
     name = "parameter_server"
 
@@ -72,6 +76,7 @@ class ParameterServer(Strategy):
                 accepted="at least one address in a cluster with ps",
                 remedy="Add a worker: the chief of a Keras job coordinates and does not train.",
             )
+        self._replicas = _replicas_to_aggregate(options, len(self.cluster.worker))
         partitions = options.variable_partitions or 1
         if keras_compat.is_keras_3(tf.keras.Model):
             _prepare_keras_3(partitions)
@@ -97,8 +102,9 @@ class ParameterServer(Strategy):
             own,
             (own,),
             is_chief=self._is_chief,
+            num_replicas=self._replicas or 1,
             num_shards=len(self.cluster.worker),
-            is_synchronous=False,
+            is_synchronous=self._replicas is not None,
         )
 
     @property
@@ -110,7 +116,8 @@ class ParameterServer(Strategy):
         return scope
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        return optimizer
+        synchronous = self.tf_strategy.synchronous
+        return optimizer if synchronous is None else synchronous.recorder.wrap(optimizer)
 
     def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
         topology = self.topology
@@ -125,6 +132,8 @@ class ParameterServer(Strategy):
     def check(self, model: tf.keras.Model) -> None:
         if keras_compat.is_keras_3(model):
             checks.check_scope(model, self.tf_strategy, self.name)
+        if self.tf_strategy.synchronous is not None:
+            self.tf_strategy.synchronous.model = model
 
     def serve(self) -> None:
         if self._is_chief:
@@ -147,6 +156,13 @@ class ParameterServer(Strategy):
             else None,
             heartbeat_timeout=self.heartbeat_timeout,
             packs_transfers=self.options.pack_transfers is not False,
+            synchronous=Synchronous(
+                replicas_to_aggregate=self._replicas,
+                recovery_timeout=self.startup_timeout,
+                packs_transfers=self.options.pack_transfers is not False,
+            )
+            if self._replicas is not None
+            else None,
         )
         servers = [task for task in self.cluster.tasks() if task != self.task]
         heartbeat.watch_in_subprocess(
@@ -156,6 +172,19 @@ class ParameterServer(Strategy):
         coordinator = EpochCoordinator(self.tf_strategy)
         self.checkpointing = _Checkpointing()
         self.cursor = _Cursor(self.steps_of, coordinator)
+
+
+def _replicas_to_aggregate(options: JobFlags, workers: int) -> int | None:
+    """The number of gradients per update; None for asynchronous updates."""
+    replicas = options.replicas_to_aggregate
+    if replicas is not None and not (options.sync and 1 <= replicas <= workers):
+        raise UsageError(
+            "--replicas_to_aggregate",
+            received=replicas if options.sync else f"{replicas} without --sync",
+            accepted=f"1 to {workers} with --sync (the job has {workers} workers)",
+            remedy="Correct the number, or leave it out to wait for all workers.",
+        )
+    return (replicas or workers) if options.sync else None
 
 
 def _prepare_keras_3(partitions: int) -> None:

@@ -37,7 +37,7 @@ def shard(
     return shard_of_a_worker
 
 
-class _OneBatch:
+class OneBatch:
     """An iterator over a single batch, the argument of a step."""
 
     def __init__(self, batch: Any) -> None:
@@ -65,7 +65,7 @@ def run_of(step: Callable[[Any], Any], *, packs: bool) -> Any:
     @tf.function
     def step_on(batch: Any) -> Any:
         with packed_transfers() if packs else nullcontext():
-            return step(_OneBatch(batch))
+            return step(OneBatch(batch))
 
     @tf.function
     @tf.autograph.experimental.do_not_convert

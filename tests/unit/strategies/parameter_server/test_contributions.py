@@ -1,0 +1,128 @@
+"""Contributions of workers are averaged, and update weights and statistics once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.compat import keras as keras_compat
+from tfdist.errors import UsageError
+from tfdist.strategies.parameter_server.contributions import Recorded, Recorder
+
+pytestmark = pytest.mark.stacks("2.15", "2.21", "tf_keras")
+
+# Two batches of different rows of the table, one row twice.
+BATCHES = [np.array([[0, 1], [1, 2]]), np.array([[3, 1], [3, 3]])]
+
+
+def model_of() -> tf.keras.Model:
+    tf.keras.utils.set_random_seed(1)
+    return tf.keras.Sequential(
+        [
+            tf.keras.layers.Input([2]),
+            tf.keras.layers.Embedding(5, 3),
+            tf.keras.layers.Flatten(),
+            tf.keras.layers.Dense(2),
+        ]
+    )
+
+
+def gradients_of(model: tf.keras.Model, batch: Any) -> list[Any]:
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(batch) - 1.0))
+    gradients: list[Any] = tape.gradient(loss, model.trainable_variables)
+    return gradients
+
+
+@pytest.mark.parametrize("packs", [True, False])
+def test_one_update_with_the_average_of_the_batches(packs: bool) -> None:
+    expected, model = model_of(), model_of()
+    optimizer = tf.keras.optimizers.Adam(0.1)
+    with tf.GradientTape() as tape:
+        losses = [tf.reduce_mean(tf.square(expected(batch) - 1.0)) for batch in BATCHES]
+        loss = tf.add_n(losses) / 2
+    gradients = tape.gradient(loss, expected.trainable_variables)
+    # As in the contributions, so that Adam treats the same rows.
+    assert isinstance(gradients[0], tf.IndexedSlices)
+    optimizer.apply_gradients(zip(gradients, expected.trainable_variables, strict=True))
+
+    recorder = Recorder()
+    optimizer = recorder.wrap(tf.keras.optimizers.Adam(0.1))
+    found: list[Recorded] = []
+
+    @tf.function(autograph=False)
+    def contribution(batch: tf.Tensor) -> list[tf.Tensor]:
+        with recorder.recording() as recorded:
+            pairs = zip(gradients_of(model, batch), model.trainable_variables, strict=True)
+            optimizer.apply_gradients(pairs)
+        found.append(recorded)
+        return recorded.on_ps(recorded.in_packs(packs=packs))
+
+    traced = contribution.get_concrete_function(tf.TensorSpec([None, 2], tf.int64))
+    before = model.get_weights()
+    contributions = [traced(tf.constant(batch)) for batch in BATCHES]
+    np.testing.assert_array_equal(model.get_weights()[0], before[0])
+    # The kernel and the bias; the values and the indices of the table's gradient.
+    assert len(contributions[0]) == (3 if packs else 4)
+
+    specs = [tf.TensorSpec(output.shape, output.dtype) for output in traced.structured_outputs]
+    apply = tf.function(found[0].apply, autograph=False).get_concrete_function([specs, specs])
+    apply(*contributions[0], *contributions[1])
+    assert int(optimizer.iterations) == 1
+    for weight, wanted in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, wanted, rtol=0, atol=1e-6)
+
+
+def test_changes_of_statistics_are_averaged_and_counters_count_updates() -> None:
+    mean, counter = tf.Variable([1.0, 2.0]), tf.Variable(5)
+    found: list[Recorded] = []
+
+    @tf.function(autograph=False)
+    def contribution(value: tf.Tensor) -> list[tf.Tensor]:
+        with Recorder().recording([mean], [counter]) as recorded:
+            mean.assign(0.9 * mean + 0.1 * value)
+            mean.assign_sub([0.0, 1.0])
+            mean.assign_add([0.0, 1.0])
+            counter.assign_add(1)
+        found.append(recorded)
+        return recorded.in_packs(packs=True)
+
+    contributions = [contribution(tf.constant(value)) for value in (10.0, 20.0)]
+    np.testing.assert_array_equal(mean, [1.0, 2.0])
+    tf.function(found[0].apply, autograph=False)(contributions)
+    np.testing.assert_allclose(mean, [2.4, 3.3], rtol=1e-6)
+    assert int(counter) == 6
+    mean.assign([0.0, 0.0])
+    np.testing.assert_array_equal(mean, [0.0, 0.0])
+
+
+def test_a_wrapped_optimizer_still_applies_gradients_outside_a_step() -> None:
+    weight = tf.keras.layers.Dense(1)
+    weight.build([None, 1])
+    optimizer = Recorder().wrap(tf.keras.optimizers.SGD(1.0))
+    before = float(tf.squeeze(keras_compat.as_tensorflow([weight.kernel])[0]))
+    optimizer.apply_gradients([(tf.constant([[2.0]]), weight.kernel)])
+    after = float(tf.squeeze(keras_compat.as_tensorflow([weight.kernel])[0]))
+    assert after == pytest.approx(before - 2.0)
+
+
+def test_an_optimizer_in_a_branch_is_refused() -> None:
+    layer = tf.keras.layers.Dense(1)
+    layer.build([None, 1])
+    recorder = Recorder()
+    optimizer = recorder.wrap(tf.keras.optimizers.SGD(1.0))
+
+    @tf.function(autograph=False)
+    def step(flag: tf.Tensor) -> None:
+        def update() -> tf.Tensor:
+            optimizer.apply_gradients([(tf.constant([[2.0]]), layer.kernel)])
+            return tf.constant(0)
+
+        with recorder.recording():
+            tf.cond(flag, update, lambda: tf.constant(0))
+
+    with pytest.raises(UsageError, match=r"train_step: received 'a call of the optimizer inside"):
+        step(tf.constant(True))

@@ -1,0 +1,328 @@
+"""What a worker contributes to a synchronous update: recorded in its step, averaged on the ps.
+
+    recorder = Recorder()
+    recorder.wrap(optimizer)
+    with recorder.recording(statistics) as recorded:     # while the worker's step is traced
+        logs = train_step(batch)                         # changes no weights
+    contribution = recorded.on_ps()                      # tensors on the ps, packed
+    recorded.apply([contribution, …])                    # averages, and updates the weights once
+
+The gradients are outputs of the worker's function that TensorFlow computes on the ps of their
+weights, so they never pass through the chief. A contribution that comes late is never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfdist.compat import keras as keras_compat
+from tfdist.errors import UsageError
+from tfdist.strategies.parameter_server.packing import in_packs, pack, unpack
+
+
+class Update(NamedTuple):
+    """One call of an optimizer in a step.
+
+    Attributes:
+      apply: takes the averaged gradients and updates the weights.
+      gradients: tensors, `tf.IndexedSlices`, or None.
+      variables: the `tf.Variable` of each gradient.
+    """
+
+    apply: Callable[[list[Any]], None]
+    gradients: list[Any]
+    variables: list[tf.Variable]
+
+
+class Recorder:
+    """Records the gradients of wrapped optimizers while a step is traced."""
+
+    def __init__(self) -> None:
+        self._recorded: Recorded | None = None
+
+    def wrap(self, optimizer: Any) -> Any:
+        """Makes an optimizer record its gradients during `recording`; otherwise it applies them.
+
+        Args:
+          optimizer: a Keras optimizer; changed in place and returned.
+        """
+        if keras_compat.is_keras_3(optimizer):
+            apply = optimizer.apply
+
+            @tf.autograph.experimental.do_not_convert
+            def record(grads: Iterable[Any], trainable_variables: Any = None) -> Any:
+                if self._recorded is None:
+                    return apply(grads, trainable_variables)
+                if trainable_variables is None:
+                    trainable_variables = optimizer._trainable_variables
+                variables = list(trainable_variables)
+                self._recorded.add(lambda means: apply(means, variables), grads, variables)
+                return optimizer.iterations
+
+            optimizer.apply = record
+            return optimizer
+        apply_gradients = optimizer.apply_gradients
+
+        @tf.autograph.experimental.do_not_convert
+        def record_pairs(grads_and_vars: Iterable[Any], *args: Any, **options: Any) -> Any:
+            pairs = list(grads_and_vars)
+            if self._recorded is None:
+                return apply_gradients(pairs, *args, **options)
+            gradients, variables = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+            self._recorded.add(
+                lambda means: apply_gradients(zip(means, variables, strict=True), *args, **options),
+                gradients,
+                variables,
+            )
+            return optimizer.iterations
+
+        # Keras 2 treats an attribute that is set in the usual way as a hyperparameter.
+        vars(optimizer)["apply_gradients"] = record_pairs
+        return optimizer
+
+    @contextmanager
+    def recording(
+        self, statistics: Iterable[tf.Variable] = (), counters: Iterable[tf.Variable] = ()
+    ) -> Iterator[Recorded]:
+        """Records what a step does, while it is traced in the current graph.
+
+        Args:
+          statistics: variables of a floating-point dtype whose changes are averaged, too, such as
+            the moving statistics of batch normalization.
+          counters: variables that each update increases by 1, not each worker.
+        """
+        self._recorded = recorded = Recorded(tf.compat.v1.get_default_graph(), list(counters))
+        with ExitStack() as stack:
+            for variable in statistics:
+                stack.enter_context(_recorded_changes(variable, recorded))
+            for variable in counters:
+                stack.enter_context(_without_counting(variable))
+            try:
+                yield recorded
+            finally:
+                self._recorded = None
+
+
+class Recorded:
+    """The contribution of a worker's step, as symbolic tensors of its graph.
+
+    Args:
+      graph: the graph of the step.
+      counters: variables that each update increases by 1.
+    """
+
+    def __init__(self, graph: Any, counters: list[tf.Variable]) -> None:
+        self.graph = graph
+        self._counters = counters
+        self._updates: list[Update] = []
+        # (variable, change) pairs.
+        self._changes: list[tuple[tf.Variable, tf.Tensor]] = []
+        # By pack: its device and the specs of its tensors.
+        self._packs: list[tuple[str, list[tf.TensorSpec]]] = []
+        # By tensor: its pack and its place in the pack.
+        self._places: list[tuple[int, int]] = []
+
+    @property
+    def has_updates(self) -> bool:
+        """Whether the step has called a wrapped optimizer."""
+        return bool(self._updates)
+
+    def add(
+        self, apply: Callable[[list[Any]], Any], gradients: Iterable[Any], variables: Iterable[Any]
+    ) -> None:
+        """Records a call of an optimizer.
+
+        Raises:
+          UsageError: the call is in a function or branch of the step, such as a `tf.cond`.
+        """
+        if tf.compat.v1.get_default_graph() is not self.graph:
+            raise UsageError(
+                "train_step",
+                received="a call of the optimizer inside a tf.function, a tf.cond or a loop",
+                accepted="a call in the train step itself, under parameter_server with --sync",
+                remedy="Move the call out of it, or leave out --sync.",
+            )
+        owners = keras_compat.as_tensorflow(variables)
+        recorded = [
+            _as_tensors(gradient, variable)
+            for gradient, variable in zip(gradients, owners, strict=True)
+        ]
+        self._updates.append(Update(apply, recorded, owners))
+
+    def change(self, variable: tf.Variable, change: tf.Tensor) -> None:
+        """Records a change of a statistic."""
+        self._changes.append((variable, change))
+
+    @tf.autograph.experimental.do_not_convert
+    def in_packs(self, *, packs: bool) -> list[tf.Tensor]:
+        """The contribution, with the small tensors for the same ps packed.
+
+        Args:
+          packs: whether to pack; otherwise each tensor is alone.
+        """
+        parts = list(self._parts())
+        self._places = [(0, 0)] * len(parts)
+        of_device: dict[str, list[int]] = {}
+        for place, (device, _) in enumerate(parts):
+            of_device.setdefault(device, []).append(place)
+        packed: list[tf.Tensor] = []
+        for device, places in of_device.items():
+            # Copies, because two gradients can be the same tensor.
+            tensors = [tf.identity(parts[place][1]) for place in places]
+            place_of = {tensor.ref(): place for tensor, place in zip(tensors, places, strict=True)}
+
+            def send(
+                group: list[tf.Tensor], device: str = device, place_of: Any = place_of
+            ) -> list[tf.Tensor]:
+                for position, tensor in enumerate(group):
+                    self._places[place_of[tensor.ref()]] = len(self._packs), position
+                self._packs.append((device, [tf.TensorSpec.from_tensor(each) for each in group]))
+                packed.append(pack(group) if len(group) > 1 else group[0])
+                return group
+
+            if packs:
+                in_packs(send, tensors)
+            else:
+                for tensor in tensors:
+                    send([tensor])
+        return packed
+
+    @tf.autograph.experimental.do_not_convert
+    def on_ps(self, packed: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Sends the result of `in_packs` to the ps."""
+        sent = []
+        for (device, _), tensor in zip(self._packs, packed, strict=True):
+            with tf.device(device):
+                sent.append(tf.identity(tensor))
+        return sent
+
+    def apply(self, contributions: Sequence[Sequence[tf.Tensor]]) -> None:
+        """Averages contributions in their order, and updates the weights and statistics once."""
+        means: list[list[tf.Tensor]] = []
+        kinds = [kind for kind, _ in self._kinds()]
+        kind_of_pack = {
+            pack_number: kind for (pack_number, _), kind in zip(self._places, kinds, strict=True)
+        }
+        for number, (device, specs) in enumerate(self._packs):
+            with tf.device(device):
+                mean = _mean([each[number] for each in contributions], kind_of_pack[number])
+                means.append(unpack(mean, specs) if len(specs) > 1 else [mean])
+        found = iter([means[number][position] for number, position in self._places])
+        for update in self._updates:
+            gradients: list[Any] = []
+            for gradient in update.gradients:
+                if isinstance(gradient, tf.IndexedSlices):
+                    values, indices = next(found), next(found)
+                    shape = tf.constant(_static_shape(gradient), tf.int64)
+                    gradients.append(tf.IndexedSlices(values, indices, shape))
+                else:
+                    gradients.append(None if gradient is None else next(found))
+            update.apply(gradients)
+        for variable, _ in self._changes:
+            variable.assign_add(next(found))
+        for variable in self._counters:
+            variable.assign_add(1)
+
+    def _parts(self) -> Iterator[tuple[str, tf.Tensor]]:
+        """The tensors of the contribution, each with the device of its variable."""
+        for (_, tensor), variable in zip(self._kinds(), self._owners(), strict=True):
+            yield variable.device, tensor
+
+    def _kinds(self) -> Iterator[tuple[str, tf.Tensor]]:
+        for update in self._updates:
+            for gradient in update.gradients:
+                if isinstance(gradient, tf.IndexedSlices):
+                    yield "values", gradient.values
+                    yield "indices", gradient.indices
+                elif gradient is not None:
+                    yield "dense", gradient
+        for _, change in self._changes:
+            yield "dense", change
+
+    def _owners(self) -> Iterator[tf.Variable]:
+        for update in self._updates:
+            for gradient, variable in zip(update.gradients, update.variables, strict=True):
+                if gradient is not None:
+                    yield variable
+                if isinstance(gradient, tf.IndexedSlices):
+                    yield variable
+        for variable, _ in self._changes:
+            yield variable
+
+
+def _as_tensors(gradient: Any, variable: tf.Variable) -> Any:
+    """A gradient with the static shapes of its variable; a custom step may pass a variable."""
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        # Without a static number of rows, which differs between workers.
+        rows = tf.compat.v1.placeholder_with_default(
+            tf.reshape(gradient.values, [-1, *variable.shape[1:]]), [None, *variable.shape[1:]]
+        )
+        indices = tf.compat.v1.placeholder_with_default(tf.reshape(gradient.indices, [-1]), [None])
+        return tf.IndexedSlices(rows, indices, tf.constant(list(variable.shape)))
+    return tf.ensure_shape(tf.convert_to_tensor(gradient), variable.shape)
+
+
+def _static_shape(gradient: tf.IndexedSlices) -> list[int]:
+    return list(tf.get_static_value(gradient.dense_shape))
+
+
+def _mean(tensors: Sequence[tf.Tensor], kind: str) -> tf.Tensor:
+    if kind == "indices":
+        return tf.concat(tensors, 0)
+    if kind == "values":
+        return tf.concat(tensors, 0) / len(tensors)
+    total = tensors[0]
+    for tensor in tensors[1:]:
+        total += tensor
+    return total / len(tensors)
+
+
+@contextmanager
+def _recorded_changes(variable: tf.Variable, recorded: Recorded) -> Iterator[None]:
+    """Records assignments to `variable` instead of making them, in the graph of the step."""
+
+    def replaced(name: str, change_of: Callable[[Any], tf.Tensor]) -> Callable[..., Any]:
+        assign = getattr(variable, name)
+
+        @tf.autograph.experimental.do_not_convert
+        def call(value: Any, *args: Any, **options: Any) -> Any:
+            if tf.compat.v1.get_default_graph() is not recorded.graph:
+                return assign(value, *args, **options)
+            change = change_of(tf.cast(value, variable.dtype))
+            recorded.change(variable, tf.ensure_shape(change, variable.shape))
+            return variable
+
+        return call
+
+    changes: dict[str, Callable[[Any], tf.Tensor]] = {
+        "assign": lambda value: value - variable.read_value(),
+        "assign_add": lambda value: value,
+        "assign_sub": lambda value: -value,
+    }
+    calls = {name: replaced(name, change_of) for name, change_of in changes.items()}
+    with _replaced(variable, calls):
+        yield
+
+
+def _without_counting(variable: tf.Variable) -> AbstractContextManager[None]:
+    @tf.autograph.experimental.do_not_convert
+    def assign_add(value: Any, *args: Any, **options: Any) -> Any:
+        return variable
+
+    return _replaced(variable, {"assign_add": assign_add})
+
+
+@contextmanager
+def _replaced(variable: tf.Variable, methods: dict[str, Callable[..., Any]]) -> Iterator[None]:
+    vars(variable).update(methods)
+    try:
+        yield
+    finally:
+        for name in methods:
+            del vars(variable)[name]

@@ -1,0 +1,316 @@
+"""Synchronous training under the parameter-server strategy: each update combines all shards.
+
+    synchronous = Synchronous(replicas_to_aggregate=2, recovery_timeout=300.0, packs_transfers=True)
+    synchronous.recorder.wrap(optimizer)
+    epoch = SynchronousEpoch(per_worker_shards, synchronous)
+    epoch.step(train_function)                   # StopIteration at the end of the first epoch
+
+In step s every worker computes its gradients for batch s of its shard. The update averages the
+first `replicas_to_aggregate` of them, in the order of the shards, and drops the others (backup
+workers: Chen et al. 2016, "Revisiting Distributed Synchronous SGD", arXiv:1604.00981). A shard that
+has ended contributes zeros.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from tfdist.errors import log
+from tfdist.strategies.parameter_server.contributions import Recorder
+from tfdist.strategies.parameter_server.epoch import Epoch
+from tfdist.strategies.parameter_server.synchronous_functions import Functions
+from tfdist.strategies.parameter_server.worker_lane import Lane, Request, Result
+
+if TYPE_CHECKING:
+    from tfdist.strategies.parameter_server.coordinator import PerWorkerShards
+
+_POLL_SECONDS = 1.0  # between two looks at lost workers
+_LOGS_SECONDS = 0.5  # between two reads of the logs for Keras 3's progress bar
+
+
+class LostWorkersError(RuntimeError):
+    """Fewer workers are left than an update needs.
+
+    Args:
+      workers: the indices of the lost workers.
+      needed: the number of gradients per update.
+      seconds: how long the chief has waited for them.
+    """
+
+    def __init__(self, workers: Sequence[int], needed: int, seconds: float) -> None:
+        names = " and ".join(f"worker:{worker}" for worker in workers)
+        super().__init__(
+            f"{names} did not return within {seconds:g} s (--startup_timeout), and each update "
+            f"needs the gradients of {needed} workers (--replicas_to_aggregate)"
+        )
+
+
+class Synchronous:
+    """What the epochs of a synchronous training share.
+
+    Args:
+      replicas_to_aggregate: the number of gradients per update.
+      recovery_timeout: seconds to wait for the return of a lost worker.
+      packs_transfers: whether the transfers of a step are packed.
+
+    Attributes:
+      recorder: records the gradients of the wrapped optimizers.
+      model: the model in training.
+    """
+
+    def __init__(
+        self, *, replicas_to_aggregate: int, recovery_timeout: float, packs_transfers: bool
+    ) -> None:
+        self.replicas_to_aggregate = replicas_to_aggregate
+        self.recovery_timeout = recovery_timeout
+        self.recorder = Recorder()
+        self.model: Any = None
+        self._packs = packs_transfers
+        self._functions: dict[Any, Functions] = {}
+        self._shards: PerWorkerShards | None = None
+        self._lanes: list[Lane] = []
+
+    def functions(self, strategy: Any, fn: Any, iterator_spec: Any) -> Functions:
+        """The functions of a step; traced once."""
+        key = fn, iterator_spec
+        if key not in self._functions:
+            self._functions[key] = Functions(
+                fn,
+                strategy,
+                self.recorder,
+                iterator_spec,
+                model=self.model,
+                contributions=self.replicas_to_aggregate,
+                packs=self._packs,
+            )
+        return self._functions[key]
+
+    def lanes(self, shards: PerWorkerShards) -> list[Lane]:
+        """The threads of the workers, which keep the datasets that all epochs share."""
+        if shards is not self._shards:
+            # Those of an earlier `fit`. They can be created again.
+            for lane in self._lanes:
+                lane.close()
+            workers = shards.coordinator._cluster.workers
+            self._shards = shards
+            self._lanes = [
+                Lane(worker, make, shards.iterator_spec)
+                for worker, make in zip(workers, shards.dataset_functions, strict=True)
+            ]
+        return self._lanes
+
+
+class SynchronousEpoch(Epoch):
+    """One epoch of synchronous steps, with the interface of the asynchronous `Epoch`."""
+
+    def __init__(self, shards: PerWorkerShards, synchronous: Synchronous) -> None:
+        super().__init__(shards)
+        self._synchronous = synchronous
+        self._lanes: list[Lane] = []
+        self._functions: Functions
+        self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        self._iterator = 0
+        # The number of the next step, or of the step in flight.
+        self._step = 0
+        self._is_in_flight = False
+        self._has_ended = False
+        # By worker, the contributions of the step in flight.
+        self._arrived: dict[int, Result] = {}
+        # By worker, the result of the step that found no more data.
+        self._exhausted: dict[int, Result] = {}
+        self._dropped = 0
+        self._newest: Result | None = None
+        self._logs_read = -math.inf
+        # The number of steps whose final logs have been read.
+        self._final_step = -1
+
+    def step(self, fn: Any, steps: int = 1) -> Any:
+        """Makes steps; returns the logs, which a coordinator's caller may fetch.
+
+        The last of the steps may still be in flight.
+
+        Raises:
+          StopIteration: the data has ended.
+          LostWorkersError: fewer workers are left than an update needs.
+        """
+        self._prepare(fn)
+        for count in range(steps):
+            self._complete()
+            if not self._has_ended:
+                self._begin()
+                if self._step >= self._known_steps():
+                    # This may be the end, which Keras needs to know exactly.
+                    self._complete()
+            if self._has_ended:
+                if count == 0:
+                    self._stop()
+                break
+        return _Logs(self)
+
+    def live_logs(self) -> dict[str, Any]:
+        """The logs of a recent step; the returned dict is updated in place by later steps."""
+        if self._newest is None:
+            self._complete()
+        if time.monotonic() - self._logs_read >= _LOGS_SECONDS:
+            self.read_logs()
+        return self._shards.live_logs
+
+    def finish(self, to_end: bool = True) -> None:
+        self._complete()
+        if to_end and self._shards.runs_to_end and self._lanes:
+            while not self._has_ended:
+                self._begin()
+                self._complete()
+            self._shards.steps_of_epoch = tuple(self.steps())
+        self._wait_for_late_workers()
+        self.read_logs(all_steps=True)
+        if self._dropped:
+            log(
+                f"{self._dropped} gradients of {self._step} steps came late and were dropped "
+                f"(--replicas_to_aggregate={self._synchronous.replicas_to_aggregate})"
+            )
+            self._dropped = 0
+
+    def steps(self) -> list[int]:
+        """For each worker, the number of steps of this epoch; waits for the step in flight."""
+        self._complete()
+        return [self._step] * self._coordinator.num_workers
+
+    def read_logs(self, *, all_steps: bool = False) -> Any:
+        """Reads the logs of the newest step.
+
+        Args:
+          all_steps: whether to compute the results of the metrics again, from all steps.
+        """
+        if self._newest is None or self._final_step == self._step:
+            return self._shards.logs
+        self._final_step = self._step if all_steps else -1
+        self._logs_read = time.monotonic()
+        results = self._functions.metric_results() if all_steps else {}
+        logs = self._newest.logs
+        try:
+            read = tf.nest.map_structure(lambda tensor: tensor.numpy(), logs)
+        except tf.errors.OpError:
+            # The worker was lost after its step.
+            read = self._shards.logs or results
+        if isinstance(read, dict):
+            read = {name: results.get(name, value) for name, value in read.items()}
+        self._shards.set_logs(read)
+        return read
+
+    def _prepare(self, fn: Any) -> None:
+        if not self._lanes:
+            self._iterator, self._step = self._shards.next_iterator()
+        self._lanes = self._synchronous.lanes(self._shards)
+        self._functions = self._synchronous.functions(
+            self._coordinator.strategy, fn, self._shards.iterator_spec
+        )
+
+    def _known_steps(self) -> float:
+        """The number of steps that will certainly find data, as far as this is known."""
+        if self._shards.has_steps:
+            return math.inf
+        return max(self._shards.steps_of_epoch, default=0)
+
+    def _begin(self) -> None:
+        self._is_in_flight = True
+        self._arrived = dict(self._exhausted)
+        for lane in self._lanes:
+            self._start(lane)
+
+    def _start(self, lane: Lane) -> None:
+        if lane.is_busy or lane.index in self._arrived:
+            return
+        lane.start(
+            Request(self._step, self._iterator, self._functions.gradients, self._results.put)
+        )
+
+    def _complete(self) -> None:
+        """Waits for enough gradients of the step in flight, and updates the weights."""
+        if not self._is_in_flight:
+            return
+        while not self._is_complete():
+            self._take(self._next_contribution())
+        self._is_in_flight = False
+        with_data = [result for result in self._arrived.values() if result.had_data]
+        if not with_data:
+            self._has_ended = True
+            return
+        without = [result for result in self._arrived.values() if not result.had_data]
+        chosen = (with_data + without)[: self._synchronous.replicas_to_aggregate]
+        chosen.sort(key=lambda result: result.worker)
+        self._functions.apply([tensor for result in chosen for tensor in result.contribution])
+        self._newest = next(result for result in chosen if result.had_data)
+        self._dropped += len(with_data) - sum(result.had_data for result in chosen)
+        self._step += 1
+
+    def _is_complete(self) -> bool:
+        needed = self._synchronous.replicas_to_aggregate
+        if len(self._arrived) < needed:
+            return False
+        if any(result.had_data for result in self._arrived.values()):
+            return True
+        # Only the end of all shards is the end of the epoch.
+        return all(
+            lane.index in self._arrived or lane.lost_since is not None for lane in self._lanes
+        )
+
+    def _take(self, result: Result | None) -> None:
+        if result is None:
+            return
+        if result.error is not None:
+            raise result.error
+        if not result.had_data:
+            self._exhausted[result.worker] = result
+        is_current = result.step == self._step and self._is_in_flight
+        if is_current or not result.had_data:
+            self._arrived[result.worker] = result
+        else:
+            self._dropped += 1
+            if self._is_in_flight:
+                self._start(self._lanes[result.worker])
+
+    def _next_contribution(self) -> Result | None:
+        try:
+            return self._results.get(timeout=_POLL_SECONDS)
+        except queue.Empty:
+            self._check_lost()
+            return None
+
+    def _check_lost(self) -> None:
+        lost = {lane.index: lane.lost_since for lane in self._lanes if lane.lost_since is not None}
+        needed, limit = self._synchronous.replicas_to_aggregate, self._synchronous.recovery_timeout
+        if len(self._lanes) - len(lost) >= needed:
+            return
+        if time.monotonic() - min(lost.values()) >= limit:
+            raise LostWorkersError(sorted(lost), needed, limit)
+
+    def _wait_for_late_workers(self) -> None:
+        """Waits until no worker computes any more, because their steps update the metrics."""
+        while any(lane.is_busy and lane.lost_since is None for lane in self._lanes):
+            self._take(self._next_contribution())
+
+    def _stop(self) -> None:
+        if self._shards.always_raises_at_end or not self._shards.runs_to_end:
+            self._shards.runs_to_end = not self._shards.has_steps
+            self.finish()
+            raise StopIteration
+
+
+class _Logs(tf.distribute.experimental.coordinator.RemoteValue):
+    """The logs of an epoch, as Keras 2 expects them from a coordinator."""
+
+    def __init__(self, epoch: SynchronousEpoch) -> None:
+        self._epoch = epoch
+
+    def fetch(self) -> Any:
+        return self._epoch.read_logs()
+
+    def get(self) -> Any:
+        return self._epoch.read_logs()

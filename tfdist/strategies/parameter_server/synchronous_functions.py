@@ -1,0 +1,180 @@
+"""The functions of a synchronous step: gradients on a worker, one update on the ps, the metrics.
+
+functions = Functions(train_function, strategy, recorder, …)
+had_data, logs, contribution = functions.gradients(iterator)    # on each worker
+functions.apply([contribution, …])
+functions.metric_results()                                      # after the last update
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.autograph.core import ag_ctx as autograph_status
+
+from tfdist.compat import keras as keras_compat
+from tfdist.errors import UsageError
+from tfdist.strategies.parameter_server.contributions import Recorded, Recorder
+from tfdist.strategies.parameter_server.packed_transfers import packed_transfers
+from tfdist.strategies.parameter_server.worker_functions import OneBatch
+
+
+class Functions:
+    """The concrete functions of a step.
+
+    Args:
+      fn: the step, as a `tf.function` or not; takes an iterator and returns the logs.
+      strategy: the TensorFlow strategy.
+      recorder: the recorder that wraps the model's optimizer.
+      iterator_spec: the `tf.TypeSpec` of the workers' iterators.
+      model: the model in training; None if it is unknown.
+      contributions: the number of contributions per update.
+      packs: whether the transfers of a step are packed.
+
+    Raises:
+      UsageError: the step calls no optimizer of the recorder, or calls it inside a branch.
+
+    Attributes:
+      gradients: takes an iterator; returns whether there was data, bool, shape []; the logs, on the
+        worker; and the contribution, a list of tensors on the ps, zeros without data.
+      apply: takes the contributions of an update as one flat list.
+    """
+
+    def __init__(
+        self,
+        fn: Any,
+        strategy: Any,
+        recorder: Recorder,
+        iterator_spec: Any,
+        *,
+        model: Any,
+        contributions: int,
+        packs: bool,
+    ) -> None:
+        self._strategy = strategy
+        self._model = model
+        self._results: Any = None
+        step = getattr(fn, "python_function", fn)
+        with _scheduled(strategy):
+            self.gradients, recorded = _gradients(
+                step,
+                iterator_spec,
+                partial(recorder.recording, _statistics(model), _counters(model)),
+                packs=packs,
+            )
+            self.apply = _apply(
+                strategy, recorded, self.gradients.structured_outputs[2], contributions
+            )
+
+    def metric_results(self) -> dict[str, Any]:
+        """The results of the metrics that the workers' steps update."""
+        if self._model is None:
+            return {}
+        if self._results is None:
+            results = tf.function(self._model.get_metrics_result, autograph=False)
+            with _scheduled(self._strategy):
+                self._results = results.get_concrete_function()
+        captured = {id(tensor) for tensor in self.gradients.captured_inputs}
+        unused = {
+            metric.name
+            for metric in self._model.metrics
+            if not all(
+                id(variable.handle) in captured
+                for variable in keras_compat.as_tensorflow(metric.variables)
+            )
+        }
+        return {
+            name: value.numpy() for name, value in self._results().items() if name not in unused
+        }
+
+
+def _gradients(
+    step: Any,
+    iterator_spec: Any,
+    recording: Callable[[], AbstractContextManager[Recorded]],
+    *,
+    packs: bool,
+) -> tuple[Any, Recorded]:
+    found: list[Recorded] = []
+    specs: list[Any] = []
+
+    @tf.function
+    def gradients(iterator: Any) -> tuple[tf.Tensor, Any, list[tf.Tensor]]:
+        batch = iterator.get_next_as_optional()
+
+        def with_data() -> Any:
+            packed_or_not = packed_transfers() if packs else nullcontext()
+            with recording() as recorded, packed_or_not:
+                logs = step(OneBatch(batch.get_value()))
+            packed = recorded.in_packs(packs=packs)
+            found.append(recorded)
+            specs.append(tf.nest.map_structure(tf.TensorSpec.from_tensor, (logs, packed)))
+            return logs, packed
+
+        def without_data() -> Any:
+            return tf.nest.map_structure(_zeros, specs[-1])
+
+        had_data = batch.has_value()
+        logs, packed = tf.cond(had_data, with_data, without_data)
+        return had_data, logs, found[-1].on_ps(packed)
+
+    concrete = gradients.get_concrete_function(iterator_spec)
+    if not found[-1].has_updates:
+        # The workers' steps would update the weights themselves, one after the other.
+        raise UsageError(
+            "optimizer",
+            received="a train step without an optimizer of this job",
+            accepted="one that calls it, under parameter_server with --sync",
+            remedy="Pass job.callbacks to fit, or the optimizer to job.optimizer.",
+        )
+    return concrete, found[-1]
+
+
+def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
+    return tf.zeros([0 if size is None else size for size in spec.shape], spec.dtype)
+
+
+def _apply(strategy: Any, recorded: Recorded, contribution: Sequence[tf.Tensor], count: int) -> Any:
+    size = len(contribution)
+
+    @tf.autograph.experimental.do_not_convert
+    def update(tensors: list[tf.Tensor]) -> None:
+        with autograph_status.ControlStatusCtx(autograph_status.Status.UNSPECIFIED):
+            recorded.apply([tensors[i * size : (i + 1) * size] for i in range(count)])
+
+    @tf.function(autograph=False)
+    def apply(tensors: list[tf.Tensor]) -> None:
+        strategy.run(update, args=(tensors,))
+
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in contribution]
+    return apply.get_concrete_function(specs * count)
+
+
+def _statistics(model: Any) -> list[tf.Variable]:
+    """The floating-point variables that steps change without an optimizer: moving statistics."""
+    if model is None:
+        return []
+    metrics = keras_compat.as_tensorflow(keras_compat.metric_variables(model))
+    others = {id(variable) for variable in metrics}
+    found = keras_compat.as_tensorflow(model.non_trainable_variables)
+    return [each for each in found if each.dtype.is_floating and id(each) not in others]
+
+
+def _counters(model: Any) -> list[tf.Variable]:
+    """The counter of steps that Keras 2 shows in its progress bar; Keras 3 has none."""
+    return [] if model is None or keras_compat.is_keras_3(model) else [model._train_counter]
+
+
+@contextmanager
+def _scheduled(strategy: Any) -> Iterator[None]:
+    """TensorFlow allows `strategy.run` only in functions that a coordinator schedules."""
+    with strategy.scope():
+        strategy.extended._being_scheduled = True
+        try:
+            yield
+        finally:
+            strategy.extended._being_scheduled = False
