@@ -56,6 +56,8 @@ _INTEGER_FLAGS = {
     "over on a machine without a GPU (default 1).",
     "variable_partitions": "parameter_server: the maximum number of partitions of a large "
     "variable over the ps.",
+    "partition_bytes": "parameter_server: split variables larger than this number of bytes into "
+    "partitions of at most this size over the ps.",
     "num_intra_threads": "Threads within one TensorFlow operation; 0 uses all cores.",
     "num_inter_threads": "TensorFlow operations that run in parallel; 0 uses all cores.",
 }
@@ -77,6 +79,7 @@ class JobFlags:
     num_gpus: int | None = None
     num_cpu_devices: int | None = None
     variable_partitions: int | None = None
+    partition_bytes: int | None = None
     num_intra_threads: int | None = None
     num_inter_threads: int | None = None
     sync: bool = False

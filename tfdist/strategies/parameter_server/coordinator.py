@@ -24,6 +24,7 @@ from tensorflow.python.distribute.coordinator.values import (
 from tfdist.data import sharding
 from tfdist.strategies.parameter_server import worker_functions
 from tfdist.strategies.parameter_server.epoch import Epoch
+from tfdist.strategies.parameter_server.placement import place_by_bytes
 
 
 class PassesShards(tf.distribute.ParameterServerStrategy):
@@ -41,6 +42,7 @@ class PassesShards(tf.distribute.ParameterServerStrategy):
         self.packs_transfers = packs_transfers
         self.num_workers = len(cluster_resolver.cluster_spec().job_tasks("worker"))
         super().__init__(cluster_resolver, variable_partitioner)
+        self.placement = place_by_bytes(self, len(cluster_resolver.cluster_spec().job_tasks("ps")))
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
         shards = sharding.shards_of(dataset)

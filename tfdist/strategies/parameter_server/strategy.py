@@ -19,23 +19,37 @@ from tfdist.compat import checks
 from tfdist.compat import keras as keras_compat
 from tfdist.coordination import heartbeat
 from tfdist.data import sharding
-from tfdist.errors import UsageError
+from tfdist.data.position import Position
+from tfdist.errors import UsageError, log
 from tfdist.flags import JobFlags
 from tfdist.runtime.devices import use_devices
 from tfdist.strategies.base import DatasetFunction, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.cursor import EpochCursor
 from tfdist.strategies.parameter_server.coordinator import EpochCoordinator, PassesShards
+from tfdist.strategies.parameter_server.layout import WholeLayout
+from tfdist.strategies.parameter_server.partitions import Partitioner, partitioner_of
+from tfdist.strategies.parameter_server.placement import Placement
 from tfdist.strategies.parameter_server.serving import serve_until_end
-
-#: The minimum size of a partition of a variable; smaller variables are not split.
-_MIN_SHARD_BYTES = 256 << 10
 
 
 class _Checkpointing(Checkpointing):
     """The chief reads and writes; otherwise each ps would write to its own machine's disk."""
 
     io_device = "/job:chief/replica:0/task:0/device:CPU:0"
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+
+    def state(self, model: tf.keras.Model) -> dict[str, Any]:
+        self._layout = WholeLayout(model, self._placement)
+        return {"variables": self._layout.variables()} if keras_compat.is_keras_3(model) else {}
+
+    def broadcast(self, model: tf.keras.Model, position: Position) -> Position:
+        # The variables of a built model exist now, and no step has run.
+        if (advice := self._placement.advice()) is not None:
+            log(f"parameter_server: {advice}")
+        return position
 
 
 class _Cursor(EpochCursor):
@@ -72,9 +86,9 @@ class ParameterServer(Strategy):
                 accepted="at least one address in a cluster with ps",
                 remedy="Add a worker: the chief of a Keras job coordinates and does not train.",
             )
-        partitions = options.variable_partitions or 1
+        partitioner = partitioner_of(options)
         if keras_compat.is_keras_3(tf.keras.Model):
-            _prepare_keras_3(partitions)
+            _prepare_keras_3(options)
         tasks = [task for task in self.cluster.tasks() if task.type == self.task.type]
         use_devices(
             0 if self.task.type == "ps" else options.num_gpus,
@@ -88,7 +102,7 @@ class ParameterServer(Strategy):
                 protocol="grpc",
             )
         if self._is_chief:
-            self._coordinate(partitions)
+            self._coordinate(partitioner)
 
     @property
     def topology(self) -> Topology:
@@ -131,7 +145,7 @@ class ParameterServer(Strategy):
             super().serve()
         serve_until_end(self)
 
-    def _coordinate(self, partitions: int) -> None:
+    def _coordinate(self, partitioner: Partitioner | None) -> None:
         jobs = self.cluster.jobs()
         if "chief" not in jobs:
             host, _ = host_and_port(self.cluster.address(self.task))
@@ -140,11 +154,7 @@ class ParameterServer(Strategy):
             tf.distribute.cluster_resolver.SimpleClusterResolver(
                 tf.train.ClusterSpec(jobs), task_type="chief", task_id=0, rpc_layer="grpc"
             ),
-            variable_partitioner=tf.distribute.experimental.partitioners.MinSizePartitioner(
-                min_shard_bytes=_MIN_SHARD_BYTES, max_shards=partitions
-            )
-            if partitions > 1
-            else None,
+            variable_partitioner=partitioner,
             heartbeat_timeout=self.heartbeat_timeout,
             packs_transfers=self.options.pack_transfers is not False,
         )
@@ -154,18 +164,19 @@ class ParameterServer(Strategy):
         )
         # A strategy has one coordinator, so Keras uses this one.
         coordinator = EpochCoordinator(self.tf_strategy)
-        self.checkpointing = _Checkpointing()
+        self.checkpointing = _Checkpointing(self.tf_strategy.placement)
         self.cursor = _Cursor(self.steps_of, coordinator)
 
 
-def _prepare_keras_3(partitions: int) -> None:
-    if partitions > 1:
-        raise UsageError(
-            "--variable_partitions",
-            received=partitions,
-            accepted="1 with Keras 3, which cannot split variables",
-            remedy="Install tf_keras and set TF_USE_LEGACY_KERAS=1, or leave the flag out.",
-        )
+def _prepare_keras_3(options: JobFlags) -> None:
+    for flag in ("variable_partitions", "partition_bytes"):
+        if (value := options.value(flag)) not in (None, 1):
+            raise UsageError(
+                f"--{flag}",
+                received=value,
+                accepted="no partitions with Keras 3, which cannot split variables",
+                remedy="Install tf_keras and set TF_USE_LEGACY_KERAS=1, or leave the flag out.",
+            )
     from tfdist.strategies.parameter_server import keras3 as parameter_server_keras3
 
     parameter_server_keras3.apply()
