@@ -10,6 +10,7 @@ nothing and reports this, and the epoch ends when every worker has reported it.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from tensorflow.python.distribute.coordinator.values import (
 from tfdist.data import sharding
 from tfdist.strategies.parameter_server import worker_functions
 from tfdist.strategies.parameter_server.epoch import Epoch
+from tfdist.strategies.parameter_server.partitions import Partitioner
 from tfdist.strategies.parameter_server.placement import place_by_bytes
 
 
@@ -41,6 +43,9 @@ class PassesShards(tf.distribute.ParameterServerStrategy):
         self.heartbeat_timeout = heartbeat_timeout
         self.packs_transfers = packs_transfers
         self.num_workers = len(cluster_resolver.cluster_spec().job_tasks("worker"))
+        # With Keras 3: the partitioner of layers that can use a variable in parts, and the result.
+        self.layer_partitioner: Partitioner | None = None
+        self.split_variables: weakref.WeakSet[Any] = weakref.WeakSet()
         super().__init__(cluster_resolver, variable_partitioner)
         self.placement = place_by_bytes(self, len(cluster_resolver.cluster_spec().job_tasks("ps")))
 

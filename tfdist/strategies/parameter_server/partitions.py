@@ -9,8 +9,9 @@ one row more than the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
+from typing import Any
 
 import tensorflow as tf
 
@@ -83,6 +84,31 @@ def parts_for(total: int, rows: int, size: int) -> int:
         return 1
     rows_per_part = max(size * rows // total, 1)
     return -(-rows // rows_per_part)
+
+
+def whole_variables(partitioner: Partitioner | None, variables: Iterable[Any]) -> str | None:
+    """A line about large variables of Keras 3 layers that cannot split them; None without any.
+
+    Args:
+      partitioner: the partitioner of the layers; None if variables stay whole.
+      variables: the model's variables: `tf.Variable`, or `ShardedVariable` for a split one.
+    """
+    if partitioner is None:
+        return None
+    whole = [
+        variable
+        for variable in variables
+        if not hasattr(variable, "variables")
+        and variable.shape.rank
+        and partitioner(variable.shape, variable.dtype)[0] > 1
+    ]
+    if not whole:
+        return None
+    names = ", ".join(f"{variable.name.split(':')[0]} {variable.shape}" for variable in whole)
+    return (
+        "with Keras 3, only the table of an Embedding and the kernel of a Dense layer are split, "
+        f"without constraints and LoRA. These large variables stay whole: {names}."
+    )
 
 
 def offsets_of(rows: int, parts: int) -> list[int]:

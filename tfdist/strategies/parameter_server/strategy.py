@@ -26,10 +26,10 @@ from tfdist.runtime.devices import use_devices
 from tfdist.strategies.base import DatasetFunction, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.cursor import EpochCursor
+from tfdist.strategies.parameter_server import partitions
 from tfdist.strategies.parameter_server.coordinator import EpochCoordinator, PassesShards
 from tfdist.strategies.parameter_server.layout import WholeLayout
 from tfdist.strategies.parameter_server.partitions import Partitioner, partitioner_of
-from tfdist.strategies.parameter_server.placement import Placement
 from tfdist.strategies.parameter_server.serving import serve_until_end
 
 
@@ -38,17 +38,25 @@ class _Checkpointing(Checkpointing):
 
     io_device = "/job:chief/replica:0/task:0/device:CPU:0"
 
-    def __init__(self, placement: Placement) -> None:
-        self._placement = placement
+    def __init__(self, strategy: PassesShards) -> None:
+        self._strategy = strategy
 
     def state(self, model: tf.keras.Model) -> dict[str, Any]:
-        self._layout = WholeLayout(model, self._placement)
+        for split in self._strategy.split_variables:
+            split.put_together()
+        self._layout = WholeLayout(model, self._strategy.placement)
         return {"variables": self._layout.variables()} if keras_compat.is_keras_3(model) else {}
 
     def broadcast(self, model: tf.keras.Model, position: Position) -> Position:
         # The variables of a built model exist now, and no step has run.
-        if (advice := self._placement.advice()) is not None:
-            log(f"parameter_server: {advice}")
+        partitioner = self._strategy.layer_partitioner
+        lines = [
+            partitions.whole_variables(partitioner, self._layout.variables()),
+            self._strategy.placement.advice(),
+        ]
+        for line in lines:
+            if line is not None:
+                log(f"parameter_server: {line}")
         return position
 
 
@@ -88,7 +96,7 @@ class ParameterServer(Strategy):
             )
         partitioner = partitioner_of(options)
         if keras_compat.is_keras_3(tf.keras.Model):
-            _prepare_keras_3(options)
+            _prepare_keras_3()
         tasks = [task for task in self.cluster.tasks() if task.type == self.task.type]
         use_devices(
             0 if self.task.type == "ps" else options.num_gpus,
@@ -150,36 +158,32 @@ class ParameterServer(Strategy):
         if "chief" not in jobs:
             host, _ = host_and_port(self.cluster.address(self.task))
             jobs["chief"] = [f"{host}:{_free_port()}"]
+        # TensorFlow's partitioned variables do not fit into those of Keras 3.
+        is_keras_3 = keras_compat.is_keras_3(tf.keras.Model)
         self.tf_strategy = PassesShards(
             tf.distribute.cluster_resolver.SimpleClusterResolver(
                 tf.train.ClusterSpec(jobs), task_type="chief", task_id=0, rpc_layer="grpc"
             ),
-            variable_partitioner=partitioner,
+            variable_partitioner=None if is_keras_3 else partitioner,
             heartbeat_timeout=self.heartbeat_timeout,
             packs_transfers=self.options.pack_transfers is not False,
         )
+        self.tf_strategy.layer_partitioner = partitioner if is_keras_3 else None
         servers = [task for task in self.cluster.tasks() if task != self.task]
         heartbeat.watch_in_subprocess(
             {str(task): self.cluster.address(task) for task in servers}, self.heartbeat_timeout
         )
         # A strategy has one coordinator, so Keras uses this one.
         coordinator = EpochCoordinator(self.tf_strategy)
-        self.checkpointing = _Checkpointing(self.tf_strategy.placement)
+        self.checkpointing = _Checkpointing(self.tf_strategy)
         self.cursor = _Cursor(self.steps_of, coordinator)
 
 
-def _prepare_keras_3(options: JobFlags) -> None:
-    for flag in ("variable_partitions", "partition_bytes"):
-        if (value := options.value(flag)) not in (None, 1):
-            raise UsageError(
-                f"--{flag}",
-                received=value,
-                accepted="no partitions with Keras 3, which cannot split variables",
-                remedy="Install tf_keras and set TF_USE_LEGACY_KERAS=1, or leave the flag out.",
-            )
-    from tfdist.strategies.parameter_server import keras3 as parameter_server_keras3
+def _prepare_keras_3() -> None:
+    from tfdist.strategies.parameter_server import keras3, keras3_partitions
 
-    parameter_server_keras3.apply()
+    keras3.apply()
+    keras3_partitions.apply()
 
 
 def _free_port() -> int:
