@@ -6,7 +6,7 @@
 TensorFlow saves a `ShardedVariable` as one tensor, and reads only the slices that its parts need.
 But an optimizer has a slot for each part, and saves the slots one by one, by their index. Here, the
 slots of all parts of a variable are one `ShardedVariable`, too. So a checkpoint fits any number of
-parts and of parameter servers, and one process without any.
+parts and of parameter servers, and one process without any. The optimizers of tf_keras do the same.
 """
 
 from __future__ import annotations
