@@ -53,6 +53,8 @@ _INTEGER_FLAGS = {
     "over on a machine without a GPU (default 1).",
     "variable_partitions": "parameter_server: the maximum number of partitions of a large "
     "variable over the ps.",
+    "partition_bytes": "parameter_server: split variables larger than this number of bytes into "
+    "partitions of at most this size over the ps.",
     "num_intra_threads": "Threads within one TensorFlow operation; 0 uses all cores.",
     "num_inter_threads": "TensorFlow operations that run in parallel; 0 uses all cores.",
 }
@@ -74,6 +76,7 @@ class JobFlags:
     num_gpus: int | None = None
     num_cpu_devices: int | None = None
     variable_partitions: int | None = None
+    partition_bytes: int | None = None
     num_intra_threads: int | None = None
     num_inter_threads: int | None = None
     sync: bool | None = None

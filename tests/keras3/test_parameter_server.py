@@ -19,7 +19,6 @@ from tests.support.processes import (
     PROGRAM,
     OnceSaved,
     Processes,
-    directories,
     launch,
     results,
     run_by_hand,
@@ -113,18 +112,17 @@ def test_predict_on_a_sharded_dataset_is_rejected(found: dict[str, Any]) -> None
     assert found["refusals"]["predict"].startswith("UsageError: data of predict: received ")
 
 
-def test_variable_partitions_are_rejected(tmp_path: Path) -> None:
-    ended = launch(
-        tmp_path, *JOB, PROGRAM, *directories(tmp_path), "--variable_partitions=2", deadline=60
-    )
-    assert ended.code == 2
-    assert "error: --variable_partitions: received 2; accepted: 1 with Keras 3" in ended.output
-    assert "TF_USE_LEGACY_KERAS=1" in ended.output
-
-
 def test_a_job_preempted_in_mid_epoch_resumes_with_the_remaining_examples(tmp_path: Path) -> None:
-    flags = ["--shuffle", "--examples=301", "--batch_size=2", "--save_steps=5", "--validate"]
-    command = [*JOB, PROGRAM, *flags, f"--output_dir={tmp_path / 'output'}"]
+    # A kernel in two parts of 256 bytes on two ps; then in four parts of 128 bytes on one ps.
+    flags = [
+        "--units=32",
+        "--shuffle",
+        "--examples=301",
+        "--batch_size=2",
+        "--save_steps=5",
+        "--validate",
+    ]
+    command = [PROGRAM, *flags, f"--output_dir={tmp_path / 'output'}"]
 
     def preempt(processes: Processes) -> None:
         os.kill(processes["tfdist"].pid, signal.SIGTERM)
@@ -134,7 +132,9 @@ def test_a_job_preempted_in_mid_epoch_resumes_with_the_remaining_examples(tmp_pa
         "-m",
         "tfdist",
         "run",
+        *JOB,
         *command,
+        "--partition_bytes=256",
         f"--result_dir={tmp_path / '1/result'}",
     ]
     watch = OnceSaved(tmp_path, 4, preempt)
@@ -144,7 +144,15 @@ def test_a_job_preempted_in_mid_epoch_resumes_with_the_remaining_examples(tmp_pa
     assert match, first.output
 
     second = launch(
-        tmp_path, *command, f"--result_dir={tmp_path / '2/result'}", "--epochs=3", deadline=90
+        tmp_path,
+        "--strategy=parameter_server",
+        "--ps=1",
+        "--workers=3",
+        *command,
+        f"--result_dir={tmp_path / '2/result'}",
+        "--epochs=3",
+        "--partition_bytes=128",
+        deadline=90,
     )
     assert second.code == 0, second.output
     assert f"resuming after step {match[1]} of epoch 1 of 3" in second.output
@@ -162,6 +170,7 @@ def test_a_job_preempted_in_mid_epoch_resumes_with_the_remaining_examples(tmp_pa
 
     saved = OutputDirectory(str(tmp_path / "output")).saved_model / "model.keras"
     model = tf.keras.models.load_model(saved, compile=False)
+    assert [tuple(weight.shape) for weight in model.get_weights()[:2]] == [(4, 32), (32,)]
     weights = np.concatenate([weight.flatten() for weight in model.get_weights()])
     np.testing.assert_array_equal(weights, after["weights"])
 

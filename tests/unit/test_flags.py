@@ -242,6 +242,7 @@ ACCEPTED_BY: dict[str, tuple[Any, set[str]]] = {
     "all_reduce": ("ring", {"multi_worker_mirrored"}),
     "num_cpu_devices": (2, {"mirrored", "central_storage"}),
     "variable_partitions": (2, {"parameter_server"}),
+    "partition_bytes": (1 << 20, {"parameter_server"}),
     "pack_transfers": (False, {"parameter_server"}),
 }
 

@@ -53,7 +53,8 @@ class Checkpointer:
       writes: whether this task writes there; the other tasks only restore.
       keep: the number of checkpoints to keep; None for all.
       io_device: the device whose machine reads and writes; None for the device of each variable.
-      state: other trackable objects to save, by name.
+      state: other trackable objects to save, by name; `variables` replaces the list of the
+        model's variables that a checkpoint of Keras 3 has.
     """
 
     def __init__(
@@ -73,8 +74,7 @@ class Checkpointer:
         self._checkpoint = tf.train.Checkpoint(
             model=model,
             progress=self._progress,
-            **({"variables": own} if own else {}),
-            **(state or {}),
+            **{**({"variables": own} if own else {}), **(state or {})},
         )
         # Create the counter now, in all tasks: a strategy synchronizes the initial value of each
         # variable. So no task looks for checkpoints while the chief may still be writing one.

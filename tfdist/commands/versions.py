@@ -33,7 +33,7 @@ def table(installed: Installed) -> list[str]:
         "",
         "F: fit, E: Estimators, C: custom loops (job.strategy); -: not supported; >: installed.",
         f"tf_keras: needs {LEGACY_VARIABLE}=1 and the same version number as TensorFlow.",
-        "Keras 3 does not support --variable_partitions. Other versions are untested.",
+        "Other versions are untested.",
     ]
 
 

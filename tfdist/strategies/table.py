@@ -93,7 +93,7 @@ class StrategySpec:
 LOCAL_SGD_FLAGS = ("sync_period", "outer_learning_rate", "outer_momentum")
 
 # Flags that do not apply to Estimators.
-_KERAS_FLAGS = ("sync_period", "pack_transfers")
+_KERAS_FLAGS = ("sync_period", "pack_transfers", "partition_bytes")
 
 TABLE: dict[str, StrategySpec] = {}
 
@@ -143,6 +143,7 @@ for _spec in (
         flags=(
             "variable_partitions",
             "sync",
+            "partition_bytes",
             "replicas_to_aggregate",
             "heartbeat_timeout",
             "pack_transfers",

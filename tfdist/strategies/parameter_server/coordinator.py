@@ -10,6 +10,7 @@ an exhausted shard ends early, and the epoch ends when the run of every worker h
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -24,6 +25,8 @@ from tensorflow.python.distribute.coordinator.values import (
 from tfdist.data import sharding
 from tfdist.strategies.parameter_server import keras2_steps, worker_functions
 from tfdist.strategies.parameter_server.epoch import Epoch, Run
+from tfdist.strategies.parameter_server.partitions import Partitioner
+from tfdist.strategies.parameter_server.placement import place_by_bytes
 from tfdist.strategies.parameter_server.run_length import RunLength
 from tfdist.strategies.parameter_server.synchronous import Synchronous, SynchronousEpoch
 
@@ -44,7 +47,11 @@ class PassesShards(tf.distribute.ParameterServerStrategy):
         self.synchronous = synchronous
         self.packs_transfers = packs_transfers
         self.num_workers = len(cluster_resolver.cluster_spec().job_tasks("worker"))
+        # With Keras 3: the partitioner of layers that can use a variable in parts, and the result.
+        self.layer_partitioner: Partitioner | None = None
+        self.split_variables: weakref.WeakSet[Any] = weakref.WeakSet()
         super().__init__(cluster_resolver, variable_partitioner)
+        self.placement = place_by_bytes(self, len(cluster_resolver.cluster_spec().job_tasks("ps")))
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
         shards = sharding.shards_of(dataset)

@@ -21,24 +21,46 @@ from tfdist.compat import checks
 from tfdist.compat import keras as keras_compat
 from tfdist.coordination import heartbeat
 from tfdist.data import sharding
-from tfdist.errors import UsageError
+from tfdist.data.position import Position
+from tfdist.errors import UsageError, log
 from tfdist.flags import JobFlags
 from tfdist.runtime.devices import use_devices
 from tfdist.strategies.base import DatasetFunction, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.cursor import EpochCursor
+from tfdist.strategies.parameter_server import partitions
 from tfdist.strategies.parameter_server.coordinator import EpochCoordinator, PassesShards
+from tfdist.strategies.parameter_server.layout import WholeLayout
+from tfdist.strategies.parameter_server.partitions import Partitioner, partitioner_of
 from tfdist.strategies.parameter_server.serving import serve_until_end
 from tfdist.strategies.parameter_server.synchronous import Synchronous
-
-#: The minimum size of a partition of a variable; smaller variables are not split.
-_MIN_SHARD_BYTES = 256 << 10
 
 
 class _Checkpointing(Checkpointing):
     """The chief reads and writes; otherwise each ps would write to its own machine's disk."""
 
     io_device = "/job:chief/replica:0/task:0/device:CPU:0"
+
+    def __init__(self, strategy: PassesShards) -> None:
+        self._strategy = strategy
+
+    def state(self, model: tf.keras.Model) -> dict[str, Any]:
+        for split in self._strategy.split_variables:
+            split.put_together()
+        self._layout = WholeLayout(model, self._strategy.placement)
+        return {"variables": self._layout.variables()} if keras_compat.is_keras_3(model) else {}
+
+    def broadcast(self, model: tf.keras.Model, position: Position) -> Position:
+        # The variables of a built model exist now, and no step has run.
+        partitioner = self._strategy.layer_partitioner
+        lines = [
+            partitions.whole_variables(partitioner, self._layout.variables()),
+            self._strategy.placement.advice(),
+        ]
+        for line in lines:
+            if line is not None:
+                log(f"parameter_server: {line}")
+        return position
 
 
 class _Cursor(EpochCursor):
@@ -77,9 +99,9 @@ class ParameterServer(Strategy):
                 remedy="Add a worker: the chief of a Keras job coordinates and does not train.",
             )
         self._replicas = _replicas_to_aggregate(options, len(self.cluster.worker))
-        partitions = options.variable_partitions or 1
+        partitioner = partitioner_of(options)
         if keras_compat.is_keras_3(tf.keras.Model):
-            _prepare_keras_3(partitions)
+            _prepare_keras_3()
         tasks = [task for task in self.cluster.tasks() if task.type == self.task.type]
         use_devices(
             0 if self.task.type == "ps" else options.num_gpus,
@@ -93,7 +115,7 @@ class ParameterServer(Strategy):
                 protocol="grpc",
             )
         if self._is_chief:
-            self._coordinate(partitions)
+            self._coordinate(partitioner)
 
     @property
     def topology(self) -> Topology:
@@ -140,20 +162,18 @@ class ParameterServer(Strategy):
             super().serve()
         serve_until_end(self)
 
-    def _coordinate(self, partitions: int) -> None:
+    def _coordinate(self, partitioner: Partitioner | None) -> None:
         jobs = self.cluster.jobs()
         if "chief" not in jobs:
             host, _ = host_and_port(self.cluster.address(self.task))
             jobs["chief"] = [f"{host}:{_free_port()}"]
+        # TensorFlow's partitioned variables do not fit into those of Keras 3.
+        is_keras_3 = keras_compat.is_keras_3(tf.keras.Model)
         self.tf_strategy = PassesShards(
             tf.distribute.cluster_resolver.SimpleClusterResolver(
                 tf.train.ClusterSpec(jobs), task_type="chief", task_id=0, rpc_layer="grpc"
             ),
-            variable_partitioner=tf.distribute.experimental.partitioners.MinSizePartitioner(
-                min_shard_bytes=_MIN_SHARD_BYTES, max_shards=partitions
-            )
-            if partitions > 1
-            else None,
+            variable_partitioner=None if is_keras_3 else partitioner,
             heartbeat_timeout=self.heartbeat_timeout,
             packs_transfers=self.options.pack_transfers is not False,
             synchronous=Synchronous(
@@ -164,13 +184,14 @@ class ParameterServer(Strategy):
             if self._replicas is not None
             else None,
         )
+        self.tf_strategy.layer_partitioner = partitioner if is_keras_3 else None
         servers = [task for task in self.cluster.tasks() if task != self.task]
         heartbeat.watch_in_subprocess(
             {str(task): self.cluster.address(task) for task in servers}, self.heartbeat_timeout
         )
         # A strategy has one coordinator, so Keras uses this one.
         coordinator = EpochCoordinator(self.tf_strategy)
-        self.checkpointing = _Checkpointing()
+        self.checkpointing = _Checkpointing(self.tf_strategy)
         self.cursor = _Cursor(self.steps_of, coordinator)
 
 
@@ -187,17 +208,11 @@ def _replicas_to_aggregate(options: JobFlags, workers: int) -> int | None:
     return (replicas or workers) if options.sync else None
 
 
-def _prepare_keras_3(partitions: int) -> None:
-    if partitions > 1:
-        raise UsageError(
-            "--variable_partitions",
-            received=partitions,
-            accepted="1 with Keras 3, which cannot split variables",
-            remedy="Install tf_keras and set TF_USE_LEGACY_KERAS=1, or leave the flag out.",
-        )
-    from tfdist.strategies.parameter_server import keras3 as parameter_server_keras3
+def _prepare_keras_3() -> None:
+    from tfdist.strategies.parameter_server import keras3, keras3_partitions
 
-    parameter_server_keras3.apply()
+    keras3.apply()
+    keras3_partitions.apply()
 
 
 def _free_port() -> int:

@@ -1,0 +1,72 @@
+"""What `strategies/parameter_server/` assumes about variables and their parts.
+
+A test fails when a private name is gone, or when upstream has fixed what tfdist works around.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from tensorflow.python.distribute import sharded_variable
+from tensorflow.python.distribute.parameter_server_strategy_v2 import (
+    ParameterServerStrategyV2Extended,
+)
+
+import tfdist  # noqa: F401
+from tests.conftest import keras_is_3
+
+pytestmark = pytest.mark.stacks("2.15", "2.21")
+
+
+def test_a_strategy_places_variables_in_turn() -> None:
+    """`placement.PlacingExtended`"""
+    source = inspect.getsource(ParameterServerStrategyV2Extended._create_variable_round_robin)
+    assert "self._variable_count % self._num_ps" in source
+    source = inspect.getsource(ParameterServerStrategyV2Extended._create_variable)
+    assert source.count("self._create_variable_round_robin(") == 4
+    parameters = inspect.signature(tf.distribute.ParameterServerStrategy.__init__).parameters
+    assert list(parameters) == ["self", "cluster_resolver", "variable_partitioner"]
+
+
+def test_an_optimizer_saves_the_slots_of_parts_one_by_one(tmp_path: Path) -> None:
+    """`layout.WholeLayout`; tf_keras saves them whole."""
+    parts = [tf.Variable(tf.zeros([rows, 3])) for rows in (2, 1)]
+    whole = sharded_variable.ShardedVariable(parts)
+    assert all(part._sharded_container() is whole for part in parts)
+    optimizer = tf.keras.optimizers.SGD(momentum=0.9)
+    optimizer.build(parts)
+    checkpoint = tf.train.Checkpoint(whole=whole, optimizer=optimizer)
+    path = checkpoint.write(str(tmp_path / "checkpoint"))
+    shapes = [tuple(shape) for name, shape in tf.train.list_variables(path) if "/_var" in name]
+    assert {(2, 3), (1, 3)} <= set(shapes)
+    assert (3, 3) not in shapes
+    assert (3, 3) in [tuple(shape) for _, shape in tf.train.list_variables(path)]
+    assert callable(optimizer._trackable_children)
+
+
+@pytest.mark.skipif(not keras_is_3(), reason="for Keras 3")
+def test_the_layers_of_keras_3_add_their_large_weight_by_name() -> None:
+    """`keras3_partitions`"""
+    table, dense = tf.keras.layers.Embedding(4, 2), tf.keras.layers.Dense(3)
+    added: list[str] = []
+
+    def recording(layer: tf.keras.layers.Layer) -> None:
+        own = layer.add_weight
+
+        def add_weight(**kwargs: object) -> object:
+            added.append(str(kwargs["name"]))
+            return own(**kwargs)
+
+        object.__setattr__(layer, "add_weight", add_weight)
+
+    recording(table)
+    recording(dense)
+    table.build()
+    dense.build((None, 2))
+    assert added == ["embeddings", "kernel", "bias"]
+    assert isinstance(table.embeddings._value, tf.Variable)
+    # Nor does Keras 3 split variables itself.
+    assert not [name for name in dir(tf.keras.distribution) if "parameter" in name.lower()]

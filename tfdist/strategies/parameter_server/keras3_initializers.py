@@ -1,0 +1,116 @@
+"""Initial values of one part of a Keras 3 variable, made without the whole value where possible.
+
+    initializer = part_initializer(GlorotUniform(seed=1), whole=(1 << 20, 16), first_row=0)
+    initializer((1 << 14, 16), "float32")    # shape [1 << 14, 16]
+
+Keras 3's initializers know only the shape that they fill. A part must have the scale of the whole
+variable, and its own random numbers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+Initializer = Any  # A Keras initializer or any other callable of a shape and a dtype.
+
+# These values do not depend on the shape.
+_CONSTANT = (keras.initializers.Zeros, keras.initializers.Ones, keras.initializers.Constant)
+_RANDOM = (
+    keras.initializers.RandomNormal,
+    keras.initializers.RandomUniform,
+    keras.initializers.TruncatedNormal,
+)
+# A prime, so that the seeds of the parts of different variables are rarely the same.
+_SEED_STEP = 1_000_003
+
+
+def part_initializer(initializer: Initializer, whole: Sequence[int], first_row: int) -> Initializer:
+    """An initializer for the rows of a variable from `first_row` on.
+
+    Args:
+      initializer: the initializer of the whole variable. One of the user makes only the part if it
+        takes the arguments `partition_shape` and `partition_offset`, as with Keras 2. The value of
+        any other one, such as `Orthogonal`, is made whole, and then sliced.
+      whole: the shape of the whole variable, of rank 2.
+      first_row: where the part begins.
+
+    Returns:
+      A function of the part's shape and dtype, which returns a tensor.
+    """
+    kind = type(initializer)
+    if kind in _CONSTANT:
+        return initializer
+    if kind in _RANDOM:
+        config = {**initializer.get_config(), "seed": _seed(initializer, first_row)}
+        return kind.from_config(config)
+    if _is_scaling(initializer):
+        return _ScaledPart(initializer, whole, first_row)
+    return _Sliced(initializer, whole, first_row)
+
+
+class _ScaledPart:
+    """A part of the value of a `VarianceScaling` initializer, such as `GlorotUniform`."""
+
+    def __init__(self, initializer: Any, whole: Sequence[int], first_row: int) -> None:
+        self._of = initializer
+        self._whole = whole
+        self._seed = _seed(initializer, first_row)
+
+    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Any:
+        scale = self._of.scale * self._fan(shape) / self._fan(self._whole)
+        return keras.initializers.VarianceScaling(
+            scale, self._of.mode, self._of.distribution, self._seed
+        )(shape, dtype)
+
+    def _fan(self, shape: Sequence[int]) -> float:
+        """The number by which Keras divides the scale."""
+        fan_in, fan_out = shape
+        fans = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}
+        return float(max(1.0, fans[self._of.mode]))
+
+
+class _Sliced:
+    """A part of the value of any initializer."""
+
+    def __init__(self, initializer: Initializer, whole: Sequence[int], first_row: int) -> None:
+        self._of = initializer
+        self._whole = tuple(whole)
+        self._first_row = first_row
+
+    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Any:
+        if _takes_partitions(self._of):
+            return self._of(
+                self._whole,
+                dtype=dtype,
+                partition_shape=tuple(shape),
+                partition_offset=(self._first_row, *(0 for _ in shape[1:])),
+            )
+        return self._of(self._whole, dtype=dtype)[self._first_row : self._first_row + shape[0]]
+
+
+def _is_scaling(initializer: Any) -> bool:
+    return (
+        isinstance(initializer, keras.initializers.VarianceScaling)
+        and type(initializer).__call__ is keras.initializers.VarianceScaling.__call__
+        # Other axes make other fans.
+        and getattr(initializer, "input_axes", None) is None
+        and getattr(initializer, "output_axes", None) is None
+    )
+
+
+def _takes_partitions(initializer: Initializer) -> bool:
+    parameters = inspect.signature(initializer).parameters
+    return "partition_shape" in parameters or any(
+        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
+    )
+
+
+def _seed(initializer: Any, first_row: int) -> Any:
+    """The seed of a part; the first part has the seed of the whole variable."""
+    seed = initializer.seed
+    # A `SeedGenerator` gives other random numbers at each call.
+    return (seed + first_row * _SEED_STEP) % 2**31 if isinstance(seed, int) else seed

@@ -1,0 +1,136 @@
+"""Gives the checkpoint of a model with split variables the layout of the same model without them.
+
+    whole = WholeLayout(model, placement)
+    tf.train.Checkpoint(model=model, variables=whole.variables())
+
+TensorFlow saves a `ShardedVariable` as one tensor, and reads only the slices that its parts need.
+But an optimizer has a slot for each part, and saves the slots one by one, by their index. Here, the
+slots of all parts of a variable are one `ShardedVariable`, too. So a checkpoint fits any number of
+parts and of parameter servers, and one process without any. The optimizers of tf_keras do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute.sharded_variable import ShardedVariable
+
+from tfdist.compat import keras as keras_compat
+from tfdist.errors import UsageError
+from tfdist.strategies.parameter_server.placement import Placement
+
+
+class WholeLayout:
+    """The layout of a built model and its built optimizer.
+
+    Keep the object as long as the checkpoint is used.
+
+    Args:
+      model: the model, some of whose variables may be split.
+      placement: knows the slots of each variable.
+
+    Raises:
+      UsageError: the optimizer has slots that cannot be put together.
+    """
+
+    def __init__(self, model: tf.keras.Model, placement: Placement) -> None:
+        self._model = model
+        self._placement = placement
+        # By `id` of a part or of its slot.
+        self._wholes: dict[int, ShardedVariable] = {}
+        for whole in _sharded(model):
+            self._wholes.update(dict.fromkeys(map(id, whole.variables), whole))
+            self._put_slots_together(whole)
+        if self._wholes:
+            for listed in _lists_of(model.optimizer):
+                self._make_whole(listed)
+
+    def variables(self) -> list[Any]:
+        """The model's variables as `tf.Variable`; a `ShardedVariable` in place of its parts."""
+        return self._without_parts(keras_compat.as_tensorflow(self._model.variables))
+
+    def _put_slots_together(self, whole: ShardedVariable) -> None:
+        by_part = [self._placement.slots_of(part) for part in whole.variables]
+        counts = {len(slots) for slots in by_part}
+        # The slots do not exist yet if the optimizer is not built.
+        if counts == {0}:
+            return
+        fits = len(counts) == 1 and all(
+            slot.shape == part.shape
+            for part, slots in zip(whole.variables, by_part, strict=True)
+            for slot in slots
+        )
+        if not fits:
+            raise UsageError(
+                "optimizer",
+                received=type(self._model.optimizer).__name__,
+                accepted="an optimizer whose slots have the shape of their variables, with "
+                "--partition_bytes or --variable_partitions",
+                remedy="Choose another optimizer, such as Adam, or leave the flag out.",
+            )
+        for slots in zip(*by_part, strict=True):
+            # Another checkpoint of the same model has put them together.
+            slot_whole = _whole_of(slots[0]) or ShardedVariable(list(slots), name=slots[0].name)
+            self._wholes.update(dict.fromkeys(map(id, slots), slot_whole))
+
+    def _make_whole(self, listed: Any) -> None:
+        """Makes a tracked list save a `ShardedVariable` in place of each group of parts."""
+        own = type(listed)._trackable_children
+
+        def children(save_type: str = "checkpoint", **kwargs: Any) -> Mapping[str, Any]:
+            found = own(listed, save_type, **kwargs)
+            if save_type != "checkpoint":
+                return dict(found)
+            dropped, seen, result = 0, set(), {}
+            for name, child in found.items():
+                whole = self._whole(child)
+                if id(whole) in seen:
+                    dropped += 1
+                    continue
+                if whole is not None:
+                    seen.add(id(whole))
+                result[str(int(name) - dropped)] = child if whole is None else whole
+            return result
+
+        object.__setattr__(listed, "_trackable_children", children)
+
+    def _without_parts(self, variables: Iterable[Any]) -> list[Any]:
+        result: dict[int, Any] = {}
+        for variable in variables:
+            whole = self._whole(variable)
+            kept = variable if whole is None else whole
+            result.setdefault(id(kept), kept)
+        return list(result.values())
+
+    def _whole(self, variable: Any) -> ShardedVariable | None:
+        (variable,) = keras_compat.as_tensorflow([variable])
+        return self._wholes.get(id(variable))
+
+
+def _sharded(model: tf.keras.Model) -> list[ShardedVariable]:
+    wholes = map(_whole_of, keras_compat.as_tensorflow(model.variables))
+    return list({id(whole): whole for whole in wholes if whole is not None}.values())
+
+
+def _whole_of(variable: Any) -> ShardedVariable | None:
+    """The `ShardedVariable` of a part; None for other variables."""
+    container: Callable[[], ShardedVariable | None] | None
+    container = getattr(variable, "_sharded_container", None)
+    return container() if container is not None else None
+
+
+def _lists_of(optimizer: Any) -> list[Any]:
+    """The lists that an optimizer, or the optimizer inside it, saves."""
+    found, queue = [], [optimizer]
+    seen: set[int] = set()
+    while queue:
+        tracked = queue.pop()
+        if id(tracked) in seen or not hasattr(tracked, "_trackable_children"):
+            continue
+        seen.add(id(tracked))
+        if isinstance(tracked, list):
+            found.append(tracked)
+        queue.extend(tracked._trackable_children().values())
+    return found
