@@ -90,6 +90,13 @@ FIXES = (
         "tests/upstream/test_keras2_step_logs.py::test_keras_sums_the_results_of_metrics",
     ),
     Fix(
+        "keras2_steps_per_execution",
+        "under ParameterServerStrategy, fit reads a variable on a ps before each step",
+        "tf_keras/src/engine/training.py, _configure_steps_per_execution",
+        "Keras 2",
+        "tests/upstream/test_keras2_steps.py::test_keras_2_creates_steps_per_execution_on_a_ps",
+    ),
+    Fix(
         "onednn_empty_batches",
         "convolutions of empty batches have a wrong shape; the gradient of pooling crashes",
         "tensorflow/core/kernels/mkl",

@@ -34,6 +34,7 @@ from tfdist.strategies.parameter_server.layout import WholeLayout
 from tfdist.strategies.parameter_server.partitions import Partitioner, partitioner_of
 from tfdist.strategies.parameter_server.serving import serve_until_end
 from tfdist.strategies.parameter_server.synchronous import Synchronous
+from tfdist.upstream import keras2_steps_per_execution
 
 
 class _Checkpointing(Checkpointing):
@@ -102,6 +103,8 @@ class ParameterServer(Strategy):
         partitioner = partitioner_of(options)
         if keras_compat.is_keras_3(tf.keras.Model):
             _prepare_keras_3()
+        else:
+            keras2_steps_per_execution.apply()
         tasks = [task for task in self.cluster.tasks() if task.type == self.task.type]
         use_devices(
             0 if self.task.type == "ps" else options.num_gpus,

@@ -1,0 +1,47 @@
+"""What `strategies/parameter_server/` assumes about the steps of Keras 2."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+import tfdist  # noqa: F401
+from tfdist.strategies.parameter_server import keras2_steps
+
+pytestmark = pytest.mark.stacks("2.15", "tf_keras")
+
+
+class Coordinator:
+    def schedule(self, fn: Any, args: Any) -> None:
+        self.fn, self.args = fn, args
+
+
+def test_the_closure_of_the_train_function_has_the_function_of_one_step() -> None:
+    """`keras2_steps`"""
+    model = tf.keras.Sequential([tf.keras.layers.Input([1]), tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse", steps_per_execution=3)
+    model._cluster_coordinator = coordinator = Coordinator()
+    batches = tf.data.Dataset.from_tensor_slices((tf.ones([5, 1]), tf.ones([5, 1]))).batch(1)
+    iterator = iter(batches)
+
+    model.make_train_function()(iterator)
+    logs = keras2_steps.single_step(coordinator.fn)(iterator)
+
+    assert int(coordinator.args[1]) == 3
+    assert set(logs) == {"loss"}
+    assert int(model.optimizer.iterations) == 1
+    assert len(list(iterator)) == 4
+
+
+def test_keras_2_creates_steps_per_execution_on_a_ps() -> None:
+    """`keras2_steps_per_execution`: fails when Keras no longer reads it before each step."""
+    assert "tf.Variable(" in inspect.getsource(tf.keras.Model._create_counter_variable)
+    configure = inspect.unwrap(tf.keras.Model._configure_steps_per_execution)
+    assert "self._create_counter_variable(" in inspect.getsource(configure)
+    package = tf.keras.Model.__module__.rpartition(".")[0]
+    steps = sys.modules[f"{package}.data_adapter"].DataHandler.steps
+    assert "self._steps_per_execution.numpy()" in inspect.getsource(steps)

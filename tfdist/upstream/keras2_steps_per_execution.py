@@ -1,0 +1,31 @@
+"""Keeps `steps_per_execution` of Keras 2 in the memory of a parameter-server job's chief.
+
+    keras2_steps_per_execution.apply()
+
+Keras 2 creates this variable in the strategy's scope, hence on a ps, and reads it before each step
+(`_configure_steps_per_execution` in its `training.py`, `steps` in its `data_adapter.py`). Each read
+is a message, which takes the chief longer than its share of the step. Only the chief reads it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+
+@functools.cache
+def apply() -> None:
+    """Changes `Model.compile` of Keras 2 under `ParameterServerStrategy`."""
+    configure = tf.keras.Model._configure_steps_per_execution
+
+    @functools.wraps(configure)
+    def configure_in_chief(model: Any, steps: int) -> None:
+        if not isinstance(model.distribute_strategy, tf.distribute.ParameterServerStrategy):
+            return configure(model, steps)
+        # Unlike `tf.Variable`, this class does not ask the strategy where to create the variable.
+        model._steps_per_execution = ResourceVariable(steps, dtype=tf.int64, trainable=False)
+
+    tf.keras.Model._configure_steps_per_execution = configure_in_chief
