@@ -36,7 +36,7 @@ def main(_):
         return job.serve()
     with job.scope():
         model = tf.keras.Sequential([tf.keras.layers.Input([2]), tf.keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
+        model.compile("sgd", "mse", steps_per_execution=3 if flags.FLAGS.repeat else None)
 
     def train_input(context):
         data = tf.data.Dataset.from_tensor_slices((tf.ones([80, 2]), tf.ones([80, 1])))

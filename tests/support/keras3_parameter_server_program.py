@@ -94,7 +94,7 @@ class Batches(tf.keras.callbacks.Callback):
 
 
 class StopsInEpoch2(tf.keras.callbacks.Callback):
-    """Stops the training after the first step of the second epoch."""
+    """Stops the training after the first execution of the second epoch."""
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch = epoch
@@ -144,7 +144,7 @@ def exact_metrics(job: tfdist.Job) -> dict[str, Any]:
 
 def step_limits(job: tfdist.Job) -> dict[str, Any]:
     with job.scope():
-        model = linear(Count())
+        model = linear(Count(), steps_per_execution=3)
     fit = model.fit(
         job.dataset(data(repeats=True)),
         epochs=3,

@@ -69,8 +69,8 @@ class DistributedShards:
 
     def __init__(self, strategy: PassesShards, shards: sharding.Shards) -> None:
         self.shards = shards
-        # Whether Keras knows the number of steps per epoch.
-        self.has_steps = False
+        # The number of steps per epoch that the user has set; None if Keras does not know it.
+        self.steps_per_epoch: int | None = None
         self._strategy = strategy
         self._per_worker: PerWorkerShards | None = None
 
@@ -79,7 +79,7 @@ class DistributedShards:
             coordinator = EpochCoordinator(self._strategy)
             self._per_worker = coordinator.create_per_worker_dataset(self)
             self._per_worker.always_raises_at_end = True
-            self._per_worker.has_steps = self.has_steps
+            self._per_worker.steps_per_epoch = self.steps_per_epoch
         return iter(self._per_worker)
 
 
@@ -140,6 +140,10 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
     def request(self, epoch: Epoch, step: Callable[[Any], Any], steps: int) -> Any:
         """Requests steps of an epoch; see `Epoch.step`."""
         self._epoch = epoch
+        if epoch.steps_left is not None:
+            # Keras 3 requests full executions, even if the last one passes the end of the epoch.
+            steps = min(steps, epoch.steps_left)
+            epoch.steps_left -= steps
         if epoch.trains and self.before_step is not None:
             self.before_step(epoch, steps)
         return epoch.step(step, steps)
@@ -209,6 +213,8 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         epoch, self._epoch = self._epoch, None
         if epoch is not None:
             epoch.finish(to_end)
+            # With steps_per_epoch, Keras 3 continues with this iterator in the next epoch.
+            epoch.steps_left = epoch.steps_per_epoch
         super().join()
 
 
@@ -225,7 +231,7 @@ class PerWorkerShards:
         # Whether every epoch ends with StopIteration, as Keras 3 needs it; otherwise only the
         # first one does.
         self.always_raises_at_end = False
-        self.has_steps = False
+        self.steps_per_epoch: int | None = None
         self.length = RunLength()
         # The logs of the newest finished run with data (or of the first run if none had data).
         self.logs: Any = None

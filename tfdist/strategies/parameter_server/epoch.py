@@ -69,6 +69,8 @@ class Epoch:
         self._ended: set[int] = set(self._coordinator.lost)
         self._last_progress = time.monotonic()
         self._fn: Any = None
+        # The steps that Keras may still request until `join`; None for any number.
+        self.steps_per_epoch = self.steps_left = shards.steps_per_epoch
 
     def __iter__(self) -> Epoch:
         return self
@@ -95,7 +97,7 @@ class Epoch:
         self._take_finished()
         raises_at_end = self._shards.always_raises_at_end or not self._shards.runs_to_end
         if raises_at_end and self._is_over():
-            self._shards.runs_to_end = not self._shards.has_steps
+            self._shards.runs_to_end = self._shards.steps_per_epoch is None
             self.finish()
             raise StopIteration
         self._requested += steps
@@ -220,7 +222,7 @@ class Epoch:
             self._shards.set_logs(run.logs)
         if run.steps == run.requested:
             return
-        if self._shards.has_steps or not self._shards.runs_to_end:
+        if self._shards.steps_per_epoch is not None or not self._shards.runs_to_end:
             # The other workers make the rest of the requested steps.
             self._requested += run.requested - run.steps
         if worker not in self._ended:

@@ -108,7 +108,7 @@ class _EpochIterator(trainer.TFEpochIterator):
         dataset = self._distributed_dataset
         self._is_coordinated = isinstance(dataset, DistributedShards)
         if self._is_coordinated:
-            dataset.has_steps = self.steps_per_epoch is not None
+            dataset.steps_per_epoch = self.steps_per_epoch
         elif isinstance(self._distribute_strategy, PassesShards):
             raise UsageError(
                 "data of fit and evaluate",

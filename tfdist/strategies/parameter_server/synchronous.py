@@ -214,7 +214,7 @@ class SynchronousEpoch(Epoch):
 
     def _known_steps(self) -> float:
         """The number of steps that will certainly find data, as far as this is known."""
-        if self._shards.has_steps:
+        if self._shards.steps_per_epoch is not None:
             return math.inf
         return max(self._shards.steps_of_epoch, default=0)
 
@@ -298,7 +298,7 @@ class SynchronousEpoch(Epoch):
 
     def _stop(self) -> None:
         if self._shards.always_raises_at_end or not self._shards.runs_to_end:
-            self._shards.runs_to_end = not self._shards.has_steps
+            self._shards.runs_to_end = self._shards.steps_per_epoch is None
             self.finish()
             raise StopIteration
 
