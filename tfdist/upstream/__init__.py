@@ -112,6 +112,14 @@ FIXES = (
         "tests/upstream/test_sync_on_read.py::test_tensorflow_averages_each_variable_several_times",
     ),
     Fix(
+        "dataset_arrays",
+        "the arrays of a dataset are copied into its function, which all tasks of a job receive",
+        "tensorflow/python/data/ops/from_tensor_slices_op.py",
+        "all",
+        "tests/upstream/test_dataset_arrays.py::"
+        "test_tensorflow_copies_the_arrays_of_a_dataset_into_its_function",
+    ),
+    Fix(
         "tf_data_autotune",
         "the iterators of a strategy are autotuned, regardless of the dataset's options",
         "tensorflow/python/data/ops/multi_device_iterator_ops.py",

@@ -29,6 +29,7 @@ from tfdist.strategies.parameter_server.partitions import Partitioner
 from tfdist.strategies.parameter_server.placement import place_by_bytes
 from tfdist.strategies.parameter_server.run_length import RunLength
 from tfdist.strategies.parameter_server.synchronous import Synchronous, SynchronousEpoch
+from tfdist.upstream import dataset_arrays
 
 
 class PassesShards(tf.distribute.ParameterServerStrategy):
@@ -115,10 +116,11 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         create = super().create_per_worker_dataset
         distribute = self.strategy.distribute_datasets_from_function
         spec = shards.local.element_spec
-        datasets = [
-            create(partial(distribute, worker_functions.shard(make, spec)))
-            for make in shards.makers
-        ]
+        with dataset_arrays.as_inputs():
+            datasets = [
+                create(partial(distribute, worker_functions.shard(make, spec)))
+                for make in shards.makers
+            ]
         return PerWorkerShards(self, shards, [dataset._dataset_fn for dataset in datasets])
 
     def schedule(self, fn: Any, args: Any = None, kwargs: Any = None) -> Any:
@@ -293,11 +295,7 @@ class PerWorkerShards:
         return iterators
 
     def _new_datasets(self) -> Any:
-        """As TensorFlow's, but with a separate function for each worker.
-
-        A worker keeps all arrays of the function that it calls in memory, and a shared function
-        would contain the arrays of all workers.
-        """
+        """As TensorFlow's, but with a separate function for each worker."""
         dataset = self.dataset_functions[0].structured_outputs
         self._iterator_spec = self.iterator_spec
         workers = self.coordinator._cluster.workers
