@@ -1,6 +1,6 @@
 """Trains a two-tower recommender whose table of users is larger than the memory of one ps.
 
-    tfdist run --workers=2 --ps=2 --chief examples/recommender.py --variable_partitions=8 \
+    tfdist run --workers=2 --ps=2 --chief examples/recommender.py --partition_bytes=33554432 \
         --output_dir=/tmp/run
 
 A user and an item are rows of two tables (Covington et al. 2016, "Deep Neural Networks for YouTube

@@ -13,7 +13,7 @@ from tfdist.upstream import dataset_arrays
 
 pytestmark = pytest.mark.stacks("2.15", "2.21")
 
-ARRAYS = {"x": np.arange(64 << 10, dtype=np.float32), "y": np.arange(64 << 10) % 7}
+ARRAYS: dict[str, Any] = {"x": np.arange(64 << 10, dtype=np.float32), "y": np.arange(64 << 10) % 7}
 
 
 def traced(values: Any = ARRAYS) -> Any:
