@@ -21,6 +21,7 @@ def apply() -> None:
     """Changes `Model.compile` of Keras 2 under `ParameterServerStrategy`."""
     configure = tf.keras.Model._configure_steps_per_execution
 
+    @tf.__internal__.tracking.no_automatic_dependency_tracking
     @functools.wraps(configure)
     def configure_in_chief(model: Any, steps: int) -> None:
         if not isinstance(model.distribute_strategy, tf.distribute.ParameterServerStrategy):

@@ -29,6 +29,7 @@ from tfdist.strategies.parameter_server.partitions import Partitioner
 from tfdist.strategies.parameter_server.placement import place_by_bytes
 from tfdist.strategies.parameter_server.run_length import RunLength
 from tfdist.strategies.parameter_server.synchronous import Synchronous, SynchronousEpoch
+from tfdist.strategies.parameter_server.worker_functions import RunOf
 from tfdist.upstream import dataset_arrays
 
 
@@ -96,9 +97,9 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
             self.heartbeat_timeout = strategy.heartbeat_timeout
             self._epoch: Epoch | None = None
             # By `tf.function` of Keras, the function of one step; by that and the spec of an
-            # iterator, the concrete function of a run.
+            # iterator, the run and its concrete function.
             self._step_functions: dict[Any, Callable[[Any], Any]] = {}
-            self._runs: dict[tuple[Callable[[Any], Any], Any], Any] = {}
+            self._runs: dict[tuple[Callable[[Any], Any], Any], tuple[RunOf, Any]] = {}
             # Workers that an epoch ended without. Later epochs do not wait for them until they
             # make a step.
             self.lost: set[int] = set()
@@ -181,27 +182,28 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         key = step, iterators._values[0]._type_spec
         if key not in self._runs:
             self._runs[key] = self._traced(*key)
-        run, cancellation = self._runs[key], self._cluster.closure_queue._cancellation_mgr
+        run, function = self._runs[key]
+        cancellation = self._cluster.closure_queue._cancellation_mgr
         limit = tf.constant(steps)
 
         def run_on_worker(iterator: Any) -> None:
-            numbers, logs = cancellation.get_cancelable_function(run)(iterator, limit)
-            worker, made, seconds = numbers.numpy()
-            logs = tf.nest.map_structure(lambda tensor: tensor.numpy(), logs)
-            done(Run(int(worker), steps, int(made), float(seconds), logs))
+            numbers = cancellation.get_cancelable_function(function)(iterator, limit).numpy()
+            worker, made, seconds, logs = run.unpacked(numbers)
+            done(Run(worker, steps, made, seconds, logs))
 
         self._cluster.schedule(run_on_worker, (iterators,), None)
 
-    def _traced(self, step: Callable[[Any], Any], iterator_spec: Any) -> Any:
-        """The concrete function of a run."""
-        run = worker_functions.run_of(step, packs=self.strategy.packs_transfers)
+    def _traced(self, step: Callable[[Any], Any], iterator_spec: Any) -> tuple[RunOf, Any]:
+        """A run, and its concrete function."""
+        run = RunOf(step, packs=self.strategy.packs_transfers)
         extended = self.strategy.extended
         # Keras creates variables and runs replicas while it traces, which TensorFlow allows only
         # in functions that it schedules.
         with self.strategy.scope():
             extended._being_scheduled = True
             try:
-                return run.get_concrete_function(iterator_spec, tf.TensorSpec([], tf.int32))
+                limit = tf.TensorSpec([], tf.int32)
+                return run, run.function.get_concrete_function(iterator_spec, limit)
             finally:
                 extended._being_scheduled = False
 
@@ -234,7 +236,7 @@ class PerWorkerShards:
         # first one does.
         self.always_raises_at_end = False
         self.steps_per_epoch: int | None = None
-        self.length = RunLength()
+        self.length = RunLength(coordinator.num_workers)
         # The logs of the newest finished run with data (or of the first run if none had data).
         self.logs: Any = None
         # The same for Keras 3, which reads the returned dict again at the end of the epoch.

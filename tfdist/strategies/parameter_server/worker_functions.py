@@ -1,7 +1,8 @@
 """Functions that an `EpochCoordinator` runs on its workers: create a shard, and run steps on it.
 
 dataset = strategy.distribute_datasets_from_function(shard(make, element_spec))
-run_of(train_step, packs=True)(iterator, 10)    # ten steps, on the worker that calls this
+run = RunOf(train_step, packs=True)
+run.unpacked(run.function(iterator, 10).numpy())    # ten steps, on the worker that calls this
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx as autograph_status
 
@@ -47,44 +49,57 @@ class OneBatch:
         return self._batch
 
 
-def run_of(step: Callable[[Any], Any], *, packs: bool) -> Any:
-    """Wraps a step as a run of several steps, which ends early if its iterator is exhausted.
+class RunOf:
+    """A step as a run of several steps, which ends early if its iterator is exhausted.
 
     Repeated data can be exhausted too, because a shard can be empty.
 
     Args:
-      step: takes an iterator and returns a nest of tensors, the logs.
+      step: takes an iterator and returns a nest of numeric tensors of static shapes, the logs.
       packs: whether the transfers of each step are packed; see `packed_transfers`.
 
-    Returns:
-      A `tf.function` that takes an iterator and the maximum number of steps, int32, shape []. It
-      returns the worker's index, the number of its steps and their duration in seconds, together as
-      float64, shape [3]; and the logs of the last step, or zeros without a step.
+    Attributes:
+      function: a `tf.function` that takes an iterator and the maximum number of steps, int32, shape
+        []. It returns one tensor, float64, shape [elements], because each tensor that the chief
+        fetches costs a message. `unpacked` splits it.
     """
 
-    @tf.function
-    def step_on(batch: Any) -> Any:
-        with packed_transfers() if packs else nullcontext():
-            return step(OneBatch(batch))
+    def __init__(self, step: Callable[[Any], Any], *, packs: bool) -> None:
+        self._step = step
+        self._packs = packs
+        self._logs: Any = None
+        self.function = tf.function(tf.autograph.experimental.do_not_convert(self._run))
 
-    @tf.function
-    @tf.autograph.experimental.do_not_convert
-    def run(iterator: Any, limit: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    def unpacked(self, numbers: np.ndarray) -> tuple[int, int, float, Any]:
+        """Splits the result of `function`, which has been traced.
+
+        Returns:
+          The worker's index, the number of its steps, their duration in seconds, and the logs of
+          the last step; zeros without a step.
+        """
+        worker, steps, seconds = numbers[:3]
+        specs = tf.nest.flatten(self._logs)
+        ends = np.cumsum([spec.shape.num_elements() for spec in specs])
+        logs = [
+            part.reshape(spec.shape).astype(spec.dtype.as_numpy_dtype)[()]
+            for part, spec in zip(np.split(numbers[3:], ends[:-1]), specs, strict=True)
+        ]
+        return int(worker), int(steps), float(seconds), tf.nest.pack_sequence_as(self._logs, logs)
+
+    def _run(self, iterator: Any, limit: tf.Tensor) -> tf.Tensor:
         begin = tf.timestamp()
         with tf.control_dependencies([begin]):
             first = iterator.get_next_as_optional()
         # Traced before the loop, because the loop needs the types of the logs.
-        with autograph_status.ControlStatusCtx(autograph_status.Status.UNSPECIFIED):
-            traced = step_on.get_concrete_function(first.element_spec)
-        no_logs = tf.nest.map_structure(
-            lambda spec: tf.zeros(spec.shape, spec.dtype), traced.structured_outputs
-        )
+        step = self._traced_step(first.element_spec)
+        self._logs = step.structured_outputs
+        no_logs = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), self._logs)
 
         def goes_on(made: tf.Tensor, batch: Any, logs: Any) -> tf.Tensor:
             return tf.logical_and(made < limit, batch.has_value())
 
         def one_step(made: tf.Tensor, batch: Any, logs: Any) -> tuple[tf.Tensor, Any, Any]:
-            logs = traced(batch.get_value())
+            logs = step(batch.get_value())
             made += 1
             following = tf.cond(
                 made < limit,
@@ -96,11 +111,20 @@ def run_of(step: Callable[[Any], Any], *, packs: bool) -> Any:
         made, _, logs = tf.while_loop(
             goes_on, one_step, (tf.constant(0), first, no_logs), parallel_iterations=1
         )
-        with tf.control_dependencies([made, *tf.nest.flatten(logs)]):
+        values = tf.nest.flatten(logs)
+        with tf.control_dependencies([made, *values]):
             seconds = tf.timestamp() - begin
-        return tf.stack([_as_double(_this_worker()), _as_double(made), seconds]), logs
+        numbers = [_this_worker(), made, seconds, *values]
+        return tf.concat([tf.reshape(tf.cast(value, tf.float64), [-1]) for value in numbers], 0)
 
-    return run
+    def _traced_step(self, batch_spec: Any) -> Any:
+        @tf.function
+        def step_on(batch: Any) -> Any:
+            with packed_transfers() if self._packs else nullcontext():
+                return self._step(OneBatch(batch))
+
+        with autograph_status.ControlStatusCtx(autograph_status.Status.UNSPECIFIED):
+            return step_on.get_concrete_function(batch_spec)
 
 
 def skip(steps: tuple[int, ...]) -> Any:
@@ -127,7 +151,3 @@ def _this_worker() -> tf.Tensor:
     """The index of the worker that runs the function being traced; int32, shape []."""
     index = tf.distribute.coordinator.experimental_get_current_worker_index()
     return tf.cast(index, tf.int32)
-
-
-def _as_double(value: tf.Tensor) -> tf.Tensor:
-    return tf.cast(value, tf.float64)

@@ -51,9 +51,10 @@ def test_packing_can_be_turned_off(packs: bool, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(worker_functions, "packed_transfers", record)
     monkeypatch.setattr(worker_functions, "_this_worker", lambda: tf.constant(0))
-    run = worker_functions.run_of(lambda iterator: {"loss": next(iterator)}, packs=packs)
+    run = worker_functions.RunOf(lambda iterator: {"loss": next(iterator)}, packs=packs)
 
-    (_, made, _), logs = run(iter(tf.data.Dataset.range(7, 8)), 1)
+    numbers = run.function(iter(tf.data.Dataset.range(7, 8)), 1).numpy()
+    _, made, _, logs = run.unpacked(numbers)
 
     assert made == 1
     assert int(logs["loss"]) == 7
