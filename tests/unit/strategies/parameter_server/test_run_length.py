@@ -18,7 +18,7 @@ def test_runs_of_small_steps_grow() -> None:
 
 
 def test_runs_are_longer_with_many_workers() -> None:
-    assert lengths(RunLength(16), 0.00999, 8)[-1] == 32
+    assert lengths(RunLength(16), 0.00999, 8)[-1] == 64
     assert lengths(RunLength(1000), 0.00999, 12)[-1] == 300
 
 
