@@ -50,7 +50,9 @@ def test_an_all_reduce_job_resumes_after_a_kill_with_the_same_weights(tmp_path: 
     done: list[int] = []
 
     def kill_in_mid_training(processes: Processes, _: Mapping[str, Path]) -> None:
-        saved = (killed / "output" / "checkpoints" / "ckpt-222.index").exists()
+        # Its files exist before the checkpoint is complete; then this file names it.
+        complete = killed / "output" / "checkpoints" / "checkpoint"
+        saved = complete.exists() and "ckpt-222" in complete.read_text()
         if saved and not done:
             for process in processes.values():
                 os.kill(process.pid, signal.SIGKILL)
