@@ -50,6 +50,7 @@ class Recorder:
         Args:
           optimizer: a Keras optimizer; changed in place and returned.
         """
+        _apply_where_weights_are(optimizer)
         if keras_compat.is_keras_3(optimizer):
             apply = optimizer.apply
 
@@ -252,6 +253,17 @@ class Recorded:
                     yield variable
         for variable, _ in self._changes:
             yield variable
+
+
+def _apply_where_weights_are(optimizer: Any) -> None:
+    """Turns off the sum over replicas: an update has one, whose gradients are averages already.
+
+    TensorFlow would sum them in the task that runs the update, which is the chief. So all gradients
+    would pass through it. The legacy optimizers of Keras 2 do not allow this.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    name = "_all_reduce_sum_gradients" if keras_compat.is_keras_3(inner) else "aggregate_gradients"
+    vars(inner)[name] = list
 
 
 def _as_tensors(gradient: Any, variable: tf.Variable) -> Any:

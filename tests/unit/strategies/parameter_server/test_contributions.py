@@ -99,6 +99,37 @@ def test_changes_of_statistics_are_averaged_and_counters_count_updates() -> None
     np.testing.assert_array_equal(mean, [0.0, 0.0])
 
 
+@pytest.mark.parametrize("is_wrapped", [True, False])
+def test_an_update_does_not_pass_the_gradients_through_the_chief(
+    is_wrapped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy = tf.distribute.experimental.CentralStorageStrategy(["/CPU:0"], "/CPU:0")
+    with strategy.scope():
+        model, optimizer = model_of(), tf.keras.optimizers.SGD(0.1, momentum=0.9)
+    if is_wrapped:
+        optimizer = Recorder().wrap(optimizer)
+    summed = []
+    reduce = strategy.extended.batch_reduce_to
+
+    def record(*args: Any, **options: Any) -> Any:
+        summed.append(True)
+        return reduce(*args, **options)
+
+    monkeypatch.setattr(strategy.extended, "batch_reduce_to", record)
+
+    def update() -> None:
+        weights = model.trainable_variables
+        gradients = [tf.ones(weight.shape) for weight in weights]
+        optimizer.apply_gradients(zip(gradients, weights, strict=True))
+
+    before = model.get_weights()
+    tf.function(lambda: strategy.run(update), autograph=False)()
+
+    np.testing.assert_allclose(model.get_weights()[0], before[0] - 0.1, rtol=0, atol=1e-6)
+    # TensorFlow sums in the task that runs the update, which is the chief.
+    assert bool(summed) is not is_wrapped
+
+
 def test_a_wrapped_optimizer_still_applies_gradients_outside_a_step() -> None:
     weight = tf.keras.layers.Dense(1)
     weight.build([None, 1])
