@@ -82,14 +82,15 @@ class _Sliced:
         self._first_row = first_row
 
     def __call__(self, shape: Sequence[int], dtype: Any = None) -> Any:
+        options: dict[str, Any] = {}
         if _takes_partitions(self._of):
-            return self._of(
-                self._whole,
-                dtype=dtype,
-                partition_shape=tuple(shape),
-                partition_offset=(self._first_row, *(0 for _ in shape[1:])),
-            )
-        return self._of(self._whole, dtype=dtype)[self._first_row : self._first_row + shape[0]]
+            options["partition_shape"] = tuple(shape)
+            options["partition_offset"] = (self._first_row, *(0 for _ in shape[1:]))
+        value = self._of(self._whole, dtype=dtype, **options)
+        # With `**kwargs`, as in Keras's guides, an initializer may ignore these arguments.
+        if tuple(value.shape) == tuple(shape):
+            return value
+        return value[self._first_row : self._first_row + shape[0]]
 
 
 def _is_scaling(initializer: Any) -> bool:

@@ -58,6 +58,15 @@ def test_other_initializers_are_sliced() -> None:
     np.testing.assert_array_equal(in_parts(initializer), np.asarray(initializer(SHAPE)))
 
 
+def test_an_initializer_may_ignore_the_part() -> None:
+    def whole(shape: Any, dtype: Any = None, **_: Any) -> np.ndarray:
+        return np.arange(float(np.prod(shape))).reshape(shape)
+
+    value = part_initializer(whole, (6, 2), first_row=4)((2, 2), "float32")
+
+    np.testing.assert_array_equal(value, [[8, 9], [10, 11]])
+
+
 def test_an_initializer_can_make_only_the_part() -> None:
     def rows(shape: Any, dtype: Any, partition_shape: Any, partition_offset: Any) -> np.ndarray:
         made.append(tuple(partition_shape))
