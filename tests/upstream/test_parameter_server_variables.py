@@ -16,7 +16,6 @@ from tensorflow.python.distribute.parameter_server_strategy_v2 import (
 )
 
 import tfdist  # noqa: F401
-from tests.conftest import keras_is_3
 
 pytestmark = pytest.mark.stacks("2.15", "2.21")
 
@@ -45,28 +44,3 @@ def test_an_optimizer_saves_the_slots_of_parts_one_by_one(tmp_path: Path) -> Non
     assert (3, 3) not in shapes
     assert (3, 3) in [tuple(shape) for _, shape in tf.train.list_variables(path)]
     assert callable(optimizer._trackable_children)
-
-
-@pytest.mark.skipif(not keras_is_3(), reason="for Keras 3")
-def test_the_layers_of_keras_3_add_their_large_weight_by_name() -> None:
-    """`keras3_partitions`"""
-    table, dense = tf.keras.layers.Embedding(4, 2), tf.keras.layers.Dense(3)
-    added: list[str] = []
-
-    def recording(layer: tf.keras.layers.Layer) -> None:
-        own = layer.add_weight
-
-        def add_weight(**kwargs: object) -> object:
-            added.append(str(kwargs["name"]))
-            return own(**kwargs)
-
-        object.__setattr__(layer, "add_weight", add_weight)
-
-    recording(table)
-    recording(dense)
-    table.build()
-    dense.build((None, 2))
-    assert added == ["embeddings", "kernel", "bias"]
-    assert isinstance(table.embeddings._value, tf.Variable)
-    # Nor does Keras 3 split variables itself.
-    assert not [name for name in dir(tf.keras.distribution) if "parameter" in name.lower()]
