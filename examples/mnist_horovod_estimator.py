@@ -19,7 +19,9 @@ import tfdist.estimator
 from estimators.mnist import model_fn, serving_input_receiver_fn
 from tfdist.data import mnist
 
-flags.DEFINE_string("data_source", "digits", "digits, or the path of Keras's mnist.npz.")
+flags.DEFINE_string(
+    "data_source", "digits", "digits, fashion_mnist, or the path of Keras's mnist.npz."
+)
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 flags.DEFINE_integer("train_steps", 20000, "Steps, divided by the replicas.", lower_bound=1)
 flags.DEFINE_integer("batch_size", 100, "Batch size of a replica.", lower_bound=1)

@@ -5,8 +5,9 @@
     train = cifar10.dataset("/data/cifar10", "train", input_context, batch_size=64, shuffle=True)
 
 - `tfdist.data.cifar10`: CIFAR-10 as TFRecords: the writer and the sharded `tf.data` reader.
-- `tfdist.data.mnist`: MNIST, or digits in its size, as arrays.
+- `tfdist.data.mnist`: MNIST, Fashion-MNIST, or digits in their size, as arrays.
 - `tfdist.data.sources`: the sources of the images: a download, an archive, scikit-learn's digits.
+- `tfdist.data.prepared`: downloads and reads datasets of tensorflow-datasets.
 - `tfdist.data.records`: writes TFRecord files and their manifest atomically, and verifies them.
 - `tfdist.data.verify`: finds damaged TFRecord files.
 - `tfdist.data.augmentation`: random crops and flips of whole batches.

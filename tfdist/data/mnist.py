@@ -1,4 +1,4 @@
-"""28x28 gray images for the MNIST scripts: MNIST, or scikit-learn's digits in the same size.
+"""28x28 gray images: MNIST, Fashion-MNIST, or scikit-learn's digits in the same size.
 
 train = load("digits")["train"]                   # or load("mnist.npz")["train"]
 dataset(*train, input_context, batch_size=100, shuffle=True, repeat=True)
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tfdist.data import sources
+from tfdist.data import prepared, sources
 from tfdist.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +24,13 @@ SPLITS = ("train", "test")
 IMAGE_SIZE = 28
 NUM_CLASSES = 10
 
-_ACCEPTED = "digits, or the path of Keras's mnist.npz"
+# https://github.com/zalandoresearch/fashion-mnist
+_FASHION_URL = (
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/train-images-idx3-ubyte.gz"
+)
+
+_MNIST = "the path of Keras's mnist.npz"
+_ACCEPTED = f"digits, fashion_mnist, or {_MNIST}"
 _IMAGES = f"uint8 [examples, {IMAGE_SIZE}, {IMAGE_SIZE}]"
 _LABELS = f"integers [examples], 0 to {NUM_CLASSES - 1}"
 
@@ -55,16 +61,21 @@ def load(source: str | os.PathLike[str]) -> dict[str, Split]:
 
     Args:
       source: `digits` for scikit-learn's 1,797 digits: 1,437 for training, and 360 for testing,
-        which are the eval split of `tfdist.data.sources`. Or the path of the `mnist.npz` that
-        `tf.keras.datasets.mnist` downloads, with the arrays `x_train`, `y_train`, `x_test` and
-        `y_test` (LeCun et al. 1998: 60,000 and 10,000 examples).
+        which are the eval split of `tfdist.data.sources`. `fashion_mnist` for Fashion-MNIST (Xiao
+        et al. 2017: 60,000 and 10,000 examples), which tensorflow-datasets downloads on its first
+        use. Or the path of the `mnist.npz` that `tf.keras.datasets.mnist` downloads, with the
+        arrays `x_train`, `y_train`, `x_test` and `y_test` (LeCun et al. 1998: 60,000 and 10,000
+        examples).
 
     Raises:
-      UsageError: the file does not exist or does not contain these arrays.
-      ImportError: scikit-learn is not installed; the message has the pip command.
+      UsageError: Fashion-MNIST could not be downloaded or read; or the file does not exist or does
+        not contain these arrays.
+      ImportError: a required package is not installed; the message has the pip command.
     """
     if source == "digits":
         return _load_digits()
+    if source == "fashion_mnist":
+        return _load_fashion_mnist()
     return _load_archive(Path(source))
 
 
@@ -152,6 +163,22 @@ def _load_digits() -> dict[str, Split]:
             np.concatenate([splits[part].labels for part in names]),
         )
         for split, names in parts.items()
+    }
+
+
+def _load_fashion_mnist() -> dict[str, Split]:
+    try:
+        splits = prepared.load("fashion_mnist", _FASHION_URL, SPLITS)
+    except prepared.UnavailableError as error:
+        raise _unusable(
+            "fashion_mnist",
+            f"digits, {_MNIST}, or fashion_mnist with a network or with its prepared files",
+            "Use --data_source=digits, or copy ~/tensorflow_datasets/fashion_mnist from a machine "
+            f"that has it ({error}).",
+        ) from error
+    return {
+        split: Split(arrays["image"][..., 0], arrays["label"].astype(np.int64))
+        for split, arrays in splits.items()
     }
 
 

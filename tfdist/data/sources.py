@@ -16,10 +16,10 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from tfdist.data import prepared
 from tfdist.errors import UsageError
 
 SPLITS = ("train", "validation", "eval")
@@ -35,7 +35,6 @@ ARCHIVE_MD5S: Mapping[str, str] = {
     BINARY_ARCHIVE: "c32a1d4ab5d03f1284b67883e8d87530",
 }
 _ARCHIVE_URL = f"https://www.cs.toronto.edu/~kriz/{BINARY_ARCHIVE}"
-_CONNECT_SECONDS = 10
 
 _ACCEPTED = f"download, digits, or the path of {PYTHON_ARCHIVE} or {BINARY_ARCHIVE}"
 
@@ -206,32 +205,17 @@ def _read_binary_batch(content: bytes) -> Split:
 
 def _load_download() -> dict[str, Split]:
     try:
-        import requests
-        import tensorflow_datasets as tfds
-
-        builder = tfds.builder("cifar10")
-        if not builder.is_prepared():
-            # Fail fast: without a network tensorflow-datasets retries for over three minutes.
-            requests.get(_ARCHIVE_URL, stream=True, timeout=_CONNECT_SECONDS).close()
-            builder.download_and_prepare()
-    except ImportError as error:
-        # tensorflow-datasets 4.9.10 needs importlib_resources but does not declare it.
-        raise ImportError(
-            f"--source=download: {error}. "
-            "Run: pip install tensorflow-datasets importlib_resources 'tensorflow-metadata<1.17'"
-        ) from error
-    except Exception as error:
-        # requests, tensorflow-datasets and the disk raise various exceptions, with one remedy.
+        arrays = prepared.load("cifar10", _ARCHIVE_URL, ("train", "test"))
+    except prepared.UnavailableError as error:
         raise UsageError(
             "--source",
             received="download",
             accepted=_ACCEPTED,
-            remedy="CIFAR-10 could not be downloaded: use --source=digits, or download "
-            f"{_ARCHIVE_URL} on another machine and pass its path as --source "
-            f"({type(error).__name__}: {error}).",
+            remedy="CIFAR-10 could not be downloaded or read: use --source=digits, or download "
+            f"{_ARCHIVE_URL} on another machine and pass its path as --source ({error}).",
         ) from error
 
-    splits = {split: _read_prepared(builder, split) for split in ("train", "test")}
+    splits = {split: _in_order(features) for split, features in arrays.items()}
     # Four of the five training batches, which have the same size.
     first_of_fifth = len(splits["train"].labels) * 4 // 5
     return {
@@ -245,18 +229,11 @@ def _load_download() -> dict[str, Split]:
     }
 
 
-def _read_prepared(builder: Any, split: str) -> Split:
-    """Reads one split in CIFAR-10's order; tensorflow-datasets stores this order in the ids."""
-    import tensorflow_datasets as tfds
-
-    read = tfds.ReadConfig(try_autocache=False)
-    batches = list(
-        tfds.as_numpy(builder.as_dataset(split=split, batch_size=1000, read_config=read))
-    )
-    order = np.argsort(np.concatenate([batch["id"] for batch in batches]))
-    images = np.concatenate([batch["image"] for batch in batches])[order]
-    labels = np.concatenate([batch["label"] for batch in batches])[order]
-    return Split(np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels.astype(np.int64))
+def _in_order(features: Mapping[str, np.ndarray]) -> Split:
+    """One split in CIFAR-10's order; tensorflow-datasets stores this order in the ids."""
+    order = np.argsort(features["id"])
+    images = np.ascontiguousarray(features["image"][order].transpose(0, 3, 1, 2))
+    return Split(images, features["label"][order].astype(np.int64))
 
 
 def _load_digits() -> dict[str, Split]:

@@ -112,7 +112,7 @@ def test_a_path_that_cannot_be_opened_is_rejected(tmp_path: Path) -> None:
     for path, reason in ((tmp_path / "no.npz", "No such file"), (tmp_path, "Is a directory")):
         error = load_error(path)
         assert error.received == str(path)
-        assert error.accepted == "digits, or the path of Keras's mnist.npz"
+        assert error.accepted == "digits, fashion_mnist, or the path of Keras's mnist.npz"
         assert error.remedy.startswith("Choose one of these sources") and reason in error.remedy
 
 

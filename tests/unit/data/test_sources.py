@@ -6,8 +6,6 @@ import hashlib
 import io
 import os
 import pickle
-import subprocess
-import sys
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support import prepared_datasets
 from tfdist.data import sources
 from tfdist.errors import UsageError
 
-REPOSITORY = Path(__file__).parents[3]
 BATCHES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
 PER_BATCH = 3
 
@@ -242,31 +240,8 @@ tfds.builder("cifar10").download_and_prepare()
 """
 
 
-def run_with_datasets(
-    code: str, directory: Path, argument: Path
-) -> subprocess.CompletedProcess[str]:
-    closed_port = "http://127.0.0.1:9"
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "TFDS_DATA_DIR": str(directory),
-        "HTTPS_PROXY": closed_port,
-        "https_proxy": closed_port,
-        "NO_PROXY": "",
-        "no_proxy": "",
-    }
-    return subprocess.run(
-        [sys.executable, "-c", code, str(argument)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-
-
 def test_the_download_error_without_a_network_contains_a_remedy(tmp_path: Path) -> None:
-    done = run_with_datasets(DOWNLOAD, tmp_path / "datasets", tmp_path / "splits.npz")
+    done = prepared_datasets.run(DOWNLOAD, tmp_path / "datasets", tmp_path / "splits.npz")
     assert done.returncode == 2, done.stderr
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("tfdist: error: --source: received 'download'")
@@ -278,10 +253,10 @@ def test_a_download_is_restored_to_the_order_of_cifar(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     for name, content in binary_members().items():
         (folder / Path(name).name).write_bytes(content)
-    prepared = run_with_datasets(PREPARE, tmp_path / "datasets", folder.parent)
+    prepared = prepared_datasets.run(PREPARE, tmp_path / "datasets", folder.parent)
     assert prepared.returncode == 0, prepared.stderr
 
-    done = run_with_datasets(DOWNLOAD, tmp_path / "datasets", tmp_path / "splits.npz")
+    done = prepared_datasets.run(DOWNLOAD, tmp_path / "datasets", tmp_path / "splits.npz")
     assert done.returncode == 0, done.stderr
     with np.load(tmp_path / "splits.npz") as saved:
         check_splits(
