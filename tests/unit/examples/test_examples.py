@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import prepared_datasets
 from tests.support.processes import ROOT, Ended, run_by_hand
 from tfdist.data import cifar10
 
@@ -79,6 +80,20 @@ def test_positional_arguments_are_rejected(
 
     assert f"tfdist: error: {named}; accepted: " in done.output
     assert done.code == 2
+
+
+def test_fashion_mnist_without_a_network_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    script = str(ROOT / "examples" / "fashion_mnist_mirrored.py")
+    command = [sys.executable, script, f"--output_dir={tmp_path / 'output'}"]
+    environment = prepared_datasets.environment(tmp_path / "datasets")
+    done = run_by_hand(tmp_path, {"example": (command, environment)}, deadline=50)["example"]
+
+    assert done.code == 2, done.output
+    first, line = done.output.splitlines()
+    assert first.startswith("tfdist: worker:0 of this process alone")
+    assert line.startswith("tfdist: error: --data_source: received 'fashion_mnist'; accepted: ")
+    assert "Use --data_source=digits" in line
+    assert not (tmp_path / "output").exists(), "nothing should be written"
 
 
 @pytest.mark.parametrize("typed", ["--num_gpus=1", "--num-gpu=1"])

@@ -1,0 +1,41 @@
+"""The command of docs/strategies.md trains a ResNet-18 on digits with two devices."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.pages import ROOT, commands
+from tests.support.processes import run_by_hand
+
+pytestmark = [pytest.mark.stacks("2.15", "2.21"), pytest.mark.timeout(120)]
+
+EPOCHS = 3
+SHORTER = [f"--epochs={EPOCHS}", "--warmup_epochs=1"]
+
+
+def test_the_example_learns_digits_with_two_devices(tmp_path: Path) -> None:
+    (command,) = (
+        command
+        for command in commands(ROOT / "docs" / "strategies.md")
+        if "examples/fashion_mnist_mirrored.py" in command.words
+    )
+    output = tmp_path / "output"
+    words = [sys.executable, str(ROOT / command.words[1]), *command.words[2:], *SHORTER]
+    words.append(f"--output_dir={output}")
+    ended = run_by_hand(tmp_path, {"example": (words, {})}, deadline=100)["example"]
+
+    assert ended.code == 0, ended.output
+    printed = re.findall(r"^epoch (\d+): \d+\.\d s, test accuracy (\S+)$", ended.output, re.M)
+    assert [int(epoch) for epoch, _ in printed] == [1, 2, 3]
+    # The complete command reaches 0.98.
+    assert float(printed[-1][1]) >= 0.9, ended.output
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert [f"{line['val_accuracy']:.4f}" for line in lines] == [text for _, text in printed]
+    # 1437 images in steps of two batches of 32.
+    assert lines[-1]["step"] == EPOCHS * 23
+    assert (output / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
