@@ -9,9 +9,9 @@ Each device has a copy of the model (He et al. 2015, arXiv:1512.03385). A step g
 devices. The learning rate grows with it: in the first epochs, from that of one device (Goyal et al.
 2017, arXiv:1706.02677).
 
-Prints the seconds and the test accuracy of each epoch, and plots learning_curves.png in the output
-directory. The first epoch of a process includes the time to trace the model. The same script runs
-under every other strategy.
+Prints the seconds, the learning rate and the test accuracy of each epoch, and plots
+learning_curves.png in the output directory. The first epoch of a process includes the time to trace
+the model. The same script runs under every other strategy.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def build_model(job: tfdist.Job, examples: int) -> tf.keras.Model:
     return model
 
 
-class Seconds(tf.keras.callbacks.Callback):
-    """Adds the `seconds` that an epoch's training took, without its evaluation, to the logs."""
+class EpochLogs(tf.keras.callbacks.Callback):
+    """Adds an epoch's `seconds` of training and the `learning_rate` at its end to the logs."""
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._started = time.monotonic()
@@ -125,6 +125,8 @@ class Seconds(tf.keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if logs is not None:
             logs["seconds"] = self._seconds
+            # A variable with a copy per device in Keras 2, a tensor in Keras 3.
+            logs["learning_rate"] = float(tf.convert_to_tensor(self.model.optimizer.learning_rate))
 
 
 @tfdist.main
@@ -139,14 +141,18 @@ def main(job: tfdist.Job) -> None:
         validation=test_input,
         output_dir=FLAGS.output_dir,
         batch_size=job.global_batch_size(FLAGS.batch_size),
-        callbacks=[Seconds()],
+        callbacks=[EpochLogs()],
     )
     if job.is_chief:
         for index, epoch in enumerate(history.epoch):
-            seconds, accuracy = (
-                history.history[name][index] for name in ("seconds", "val_accuracy")
+            seconds, rate, accuracy = (
+                history.history[name][index]
+                for name in ("seconds", "learning_rate", "val_accuracy")
             )
-            print(f"epoch {epoch + 1}: {seconds:.1f} s, test accuracy {accuracy:.4f}")
+            print(
+                f"epoch {epoch + 1}: {seconds:.1f} s, learning rate {rate:.2g}, "
+                f"test accuracy {accuracy:.4f}"
+            )
         curves.plot(FLAGS.output_dir, Path(FLAGS.output_dir, "learning_curves.png"))
 
 
