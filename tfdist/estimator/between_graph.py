@@ -23,7 +23,7 @@ from tfdist.estimator.sync_replicas import SyncReplicasOptimizer
 from tfdist.flags import JobFlags
 from tfdist.runtime.devices import check_one_gpu, use_devices
 from tfdist.strategies.base import DatasetFunction, Strategy, Topology
-from tfdist.strategies.parameter_server.serving import serve_until_end
+from tfdist.strategies.serving import serve_until_end
 
 
 class BetweenGraph(Strategy):

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdist.compat import keras as keras_compat
 from tfdist.data import sharding
 from tfdist.errors import UsageError
-from tfdist.strategies.in_graph import InGraph
+from tfdist.strategies.local_devices import LocalDevices
 from tfdist.upstream import keras3_central_storage
 from tfdist.upstream.keras3_reduce import ReducesForKeras3
 
@@ -44,7 +44,7 @@ def _with_aggregation(next_creator: Any, **options: Any) -> tf.Variable:
     return variable
 
 
-class CentralStorage(InGraph):
+class CentralStorage(LocalDevices):
     """Synchronous training on the devices of one machine, with variables on the CPU.
 
     TensorFlow drops the last step of an epoch if a device has no batch. To use every example, this

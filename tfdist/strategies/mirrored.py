@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfdist.data.sharding import TakesShards
-from tfdist.strategies.in_graph import InGraph
+from tfdist.strategies.local_devices import LocalDevices
 from tfdist.upstream.keras3_reduce import ReducesForKeras3
 
 
@@ -13,7 +13,7 @@ class _MirroredStrategy(ReducesForKeras3, TakesShards, tf.distribute.MirroredStr
     """TensorFlow's strategy, with support for sharded datasets and Keras 3."""
 
 
-class Mirrored(InGraph):
+class Mirrored(LocalDevices):
     """Synchronous training on the devices of one machine."""
 
     name = "mirrored"

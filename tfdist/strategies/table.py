@@ -121,7 +121,7 @@ for _spec in (
         "mirrored",
         "tfdist.strategies.mirrored:Mirrored",
         estimator="tfdist.strategies.mirrored:Mirrored",
-        sessions="tfdist.estimator.in_graph:InGraphSessions",
+        sessions="tfdist.estimator.mirrored:MirroredSessions",
         flags=("num_cpu_devices",),
     ),
     StrategySpec(

@@ -32,8 +32,8 @@ from tfdist.strategies.parameter_server import partitions
 from tfdist.strategies.parameter_server.coordinator import EpochCoordinator, PassesShards
 from tfdist.strategies.parameter_server.layout import WholeLayout
 from tfdist.strategies.parameter_server.partitions import Partitioner, partitioner_of
-from tfdist.strategies.parameter_server.serving import serve_until_end
 from tfdist.strategies.parameter_server.synchronous import Synchronous
+from tfdist.strategies.serving import serve_until_end
 from tfdist.upstream import keras2_steps_per_execution
 
 

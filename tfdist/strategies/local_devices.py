@@ -11,7 +11,7 @@ from tfdist.strategies.base import DatasetFunction, Topology
 from tfdist.strategies.replicas import Replicas
 
 
-class InGraph(Replicas):
+class LocalDevices(Replicas):
     """In-graph replication over the GPUs of one process, or over logical CPU devices.
 
     Attributes:

@@ -10,8 +10,8 @@ from tfdist.cluster import Cluster, Task
 from tfdist.coordination import probe
 from tfdist.coordination.preemption import Preemption
 from tfdist.coordination.probe import Listener
-from tfdist.strategies.parameter_server import serving
-from tfdist.strategies.parameter_server.serving import serve_until_end
+from tfdist.strategies import serving
+from tfdist.strategies.serving import serve_until_end
 
 POLL = 0.25
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfdist.estimator.sessions import Sessions
-from tfdist.strategies.in_graph import InGraph
+from tfdist.strategies.local_devices import LocalDevices
 
 
-class InGraphSessions(Sessions):
+class MirroredSessions(Sessions):
     """Sessions over the devices of one process."""
 
-    strategy: InGraph
+    strategy: LocalDevices
 
     @property
     def train_distribute(self) -> tf.distribute.Strategy:
