@@ -1,0 +1,79 @@
+"""The workers of an `in_graph` job, arranged as replicas of a pipeline of stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from tfdist.cluster import Cluster, Task
+from tfdist.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where each stage of each replica runs: stage s of replica r on worker r * num_stages + s.
+
+    Attributes:
+      workers: the tasks that compute.
+      devices: the device of each worker.
+      client: the CPU of the task that runs the training loop and reads the data.
+      num_stages: the number of stages of each replica.
+    """
+
+    workers: tuple[Task, ...]
+    devices: tuple[str, ...]
+    client: str
+    num_stages: int
+
+    @property
+    def num_replicas(self) -> int:
+        """The number of replicas."""
+        return len(self.workers) // self.num_stages
+
+    def device(self, replica: int, stage: int) -> str:
+        """The device of a stage."""
+        return self.devices[replica * self.num_stages + stage]
+
+    def workers_of(self, stage: int) -> tuple[Task, ...]:
+        """The workers that run a stage, one for each replica."""
+        return self.workers[stage :: self.num_stages]
+
+
+def check_stages(cluster: Cluster, stages: int) -> None:
+    """Checks that the workers of a cluster can be arranged in replicas of this many stages.
+
+    Raises:
+      UsageError: the number of workers is not a multiple of the number of stages.
+    """
+    workers = max(1, len(cluster.worker))
+    if stages < 1 or workers % stages:
+        divisors = [str(number) for number in range(1, workers + 1) if workers % number == 0]
+        raise UsageError(
+            "--stages",
+            received=f"{stages} with {workers} worker{'s' * (workers > 1)}",
+            accepted=f"{', '.join(divisors)}: the number of workers is a multiple of the stages",
+            remedy="Correct it, or change the number of workers.",
+        )
+
+
+def grid_of(cluster: Cluster, client: Task, stages: int) -> Grid:
+    """Arranges the workers of a cluster to which this process is connected.
+
+    Args:
+      cluster: the job's tasks; if there is no other task, this process is the only worker.
+      client: this task.
+      stages: the number of stages; see `check_stages`.
+    """
+    workers = tuple(Task("worker", index) for index in range(len(cluster.worker))) or (client,)
+    tasks = [client] if workers == (client,) else [*workers, client]
+    gpus = {device.name for device in tf.config.list_logical_devices("GPU")}
+    roots = ["" if len(tasks) == 1 else f"/job:{t.type}/replica:0/task:{t.index}" for t in tasks]
+    devices = [_compute_device(root, gpus) for root in roots[: len(workers)]]
+    return Grid(workers, tuple(devices), f"{roots[-1]}/device:CPU:0", stages)
+
+
+def _compute_device(task: str, gpus: Sequence[str] | set[str]) -> str:
+    gpu = f"{task}/device:GPU:0"
+    return gpu if any(name.endswith(gpu) for name in gpus) else f"{task}/device:CPU:0"

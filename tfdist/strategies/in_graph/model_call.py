@@ -1,0 +1,160 @@
+"""One call of a model on a batch, in parts, with its gradient.
+
+TensorFlow's tape forgets the devices of the operations that it differentiates. So the gradient of a
+call is a `tf.custom_gradient`, computed by `tf.gradients`, which colocates it with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from tfdist.strategies.in_graph import lanes
+from tfdist.strategies.in_graph.batches import Parts
+from tfdist.strategies.in_graph.gradients import total
+from tfdist.strategies.in_graph.lanes import Lane
+
+if TYPE_CHECKING:
+    from tfdist.strategies.in_graph.pipeline import Pipeline
+
+
+class ModelCall:
+    """A call of the model on a batch, in a graph.
+
+    Args:
+      pipeline: the pipeline of the model.
+      call: calls the model on a part; takes the structure of `batch`.
+      batch: tensors whose first dimension is that of the examples, and None.
+    """
+
+    def __init__(self, pipeline: Pipeline, call: Callable[[Any], Any], batch: Any) -> None:
+        self._pipeline = pipeline
+        self._grid = grid = pipeline.grid
+        self._call = call
+        self._batch = batch
+        self._lanes = [
+            [Lane(grid.device(replica, stage)) for stage in range(grid.num_stages)]
+            for replica in range(grid.num_replicas)
+        ]
+
+    def run(self) -> Any:
+        """Returns the model's output for the batch."""
+        inputs = [value for value in tf.nest.flatten(self._batch) if value is not None]
+        outputs = tf.custom_gradient(self._forward)(*inputs)
+        for output, mask in zip(outputs, self._masks, strict=True):
+            if mask is not None:
+                output._keras_mask = mask
+        return tf.nest.pack_sequence_as(self._structure, outputs)
+
+    def _forward(self, *inputs: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., Any]]:
+        with tf.device(self._grid.client):
+            self._parts = Parts(inputs, self._grid.num_replicas * self._pipeline.microbatches)
+            split = [self._parts.split(value) for value in inputs]
+        self._inputs = list(zip(*split, strict=True))
+        self._weights = [self._weights_of(stages) for stages in self._lanes]
+        self._outputs = []
+        for part, values in enumerate(self._inputs):
+            replica = self._replica_of(part)
+            with self._pipeline.within(self._lanes[replica], self._weights[replica]):
+                outputs = self._call(self._packed(values))
+            self._structure = outputs
+            self._outputs.append(tf.nest.flatten(outputs))
+        by_output = list(zip(*self._outputs, strict=True))
+        with tf.device(self._grid.client):
+            self._masks = [self._merged_masks(of_parts) for of_parts in by_output]
+            merged = [self._parts.merge(of_parts) for of_parts in by_output]
+        return merged, self._backward
+
+    def _backward(
+        self, *gradients: tf.Tensor, variables: Sequence[tf.Variable] = ()
+    ) -> tuple[list[Any], list[Any]]:
+        with tf.device(self._grid.client):
+            split = list(zip(*map(self._parts.split_gradient, gradients), strict=True))
+        weights = self._pipeline.weights
+        of_inputs: list[Sequence[Any]] = [()] * len(split)
+        of_weights: list[list[list[Any]]] = [[[] for _ in weights] for _ in self._lanes]
+        # The last part first: its stages have just computed it.
+        for part in reversed(range(len(split))):
+            replica = self._replica_of(part)
+            of_inputs[part], found = self._gradients(part, split[part])
+            for collected, gradients_of_part in zip(of_weights[replica], found, strict=True):
+                collected += gradients_of_part
+        totals = {}
+        for index, (variable, stage) in enumerate(weights):
+            of_replicas = []
+            for stages, collected in zip(self._lanes, of_weights, strict=True):
+                with tf.device(stages[stage].device):
+                    of_replicas.append(total(collected[index]))
+            with tf.device(self._lanes[0][stage].device):
+                totals[variable.ref()] = total(of_replicas)
+        with tf.device(self._grid.client):
+            merged = [
+                None if None in of_parts else self._parts.merge(of_parts)
+                for of_parts in zip(*of_inputs, strict=True)
+            ]
+        return merged, [totals[variable.ref()] for variable in variables]
+
+    def _gradients(
+        self, part: int, gradients: Sequence[tf.Tensor]
+    ) -> tuple[Sequence[Any], list[list[Any]]]:
+        """The gradients of a part.
+
+        Args:
+          part: the index of the part.
+          gradients: the gradients of its outputs.
+
+        Returns:
+          The gradients of its inputs, None for those that have none; and the list of the gradients
+          of each weight.
+        """
+        replica = self._replica_of(part)
+        stages, values = self._lanes[replica], self._weights[replica]
+        weights = self._pipeline.weights
+        outputs, begun = [], []
+        for output, gradient in zip(self._outputs[part], gradients, strict=True):
+            if output.dtype.is_floating:
+                outputs.append(output)
+                begun.append(lanes.begin_gradient(gradient, lanes.producer(output, stages)))
+        variables = [variable for variable, _ in weights]
+        found = tf.compat.v1.gradients(
+            outputs,
+            # A layer that gathers rows of a weight has read them from the variable.
+            [*values, *variables, *self._inputs[part]],
+            begun,
+            stop_gradients=values,
+            colocate_gradients_with_ops=True,
+        )
+        of_values, of_rows = found[: len(weights)], found[len(weights) : 2 * len(weights)]
+        of_weights = [
+            [gradient for gradient in both if gradient is not None]
+            for both in zip(of_values, of_rows, strict=True)
+        ]
+        for stage, lane in enumerate(stages):
+            lane.differentiated = [
+                gradient.op
+                for (_, own), gradient in zip(weights, of_values, strict=True)
+                if own == stage and gradient is not None
+            ]
+        return found[2 * len(weights) :], of_weights
+
+    def _replica_of(self, part: int) -> int:
+        return part // self._pipeline.microbatches
+
+    def _weights_of(self, stages: Sequence[Lane]) -> list[tf.Tensor]:
+        """The weights of a replica: one transfer for each, however many parts there are."""
+        values = []
+        for variable, stage in self._pipeline.weights:
+            with tf.device(stages[stage].device):
+                values.append(tf.identity(variable.read_value()))
+        return values
+
+    def _packed(self, part: Sequence[tf.Tensor]) -> Any:
+        left = iter(part)
+        flat = [None if v is None else next(left) for v in tf.nest.flatten(self._batch)]
+        return tf.nest.pack_sequence_as(self._batch, flat)
+
+    def _merged_masks(self, outputs: Sequence[Any]) -> tf.Tensor | None:
+        masks = [getattr(output, "_keras_mask", None) for output in outputs]
+        return None if any(mask is None for mask in masks) else self._parts.merge(masks)

@@ -1,0 +1,143 @@
+"""Runs a model on several workers within one TensorFlow function: in replicas, and in stages.
+
+A call of the model splits its batch into one part for each replica and micro-batch. A layer runs
+on the worker of its stage, and so does its gradient. The gradient of the batch is the sum of those
+of the parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.strategies.in_graph import lanes
+from tfdist.strategies.in_graph.devices import following_inputs
+from tfdist.strategies.in_graph.grid import Grid
+from tfdist.strategies.in_graph.lanes import Lane
+from tfdist.strategies.in_graph.model_call import ModelCall
+
+# A layer and its gradients run in the same way with and without AutoGraph.
+_not_converted = tf.autograph.experimental.do_not_convert
+
+
+@dataclass
+class _Part:
+    """A part of a batch on its way through a replica.
+
+    Attributes:
+      lanes: the stages of the replica.
+      entered: the stages that the part has reached.
+    """
+
+    lanes: Sequence[Lane]
+    entered: set[int] = field(default_factory=set)
+
+
+class Pipeline:
+    """Wraps the calls of one model and of its layers.
+
+    Args:
+      grid: the workers.
+      microbatches: the number of parts into which a replica divides its batch.
+      weights: the trainable variables, with the stage of each.
+    """
+
+    def __init__(
+        self, grid: Grid, microbatches: int, weights: Sequence[tuple[tf.Variable, int]]
+    ) -> None:
+        self.grid = grid
+        self.microbatches = microbatches
+        self.weights = weights
+        self._part: _Part | None = None
+
+    def call_of_model(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps the method `call` of the model."""
+
+        def call_in_parts(inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            # As Keras 2 does for the method that is replaced here.
+            context = tf.__internal__.autograph.control_status_ctx()
+            converted = tf.__internal__.autograph.tf_convert(call, context)
+            return self._call(converted, inputs, args, kwargs)
+
+        return call_in_parts
+
+    def call_of_layer(self, call: Callable[..., Any], stage: int) -> Callable[..., Any]:
+        """Wraps the method `call` of a layer."""
+
+        def call_in_stage(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = self._enter(stage, (args, kwargs))
+            with self._on(stage):
+                outputs = call(*args, **kwargs)
+            self._leave(stage, outputs)
+            return outputs
+
+        return call_in_stage
+
+    @contextmanager
+    def within(self, stages: Sequence[Lane], weights: Sequence[tf.Tensor]) -> Iterator[None]:
+        """Runs the calls in this block as those of a part.
+
+        Args:
+          stages: the stages of the part's replica.
+          weights: the values of the trainable variables in this replica.
+        """
+        with ExitStack() as stack:
+            for (variable, _), value in zip(self.weights, weights, strict=True):
+                # TensorFlow reads a variable that has such a value from there.
+                variable._cached_value = value
+                stack.callback(setattr, variable, "_cached_value", None)
+            self._part = _Part(stages)
+            stack.callback(setattr, self, "_part", None)
+            ranks = {lane.device: stage for stage, lane in enumerate(stages)}
+            stack.enter_context(tf.compat.v1.device(following_inputs(ranks)))
+            yield
+
+    @_not_converted
+    def _call(
+        self,
+        call: Callable[..., Any],
+        inputs: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        # A call outside of a function has no graph to place.
+        if tf.executing_eagerly() or self._part is not None:
+            return call(inputs, *args, **kwargs)
+        masks = kwargs.get("mask")
+        others = {name: value for name, value in kwargs.items() if name != "mask"}
+
+        def call_with(batch: Any) -> Any:
+            values, mask = batch
+            masked = {} if masks is None else {"mask": mask}
+            return call(values, *args, **masked, **others)
+
+        return ModelCall(self, call_with, (inputs, masks)).run()
+
+    @_not_converted
+    def _enter(self, stage: int, arguments: Any) -> Any:
+        if self._part is None or stage in self._part.entered:
+            return arguments
+        self._part.entered.add(stage)
+        stages = self._part.lanes
+
+        def pass_to_stage(value: Any) -> Any:
+            return lanes.begin(value, stages[stage], stages) if isinstance(value, tf.Tensor) else value
+
+        return tf.nest.map_structure(pass_to_stage, arguments)
+
+    @_not_converted
+    def _on(self, stage: int) -> AbstractContextManager[Any]:
+        if self._part is None:
+            return nullcontext()
+        device: AbstractContextManager[Any] = tf.device(self._part.lanes[stage].device)
+        return device
+
+    @_not_converted
+    def _leave(self, stage: int, outputs: Any) -> None:
+        if self._part is not None:
+            results = [value.op for value in tf.nest.flatten(outputs) if isinstance(value, tf.Tensor)]
+            self._part.lanes[stage].called = results
