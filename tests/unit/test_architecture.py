@@ -70,7 +70,17 @@ def room_of(module: str) -> str:
 
 def test_the_launcher_and_the_rooms_below_import_no_tensorflow() -> None:
     """At import; a function may."""
-    bare = ("errors", "version", "cluster", "coordination", "flags", "plan", "launch", "commands")
+    bare = (
+        "errors",
+        "version",
+        "cluster",
+        "coordination",
+        "flags",
+        "plan",
+        "launch",
+        "commands",
+        "splits",
+    )
     for path in files():
         if room_of(module_of(path)) not in bare:
             continue
