@@ -45,6 +45,8 @@ _OTHER_FLAGS = (
     "pack_transfers",
     "sync",
     "replicas_to_aggregate",
+    "stages",
+    "microbatches",
 )
 _INTEGER_FLAGS = {
     "num_gpus": "The number of GPUs that a task uses; 0 trains on the CPU. Default: all visible "
@@ -81,6 +83,8 @@ class JobFlags:
     num_inter_threads: int | None = None
     sync: bool | None = None
     replicas_to_aggregate: int | None = None
+    stages: int | None = None
+    microbatches: int | None = None
     startup_timeout: float = STARTUP_TIMEOUT
     heartbeat_timeout: float | None = None
     sync_period: int | None = None
@@ -151,8 +155,8 @@ def define_flags() -> None:
     flags.DEFINE_float(
         "heartbeat_timeout",
         None,
-        "multi_worker_mirrored, horovod, parameter_server: seconds without a heartbeat after "
-        f"which a task is considered lost (default {HEARTBEAT_TIMEOUT:g}).",
+        "multi_worker_mirrored, horovod, parameter_server, in_graph: seconds without a heartbeat "
+        f"after which a task is considered lost (default {HEARTBEAT_TIMEOUT:g}).",
     )
     flags.DEFINE_integer(
         "sync_period",
@@ -191,6 +195,20 @@ def define_flags() -> None:
         None,
         "parameter_server with --sync: gradients per update. Workers beyond that number are "
         "backups (default: the number of workers).",
+        lower_bound=1,
+    )
+    flags.DEFINE_integer(
+        "stages",
+        None,
+        "in_graph: cut the model by layers into this number of stages, each on its own worker "
+        "(default 1).",
+        lower_bound=1,
+    )
+    flags.DEFINE_integer(
+        "microbatches",
+        None,
+        "in_graph: divide the batch of a replica into this number of parts, so that its stages "
+        "work at the same time (default 1).",
         lower_bound=1,
     )
     for name in ("startup_timeout", "heartbeat_timeout"):

@@ -194,6 +194,15 @@ def build(model: tf.keras.Model, element_spec: Any) -> None:
       model: the compiled model.
       element_spec: the `element_spec` of the training dataset; None if unknown.
     """
+    build_model(model, element_spec)
+    # Under a strategy Keras 3 has built the optimizer, and would build a LossScaleOptimizer twice.
+    is_built = keras_compat.is_keras_3(model) and getattr(model.optimizer, "built", True)
+    if model.built and not is_built and hasattr(model.optimizer, "build"):
+        model.optimizer.build(model.trainable_variables)
+
+
+def build_model(model: tf.keras.Model, element_spec: Any) -> None:
+    """Creates the variables of the model; the arguments are those of `build`."""
     inputs, _, _ = tf.keras.utils.unpack_x_y_sample_weight(element_spec)
     specs = tf.nest.flatten(inputs)
     if not model.built and all(isinstance(spec, tf.TensorSpec) and spec.shape for spec in specs):
@@ -202,10 +211,6 @@ def build(model: tf.keras.Model, element_spec: Any) -> None:
             return tf.zeros([size or 1 for size in spec.shape], spec.dtype)
 
         model(tf.nest.map_structure(example, inputs))
-    # Under a strategy Keras 3 has built the optimizer, and would build a LossScaleOptimizer twice.
-    is_built = keras_compat.is_keras_3(model) and getattr(model.optimizer, "built", True)
-    if model.built and not is_built and hasattr(model.optimizer, "build"):
-        model.optimizer.build(model.trainable_variables)
 
 
 @contextmanager

@@ -76,11 +76,13 @@ class StrategySpec:
     def compute_tasks(self, cluster: Cluster) -> list[Task]:
         """The tasks that divide the cores of their machine, because they compute in every step.
 
-        Excludes the chief of a parameter-server job: it only schedules the workers' steps, except
-        with Estimators.
+        Excludes a chief whose workers serve: it only schedules their steps, except with Estimators.
         """
+        only_schedules = "worker" in self.serving
         return [
-            task for task in cluster.training_tasks if not (self.uses_ps and task.type == "chief")
+            task
+            for task in cluster.training_tasks
+            if not (only_schedules and task.type == "chief" and cluster.worker)
         ]
 
     def serves(self, cluster: Cluster, task: Task, *, for_estimators: bool = False) -> bool:
@@ -162,6 +164,13 @@ for _spec in (
             "all_reduce": ("auto", "ring", "nccl"),
             "gradient_dtype": ("bfloat16", "float16"),
         },
+    ),
+    StrategySpec(
+        "in_graph",
+        "tfdist.strategies.in_graph.strategy:InGraph",
+        spans_tasks=True,
+        serving=("worker",),
+        flags=("stages", "microbatches", "heartbeat_timeout"),
     ),
     StrategySpec(
         "horovod",

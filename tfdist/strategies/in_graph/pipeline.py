@@ -125,7 +125,9 @@ class Pipeline:
         stages = self._part.lanes
 
         def pass_to_stage(value: Any) -> Any:
-            return lanes.begin(value, stages[stage], stages) if isinstance(value, tf.Tensor) else value
+            return (
+                lanes.begin(value, stages[stage], stages) if isinstance(value, tf.Tensor) else value
+            )
 
         return tf.nest.map_structure(pass_to_stage, arguments)
 
@@ -139,5 +141,7 @@ class Pipeline:
     @_not_converted
     def _leave(self, stage: int, outputs: Any) -> None:
         if self._part is not None:
-            results = [value.op for value in tf.nest.flatten(outputs) if isinstance(value, tf.Tensor)]
+            results = [
+                value.op for value in tf.nest.flatten(outputs) if isinstance(value, tf.Tensor)
+            ]
             self._part.lanes[stage].called = results

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
@@ -24,9 +25,9 @@ def spread(devices: Sequence[str]) -> Iterator[None]:
     loads = dict.fromkeys(devices, 0)
 
     def create(next_creator: Any, **options: Any) -> tf.Variable:
-        shape = options.get("shape")
-        if shape is None and not callable(options["initial_value"]):
-            shape = options["initial_value"].shape
+        value, shape = options["initial_value"], options.get("shape")
+        if shape is None and not callable(value):
+            shape = np.shape(value)
         elements = tf.TensorShape(shape).num_elements()
         if elements is not None and elements < _MIN_ELEMENTS:
             return next_creator(**options)
@@ -59,4 +60,3 @@ def move(variable: tf.Variable, device: str) -> None:
         moved = tf.Variable(variable.read_value(), trainable=variable.trainable)
     # TensorFlow has no public way to give a variable another place.
     variable._handle = moved.handle
-

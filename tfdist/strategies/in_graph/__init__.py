@@ -1,0 +1,1 @@
+"""The `in_graph` strategy."""

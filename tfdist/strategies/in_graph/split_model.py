@@ -1,0 +1,113 @@
+"""A Keras model whose variables and calls are split over the workers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import errors
+from tfdist.strategies.in_graph.devices import following_inputs
+from tfdist.strategies.in_graph.grid import Grid
+from tfdist.strategies.in_graph.pipeline import Pipeline
+from tfdist.strategies.in_graph.stages import Stage
+from tfdist.strategies.in_graph.variables import move, tensorflow_variable
+
+
+class SplitModel:
+    """Splits a built model in place.
+
+    Args:
+      model: a `tf.keras.Model`.
+      grid: the workers.
+      stages: the layers of each stage.
+      microbatches: the number of parts into which a replica divides its batch.
+    """
+
+    def __init__(self, model: Any, grid: Grid, stages: Sequence[Stage], microbatches: int) -> None:
+        self.model = model
+        self._grid = grid
+        stage_of = {
+            tensorflow_variable(variable).ref(): index
+            for index, stage in enumerate(stages)
+            for variable in stage.variables
+        }
+        weights = []
+        for variable in model.variables:
+            own = tensorflow_variable(variable)
+            stage = stage_of.get(own.ref(), 0)
+            move(own, grid.device(0, stage))
+            if variable.trainable:
+                weights.append((own, stage))
+        pipeline = Pipeline(grid, microbatches, weights)
+        self._calls: list[tuple[Any, str, Any]] = [
+            (model, "call", pipeline.call_of_model(model.call)),
+            (model, "train_step", self._with_devices(model.train_step)),
+            *(
+                (layer, "call", pipeline.call_of_layer(layer.call, index))
+                for index, stage in enumerate(stages)
+                for layer in stage.layers
+            ),
+        ]
+        self._replace()
+        # Functions that were traced before call the layers where they were.
+        model.train_function = model.test_function = model.predict_function = None
+
+    def log(self, stages: Sequence[Stage]) -> None:
+        """Logs the layers, the parameters and the workers of each stage."""
+        for index, stage in enumerate(stages):
+            workers = ", ".join(map(str, self._grid.workers_of(index)))
+            errors.log(f"in_graph: stage {index} on {workers}: {stage}")
+
+    @contextmanager
+    def undone(self) -> Iterator[None]:
+        """Within the block, the model and its layers have their own methods."""
+        for made_by_keras, name, _ in self._calls:
+            del vars(made_by_keras)[name]
+        try:
+            yield
+        finally:
+            self._replace()
+
+    def _replace(self) -> None:
+        # Keras would track the attributes of an assignment.
+        for made_by_keras, name, method in self._calls:
+            vars(made_by_keras)[name] = method
+
+    def _with_devices(self, train_step: Any) -> Any:
+        """Makes a step place what follows from the variables, such as their updates, with them."""
+        grid = self._grid
+        owners = {grid.device(0, stage): stage for stage in range(grid.num_stages)}
+
+        @functools.wraps(train_step)
+        def step(data: Any) -> Any:
+            if tf.executing_eagerly():
+                return train_step(data)
+            with tf.compat.v1.device(following_inputs(owners)):
+                return train_step(data)
+
+        return step
+
+
+def place_slots(optimizer: Any) -> None:
+    """Makes an optimizer create the slots of a variable on the variable's device."""
+    for own in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+        add = getattr(own, "add_variable_from_reference", None)
+        if add is not None:
+            vars(own)["add_variable_from_reference"] = _beside_variable(add)
+
+
+def _beside_variable(add: Any) -> Any:
+    """Wraps an optimizer's `add_variable_from_reference`."""
+
+    @functools.wraps(add)
+    def add_beside(*args: Any, **kwargs: Any) -> Any:
+        # The variable is the first parameter; its name depends on the version of Keras.
+        variable = [*args, *kwargs.values()][0]
+        with tf.device(tensorflow_variable(variable).device):
+            return add(*args, **kwargs)
+
+    return add_beside

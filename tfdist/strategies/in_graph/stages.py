@@ -1,0 +1,126 @@
+"""Assigns each layer of a built model to a stage: as the script says, or by their costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfdist import placement
+from tfdist.compat import keras as keras_compat
+from tfdist.errors import UsageError
+from tfdist.splits.stages import cut
+from tfdist.strategies.in_graph.variables import bytes_of
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a model.
+
+    Attributes:
+      layers: its layers, in the order of the model.
+      is_first: whether this is stage 0, which also has the variables that no layer has.
+    """
+
+    layers: tuple[Any, ...]
+
+    @property
+    def variables(self) -> list[Any]:
+        """The variables of the layers, each once."""
+        found = {id(v): v for layer in self.layers for v in layer.variables}
+        return list(found.values())
+
+    def __str__(self) -> str:
+        names = [layer.name for layer in self.layers]
+        names = names if len(names) < 4 else [names[0], "…", names[-1]]
+        parameters = sum(variable.shape.num_elements() or 0 for variable in self.variables)
+        size = sum(map(bytes_of, self.variables)) / 2**20
+        return f"{', '.join(names)}: {parameters:,} parameters, {size:.1f} MiB"
+
+
+def stages_of(
+    model: Any, count: int, cost_of: Callable[[Any], float] | None = None
+) -> tuple[Stage, ...]:
+    """Assigns the layers of a model to stages.
+
+    Args:
+      model: a built `tf.keras.Model`. Its layers are in the order of `model.layers`; those of a
+        Sequential or functional model within it count one by one, and any other layer as a whole.
+      count: the number of stages.
+      cost_of: the cost of a layer; default: the bytes of its variables.
+
+    Raises:
+      UsageError: the model has fewer layers with weights than stages; or the script's stages do not
+        have the numbers 0 to `count` - 1.
+    """
+    layers = list(dict.fromkeys(_layers(model, None)))
+    if count == 1:
+        return (Stage(tuple(layer for layer, _ in layers)),)
+    assigned = _given(layers, count) or _cut(model, [layer for layer, _ in layers], count, cost_of)
+    return tuple(
+        Stage(
+            tuple(layer for (layer, _), own in zip(layers, assigned, strict=True) if own == stage)
+        )
+        for stage in range(count)
+    )
+
+
+def _layers(model: Any, stage: int | None) -> Iterator[tuple[Any, int | None]]:
+    """The layers of a model that run as a whole, with the stage that the script gave them."""
+    keras = keras_compat.keras_of(model)
+    for layer in model.layers:
+        own = placement.stage_of(layer)
+        own = stage if own is None else own
+        if isinstance(layer, keras.Model) and _is_graph_of_layers(layer):
+            yield from _layers(layer, own)
+        elif not isinstance(layer, keras.layers.InputLayer):
+            yield layer, own
+
+
+def _is_graph_of_layers(model: Any) -> bool:
+    """Whether Keras itself calls the layers of a model: it is Sequential or functional."""
+    return bool(getattr(model, "inputs", None)) and type(model).__module__.startswith(
+        keras_compat.PACKAGES
+    )
+
+
+def _given(layers: Sequence[tuple[Any, int | None]], count: int) -> list[int] | None:
+    """The script's stages; None if it has none. A layer without one follows the layer before it."""
+    given = {stage for _, stage in layers if stage is not None}
+    if not given:
+        return None
+    missing, beyond = set(range(count)) - given, given - set(range(count))
+    if missing or beyond:
+        raise UsageError(
+            "tfdist.placement.stage",
+            received=f"stages {', '.join(map(str, sorted(given)))} with --stages={count}",
+            accepted=f"a layer in each of the stages 0 to {count - 1}",
+            remedy="Correct the script or --stages.",
+        )
+    assigned = []
+    last = 0
+    for _, stage in layers:
+        last = last if stage is None else stage
+        assigned.append(last)
+    return assigned
+
+
+def _cut(
+    model: Any, layers: Sequence[Any], count: int, cost_of: Callable[[Any], float] | None
+) -> list[int]:
+    """Cuts before layers with weights; the others stay with the layer before them."""
+    groups: list[list[Any]] = []
+    for layer in layers:
+        if not groups or (layer.weights and any(own.weights for own in groups[-1])):
+            groups.append([])
+        groups[-1].append(layer)
+    if len(groups) < count:
+        raise UsageError(
+            "--stages",
+            received=f"{count} for model {model.name}, of {len(groups)} layers with weights",
+            accepted=f"1 to {len(groups)}",
+            remedy="Choose fewer stages.",
+        )
+    cost_of = cost_of or (lambda layer: sum(map(bytes_of, layer.variables)))
+    assigned = cut([sum(map(cost_of, group)) for group in groups], count)
+    return [stage for stage, group in zip(assigned, groups, strict=True) for _ in group]

@@ -1,0 +1,161 @@
+"""The `in_graph` strategy: one client runs a model on several workers, in replicas and stages.
+
+The chief, or worker 0, is the client: it runs the training loop, reads the data and writes the
+checkpoints. The other workers only serve. Each step is one TensorFlow function over all workers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.checkpoints import checkpointer
+from tfdist.coordination import heartbeat, probe
+from tfdist.errors import LostTaskError, UsageError
+from tfdist.flags import JobFlags
+from tfdist.runtime.devices import use_devices
+from tfdist.strategies.base import DatasetFunction, Strategy, Topology
+from tfdist.strategies.checkpointing import Checkpointing
+from tfdist.strategies.in_graph import batches
+from tfdist.strategies.in_graph.grid import check_stages, grid_of
+from tfdist.strategies.in_graph.split_model import SplitModel, place_slots
+from tfdist.strategies.in_graph.stages import stages_of
+from tfdist.strategies.in_graph.variables import spread
+from tfdist.strategies.serving import serve_until_end
+
+
+class _Checkpointing(Checkpointing):
+    """The client reads and writes. It exports the model without the split over the workers."""
+
+    def __init__(self, strategy: InGraph) -> None:
+        self._strategy = strategy
+        self.io_device = strategy.grid.client
+
+    @contextmanager
+    def save_scope(self, model: tf.keras.Model) -> Iterator[None]:
+        split_model = self._strategy.split_model
+        with nullcontext() if split_model is None else split_model.undone():
+            yield
+
+
+class InGraph(Strategy):
+    """Training by one client on workers that serve.
+
+    Attributes:
+      grid: the workers, as replicas of stages.
+      split_model: the model in training, after `check`.
+    """
+
+    name = "in_graph"
+
+    split_model: SplitModel | None = None
+
+    def set_up(self, options: JobFlags) -> None:
+        self._stages = options.stages or 1
+        self._microbatches = options.microbatches or 1
+        check_stages(self.cluster, self._stages)
+        tasks = [task for task in self.cluster.tasks() if task.type == self.task.type]
+        use_devices(options.num_gpus, place=self.cluster.local_rank_of(self.task, tasks))
+        if self._is_client:
+            self._connect()
+        else:
+            self._server = tf.distribute.Server(
+                tf.train.ClusterSpec(self.cluster.jobs()),
+                job_name=self.task.type,
+                task_index=self.task.index,
+                protocol="grpc",
+            )
+
+    @property
+    def topology(self) -> Topology:
+        own, replicas = str(self.task), max(1, len(self.cluster.worker)) // self._stages
+        return Topology(
+            own,
+            (own,),
+            is_chief=self._is_client,
+            num_replicas=replicas,
+            num_local_replicas=replicas,
+        )
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return spread(self.grid.devices)
+
+    def wrap_optimizer(self, optimizer: Any) -> Any:
+        place_slots(optimizer)
+        return optimizer
+
+    def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
+        local = dataset_fn(self.topology.input_context)
+        dataset = batches.joined(self.cursor.follow(local), self.topology.num_replicas)
+        self._element_spec = dataset.element_spec
+        return dataset
+
+    def check(self, model: tf.keras.Model) -> None:
+        if self.split_model is not None and self.split_model.model is model:
+            return
+        self._check_compiled(model)
+        with self.scope():
+            checkpointer.build_model(model, self._element_spec)
+        if not model.built:
+            raise UsageError(
+                "model",
+                received=f"{model.name}, which has no weights before its first step",
+                accepted=f"a built model under {self.name}",
+                remedy="Call model.build in the script.",
+            )
+        stages = stages_of(model, self._stages)
+        self.split_model = SplitModel(model, self.grid, stages, self._microbatches)
+        self.split_model.log(stages)
+
+    def serve(self) -> None:
+        if self._is_client:
+            super().serve()
+        serve_until_end(self)
+
+    @property
+    def _is_client(self) -> bool:
+        return not self.cluster or self.task == self.cluster.chief_task
+
+    def _connect(self) -> None:
+        servers = {
+            str(task): self.cluster.address(task)
+            for task in self.cluster.tasks()
+            if task != self.task
+        }
+        if servers:
+            self._wait_for(servers)
+            tf.config.experimental_connect_to_cluster(
+                tf.train.ClusterSpec(self.cluster.jobs()),
+                job_name=self.task.type,
+                task_index=self.task.index,
+                protocol="grpc",
+            )
+            heartbeat.watch_in_subprocess(servers, self.heartbeat_timeout)
+        self.tf_strategy = tf.distribute.get_strategy()
+        self.grid = grid_of(self.cluster, self.task, self._stages)
+        self.checkpointing = _Checkpointing(self)
+
+    def _wait_for(self, servers: dict[str, str]) -> None:
+        """Waits for the workers' servers: TensorFlow would wait for them without a limit."""
+        deadline = time.monotonic() + self.startup_timeout
+        for task, address in servers.items():
+            probe.wait_for_server(address, deadline - time.monotonic())
+            if probe.identify(address) is not probe.Listener.SERVER:
+                raise LostTaskError(task, address, self.startup_timeout)
+
+    def _check_compiled(self, model: tf.keras.Model) -> None:
+        """Checks the arguments of `compile`."""
+        if getattr(model, "run_eagerly", False):
+            raise UsageError(
+                "run_eagerly",
+                received=True,
+                accepted=f"False under {self.name}, which runs a step as one function",
+                remedy="Leave it out of model.compile, or train with --strategy=one_device.",
+            )
+        if getattr(model, "jit_compile", False):
+            # Keras 3 turns it on by itself.
+            model.jit_compile = False
