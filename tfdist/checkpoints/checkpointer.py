@@ -205,7 +205,9 @@ def build_model(model: tf.keras.Model, element_spec: Any) -> None:
     """Creates the variables of the model; the arguments are those of `build`."""
     inputs, _, _ = tf.keras.utils.unpack_x_y_sample_weight(element_spec)
     specs = tf.nest.flatten(inputs)
-    if not model.built and all(isinstance(spec, tf.TensorSpec) and spec.shape for spec in specs):
+    # The `build` of a subclassed model of Keras 3 does not build its layers.
+    is_built = model.built and all(layer.built for layer in model.layers)
+    if not is_built and all(isinstance(spec, tf.TensorSpec) and spec.shape for spec in specs):
 
         def example(spec: tf.TensorSpec) -> tf.Tensor:
             return tf.zeros([size or 1 for size in spec.shape], spec.dtype)

@@ -74,21 +74,20 @@ class ModelCall:
             split = list(zip(*map(self._parts.split_gradient, gradients), strict=True))
         weights = self._pipeline.weights
         of_inputs: list[Sequence[Any]] = [()] * len(split)
-        of_weights: list[list[list[Any]]] = [[[] for _ in weights] for _ in self._lanes]
+        of_replicas: list[list[Any]] = [[None for _ in weights] for _ in self._lanes]
         # The last part first: its stages have just computed it.
         for part in reversed(range(len(split))):
             replica = self._replica_of(part)
             of_inputs[part], found = self._gradients(part, split[part])
-            for collected, gradients_of_part in zip(of_weights[replica], found, strict=True):
-                collected += gradients_of_part
+            sums = of_replicas[replica]
+            for index, (_, stage) in enumerate(weights):
+                # Adding them at the end would need the memory of all of them.
+                with tf.device(self._lanes[replica][stage].device):
+                    sums[index] = total([sums[index], *found[index]])
         totals = {}
         for index, (variable, stage) in enumerate(weights):
-            of_replicas = []
-            for stages, collected in zip(self._lanes, of_weights, strict=True):
-                with tf.device(stages[stage].device):
-                    of_replicas.append(total(collected[index]))
             with tf.device(self._lanes[0][stage].device):
-                totals[variable.ref()] = total(of_replicas)
+                totals[variable.ref()] = total([sums[index] for sums in of_replicas])
         with tf.device(self._grid.client):
             merged = [
                 None if None in of_parts else self._parts.merge(of_parts)
