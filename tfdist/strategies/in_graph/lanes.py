@@ -7,58 +7,76 @@ this order TensorFlow begins all parts at once, and the next stage waits for all
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import tensorflow as tf
 
+from tfdist.strategies.in_graph.idle import Clock
 
-@dataclass
+
 class Lane:
-    """One stage of one replica: what it has to finish before it begins the next part.
+    """One stage of one replica, which does one piece of work after the other.
 
-    Attributes:
-      device: the device of the stage.
-      called: the results of the last part.
-      differentiated: the gradients of the last part.
-    """
-
-    device: str
-    called: list[tf.Operation] = field(default_factory=list)
-    differentiated: list[tf.Operation] = field(default_factory=list)
-
-
-def begin(value: tf.Tensor, lane: Lane, stages: Sequence[Lane]) -> tf.Tensor:
-    """Passes a value to a stage when the stage has finished the last part.
-
-    The gradient of the value goes back to the stage that has computed it, under the same condition.
+    A piece of work is the call, or the gradient, of the layers of the stage on a part of a batch.
 
     Args:
-      value: the first input of the stage.
+      device: the device of the stage.
+      clock: measures the work; None if it is not measured.
+    """
+
+    def __init__(self, device: str, clock: Clock | None) -> None:
+        self.device = device
+        self._clock = clock
+        self._is_working = False
+        # What has to end before the next piece of work begins.
+        self._before: list[tf.Operation] = []
+
+    def begin(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Passes values to the stage when it has ended the piece of work before.
+
+        The gradients of a stage with several outputs begin with the first of them.
+        """
+        with tf.device(self.device):
+            if not self._is_working:
+                with tf.control_dependencies([*values, *self._before]):
+                    self._before = [tf.no_op() if self._clock is None else self._clock.begin()]
+                self._is_working = True
+            with tf.control_dependencies(self._before):
+                return [tf.identity(value) for value in values]
+
+    def end(self, results: Sequence[tf.Tensor]) -> None:
+        """Ends the piece of work that computes `results`, if the stage has begun one."""
+        if self._is_working:
+            with tf.device(self.device), tf.control_dependencies([*results, *self._before]):
+                self._before = [tf.no_op() if self._clock is None else self._clock.end()]
+            self._is_working = False
+
+    def end_step(self) -> None:
+        """Ends the last piece of work of a step."""
+        if self._clock is not None:
+            with tf.device(self.device), tf.control_dependencies(self._before):
+                self._clock.end_step()
+
+
+def begin_call(values: Sequence[tf.Tensor], lane: Lane, stages: Sequence[Lane]) -> list[tf.Tensor]:
+    """Begins the calls of the layers of a stage.
+
+    The gradient of a value begins the gradients of the stage that has computed it.
+
+    Args:
+      values: the inputs of the first layer of the stage.
       lane: the stage.
       stages: all stages of the replica.
     """
-    source = producer(value, stages)
+    sources = [producer(value, stages) for value in values]
 
-    def forward(value: tf.Tensor) -> tf.Tensor:
-        with tf.device(lane.device), tf.control_dependencies(lane.called):
-            return tf.identity(value)
+    def backward(*gradients: tf.Tensor) -> list[tf.Tensor]:
+        return [
+            gradient if source is None else source.begin([gradient])[0]
+            for source, gradient in zip(sources, gradients, strict=True)
+        ]
 
-    if source is None or not value.dtype.is_floating:
-        return forward(value)
-
-    @tf.custom_gradient
-    def both(value: tf.Tensor) -> tf.Tensor:
-        return forward(value), lambda gradient: begin_gradient(gradient, source)
-
-    return both(value)
-
-
-def begin_gradient(gradient: tf.Tensor, lane: Lane | None) -> tf.Tensor:
-    """Passes a gradient to a stage when the stage has finished the gradients of the last part."""
-    if lane is None:
-        return gradient
-    with tf.device(lane.device), tf.control_dependencies(lane.differentiated):
-        return tf.identity(gradient)
+    begin = tf.custom_gradient(lambda *values: (lane.begin(values), backward))
+    return list(begin(*values))
 
 
 def producer(value: tf.Tensor, stages: Sequence[Lane]) -> Lane | None:

@@ -35,7 +35,10 @@ class ModelCall:
         self._call = call
         self._batch = batch
         self._lanes = [
-            [Lane(grid.device(replica, stage)) for stage in range(grid.num_stages)]
+            [
+                Lane(grid.device(replica, stage), pipeline.clock(replica, stage))
+                for stage in range(grid.num_stages)
+            ]
             for replica in range(grid.num_replicas)
         ]
 
@@ -93,6 +96,7 @@ class ModelCall:
                 None if None in of_parts else self._parts.merge(of_parts)
                 for of_parts in zip(*of_inputs, strict=True)
             ]
+        self._lanes[0][0].end_step()
         return merged, [totals[variable.ref()] for variable in variables]
 
     def _gradients(
@@ -115,7 +119,8 @@ class ModelCall:
         for output, gradient in zip(self._outputs[part], gradients, strict=True):
             if output.dtype.is_floating:
                 outputs.append(output)
-                begun.append(lanes.begin_gradient(gradient, lanes.producer(output, stages)))
+                source = lanes.producer(output, stages)
+                begun.append(gradient if source is None else source.begin([gradient])[0])
         variables = [variable for variable, _ in weights]
         found = tf.compat.v1.gradients(
             outputs,
@@ -131,11 +136,8 @@ class ModelCall:
             for both in zip(of_values, of_rows, strict=True)
         ]
         for stage, lane in enumerate(stages):
-            lane.differentiated = [
-                gradient.op
-                for (_, own), gradient in zip(weights, of_values, strict=True)
-                if own == stage and gradient is not None
-            ]
+            own = zip(weights, of_values, strict=True)
+            lane.end([g for (_, place), g in own if place == stage and g is not None])
         return found[2 * len(weights) :], of_weights
 
     def _replica_of(self, part: int) -> int:

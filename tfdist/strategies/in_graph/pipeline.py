@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfdist.strategies.in_graph import lanes
 from tfdist.strategies.in_graph.devices import following_inputs
 from tfdist.strategies.in_graph.grid import Grid
+from tfdist.strategies.in_graph.idle import Clock, IdleShare
 from tfdist.strategies.in_graph.lanes import Lane
 from tfdist.strategies.in_graph.model_call import ModelCall
 
@@ -30,11 +31,11 @@ class _Part:
 
     Attributes:
       lanes: the stages of the replica.
-      entered: the stages that the part has reached.
+      results: by stage that the part has reached, what its last layer so far has computed.
     """
 
     lanes: Sequence[Lane]
-    entered: set[int] = field(default_factory=set)
+    results: dict[int, list[tf.Tensor]] = field(default_factory=dict)
 
 
 class Pipeline:
@@ -44,6 +45,10 @@ class Pipeline:
       grid: the workers.
       microbatches: the number of parts into which a replica divides its batch.
       weights: the trainable variables, with the stage of each.
+
+    Attributes:
+      idle: how long the stages are idle in training.
+      is_measured: whether the calls that are now traced are measured.
     """
 
     def __init__(
@@ -52,6 +57,8 @@ class Pipeline:
         self.grid = grid
         self.microbatches = microbatches
         self.weights = weights
+        self.idle = IdleShare(grid, microbatches)
+        self.is_measured = False
         self._part: _Part | None = None
 
     def call_of_model(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,6 +84,11 @@ class Pipeline:
 
         return call_in_stage
 
+    def clock(self, replica: int, stage: int) -> Clock | None:
+        """The clock of a stage; None if it is not measured."""
+        is_measured = self.is_measured and replica == 0 and self.grid.num_stages > 1
+        return self.idle.clocks[stage] if is_measured else None
+
     @contextmanager
     def within(self, stages: Sequence[Lane], weights: Sequence[tf.Tensor]) -> Iterator[None]:
         """Runs the calls in this block as those of a part.
@@ -90,11 +102,13 @@ class Pipeline:
                 # TensorFlow reads a variable that has such a value from there.
                 variable._cached_value = value
                 stack.callback(setattr, variable, "_cached_value", None)
-            self._part = _Part(stages)
+            self._part = part = _Part(stages)
             stack.callback(setattr, self, "_part", None)
             ranks = {lane.device: stage for stage, lane in enumerate(stages)}
             stack.enter_context(tf.compat.v1.device(following_inputs(ranks)))
             yield
+        for stage, results in part.results.items():
+            stages[stage].end(results)
 
     @_not_converted
     def _call(
@@ -119,17 +133,14 @@ class Pipeline:
 
     @_not_converted
     def _enter(self, stage: int, arguments: Any) -> Any:
-        if self._part is None or stage in self._part.entered:
+        if self._part is None or stage in self._part.results:
             return arguments
-        self._part.entered.add(stage)
+        flat = tf.nest.flatten(arguments)
+        values = [value for value in flat if isinstance(value, tf.Tensor)]
         stages = self._part.lanes
-
-        def pass_to_stage(value: Any) -> Any:
-            return (
-                lanes.begin(value, stages[stage], stages) if isinstance(value, tf.Tensor) else value
-            )
-
-        return tf.nest.map_structure(pass_to_stage, arguments)
+        begun = iter(lanes.begin_call(values, stages[stage], stages))
+        flat = [next(begun) if isinstance(value, tf.Tensor) else value for value in flat]
+        return tf.nest.pack_sequence_as(arguments, flat)
 
     @_not_converted
     def _on(self, stage: int) -> AbstractContextManager[Any]:
@@ -141,7 +152,5 @@ class Pipeline:
     @_not_converted
     def _leave(self, stage: int, outputs: Any) -> None:
         if self._part is not None:
-            results = [
-                value.op for value in tf.nest.flatten(outputs) if isinstance(value, tf.Tensor)
-            ]
-            self._part.lanes[stage].called = results
+            results = [value for value in tf.nest.flatten(outputs) if isinstance(value, tf.Tensor)]
+            self._part.results[stage] = results

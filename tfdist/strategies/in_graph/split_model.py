@@ -25,6 +25,10 @@ class SplitModel:
       grid: the workers.
       stages: the layers of each stage.
       microbatches: the number of parts into which a replica divides its batch.
+
+    Attributes:
+      model: the model.
+      idle: measures how long its stages are idle in training.
     """
 
     def __init__(self, model: Any, grid: Grid, stages: Sequence[Stage], microbatches: int) -> None:
@@ -42,10 +46,11 @@ class SplitModel:
             move(own, grid.device(0, stage))
             if variable.trainable:
                 weights.append((own, stage))
-        pipeline = Pipeline(grid, microbatches, weights)
+        self._pipeline = pipeline = Pipeline(grid, microbatches, weights)
+        self.idle = pipeline.idle
         self._calls: list[tuple[Any, str, Any]] = [
             (model, "call", pipeline.call_of_model(model.call)),
-            (model, "train_step", self._with_devices(model.train_step)),
+            (model, "train_step", self._train_step(model.train_step)),
             *(
                 (layer, "call", pipeline.call_of_layer(layer.call, index))
                 for index, stage in enumerate(stages)
@@ -77,17 +82,19 @@ class SplitModel:
         for made_by_keras, name, method in self._calls:
             vars(made_by_keras)[name] = method
 
-    def _with_devices(self, train_step: Any) -> Any:
-        """Makes a step place what follows from the variables, such as their updates, with them."""
+    def _train_step(self, train_step: Any) -> Any:
+        """Wraps `train_step`: what follows from the variables, as their updates, runs with them."""
         grid = self._grid
         owners = {grid.device(0, stage): stage for stage in range(grid.num_stages)}
 
         @functools.wraps(train_step)
         def step(data: Any) -> Any:
-            if tf.executing_eagerly():
-                return train_step(data)
-            with tf.compat.v1.device(following_inputs(owners)):
-                return train_step(data)
+            self._pipeline.is_measured = True
+            try:
+                with tf.compat.v1.device(following_inputs(owners)):
+                    return train_step(data)
+            finally:
+                self._pipeline.is_measured = False
 
         return step
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfdist.checkpoints import checkpointer
 from tfdist.coordination import heartbeat, probe
-from tfdist.errors import LostTaskError, UsageError
+from tfdist.errors import LostTaskError, UsageError, log
 from tfdist.flags import JobFlags
 from tfdist.runtime.devices import use_devices
 from tfdist.strategies.base import DatasetFunction, Strategy, Topology
@@ -40,6 +40,25 @@ class _Checkpointing(Checkpointing):
         split_model = self._strategy.split_model
         with nullcontext() if split_model is None else split_model.undone():
             yield
+
+
+class _IdleReport(tf.keras.callbacks.Callback):
+    """Logs after the first epoch how long the stages were idle."""
+
+    def __init__(self, strategy: InGraph) -> None:
+        super().__init__()
+        # This callback ignores the logs of a step, so Keras need not wait for them.
+        self._supports_tf_logs = True
+        self._strategy = strategy
+        self._has_reported = False
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        split_model = self._strategy.split_model
+        if split_model is None or self._has_reported:
+            return
+        self._has_reported = True
+        idle = split_model.idle
+        log(f"in_graph: stages idle for {idle.measured:.0%} of a step (bound {idle.bound:.0%})")
 
 
 class InGraph(Strategy):
@@ -110,6 +129,9 @@ class InGraph(Strategy):
         stages = stages_of(model, self._stages)
         self.split_model = SplitModel(model, self.grid, stages, self._microbatches)
         self.split_model.log(stages)
+
+    def callbacks(self) -> list[tf.keras.callbacks.Callback]:
+        return [_IdleReport(self)] if self._stages > 1 else []
 
     def serve(self) -> None:
         if self._is_client:
