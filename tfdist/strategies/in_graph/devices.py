@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -16,14 +17,18 @@ def following_inputs(ranks: Mapping[str, int]) -> Callable[[tf.Operation], str]:
     Args:
       ranks: by device, its rank. Inputs on other devices have no influence.
     """
-    devices_of_variables: dict[int, str] = {}
+    devices_of_variables: dict[Any, str] = {}
 
     def place(tensor: tf.Tensor) -> str:
-        if tensor.dtype != tf.resource:
-            return "" if tensor.shape.rank == 0 else str(tensor.device)
-        if id(tensor) not in devices_of_variables:
-            devices_of_variables.update(_captured(tensor.graph))
-        return devices_of_variables.get(id(tensor), "")
+        if tensor.dtype == tf.resource:
+            if tensor.ref() not in devices_of_variables:
+                devices_of_variables.update(_captured(tensor.graph))
+            return devices_of_variables.get(tensor.ref(), "")
+        if tensor.shape.rank == 0:
+            return ""
+        # TensorFlow runs these with the variable, and ignores the device function.
+        is_read = tensor.op.type in ("ReadVariableOp", "ResourceGather")
+        return place(tensor.op.inputs[0]) if is_read else str(tensor.device)
 
     def device_of(operation: tf.Operation) -> str:
         if operation.device:
@@ -34,13 +39,11 @@ def following_inputs(ranks: Mapping[str, int]) -> Callable[[tf.Operation], str]:
     return device_of
 
 
-def _captured(graph: tf.Graph) -> dict[int, str]:
-    """The devices of the variables that a function uses, by the id of the tensor that it reads."""
-    found: dict[int, str] = {}
+def _captured(graph: tf.Graph) -> dict[Any, str]:
+    """The devices of the variables that a function uses, by the tensor through which it does."""
     outer = getattr(graph, "outer_graph", None)
-    if outer is not None:
-        found = _captured(outer)
+    found = {} if outer is None else _captured(outer)
     for external, internal in getattr(graph, "captures", ()):
         if internal.dtype == tf.resource:
-            found[id(internal)] = found.get(id(external), "") or str(external.device)
+            found[internal.ref()] = found.get(external.ref()) or str(external.device)
     return found

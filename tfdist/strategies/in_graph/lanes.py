@@ -6,7 +6,8 @@ this order TensorFlow begins all parts at once, and the next stage waits for all
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import tensorflow as tf
 
@@ -35,7 +36,7 @@ class Lane:
 
         The gradients of a stage with several outputs begin with the first of them.
         """
-        with tf.device(self.device):
+        with self._on_device():
             if not self._is_working:
                 with tf.control_dependencies([*values, *self._before]):
                     self._before = [tf.no_op() if self._clock is None else self._clock.begin()]
@@ -46,15 +47,21 @@ class Lane:
     def end(self, results: Sequence[tf.Tensor]) -> None:
         """Ends the piece of work that computes `results`, if the stage has begun one."""
         if self._is_working:
-            with tf.device(self.device), tf.control_dependencies([*results, *self._before]):
+            with self._on_device(), tf.control_dependencies([*results, *self._before]):
                 self._before = [tf.no_op() if self._clock is None else self._clock.end()]
             self._is_working = False
 
     def end_step(self) -> None:
         """Ends the last piece of work of a step."""
         if self._clock is not None:
-            with tf.device(self.device), tf.control_dependencies(self._before):
+            with self._on_device(), tf.control_dependencies(self._before):
                 self._clock.end_step()
+
+    @contextmanager
+    def _on_device(self) -> Iterator[None]:
+        # Gradients are colocated with other operations, which takes precedence over a device.
+        with tf.compat.v1.colocate_with(None, ignore_existing=True), tf.device(self.device):
+            yield
 
 
 def begin_call(values: Sequence[tf.Tensor], lane: Lane, stages: Sequence[Lane]) -> list[tf.Tensor]:

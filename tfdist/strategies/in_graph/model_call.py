@@ -1,7 +1,8 @@
 """One call of a model on a batch, in parts, with its gradient.
 
-TensorFlow's tape forgets the devices of the operations that it differentiates. So the gradient of a
-call is a `tf.custom_gradient`, computed by `tf.gradients`, which colocates it with them.
+TensorFlow's tape forgets the devices of the operations that it differentiates. So the tape records
+a call as one operation, whose gradient `tf.gradients` computes, which colocates it with them. A
+`tf.custom_gradient` would send all weights and all gradients to one device.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
+from tensorflow.python.eager import record
 
 from tfdist.strategies.in_graph import lanes
 from tfdist.strategies.in_graph.batches import Parts
@@ -45,18 +47,22 @@ class ModelCall:
     def run(self) -> Any:
         """Returns the model's output for the batch."""
         inputs = [value for value in tf.nest.flatten(self._batch) if value is not None]
-        outputs = tf.custom_gradient(self._forward)(*inputs)
+        # Not within `stop_recording`, so that the tape watches the variables.
+        self._weights = [self._weights_of(stages) for stages in self._lanes]
+        with record.stop_recording():
+            outputs = self._forward(inputs)
+        handles = [variable.handle for variable, _ in self._pipeline.weights]
+        record.record_operation("in_graph", outputs, [*inputs, *handles], self._backward)
         for output, mask in zip(outputs, self._masks, strict=True):
             if mask is not None:
                 output._keras_mask = mask
         return tf.nest.pack_sequence_as(self._structure, outputs)
 
-    def _forward(self, *inputs: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., Any]]:
+    def _forward(self, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         with tf.device(self._grid.client):
             self._parts = Parts(inputs, self._grid.num_replicas * self._pipeline.microbatches)
             split = [self._parts.split(value) for value in inputs]
         self._inputs = list(zip(*split, strict=True))
-        self._weights = [self._weights_of(stages) for stages in self._lanes]
         self._outputs = []
         for part, values in enumerate(self._inputs):
             replica = self._replica_of(part)
@@ -67,12 +73,10 @@ class ModelCall:
         by_output = list(zip(*self._outputs, strict=True))
         with tf.device(self._grid.client):
             self._masks = [self._merged_masks(of_parts) for of_parts in by_output]
-            merged = [self._parts.merge(of_parts) for of_parts in by_output]
-        return merged, self._backward
+            return [self._parts.merge(of_parts) for of_parts in by_output]
 
-    def _backward(
-        self, *gradients: tf.Tensor, variables: Sequence[tf.Variable] = ()
-    ) -> tuple[list[Any], list[Any]]:
+    def _backward(self, *gradients: tf.Tensor) -> list[Any]:
+        """The gradients of the inputs and of the weights."""
         with tf.device(self._grid.client):
             split = list(zip(*map(self._parts.split_gradient, gradients), strict=True))
         weights = self._pipeline.weights
@@ -87,17 +91,17 @@ class ModelCall:
                 # Adding them at the end would need the memory of all of them.
                 with tf.device(self._lanes[replica][stage].device):
                     sums[index] = total([sums[index], *found[index]])
-        totals = {}
-        for index, (variable, stage) in enumerate(weights):
+        totals = []
+        for (_, stage), *of_weight in zip(weights, *of_replicas, strict=True):
             with tf.device(self._lanes[0][stage].device):
-                totals[variable.ref()] = total([sums[index] for sums in of_replicas])
+                totals.append(total(of_weight))
         with tf.device(self._grid.client):
             merged = [
                 None if None in of_parts else self._parts.merge(of_parts)
                 for of_parts in zip(*of_inputs, strict=True)
             ]
         self._lanes[0][0].end_step()
-        return merged, [totals[variable.ref()] for variable in variables]
+        return [*merged, *totals]
 
     def _gradients(
         self, part: int, gradients: Sequence[tf.Tensor]

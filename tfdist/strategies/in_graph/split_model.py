@@ -100,8 +100,12 @@ class SplitModel:
 
 
 def place_slots(optimizer: Any) -> None:
-    """Makes an optimizer create the slots of a variable on the variable's device."""
+    """Makes an optimizer create slots, and update variables, where the variables are."""
     for own in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+        if hasattr(own, "aggregate_gradients"):
+            # Keras 2 would pass the gradients of all variables through one operation. They are
+            # those of the whole batch already.
+            vars(own)["aggregate_gradients"] = lambda grads_and_vars: grads_and_vars
         add = getattr(own, "add_variable_from_reference", None)
         if add is not None:
             vars(own)["add_variable_from_reference"] = _beside_variable(add)
