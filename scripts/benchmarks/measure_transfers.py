@@ -65,6 +65,7 @@ class Training:
       width: the inputs and the outputs of each layer.
       layers: the number of layers.
       batch_size: the examples of a replica in a step.
+      optimizer: `sgd` or `adam`.
       steps: the steps of the shorter job.
       more_steps: the steps by which the other job is longer.
     """
@@ -78,6 +79,7 @@ class Training:
     width: int = 512
     layers: int = 4
     batch_size: int = 64
+    optimizer: str = "sgd"
     steps: int = 5
     more_steps: int = 20
 
@@ -105,7 +107,7 @@ class Training:
         cluster = Cluster(worker=addresses[: self.workers], ps=addresses[self.workers :])
         flags = [f"--strategy={self.split}", *self.flags, f"--output_dir={output}"]
         flags += [f"--width={self.width}", f"--layers={self.layers}", f"--steps={steps}"]
-        flags.append(f"--batch_size={self.batch_size}")
+        flags += [f"--batch_size={self.batch_size}", f"--optimizer={self.optimizer}"]
         if self.stages:
             flags += self.planned().flags.split()[1:]
         task_at = {cluster.address(task): task for task in cluster.tasks()}
@@ -181,7 +183,7 @@ def compared(split: costs.Split, traffic: Traffic) -> list[tuple[float, float]]:
     return [
         (traffic.sent[split.busiest], split.sent),
         (traffic.received[split.busiest], split.received),
-        (sum(traffic.sent.values()), split.total),
+        (sum(traffic.sent.values()), split.traffic.total),
     ]
 
 
@@ -202,11 +204,12 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     for name, default in (("batch_size", 64), ("steps", 5), ("more_steps", 20)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--optimizer", choices=("sgd", "adam"), default="sgd")
     for name in ("stages", "microbatches"):
         parser.add_argument(f"--{name}", type=int, help="for in_graph")
     parser.add_argument("--horovod", action="store_true", help="measure horovod, too, by default")
     arguments = parser.parse_args()
-    names = ("width", "layers", "batch_size", "steps", "more_steps")
+    names = ("width", "layers", "batch_size", "optimizer", "steps", "more_steps")
     size = Training("", **{name: getattr(arguments, name) for name in names})
     if arguments.split is None:
         trainings = default_trainings(size, with_horovod=arguments.horovod)

@@ -12,13 +12,14 @@ flags.DEFINE_integer("width", 512, "Inputs and outputs of each layer.", lower_bo
 flags.DEFINE_integer("layers", 4, "Layers.", lower_bound=1)
 flags.DEFINE_integer("batch_size", 64, "Examples of a replica in a step.", lower_bound=1)
 flags.DEFINE_integer("steps", 20, "Steps of each replica.", lower_bound=1)
+flags.DEFINE_enum("optimizer", "sgd", ["sgd", "adam"], "Optimizer.")
 FLAGS = flags.FLAGS
 
 
 def build_model(job: tfdist.Job) -> tf.keras.Model:
     dense = [tf.keras.layers.Dense(FLAGS.width, use_bias=False) for _ in range(FLAGS.layers)]
     model = tf.keras.Sequential([tf.keras.Input([FLAGS.width]), *dense])
-    model.compile(tf.keras.optimizers.SGD(0.01), "mse")
+    model.compile(FLAGS.optimizer, "mse")
     return model
 
 

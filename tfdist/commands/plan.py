@@ -16,6 +16,9 @@ from tfdist.splits.quantities import bandwidth_text, seconds_text, size_text
 #: Slots of each optimizer: numbers that it keeps for each parameter.
 SLOTS = {"sgd": 0, "momentum": 1, "adam": 2}
 
+# The table of more tasks takes seconds.
+_MOST = {"workers": 10_000, "ps": 10_000, "batch_size": 10**9, "microbatches": 10**9}
+
 
 def add_to(commands: Commands) -> None:
     """Adds the command to the parser."""
@@ -93,8 +96,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.memory is not None:
         memory = quantities.size("--memory", arguments.memory)
     sizes = {
-        name: quantities.count(f"--{name}", getattr(arguments, name))
-        for name in ("workers", "ps", "batch_size", "microbatches")
+        name: quantities.count(f"--{name}", getattr(arguments, name), most)
+        for name, most in _MOST.items()
         if getattr(arguments, name) is not None
     }
     if sizes.get("microbatches", 1) > sizes["batch_size"]:
@@ -154,10 +157,11 @@ def _model(arguments: argparse.Namespace) -> tuple[Model, list[str]]:
 
 def _title(job: Job, bandwidth: float, optimizer: str) -> str:
     model = job.model
-    border = "" if model.layers else f", {size_text(model.border_bytes)} per example at a border"
+    border = f"{size_text(model.border_bytes)} per example at a border; memory without activations"
+    details = f"{len(model.layers)} layers" if model.layers else border
     return (
-        f"{size_text(model.parameter_bytes)} of parameters{border}; {job.batch_size} examples per "
-        f"replica; {optimizer}; {job.workers} workers at {bandwidth_text(bandwidth)}\n"
+        f"{size_text(model.parameter_bytes)} of parameters, {optimizer}, {job.batch_size} examples "
+        f"per replica, {job.workers} workers at {bandwidth_text(bandwidth)};\n{details}\n"
     )
 
 
@@ -171,16 +175,18 @@ def _table(
     """The table, aligned; each row is a split."""
     lines = [
         ["", "", "busiest task:", "", "all", "network", "fullest", "", "", ""],
-        ["split", "tasks", "sends", "receives", "tasks", "seconds", "memory", "idle", "step", ""],
+        [
+            *["split", "tasks", "sends", "receives", "tasks", "seconds", "memory", "idle"],
+            *["step", "examples/s"],
+        ],
     ]
-    lines[1][-1] = "examples/s"
     for split in splits:
         row = [
             split.flags,
             str(split.tasks),
             size_text(split.sent),
             size_text(split.received),
-            size_text(split.total),
+            size_text(split.traffic.total),
             seconds_text(split.network_seconds(bandwidth)),
             size_text(split.memory) + "!" * (memory is not None and split.memory > memory),
             f"{split.idle_share(bandwidth, replica_seconds):.0%}",

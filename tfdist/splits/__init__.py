@@ -2,7 +2,7 @@
 
 - `stages`: cuts the layers of a model into pipeline stages.
 - `model`: the sizes of a model and of its stages.
-- `transfers`: what the tasks of a split send each other in a step.
+- `traffic`: what the tasks of a split send and receive in a step.
 - `costs`: the splits of a job, and the memory and seconds of each.
 - `choice`: the split to choose, and the reason.
 - `quantities`: parses and prints numbers with units.

@@ -6,12 +6,12 @@ splits[1].flags, splits[1].network_seconds(bandwidth=125e6), splits[1].memory
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from tfdist.splits import transfers as sizes
+from tfdist.splits import traffic as step_traffic
 from tfdist.splits.model import Layer, Model
-from tfdist.splits.transfers import Phase, Transfer
+from tfdist.splits.traffic import Bytes, Traffic, worker
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Split:
       replicas: the number of copies of the model that compute at the same time.
       stages: the number of stages of each replica.
       microbatches: the number of microbatches of each replica; 1 without a pipeline.
-      transfers: what the tasks send each other in a step of all replicas.
+      traffic: what the tasks send and receive in a step of all replicas.
       memory: bytes of the fullest task.
       is_synchronous: whether the replicas wait for each other in each step.
     """
@@ -55,33 +55,28 @@ class Split:
     flags: str
     tasks: int
     replicas: int
-    transfers: Sequence[Transfer]
+    traffic: Traffic
     memory: float
     stages: int = 1
     microbatches: int = 1
     is_synchronous: bool = True
 
-    @property
-    def total(self) -> float:
-        """The bytes that all tasks send in a step."""
-        return sum(transfer.bytes for transfer in self.transfers)
-
-    @property
+    @cached_property
     def busiest(self) -> str:
-        """The task that sends and receives the most; the first of several."""
-        sent, received = sizes.sent(self.transfers), sizes.received(self.transfers)
-        tasks = list(dict.fromkeys([*sent, *received])) or [sizes.worker(0)]
-        return max(tasks, key=lambda task: sent.get(task, 0) + received.get(task, 0))
+        """The task that sends and receives the most bytes; the first of several."""
+        traffic = self.traffic
+        tasks = traffic.tasks or [worker(0)]
+        return max(tasks, key=lambda task: traffic.sent(task) + traffic.received(task))
 
     @property
     def sent(self) -> float:
         """The bytes that the busiest task sends in a step."""
-        return sizes.sent(self.transfers).get(self.busiest, 0)
+        return self.traffic.sent(self.busiest)
 
     @property
     def received(self) -> float:
         """The bytes that the busiest task receives in a step."""
-        return sizes.received(self.transfers).get(self.busiest, 0)
+        return self.traffic.received(self.busiest)
 
     @property
     def bubble(self) -> float:
@@ -104,8 +99,9 @@ class Split:
           bandwidth: bytes per second of a task's link, in each direction.
         """
         if self.is_synchronous:
-            return sum(max(_busy(of_phase).values()) for of_phase in self._phases()) / bandwidth
-        return max(self._own_bytes(), max(_busy(self.transfers).values())) / bandwidth
+            phases = self.traffic.phases.values()
+            return sum(max(map(_fuller, each.values()), default=0) for each in phases) / bandwidth
+        return max(self._own_bytes(), self.sent, self.received) / bandwidth
 
     def step_seconds(self, bandwidth: float, replica_seconds: float) -> float:
         """The seconds of a step of all replicas: the computation, then the network.
@@ -132,24 +128,15 @@ class Split:
             return self.bubble
         return 1 - replica_seconds / self.stages / self.step_seconds(bandwidth, replica_seconds)
 
-    def _phases(self) -> list[list[Transfer]]:
-        phases = [[t for t in self.transfers if t.phase == phase] for phase in Phase]
-        return [of_phase for of_phase in phases if of_phase]
-
     def _own_bytes(self) -> float:
-        """The sum over the phases of what the fullest worker sends or receives."""
-        servers = {each.sender for each in self.transfers if each.phase == Phase.WEIGHTS}
-        own = [
-            {task: size for task, size in _busy(of_phase).items() if task not in servers}
-            for of_phase in self._phases()
-        ]
-        return max(sum(phase.get(task, 0) for phase in own) for task in own[0])
+        """The sum over the phases of what one worker sends or receives."""
+        phases = self.traffic.phases.values()
+        return sum(_fuller(each[worker(0)]) for each in phases if worker(0) in each)
 
 
-def _busy(transfers: Sequence[Transfer]) -> dict[str, float]:
-    """For each task, the greater of what it sends and what it receives."""
-    sent, received = sizes.sent(transfers), sizes.received(transfers)
-    return {task: max(sent.get(task, 0), received.get(task, 0)) for task in {**sent, **received}}
+def _fuller(size: Bytes) -> float:
+    """The bytes of the fuller direction of a link."""
+    return max(size.sent, size.received)
 
 
 def splits_of(job: Job) -> list[Split]:
@@ -171,12 +158,12 @@ def splits_of(job: Job) -> list[Split]:
 
 def one_device(job: Job) -> Split:
     """One process. Memory: weights, gradients and slots, (2 + slots) P, and activations."""
-    return Split("one_device", 1, 1, (), _replica_memory(job))
+    return Split("one_device", 1, 1, Traffic(), _replica_memory(job))
 
 
 def all_reduce(strategy: str, job: Job) -> Split:
     """A ring of all workers. Memory of each: that of one process."""
-    ring = sizes.all_reduce(job.model.parameter_bytes, job.workers)
+    ring = step_traffic.all_reduce(job.model.parameter_bytes, job.workers)
     return Split(strategy, job.workers, job.workers, ring, _replica_memory(job))
 
 
@@ -193,7 +180,7 @@ def parameter_server(job: Job, *, is_synchronous: bool) -> Split:
         f"parameter_server --ps={job.ps}" + " --sync" * is_synchronous,
         job.workers + job.ps,
         job.workers,
-        sizes.parameter_servers(total, job.workers, job.ps),
+        step_traffic.parameter_servers(total, job.workers, job.ps),
         max(of_ps, of_worker),
         is_synchronous=is_synchronous,
     )
@@ -213,7 +200,7 @@ def in_graph(job: Job, stages: int) -> Split:
         flags if stages == 1 else f"{flags} --microbatches={microbatches}",
         job.workers,
         replicas,
-        sizes.in_graph(
+        step_traffic.in_graph(
             layers,
             replicas,
             batch_size=job.batch_size,

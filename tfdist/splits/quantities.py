@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 
 from tfdist.errors import UsageError
 
@@ -18,21 +19,23 @@ _SIZE = re.compile(rf"{_NUMBER}\s*([kKMGT]i?|)B?")
 _BANDWIDTH = re.compile(rf"{_NUMBER}\s*([kKMGT]?)(bit|B)(?:/s)?")
 
 
-def count(field: str, text: str) -> int:
-    """A number of things: `25M`, `1.5B`, `350k`, `1000`.
+def count(field: str, text: str, most: int = 10**15) -> int:
+    """An integer: `25M`, `1.5B`, `350k`, `1000`.
 
     Args:
       field: the name of the flag, for the error.
       text: the value of the flag.
+      most: the greatest number that is accepted.
 
     Raises:
-      UsageError: the text is not a number of at least 1.
+      UsageError: the text is not a number from 1 to `most`.
     """
     match = _COUNT.fullmatch(text.replace(",", ""))
-    value = _value(match)
-    if match is None or not 1 <= value < math.inf:
-        raise _error(field, text, "a number from 1, such as 350k, 25M or 1.5B")
-    return round(value)
+    # As a float, 2.3M would not be an integer.
+    value = Decimal(match[1]) * int(_PREFIXES[match[2]]) if match else Decimal(0)
+    if not 1 <= value <= most or value != int(value):
+        raise _error(field, text, f"an integer from 1 to {most:,}, also as 350k, 25M or 1.5B")
+    return int(value)
 
 
 def size(field: str, text: str) -> float:
@@ -43,7 +46,7 @@ def size(field: str, text: str) -> float:
     """
     match = _SIZE.fullmatch(text)
     value = _value(match)
-    if match is None or not 0 < value < math.inf:
+    if not 0 < value < math.inf:
         raise _error(field, text, "bytes above 0, such as 512MB, 16GB or 8GiB")
     return value
 
