@@ -52,10 +52,14 @@ def read(script: str, arguments: Sequence[str]) -> tuple[Model, list[str]]:
         )
     with tempfile.TemporaryDirectory(prefix="tfdist-plan-") as directory:
         output = Path(directory) / "sizes.json"
+        # The same tfdist, wherever it was imported from.
+        package = str(Path(__file__).parents[2])
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join([package, *sys.path])}
         command = [sys.executable, "-P", "-m", __spec__.name, str(output), script, *arguments]
         try:
             ended = subprocess.run(
                 command,
+                env=environ,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -83,7 +87,7 @@ def _error(received: str) -> UsageError:
     )
 
 
-class _Unsupported(Exception):
+class UnsupportedModelError(Exception):
     """A script or a model whose sizes cannot be read; the message follows "the script, "."""
 
 
@@ -105,18 +109,14 @@ def sizes_of(model: tf.keras.Model) -> dict[str, Any]:
         consumed = [tf.nest.flatten(layer.input) for layer in layers]
         produced = [tf.nest.flatten(layer.output) for layer in layers]
     except (AttributeError, RuntimeError, ValueError) as error:
-        # A layer that is called several times has no `input` and `output`.
-        raise _Unsupported(f"whose model has no sequence of layers ({error})") from error
-    last_use: dict[int, int] = {}
-    for index, tensors in enumerate(consumed):
-        last_use.update((id(tensor), index) for tensor in tensors)
-    last_use.update((id(tensor), len(layers)) for tensor in outputs)
-    origin = [(0, tensor) for tensor in inputs]
-    origin += [(index, tensor) for index, tensors in enumerate(produced) for tensor in tensors]
-    borders = [0.0] * len(layers)
-    for first, tensor in {id(tensor): (first, tensor) for first, tensor in origin}.values():
-        for border in range(first, min(last_use.get(id(tensor), first), len(layers))):
-            borders[border] += _bytes_per_example(tensor)
+        # The layers of a subclassed model have no `input` and `output`.
+        raise UnsupportedModelError(f"whose model has no sequence of layers ({error})") from error
+    is_chain = isinstance(model, tf.keras.Sequential)
+    borders = (
+        [float(sum(map(_bytes_per_example, tensors))) for tensors in produced]
+        if is_chain
+        else _borders(inputs, consumed, produced, outputs)
+    )
     return {
         "layers": [
             [
@@ -134,6 +134,27 @@ def sizes_of(model: tf.keras.Model) -> dict[str, Any]:
     }
 
 
+def _borders(
+    inputs: list[Any], consumed: list[list[Any]], produced: list[list[Any]], outputs: list[Any]
+) -> list[float]:
+    """The bytes per example that cross the border after each layer: made before, used after it."""
+    origin = {id(tensor): (0, tensor) for tensor in inputs}
+    for index, tensors in enumerate(produced):
+        origin.update((id(tensor), (index, tensor)) for tensor in tensors)
+    last_use: dict[int, int] = {}
+    for index, tensors in enumerate([*consumed, outputs]):
+        last_use.update((id(tensor), index) for tensor in tensors)
+    if not last_use.keys() <= origin.keys():
+        # A layer that is called several times, and a model in a model, have several outputs.
+        raise UnsupportedModelError("whose model calls a layer several times or contains a model")
+    borders = [0.0] * len(produced)
+    for tensor_id, last in last_use.items():
+        first, tensor = origin[tensor_id]
+        for border in range(first, last):
+            borders[border] += _bytes_per_example(tensor)
+    return borders
+
+
 def _bytes(weight: Any) -> int:
     return math.prod(weight.shape) * _item_bytes(weight)
 
@@ -141,7 +162,7 @@ def _bytes(weight: Any) -> int:
 def _bytes_per_example(tensor: Any) -> int:
     shape = tuple(tensor.shape)[1:]
     if None in shape:
-        raise _Unsupported(f"whose model has a tensor of shape {(None, *shape)}")
+        raise UnsupportedModelError(f"whose model has a tensor of shape {(None, *shape)}")
     return math.prod(shape) * _item_bytes(tensor)
 
 
@@ -163,7 +184,7 @@ def _build(script: str, arguments: Sequence[str]) -> tf.keras.Model:
     sys.path.insert(0, str(Path(script).resolve().parent))
     names = runpy.run_path(script, run_name="tfdist_plan")
     if _BUILDER not in names:
-        raise _Unsupported(f"which defines no {_BUILDER}(job)")
+        raise UnsupportedModelError(f"which defines no {_BUILDER}(job)")
     define_flags()
     # A required flag that only the training needs, such as an output directory, may be missing: the
     # others are parsed before this error. If the model needs it, build_model fails.
@@ -182,7 +203,7 @@ def main() -> None:
     found: dict[str, Any]
     try:
         found = sizes_of(_build(script, arguments))
-    except _Unsupported as error:
+    except UnsupportedModelError as error:
         found = {"error": str(error)}
     Path(output).write_text(json.dumps(found))
 

@@ -7,9 +7,21 @@ from tfdist.splits.costs import Job, splits_of
 from tfdist.splits.model import Model
 
 
-def chosen(workers: int = 4, border: float = 1e3, **options: float) -> Choice:
+def chosen(
+    workers: int = 4,
+    border: float = 1e3,
+    memory: float | None = None,
+    replica_seconds: float | None = None,
+) -> Choice:
+    """The choice for 100 MB of parameters, with 8 examples per replica, at 1 MB/s."""
     job = Job(Model.even(100e6, border), workers=workers, batch_size=8)
-    return choose(splits_of(job), **{"bandwidth": 1e6, "batch_size": 8, **options})
+    return choose(
+        splits_of(job),
+        bandwidth=1e6,
+        batch_size=8,
+        memory=memory,
+        replica_seconds=replica_seconds,
+    )
 
 
 def flags(choice: Choice) -> str:
