@@ -158,7 +158,7 @@ def _model(arguments: argparse.Namespace) -> tuple[Model, list[str]]:
 def _title(job: Job, bandwidth: float, optimizer: str) -> str:
     model = job.model
     border = f"{size_text(model.border_bytes)} per example at a border; memory without activations"
-    details = f"{len(model.layers)} layers" if model.layers else border
+    details = f"layers with weights: {len(model.layers)}" if model.layers else border
     return (
         f"{size_text(model.parameter_bytes)} of parameters, {optimizer}, {job.batch_size} examples "
         f"per replica, {job.workers} workers at {bandwidth_text(bandwidth)};\n{details}\n"

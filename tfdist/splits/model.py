@@ -18,7 +18,7 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer, or a stage, which is several layers.
+    """A layer, or several layers that follow each other: a stage.
 
     Attributes:
       parameter_bytes: bytes of its trainable weights.
@@ -42,7 +42,8 @@ class Model:
       input_bytes: bytes of the inputs, per example.
       output_bytes: bytes of the outputs, per example.
       border_bytes: bytes per example that cross a border between stages, if there are no `layers`.
-      layers: the layers in the order of the forward pass; empty if only the totals are known.
+      layers: the layers with weights in the order of the forward pass, each with the layers
+        without weights that follow it; empty if only the totals are known.
     """
 
     parameter_bytes: float
@@ -58,19 +59,24 @@ class Model:
 
     @classmethod
     def of_layers(cls, layers: Sequence[Layer], input_bytes: float, output_bytes: float) -> Model:
-        """A model with known layers."""
+        """A model with known layers. As in `in_graph`, a stage begins with a layer with weights."""
+        groups: list[list[Layer]] = []
+        for layer in layers:
+            if not groups or (layer.parameter_bytes and any(x.parameter_bytes for x in groups[-1])):
+                groups.append([])
+            groups[-1].append(layer)
         total = sum(layer.parameter_bytes for layer in layers)
-        return cls(total, input_bytes, output_bytes, layers=tuple(layers))
+        return cls(total, input_bytes, output_bytes, layers=tuple(map(_joined, groups)))
 
     def can_have(self, stages: int) -> bool:
-        """Whether the model has enough layers."""
+        """Whether the model has a layer with weights for each stage."""
         return not self.layers or stages <= len(self.layers)
 
     def stages(self, count: int) -> list[Layer]:
-        """The stages: known layers are cut so that the largest stage has the fewest parameters.
+        """The stages: the layers are cut so that the largest stage has the fewest parameters.
 
         Raises:
-          ValueError: there are fewer layers than stages.
+          ValueError: there are fewer layers with weights than stages.
         """
         if not self.layers:
             return [Layer(self.parameter_bytes / count, None, self.border_bytes)] * count
@@ -78,11 +84,13 @@ class Model:
         members: list[list[Layer]] = [[] for _ in range(count)]
         for layer, stage in zip(self.layers, stage_of_layer, strict=True):
             members[stage].append(layer)
-        return [
-            Layer(
-                sum(layer.parameter_bytes for layer in group),
-                sum(layer.activation_bytes or 0 for layer in group),
-                group[-1].border_bytes,
-            )
-            for group in members
-        ]
+        return [_joined(group) for group in members]
+
+
+def _joined(layers: Sequence[Layer]) -> Layer:
+    """The sizes of layers that follow each other."""
+    return Layer(
+        sum(layer.parameter_bytes for layer in layers),
+        sum(layer.activation_bytes or 0 for layer in layers),
+        layers[-1].border_bytes,
+    )

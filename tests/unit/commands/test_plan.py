@@ -119,7 +119,7 @@ def test_the_model_of_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[str
     output = planned(capsys, f"--model={script}", *NETWORK, "--", "--layers=4")
     # 4 x 110 float32; an input and an output, 10 float32 each.
     assert output.startswith("1.76 kB of parameters")
-    assert "\n4 layers\n" in output
+    assert "\nlayers with weights: 4\n" in output
     found = table(output)
     assert found["in_graph --stages=1"][1] == "13 kB"
     assert len(found) == 8

@@ -119,3 +119,10 @@ def test_the_stages_of_known_layers() -> None:
     first, last = Model.of_layers(layers, 1, 1).stages(2)
     assert first == Layer(3, 30, 200)
     assert last == Layer(5, 50, 0)
+
+
+def test_a_layer_without_weights_stays_with_the_layer_before_it() -> None:
+    layers = [Layer(0, 1, 1), Layer(6, 10, 2), Layer(0, 20, 3), Layer(6, 30, 4), Layer(0, 40, 5)]
+    model = Model.of_layers(layers, 1, 1)
+    assert model.stages(2) == [Layer(6, 31, 3), Layer(6, 70, 5)]
+    assert not model.can_have(3)
