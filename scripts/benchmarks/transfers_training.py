@@ -24,7 +24,9 @@ def build_model(job: tfdist.Job) -> tf.keras.Model:
 
 
 def train_input(context: tf.distribute.InputContext) -> tf.data.Dataset:
-    examples = tf.data.Dataset.range(FLAGS.steps * FLAGS.batch_size * context.num_input_pipelines)
+    # One client reads for all replicas under in_graph; asynchronous replicas are not in sync.
+    replicas = max(context.num_input_pipelines, context.num_replicas_in_sync)
+    examples = tf.data.Dataset.range(FLAGS.steps * FLAGS.batch_size * replicas)
     shard = examples.shard(context.num_input_pipelines, context.input_pipeline_id)
     # The bytes of a step do not depend on the values.
     return shard.batch(FLAGS.batch_size).map(_constant)
