@@ -3,6 +3,7 @@
     tfdist run --ps=1 --workers=2 train.py --epochs=3     # runs a job on this machine
     tfdist render --worker_hosts=a:2222,b:2222            # prints each task's TF_CONFIG or flags
     tfdist check --job_name=worker --task_index=0 --worker_hosts=a:2222,b:2222   # tests the network
+    tfdist plan --parameters=25M --workers=4 --bandwidth=10Gbit   # compares the splits
     tfdist data cifar10 --data_dir=/tmp/data              # writes the examples' dataset
     tfdist horovod build                                  # compiles and installs Horovod
 
@@ -18,7 +19,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tfdist.commands import check, data, horovod, render, run
+from tfdist.commands import check, data, horovod, plan, render, run
 from tfdist.errors import EXIT_USAGE, exit_on_usage_error, log
 from tfdist.runtime.resources import limited_open_files
 from tfdist.version import __version__
@@ -61,6 +62,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"tfdist {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in (run, render, check, data, horovod):
+    for command in (run, render, check, plan, data, horovod):
         command.add_to(commands)
     return parser

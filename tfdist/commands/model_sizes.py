@@ -1,0 +1,212 @@
+"""The sizes of the model that a training script builds, for `tfdist plan --model`.
+
+    model = read("train.py", ["--layers=3"])     # in a fresh process
+
+The process runs `python -m tfdist.commands.model_sizes OUTPUT SCRIPT [ARGS ...]`. It imports the
+script, parses ARGS as its flags, and calls `build_model(job)` with the job of a single process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfdist.errors import UsageError, exit_on_usage_error
+from tfdist.splits.model import Layer, Model
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+_FLAG = "--model"
+_BUILDER = "build_model"
+_TIMEOUT_SECONDS = 300
+_INSTEAD = "or pass --parameters and --activation"
+
+
+def read(script: str, arguments: Sequence[str]) -> tuple[Model, list[str]]:
+    """The sizes of a script's model, and the names of its embedding layers.
+
+    Args:
+      script: the path of the training script.
+      arguments: the script's own flags.
+
+    Raises:
+      UsageError: the script does not exist or fails, has no `build_model`, or its model has no
+        fixed shapes.
+    """
+    if not os.path.isfile(script):
+        raise UsageError(
+            _FLAG,
+            received=script,
+            accepted="the path of a training script",
+            remedy="Correct the path: there is no such file.",
+        )
+    with tempfile.TemporaryDirectory(prefix="tfdist-plan-") as directory:
+        output = Path(directory) / "sizes.json"
+        # The same tfdist, wherever it was imported from.
+        package = str(Path(__file__).parents[2])
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join([package, *sys.path])}
+        command = [sys.executable, "-P", "-m", __spec__.name, str(output), script, *arguments]
+        try:
+            ended = subprocess.run(
+                command,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_SECONDS,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise _error(f"{script}, which takes more than {_TIMEOUT_SECONDS} s") from error
+        if not output.exists():
+            lines = [line for line in ended.stderr.splitlines() if line.strip()]
+            raise _error(f"{script}, which fails: {lines[-1] if lines else ended.returncode}")
+        sizes = json.loads(output.read_text())
+    if "error" in sizes:
+        raise _error(f"{script}, {sizes['error']}")
+    layers = [Layer(*layer) for layer in sizes["layers"]]
+    return Model.of_layers(layers, sizes["inputs"], sizes["outputs"]), sizes["embeddings"]
+
+
+def _error(received: str) -> UsageError:
+    return UsageError(
+        _FLAG,
+        received=received,
+        accepted="a script whose build_model(job) returns a Sequential or functional model with "
+        "fixed shapes",
+        remedy=f"Correct the script or its flags, which follow `--`, {_INSTEAD}.",
+    )
+
+
+class UnsupportedModelError(Exception):
+    """A script or a model whose sizes cannot be read; the message follows "the script, "."""
+
+
+def sizes_of(model: tf.keras.Model) -> dict[str, Any]:
+    """The sizes of a Keras model.
+
+    Returns:
+      `layers`: for each layer but the inputs, in the order of the forward pass, the arguments of
+      `splits.model.Layer`; `inputs` and `outputs`: bytes per example; `embeddings`: the names of
+      the embedding layers.
+    """
+    import tensorflow as tf
+
+    try:
+        inputs, outputs = tf.nest.flatten(model.inputs), tf.nest.flatten(model.outputs)
+        layers = [
+            layer for layer in model.layers if not isinstance(layer, tf.keras.layers.InputLayer)
+        ]
+        consumed = [tf.nest.flatten(layer.input) for layer in layers]
+        produced = [tf.nest.flatten(layer.output) for layer in layers]
+    except (AttributeError, RuntimeError, ValueError) as error:
+        # The layers of a subclassed model have no `input` and `output`.
+        raise UnsupportedModelError(f"whose model has no sequence of layers ({error})") from error
+    is_chain = isinstance(model, tf.keras.Sequential)
+    borders = (
+        [float(sum(map(_bytes_per_example, tensors))) for tensors in produced]
+        if is_chain
+        else _borders(inputs, consumed, produced, outputs)
+    )
+    return {
+        "layers": [
+            [
+                sum(_bytes(weight) for weight in layer.trainable_weights),
+                sum(map(_bytes_per_example, tensors)),
+                border,
+            ]
+            for layer, tensors, border in zip(layers, produced, borders, strict=True)
+        ],
+        "inputs": sum(map(_bytes_per_example, inputs)),
+        "outputs": sum(map(_bytes_per_example, outputs)),
+        "embeddings": [
+            layer.name for layer in layers if isinstance(layer, tf.keras.layers.Embedding)
+        ],
+    }
+
+
+def _borders(
+    inputs: list[Any], consumed: list[list[Any]], produced: list[list[Any]], outputs: list[Any]
+) -> list[float]:
+    """The bytes per example that cross the border after each layer: made before, used after it."""
+    origin = {id(tensor): (0, tensor) for tensor in inputs}
+    for index, tensors in enumerate(produced):
+        origin.update((id(tensor), (index, tensor)) for tensor in tensors)
+    last_use: dict[int, int] = {}
+    for index, tensors in enumerate([*consumed, outputs]):
+        last_use.update((id(tensor), index) for tensor in tensors)
+    if not last_use.keys() <= origin.keys():
+        # A layer that is called several times, and a model in a model, have several outputs.
+        raise UnsupportedModelError("whose model calls a layer several times or contains a model")
+    borders = [0.0] * len(produced)
+    for tensor_id, last in last_use.items():
+        first, tensor = origin[tensor_id]
+        for border in range(first, last):
+            borders[border] += _bytes_per_example(tensor)
+    return borders
+
+
+def _bytes(weight: Any) -> int:
+    return math.prod(weight.shape) * _item_bytes(weight)
+
+
+def _bytes_per_example(tensor: Any) -> int:
+    shape = tuple(tensor.shape)[1:]
+    if None in shape:
+        raise UnsupportedModelError(f"whose model has a tensor of shape {(None, *shape)}")
+    return math.prod(shape) * _item_bytes(tensor)
+
+
+def _item_bytes(tensor: Any) -> int:
+    import tensorflow as tf
+
+    return int(tf.as_dtype(tensor.dtype).size)
+
+
+def _build(script: str, arguments: Sequence[str]) -> tf.keras.Model:
+    """The model of a script."""
+    from absl import flags
+
+    import tfdist.start  # before the script, which may import TensorFlow first
+    from tfdist.flags import JobFlags, define_flags
+
+    sys.argv = [script, *arguments]
+    # As `python script` does.
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    names = runpy.run_path(script, run_name="tfdist_plan")
+    if _BUILDER not in names:
+        raise UnsupportedModelError(f"which defines no {_BUILDER}(job)")
+    define_flags()
+    # A required flag that only the training needs, such as an output directory, may be missing: the
+    # others are parsed before this error. If the model needs it, build_model fails.
+    with contextlib.suppress(flags.IllegalFlagValueError):
+        flags.FLAGS([script, *arguments])
+    job = tfdist.start.create(JobFlags(), {})
+    return names[_BUILDER](job)
+
+
+@exit_on_usage_error()
+def main() -> None:
+    """Writes the sizes of a script's model to a file, or the reason why it has none."""
+    output, script, *arguments = sys.argv[1:]
+    # A job on a GPU would keep its memory from a training on this machine.
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    found: dict[str, Any]
+    try:
+        found = sizes_of(_build(script, arguments))
+    except UnsupportedModelError as error:
+        found = {"error": str(error)}
+    Path(output).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
