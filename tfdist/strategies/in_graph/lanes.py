@@ -76,9 +76,11 @@ def begin_call(values: Sequence[tf.Tensor], lane: Lane, stages: Sequence[Lane]) 
     """
     sources = [producer(value, stages) for value in values]
 
-    def backward(*gradients: tf.Tensor) -> list[tf.Tensor]:
+    def backward(*gradients: tf.Tensor | None) -> list[tf.Tensor | None]:
         return [
-            gradient if source is None else source.begin([gradient])[0]
+            gradient
+            if source is None or gradient is None  # The gradient of a mask.
+            else source.begin([gradient])[0]
             for source, gradient in zip(sources, gradients, strict=True)
         ]
 
