@@ -47,6 +47,7 @@ _OTHER_FLAGS = (
     "replicas_to_aggregate",
     "stages",
     "microbatches",
+    "balance",
 )
 _INTEGER_FLAGS = {
     "num_gpus": "The number of GPUs that a task uses; 0 trains on the CPU. Default: all visible "
@@ -85,6 +86,7 @@ class JobFlags:
     replicas_to_aggregate: int | None = None
     stages: int | None = None
     microbatches: int | None = None
+    balance: str | None = None
     startup_timeout: float = STARTUP_TIMEOUT
     heartbeat_timeout: float | None = None
     sync_period: int | None = None
@@ -210,6 +212,12 @@ def define_flags() -> None:
         "in_graph: divide the batch of a replica into this number of parts, so that its stages "
         "work at the same time (default 1).",
         lower_bound=1,
+    )
+    flags.DEFINE_string(
+        "balance",
+        None,
+        "in_graph with --stages: what the stages have an equal share of; parameters (the default), "
+        "or time, which is measured.",
     )
     for name in ("startup_timeout", "heartbeat_timeout"):
         flags.register_validator(

@@ -203,6 +203,8 @@ class Capabilities(Protocol):
     def shares_variables(self) -> bool: ...
     @property
     def single_replica(self) -> bool: ...
+    @property
+    def fit_only(self) -> bool: ...
 
 
 def refusal(
@@ -248,6 +250,8 @@ def refusal_of(stack: Stack, strategy: Capabilities, loop: Loop, tensorflow: str
             "Horovod 0.28.1 does not build against TensorFlow after 2.18: install "
             "'tensorflow==2.18.*' with Python 3.11 or 3.12, or choose multi_worker_mirrored."
         )
+    if loop == "custom" and strategy.fit_only:
+        return f"{strategy.name} does not support custom loops: train with fit."
     if loop == "custom" and stack.keras_3 and strategy.shares_variables:
         return (
             "Keras 3 metrics miscount in a custom loop if replicas share variables: train with "

@@ -48,6 +48,7 @@ class StrategySpec:
         TF_CONFIG: `serve_hosts(hosts, host, port)` runs the server, and `environment_of(hosts,
         rank, host, port)` returns the environment variables of a task.
       single_replica: whether the strategy does not distribute at all.
+      fit_only: whether it trains with `fit` only, and not with custom loops.
       source: the source of cluster descriptions that only this strategy uses; None if there is
         none.
       flags: the flags of `tfdist.flags` that only some strategies support, including this one.
@@ -69,6 +70,7 @@ class StrategySpec:
     elastic: bool = False
     rendezvous: str | None = None
     single_replica: bool = False
+    fit_only: bool = False
     source: str | None = None
     flags: tuple[str, ...] = ()
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -170,7 +172,9 @@ for _spec in (
         "tfdist.strategies.in_graph.strategy:InGraph",
         spans_tasks=True,
         serving=("worker",),
-        flags=("stages", "microbatches", "heartbeat_timeout"),
+        fit_only=True,
+        flags=("stages", "microbatches", "balance", "heartbeat_timeout"),
+        choices={"balance": ("parameters", "time")},
     ),
     StrategySpec(
         "horovod",

@@ -19,7 +19,6 @@ class Stage:
 
     Attributes:
       layers: its layers, in the order of the model.
-      is_first: whether this is stage 0, which also has the variables that no layer has.
     """
 
     layers: tuple[Any, ...]
@@ -39,7 +38,7 @@ class Stage:
 
 
 def stages_of(
-    model: Any, count: int, cost_of: Callable[[Any], float] | None = None
+    model: Any, count: int, measure: Callable[[list[Any]], Callable[[Any], float]] | None = None
 ) -> tuple[Stage, ...]:
     """Assigns the layers of a model to stages.
 
@@ -47,7 +46,8 @@ def stages_of(
       model: a built `tf.keras.Model`. Its layers are in the order of `model.layers`; those of a
         Sequential or functional model within it count one by one, and any other layer as a whole.
       count: the number of stages.
-      cost_of: the cost of a layer; default: the bytes of its variables.
+      measure: takes the layers and returns a function from a layer to its cost; by default the
+        cost is the bytes of its variables. Not called if the script has the stages.
 
     Raises:
       UsageError: the model has fewer layers with weights than stages; or the script's stages do not
@@ -56,7 +56,7 @@ def stages_of(
     layers = list(dict.fromkeys(_layers(model, None)))
     if count == 1:
         return (Stage(tuple(layer for layer, _ in layers)),)
-    assigned = _given(layers, count) or _cut(model, [layer for layer, _ in layers], count, cost_of)
+    assigned = _given(layers, count) or _cut(model, [layer for layer, _ in layers], count, measure)
     return tuple(
         Stage(
             tuple(layer for (layer, _), own in zip(layers, assigned, strict=True) if own == stage)
@@ -106,7 +106,10 @@ def _given(layers: Sequence[tuple[Any, int | None]], count: int) -> list[int] | 
 
 
 def _cut(
-    model: Any, layers: Sequence[Any], count: int, cost_of: Callable[[Any], float] | None
+    model: Any,
+    layers: list[Any],
+    count: int,
+    measure: Callable[[list[Any]], Callable[[Any], float]] | None,
 ) -> list[int]:
     """Cuts before layers with weights; the others stay with the layer before them."""
     groups: list[list[Any]] = []
@@ -121,6 +124,10 @@ def _cut(
             accepted=f"1 to {len(groups)}",
             remedy="Choose fewer stages.",
         )
-    cost_of = cost_of or (lambda layer: sum(map(bytes_of, layer.variables)))
+    cost_of = _bytes_of_layer if measure is None else measure(layers)
     assigned = cut([sum(map(cost_of, group)) for group in groups], count)
     return [stage for stage, group in zip(assigned, groups, strict=True) for _ in group]
+
+
+def _bytes_of_layer(layer: Any) -> float:
+    return sum(map(bytes_of, layer.variables))

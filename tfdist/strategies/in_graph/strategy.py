@@ -6,6 +6,7 @@ checkpoints. The other workers only serve. Each step is one TensorFlow function 
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -24,6 +25,7 @@ from tfdist.strategies.in_graph import batches
 from tfdist.strategies.in_graph.grid import check_stages, grid_of
 from tfdist.strategies.in_graph.split_model import SplitModel, place_slots
 from tfdist.strategies.in_graph.stages import stages_of
+from tfdist.strategies.in_graph.timing import seconds_of
 from tfdist.strategies.in_graph.variables import spread
 from tfdist.strategies.serving import serve_until_end
 
@@ -126,7 +128,10 @@ class InGraph(Strategy):
                 accepted=f"a built model under {self.name}",
                 remedy="Call model.build in the script.",
             )
-        stages = stages_of(model, self._stages)
+        measure = None
+        if self.options.balance == "time":
+            measure = functools.partial(seconds_of, model, element_spec=self._element_spec)
+        stages = stages_of(model, self._stages, measure)
         self.split_model = SplitModel(model, self.grid, stages, self._microbatches)
         self.split_model.log(stages)
 

@@ -1,0 +1,89 @@
+"""Measures the seconds of each layer of a model, to cut it into stages of equal time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.strategies.in_graph.variables import bytes_of, tensorflow_variable
+
+_EXAMPLES = 32
+_REPEATS = 3
+
+
+def seconds_of(model: Any, layers: Iterable[Any], element_spec: Any) -> Callable[[Any], float]:
+    """Measures the call and the gradient of each layer on a batch of zeros.
+
+    Args:
+      model: a built `tf.keras.Model`.
+      layers: its layers.
+      element_spec: the `element_spec` of the training dataset; a batch of unknown size has 32
+        examples.
+
+    Returns:
+      A function from a layer to its seconds; 0 for a layer that the model does not call.
+    """
+    arguments: dict[int, tuple[Any, Any]] = {}
+
+    def recording(layer: Any, call: Any) -> Any:
+        def record(*args: Any, **kwargs: Any) -> Any:
+            arguments.setdefault(id(layer), (args, kwargs))
+            return call(*args, **kwargs)
+
+        return record
+
+    def example(spec: tf.TensorSpec) -> tf.Tensor:
+        return tf.zeros([size or _EXAMPLES for size in spec.shape], spec.dtype)
+
+    inputs, _, _ = tf.keras.utils.unpack_x_y_sample_weight(element_spec)
+    with ExitStack() as stack:
+        for layer in layers:
+            vars(layer)["call"] = recording(layer, layer.call)
+            stack.callback(vars(layer).pop, "call")
+        model(tf.nest.map_structure(example, inputs))
+    return lambda layer: _seconds(layer, *arguments[id(layer)]) if id(layer) in arguments else 0.0
+
+
+def _seconds(layer: Any, args: Any, kwargs: Any) -> float:
+    """The seconds of a layer on the device of its largest variable."""
+    variables = [tensorflow_variable(variable) for variable in layer.trainable_variables]
+    device = max(variables, key=bytes_of).device if variables else None
+    with tf.device(device), ExitStack() as stack:
+        args, kwargs = tf.nest.map_structure(_copy, (args, kwargs))
+        floats = [value for value in tf.nest.flatten((args, kwargs)) if _is_float(value)]
+        for variable in variables:
+            # Otherwise the time would include reading variables on other devices.
+            variable._cached_value = tf.identity(variable.read_value())
+            stack.callback(setattr, variable, "_cached_value", None)
+            floats.append(variable._cached_value)
+
+        @tf.function
+        def run() -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                tape.watch(floats)
+                outputs = [v for v in tf.nest.flatten(layer(*args, **kwargs)) if _is_float(v)]
+            results = [*outputs, *tape.gradient(outputs, floats)]
+            # Workers run functions in the background, so return a value to wait for.
+            with tf.control_dependencies([v for v in results if isinstance(v, tf.Tensor)]):
+                return tf.timestamp()
+
+        # The first run also traces the function and compiles kernels.
+        return min(_timed(run) for _ in range(1 + _REPEATS))
+
+
+def _timed(run: Callable[[], tf.Tensor]) -> float:
+    begin = time.perf_counter()
+    run().numpy()
+    return time.perf_counter() - begin
+
+
+def _copy(value: Any) -> Any:
+    return tf.identity(value) if isinstance(value, tf.Tensor) else value
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, tf.Tensor) and value.dtype.is_floating
