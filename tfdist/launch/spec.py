@@ -257,7 +257,7 @@ def plan(
         if job.passes_flags:
             command += tuple(cluster.flags(task))
         restarts_alone = task.type == "evaluator" or (
-            uses_ps and task.type == "worker" and task != cluster.chief_task
+            job.row.uses_ps and task.type == "worker" and task != cluster.chief_task
         )
         result.append(TaskSpec(str(task), command, environment, tuple(removed), restarts_alone))
     return tuple(result)
