@@ -4,47 +4,24 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.conftest import keras_is_3
-from tests.support.processes import ROOT, Ended, launch
+from tests.support.split_jobs import assert_close, train, weights
 
 pytestmark = [pytest.mark.stacks("2.15", "2.21"), pytest.mark.timeout(180)]
 
-PROGRAM = str(ROOT / "tests/support/split_program.py")
+IN_GRAPH = ["--strategy=in_graph", "--workers=4"]
 
 # By number of stages, the stage of each of the four layers.
 STAGES = {1: [0, 0, 0, 0], 2: [0, 0, 1, 1], 4: [0, 1, 2, 3]}
 SLOTS = {"momentum": 1, "adam": 2}
 
 Reference = Callable[[str, str], list[np.ndarray]]
-
-
-IN_GRAPH = ["--strategy=in_graph", "--workers=4"]
-
-
-def train(path: Path, *job: str, flags: Sequence[str] = ()) -> Ended:
-    """Trains with the options of `tfdist run` and the flags of the program.
-
-    The weights are in `path` afterwards.
-    """
-    files = [f"--output_dir={path / 'output'}", f"--weights={path / 'weights.npz'}"]
-    ended = launch(path, *job, PROGRAM, *flags, *files, deadline=90)
-    assert ended.code == 0, ended.output
-    return ended
-
-
-def weights(path: Path) -> list[np.ndarray]:
-    return list(np.load(path / "weights.npz").values())
-
-
-def assert_equal(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
-    for own, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(own, other, rtol=0, atol=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +53,7 @@ def test_replicas_and_stages_equal_one_process(
 ) -> None:
     flags = [f"--stages={stages}", "--microbatches=2", f"--optimizer={optimizer}"]
     ended = train(tmp_path, *IN_GRAPH, flags=flags)
-    assert_equal(weights(tmp_path), reference("sequential", optimizer))
+    assert_close(weights(tmp_path), reference("sequential", optimizer))
 
     # A kernel and a bias for each layer, on the workers of replica 0.
     variables = places("variable", ended.output)
@@ -103,4 +80,4 @@ MODELS = ["functional", "text"] if keras_is_3() else ["subclassed", "functional"
 def test_other_models_equal_one_process(tmp_path: Path, reference: Reference, model: str) -> None:
     flags = ["--stages=2", "--microbatches=2", f"--model={model}"]
     train(tmp_path, *IN_GRAPH, flags=flags)
-    assert_equal(weights(tmp_path), reference(model, "momentum"))
+    assert_close(weights(tmp_path), reference(model, "momentum"))

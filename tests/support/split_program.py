@@ -19,11 +19,11 @@ _MODEL = flags.DEFINE_enum(
 _OPTIMIZER = flags.DEFINE_enum("optimizer", "momentum", ["momentum", "adam"], "The optimizer.")
 _EPOCHS = flags.DEFINE_integer("epochs", 10, "The number of epochs.")
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 24, "Examples per step, over all replicas.")
+# By default the last of the five batches of an epoch has 9 examples.
+_EXAMPLES = flags.DEFINE_integer("examples", 105, "The number of examples.")
 _WEIGHTS = flags.DEFINE_string("weights", None, "The file of the weights.")
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "The output directory.", required=True)
 
-# The last of the five batches of an epoch has 9 examples.
-EXAMPLES = 105
 WORDS = 50
 
 
@@ -90,10 +90,10 @@ def build_model(job: tfdist.Job) -> Any:
 
 def examples(context: tf.distribute.InputContext) -> tf.data.Dataset:
     rng = np.random.default_rng(3)
-    inputs: Any = rng.normal(size=(EXAMPLES, 20)).astype("float32")
+    inputs: Any = rng.normal(size=(_EXAMPLES.value, 20)).astype("float32")
     if _MODEL.value == "text":
-        inputs = rng.integers(0, WORDS, size=(EXAMPLES, 20))
-    labels = rng.integers(0, 4, size=EXAMPLES)
+        inputs = rng.integers(0, WORDS, size=(_EXAMPLES.value, 20))
+    labels = rng.integers(0, 4, size=_EXAMPLES.value)
     dataset = tf.data.Dataset.from_tensor_slices((inputs, labels))
     dataset = dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
     return dataset.batch(_BATCH_SIZE.value // context.num_replicas_in_sync)
