@@ -14,6 +14,8 @@ from tfdist.strategies.in_graph.variables import bytes_of, move
 
 _TWO_DEVICES = """
 import tfdist
+import tempfile
+
 import numpy as np
 import tensorflow as tf
 
@@ -53,13 +55,7 @@ def test_a_variable_goes_to_the_device_with_the_fewest_bytes() -> None:
         assert [place(v) for v in (scalar, one)] == [0, 0]
         after = tf.Variable(tf.zeros([100]))
         assert place(after) == 0
-        """
-    )
 
-
-def test_the_layers_of_keras_are_spread() -> None:
-    run(
-        """
         with spread(devices):
             model = tf.keras.Sequential(
                 [tf.keras.Input([8])] + [tf.keras.layers.Dense(8) for _ in range(4)]
@@ -72,7 +68,7 @@ def test_the_layers_of_keras_are_spread() -> None:
     )
 
 
-def test_a_moved_variable_is_the_same_object_with_the_same_value() -> None:
+def test_a_moved_variable_keeps_its_identity_value_and_checkpoints() -> None:
     run(
         """
         variable = tf.Variable([1.0, 2.0], name="own")
@@ -90,14 +86,6 @@ def test_a_moved_variable_is_the_same_object_with_the_same_value() -> None:
         with tf.GradientTape() as tape:
             total = tf.reduce_sum(variable * variable)
         np.testing.assert_array_equal(tape.gradient(total, variable), [4, 6])
-        """
-    )
-
-
-def test_a_checkpoint_reads_and_writes_a_moved_variable() -> None:
-    run(
-        """
-        import tempfile
 
         variable = tf.Variable([1.0, 2.0])
         move(variable, devices[1])
