@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import keras_is_3
-from tests.support.split_jobs import assert_close, train, weights
+from tests.support.split_jobs import assert_close, places, train, weights
 
 pytestmark = [pytest.mark.stacks("2.15", "2.21"), pytest.mark.timeout(180)]
 
@@ -38,12 +38,6 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
         return found[model, optimizer]
 
     return train_once
-
-
-def places(kind: str, output: str) -> list[tuple[str, int]]:
-    """The shape of each variable of a kind and the worker that has it."""
-    found = re.findall(rf"{kind} (\S+) /job:worker/replica:0/task:(\d+)/", output)
-    return [(shape, int(worker)) for shape, worker in found]
 
 
 @pytest.mark.parametrize("optimizer", SLOTS)

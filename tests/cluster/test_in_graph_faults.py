@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import OnceSaved, Processes, Tasks, launch, run_by_hand, tasks_of
-from tests.support.split_jobs import PROGRAM, assert_close, files, train, weights
+from tests.support.split_jobs import PROGRAM, assert_close, files, places, train, weights
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -93,6 +93,10 @@ def test_other_strategies_and_stages_continue_from_a_checkpoint(tmp_path: Path) 
         ended = train(path, *job, flags=[*flags, EVEN, "--epochs=4"])
         assert "resuming after epoch 2" in ended.output
         assert_close(weights(path), weights(undisturbed))
+    # The variables and slots of the last job, with four stages.
+    variables = places("variable", ended.output)
+    assert [worker for _, worker in variables] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert sorted(places("slot", ended.output)) == sorted(variables)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,3 +34,9 @@ def assert_close(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
     """Checks that weights differ by no more than rounding."""
     for own, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(own, other, rtol=0, atol=1e-6)
+
+
+def places(kind: str, output: str) -> list[tuple[str, int]]:
+    """The shape of each variable of a kind that a job has printed, and the worker that has it."""
+    found = re.findall(rf"{kind} (\S+) /job:worker/replica:0/task:(\d+)/", output)
+    return [(shape, int(worker)) for shape, worker in found]
