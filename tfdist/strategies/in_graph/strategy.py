@@ -7,6 +7,7 @@ checkpoints. The other workers only serve. Each step is one TensorFlow function 
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -24,6 +25,7 @@ from tfdist.strategies.base import DatasetFunction, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.in_graph import batches
 from tfdist.strategies.in_graph.grid import check_stages, grid_of
+from tfdist.strategies.in_graph.pipeline import losses_of_layers
 from tfdist.strategies.in_graph.split_model import SplitModel, place_slots
 from tfdist.strategies.in_graph.stages import stages_of
 from tfdist.strategies.in_graph.timing import seconds_of
@@ -133,6 +135,9 @@ class InGraph(Strategy):
         if self.options.balance == "time":
             measure = functools.partial(seconds_of, model, element_spec=self._element_spec)
         stages = stages_of(model, self._stages, measure)
+        for layer in itertools.chain.from_iterable(stage.layers for stage in stages):
+            if getattr(layer, "activity_regularizer", None) is not None:
+                raise losses_of_layers(f"{layer.name}, which has an activity regularizer")
         self.split_model = SplitModel(model, self.grid, stages, self._microbatches)
         self.split_model.log(stages)
 
