@@ -7,10 +7,13 @@ checkpoints. The other workers only serve. Each step is one TensorFlow function 
 from __future__ import annotations
 
 import functools
+import glob
 import itertools
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -34,17 +37,35 @@ from tfdist.strategies.serving import serve_until_end
 
 
 class _Checkpointing(Checkpointing):
-    """The client reads and writes. It exports the model without the split over the workers."""
+    """Each worker reads and writes its variables, if it has the directory; otherwise the client.
+
+    The client may not have the memory for all variables. It exports the model without the split
+    over the workers.
+    """
 
     def __init__(self, strategy: InGraph) -> None:
         self._strategy = strategy
-        self.io_device = strategy.grid.client
+
+    def io_device(self, directory: Path) -> str | None:
+        grid = self._strategy.grid
+        if grid.num_stages == 1:
+            return grid.client
+        with tempfile.NamedTemporaryFile(dir=directory, prefix=".shared-") as mark:
+            pattern = glob.escape(mark.name)
+            shares = [_finds(device, pattern) for device in grid.devices]
+        return None if all(shares) else grid.client
 
     @contextmanager
     def save_scope(self, model: tf.keras.Model) -> Iterator[None]:
         split_model = self._strategy.split_model
         with nullcontext() if split_model is None else split_model.undone():
             yield
+
+
+def _finds(device: str, pattern: str) -> bool:
+    """Whether the machine of a device has a file of this name."""
+    with tf.device(device.replace("GPU:0", "CPU:0")):
+        return len(tf.io.matching_files(pattern).numpy()) > 0
 
 
 class _IdleReport(tf.keras.callbacks.Callback):
