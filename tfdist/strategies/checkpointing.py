@@ -26,7 +26,7 @@ class Checkpointing:
         """The device whose machine reads and writes checkpoints and the exported model.
 
         Args:
-          directory: the directory of the checkpoints, which exists.
+          directory: the directory of the checkpoints, which may not exist yet.
 
         Returns:
           The device; None for the device of each variable.

@@ -50,6 +50,7 @@ class _Checkpointing(Checkpointing):
         grid = self._strategy.grid
         if grid.num_stages == 1:
             return grid.client
+        directory.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=directory, prefix=".shared-") as mark:
             pattern = glob.escape(mark.name)
             shares = [_finds(device, pattern) for device in grid.devices]
