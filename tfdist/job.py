@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tfdist.cluster import Cluster, Task
 from tfdist.errors import EXIT_OK, UsageError
 from tfdist.plan import Plan
+from tfdist.strategies.table import TABLE
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -60,7 +61,18 @@ class Job:
     @property
     def strategy(self) -> tf.distribute.Strategy:
         """The `tf.distribute.Strategy` for custom loops; TensorFlow's default strategy if
-        TensorFlow does not distribute the training. Not available in a task that serves."""
+        TensorFlow does not distribute the training. Not available in a task that serves.
+
+        Raises:
+          UsageError: the job's strategy supports only `fit`.
+        """
+        if self.plan.spec.fit_only:
+            raise UsageError(
+                "--strategy",
+                received=f"{self.name} in a custom loop",
+                accepted=", ".join(row.name for row in TABLE.values() if not row.fit_only),
+                remedy="Choose one of these, or train with job.fit.",
+            )
         return self.distribution.tf_strategy
 
     @property
@@ -203,7 +215,8 @@ class Job:
           UsageError: the strategy cannot train this model, or an evaluator has no `validation`.
           OutputError: another job writes in `output_dir`; or there are checkpoints but none is
             intact, or one could not be written.
-          SystemExit: this task does not train (code 0), or it was preempted (code 75).
+          SystemExit: this task does not train, or `tfdist run --dry_run` has started it (code 0);
+            or it was preempted (code 75).
         """
         if self.serves:
             self.serve()
@@ -219,6 +232,10 @@ class Job:
                     remedy="Pass validation to job.fit, or leave the evaluator out.",
                 )
             self.evaluate(model, validation, output_dir, epochs=epochs)
+            sys.exit(EXIT_OK)
+        if self.plan.is_dry_run:
+            self.dataset(train_input)
+            self.distribution.check(model)
             sys.exit(EXIT_OK)
         own = self.callbacks(output_dir, batch_size=batch_size, keep=keep, save_steps=save_steps)
         return model.fit(
@@ -295,6 +312,13 @@ class Job:
         """
         from tfdist.training import callbacks
 
+        if self.plan.is_dry_run:
+            raise UsageError(
+                "--dry_run",
+                received="a script that calls job.callbacks",
+                accepted="a script that calls job.fit, to show the stages of its model",
+                remedy="Call job.fit, which has the same callbacks.",
+            )
         return callbacks.standard(
             self.run, output_dir, batch_size=batch_size, keep=keep, save_steps=save_steps
         )

@@ -15,6 +15,7 @@ from tfdist.coordination import startup
 from tfdist.coordination.shutdown import RESTARTABLE_VARIABLE
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
+from tfdist.runtime.environment import DRY_RUN_VARIABLE
 from tfdist.strategies import table
 from tfdist.strategies.table import StrategySpec
 
@@ -31,6 +32,7 @@ class Plan:
       chief_evaluates: whether the chief of an Estimator's job evaluates it.
       is_restartable: whether a launcher on this task's machine restarts the task when it fails.
       token: the job's token; tasks with different tokens do not train together.
+      is_dry_run: whether this task shows how its model is split, and does not train.
     """
 
     config: ClusterConfig
@@ -40,6 +42,7 @@ class Plan:
     chief_evaluates: bool = True
     is_restartable: bool = False
     token: str = ""
+    is_dry_run: bool = False
 
     @property
     def cluster(self) -> Cluster:
@@ -123,4 +126,5 @@ def make_plan(
         chief_evaluates=chief_evaluates,
         is_restartable=RESTARTABLE_VARIABLE in environ,
         token=environ.get(startup.TOKEN_VARIABLE, ""),
+        is_dry_run=DRY_RUN_VARIABLE in environ,
     )

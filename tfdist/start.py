@@ -175,7 +175,7 @@ def create(
         f"{plan.task} of {plan.cluster} ({plan.config.source}), {plan.spec.name}; "
         f"{environment.description(environ)}"
     )
-    if waits_for_peers and plan.task in plan.cluster.tasks():
+    if waits_for_peers and plan.task in plan.cluster.tasks() and not plan.is_dry_run:
         _wait_for_peers(plan)
     # Imports TensorFlow, which reads its environment variables at that time.
     from tfdist.training.run import TrainingRun

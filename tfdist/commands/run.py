@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
 
+from tfdist.cluster import Cluster
 from tfdist.cluster.discovery import ClusterConfig, ClusterFlags, from_flags, from_tf_config
 from tfdist.commands.arguments import (
     Commands,
@@ -20,7 +23,7 @@ from tfdist.errors import EXIT_OK, UsageError
 from tfdist.launch import local
 from tfdist.launch.elastic import Elasticity
 from tfdist.launch.host_discovery import FLAG as HOST_DISCOVERY
-from tfdist.launch.spec import JobSpec, check_passes_flags, command_of, plan, plan_one
+from tfdist.launch.spec import JobSpec, TaskSpec, check_passes_flags, command_of, plan, plan_one
 from tfdist.launch.supervisor import Supervision
 from tfdist.runtime import environment as runtime
 from tfdist.runtime import gpus
@@ -129,7 +132,8 @@ def add_to(commands: Commands) -> None:
         run,
         "dry_run",
         action="store_true",
-        help="print each task's environment and command without starting it",
+        help="print each task's environment and command without starting it; with in_graph, also "
+        "the stages of the model, which the script builds in a process of its own",
     )
     _elastic_flags(run)
     run.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
@@ -199,7 +203,7 @@ def _run(arguments: argparse.Namespace) -> int:
         task = plan_one(cluster_config, command, arguments.strategy, passes_flags=passes_flags)
         if arguments.dry_run:
             print(f"[{task.name}] {task.shell()}")
-            return EXIT_OK
+            return _show_stages(arguments.strategy, cluster_config.cluster, [task])
         return local.run_one(cluster_config, task, environ=os.environ, supervision=supervision)
     job = JobSpec(
         python=sys.executable,
@@ -222,7 +226,19 @@ def _run(arguments: argparse.Namespace) -> int:
         tasks = plan(job, ports=ports, cores=given_cores(os.environ), environ=os.environ)
     for task in tasks:
         print(f"[{task.name}] {task.shell()}")
-    return EXIT_OK
+    return _show_stages(arguments.strategy, job.cluster(ports), tasks)
+
+
+def _show_stages(strategy: str, cluster: Cluster, tasks: Sequence[TaskSpec]) -> int:
+    """Runs the client's command up to its model, if the strategy has stages; its exit code."""
+    row = table.TABLE.get(strategy)
+    client = next((task for task in tasks if task.name == str(cluster.chief_task)), None)
+    if row is None or "stages" not in row.flags or client is None:
+        return EXIT_OK
+    sys.stdout.flush()
+    environ = {key: value for key, value in os.environ.items() if key not in client.removed}
+    environ |= {**client.environment, runtime.DRY_RUN_VARIABLE: "1"}
+    return subprocess.run(client.command, env=environ).returncode
 
 
 def _modules_of(strategy: str) -> tuple[str, ...]:

@@ -226,7 +226,6 @@ def plan(
         kept; another job's TF_CONFIG or Horovod rank is removed.
     """
     cluster = job.cluster(ports)
-    uses_ps = job.row.uses_ps
     compute_tasks = job.row.compute_tasks(cluster)
     evaluators = (Task("evaluator", 0),) if job.evaluator else ()
     result = []
@@ -234,7 +233,7 @@ def plan(
         threads: int | None = max(1, cores // len(compute_tasks))
         if task.type == "ps":
             threads = max(1, cores // 4)  # Updates need less work than gradients.
-        elif task.type == "chief" and uses_ps:
+        elif task.type == "chief" and task not in compute_tasks:
             threads = None
         share = {}
         if task in compute_tasks and len(compute_tasks) > 1:
@@ -258,7 +257,7 @@ def plan(
         if job.passes_flags:
             command += tuple(cluster.flags(task))
         restarts_alone = task.type == "evaluator" or (
-            uses_ps and task.type == "worker" and task != cluster.chief_task
+            job.row.uses_ps and task.type == "worker" and task != cluster.chief_task
         )
         result.append(TaskSpec(str(task), command, environment, tuple(removed), restarts_alone))
     return tuple(result)

@@ -18,6 +18,8 @@ from pathlib import Path
 from tfdist.runtime import cores, log_level
 
 ONEDNN_VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
+#: The environment variable of a task that shows how its model is split, and does not train.
+DRY_RUN_VARIABLE = "TFDIST_DRY_RUN"
 
 
 def environment(

@@ -58,18 +58,21 @@ def check_stages(cluster: Cluster, stages: int) -> None:
         )
 
 
-def grid_of(cluster: Cluster, client: Task, stages: int) -> Grid:
-    """Arranges the workers of a cluster to which this process is connected.
+def grid_of(cluster: Cluster, client: Task, stages: int, *, is_connected: bool = True) -> Grid:
+    """Arranges the workers of a cluster.
 
     Args:
       cluster: the job's tasks; if there is no other task, this process is the only worker.
       client: this task.
       stages: the number of stages; see `check_stages`.
+      is_connected: whether this process is connected to the workers; otherwise its own device
+        stands for those of all workers.
     """
     workers = tuple(Task("worker", index) for index in range(len(cluster.worker))) or (client,)
     tasks = [client] if workers == (client,) else [*workers, client]
     gpus = {device.name for device in tf.config.list_logical_devices("GPU")}
-    roots = ["" if len(tasks) == 1 else f"/job:{t.type}/replica:0/task:{t.index}" for t in tasks]
+    is_alone = len(tasks) == 1 or not is_connected
+    roots = ["" if is_alone else f"/job:{t.type}/replica:0/task:{t.index}" for t in tasks]
     devices = [_compute_device(root, gpus) for root in roots[: len(workers)]]
     return Grid(workers, tuple(devices), f"{roots[-1]}/device:CPU:0", stages)
 

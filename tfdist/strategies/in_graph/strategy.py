@@ -19,6 +19,7 @@ from tfdist.coordination import heartbeat, probe
 from tfdist.errors import LostTaskError, UsageError, log
 from tfdist.flags import JobFlags
 from tfdist.runtime.devices import use_devices
+from tfdist.runtime.environment import DRY_RUN_VARIABLE
 from tfdist.strategies.base import DatasetFunction, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.in_graph import batches
@@ -153,7 +154,8 @@ class InGraph(Strategy):
             for task in self.cluster.tasks()
             if task != self.task
         }
-        if servers:
+        is_dry_run = DRY_RUN_VARIABLE in self.environ
+        if servers and not is_dry_run:
             self._wait_for(servers)
             tf.config.experimental_connect_to_cluster(
                 tf.train.ClusterSpec(self.cluster.jobs()),
@@ -163,7 +165,7 @@ class InGraph(Strategy):
             )
             heartbeat.watch_in_subprocess(servers, self.heartbeat_timeout)
         self.tf_strategy = tf.distribute.get_strategy()
-        self.grid = grid_of(self.cluster, self.task, self._stages)
+        self.grid = grid_of(self.cluster, self.task, self._stages, is_connected=not is_dry_run)
         self.checkpointing = _Checkpointing(self)
 
     def _wait_for(self, servers: dict[str, str]) -> None:
