@@ -53,7 +53,7 @@ def check_stages(cluster: Cluster, stages: int) -> None:
         raise UsageError(
             "--stages",
             received=f"{stages} with {workers} worker{'s' * (workers > 1)}",
-            accepted=f"{', '.join(divisors)}: the number of workers is a multiple of the stages",
+            accepted=f"{', '.join(divisors)} (the divisors of the number of workers)",
             remedy="Correct it, or change the number of workers.",
         )
 
