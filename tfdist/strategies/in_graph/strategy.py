@@ -105,7 +105,8 @@ class InGraph(Strategy):
         self._microbatches = options.microbatches or 1
         check_stages(self.cluster, self._stages)
         tasks = [task for task in self.cluster.tasks() if task.type == self.task.type]
-        use_devices(options.num_gpus, place=self.cluster.local_rank_of(self.task, tasks))
+        place = self.cluster.local_rank_of(self.task, tasks) if self.cluster else (0, 1)
+        use_devices(options.num_gpus, place=place)
         if self._is_client:
             self._connect()
         else:
