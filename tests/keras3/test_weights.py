@@ -49,10 +49,10 @@ JOBS = {
         ["--num_cpu_devices=2"],
         [*FEW, "arrays", "class_weight", *SCALED, *AS_KERAS_2, EMPTY],
     ),
-    # Its variables and updates are its own. It does not support loss scaling.
+    # central_storage does not support loss scaling.
     "central_storage": (
         ["--num_cpu_devices=2"],
-        [*FEW, "embeds", "embeds_clipnorm", "warms_up", "arrays", *AS_KERAS_2],
+        [*(name for name in AS_ONE_PROCESS if name not in SCALED), *AS_KERAS_2],
     ),
     "horovod": (
         ["--workers=2"],
