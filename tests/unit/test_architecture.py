@@ -17,7 +17,7 @@ from tests.support.processes import ROOT
 PACKAGE = ROOT / "tfdist"
 
 #: Where private names of others are used.
-PRIVATE_ROOMS = ("upstream", "strategies/parameter_server")
+PRIVATE_ROOMS = ("upstream", "strategies/parameter_server", "strategies/in_graph")
 
 #: Private names elsewhere, each with its reason.
 ALLOWED_PRIVATE = {
@@ -47,6 +47,7 @@ NAMES = (
     "parameter_server",
     "multi_worker_mirrored",
     "horovod",
+    "in_graph",
 )
 
 
