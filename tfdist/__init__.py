@@ -25,6 +25,7 @@ from tfdist.runtime.environment import set_environment as _set_environment
 from tfdist.version import __version__
 
 if TYPE_CHECKING:
+    from tfdist import placement
     from tfdist.cluster import Cluster, Task
     from tfdist.errors import UsageError, exit_on_usage_error
     from tfdist.flags import define_flags, parse_flags, parse_only_flags
@@ -43,6 +44,7 @@ __all__ = [
     "main",
     "parse_flags",
     "parse_only_flags",
+    "placement",
     "run",
 ]
 
@@ -65,6 +67,8 @@ _log_level.hold_on_import()
 
 
 def __getattr__(name: str) -> Any:
+    if name == "placement":
+        return importlib.import_module("tfdist.placement")
     if name not in _MODULES:
         raise AttributeError(f"module 'tfdist' has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name]), name)

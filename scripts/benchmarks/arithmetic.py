@@ -9,38 +9,41 @@ from __future__ import annotations
 
 import time
 
-_BLOCKS = 3  # per stage: 6 * 3 + 2 layers
+#: ResNet-20.
+NUM_LAYERS = 20
 _STAGES = ((16, 32), (32, 16), (64, 8))  # channels, and image size in pixels
 _CLASSES = 10
 
 
-def _convolutions() -> list[tuple[int, int, int]]:
+def _convolutions(num_layers: int) -> list[tuple[int, int, int]]:
     """Input channels, output channels and output size in pixels of each convolution."""
     found = [(3, 16, 32)]
     for channels, side in _STAGES:
-        for _ in range(2 * _BLOCKS):
+        for _ in range((num_layers - 2) // len(_STAGES)):
             found.append((found[-1][1], channels, side))
     return found
 
 
-def parameters() -> int:
-    """The number of trainable parameters of ResNet-20 with option-A shortcuts."""
-    kernels = sum(9 * inputs * outputs for inputs, outputs, _ in _convolutions())
-    scales_and_offsets = sum(2 * outputs for _, outputs, _ in _convolutions())
+def parameters(num_layers: int = NUM_LAYERS) -> int:
+    """The number of trainable parameters of a ResNet with option-A shortcuts."""
+    convolutions = _convolutions(num_layers)
+    kernels = sum(9 * inputs * outputs for inputs, outputs, _ in convolutions)
+    scales_and_offsets = sum(2 * outputs for _, outputs, _ in convolutions)
     return kernels + scales_and_offsets + (_STAGES[-1][0] + 1) * _CLASSES
 
 
-def flops_per_image() -> int:
+def flops_per_image(num_layers: int = NUM_LAYERS) -> int:
     """Floating-point operations of a training step per image; a multiply-add counts as two.
 
     Counts only convolutions and the last layer. The backward pass takes twice as many operations as
     the forward pass.
     """
-    forward = sum(2 * 9 * inputs * outputs * side**2 for inputs, outputs, side in _convolutions())
+    convolutions = _convolutions(num_layers)
+    forward = sum(2 * 9 * inputs * outputs * side**2 for inputs, outputs, side in convolutions)
     return 3 * (forward + 2 * _STAGES[-1][0] * _CLASSES)
 
 
-def least_bytes_per_step(kind: str, processes: int) -> int:
+def least_bytes_per_step(kind: str, processes: int, num_layers: int = NUM_LAYERS) -> int:
     """The minimum number of bytes that all processes send in a step, with 32-bit gradients.
 
     Args:
@@ -48,8 +51,9 @@ def least_bytes_per_step(kind: str, processes: int) -> int:
         and Yuan 2009). `parameter_server`: in a step of one worker, the parameters are sent to it
         and the gradients are sent back.
       processes: the number of training processes.
+      num_layers: the layers of the ResNet.
     """
-    size = 4 * parameters()
+    size = 4 * parameters(num_layers)
     return 2 * (processes - 1) * size if kind == "ring" else 2 * size
 
 

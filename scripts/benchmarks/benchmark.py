@@ -49,7 +49,7 @@ def main() -> None:
     arguments = parse()
     # Otherwise a suspended job that waits for its turn would be left.
     exit_on_sigterm()
-    size = Size(arguments.batch_size, arguments.steps, arguments.rounds + 1)
+    size = Size(arguments.batch_size, arguments.steps, arguments.rounds + 1, arguments.num_layers)
     peak, has_failed = measured_peak(), False
     print(
         f"{os.cpu_count()} cores; one core multiplies matrices at {peak / 1e9:.0f} GFLOP/s",
@@ -60,7 +60,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="tfdist-benchmark-") as directory:
             results = run_in_turn({job: job for job in group}, Path(directory), size)
         has_failed |= len(results) < len(group)
-        print("\n".join(table(results, peak)), end="\n\n", flush=True)
+        print("\n".join(table(results, peak, size.num_layers)), end="\n\n", flush=True)
         found.append(results)
     if arguments.json:
         lines = [
@@ -81,6 +81,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=default_ways())
     for name, default in (("rounds", 8), ("batch_size", 64), ("steps", 15)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--num_layers", type=int, default=20, help="layers of the ResNet")
     parser.add_argument("--json", help="JSON file for all figures")
     parser.add_argument("--plot", help="image file for a plot of images/s")
     return parser.parse_args()
@@ -105,7 +106,7 @@ def groups(arguments: argparse.Namespace) -> list[list[Job]]:
     return found
 
 
-def table(results: Results, peak: float) -> list[str]:
+def table(results: Results, peak: float, num_layers: int) -> list[str]:
     """A Markdown table with one row per job."""
     header = (
         "job",
@@ -120,14 +121,14 @@ def table(results: Results, peak: float) -> list[str]:
     )
     lines = [" | ".join(header), " | ".join(["---"] * len(header))]
     for job, result in results.items():
-        achieved = result.median * arithmetic.flops_per_image()
+        achieved = result.median * arithmetic.flops_per_image(num_layers)
         cells = [
             str(job),
             spread(result.images_per_second, ".1f"),
             against_tfdist(job, results),
             efficiency(job, results),
             f"{achieved / (peak * cores_of(job)):.2f}",
-            bytes_over_least(job, result),
+            bytes_over_least(job, result, num_layers),
             f"{result.peak_memory / 1e6:.0f}",
             f"{result.seconds_to_first_step:.1f}",
             f"{result.seconds_to_exit:.1f}",
@@ -165,11 +166,11 @@ def efficiency(job: Job, results: Results) -> str:
     return spread([ratio / cores for ratio in results[job].ratios(results[ONE_CORE])], ".2f")
 
 
-def bytes_over_least(job: Job, result: Result) -> str:
+def bytes_over_least(job: Job, result: Result, num_layers: int) -> str:
     if job.processes == 1 or job.strategy == APART:
         return ""
     kind = "parameter_server" if job.strategy == "parameter_server" else "ring"
-    least = arithmetic.least_bytes_per_step(kind, job.processes)
+    least = arithmetic.least_bytes_per_step(kind, job.processes, num_layers)
     return f"{result.bytes_per_step / least:.2f}"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scripts.benchmarks import marks
+from scripts.benchmarks import arithmetic, marks
 from tfdist.cluster import Cluster
 from tfdist.runtime.cores import CORES_VARIABLE
 
@@ -32,18 +32,23 @@ Commands = list[tuple[Sequence[str], Mapping[str, str]]]
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a training: batch size per process, steps per epoch, and epochs."""
+    """The size of a training: batch size per process, steps per epoch, epochs, ResNet layers."""
 
     batch_size: int
     steps: int
     epochs: int
+    num_layers: int = arithmetic.NUM_LAYERS
 
     def flags(self) -> list[str]:
-        return [
+        flags = [
             f"--batch_size={self.batch_size}",
             f"--steps={self.steps}",
             f"--epochs={self.epochs}",
         ]
+        # Older checkouts do not have this flag.
+        if self.num_layers != arithmetic.NUM_LAYERS:
+            flags.append(f"--num_layers={self.num_layers}")
+        return flags
 
 
 @dataclass(frozen=True)

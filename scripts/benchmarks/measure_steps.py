@@ -32,10 +32,10 @@ EPOCHS = 3
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
-    for name, default in (("batch_size", 64), ("steps", 40)):
+    for name, default in (("batch_size", 64), ("steps", 40), ("num_layers", 20)):
         parser.add_argument(f"--{name}", type=int, default=default)
     arguments = parser.parse_args()
-    size = Size(arguments.batch_size, arguments.steps, EPOCHS)
+    size = Size(arguments.batch_size, arguments.steps, EPOCHS, arguments.num_layers)
     columns = ("task", "ms per step", *profiles.KINDS, "between kernels", "processor")
     print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
     for strategy in arguments.strategies:

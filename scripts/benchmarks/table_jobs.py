@@ -9,19 +9,22 @@ It needs root.
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import re
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from scripts.benchmarks import marks
 from scripts.benchmarks.jobs import ROOT
-from tests.support.namespaces import machines
+from tests.support import in_machine, processes
+from tests.support.namespaces import Machine, machines
 from tfdist.cluster import Cluster
 
 # The limit of TensorFlow's CPU allocator, with oneDNN. A limit of the system (RLIMIT_DATA) does not
@@ -82,12 +85,17 @@ class TableResult:
     peak_megabytes: dict[str, float]
 
 
-def run(job: TableJob, directory: Path) -> TableResult:
+Process = subprocess.Popen[str] | processes.Copy
+
+
+def run(job: TableJob, directory: Path, *, copies: bool = False) -> TableResult:
     """Runs a job to its end.
 
     Args:
       job: the job.
       directory: an empty directory for the output and the logs.
+      copies: whether the tasks are copies of a process that has TensorFlow imported, which start
+        faster; their peak memory includes what they share.
 
     Raises:
       TimeoutError: the job took too long; contains the end of the chief's log.
@@ -100,7 +108,7 @@ def run(job: TableJob, directory: Path) -> TableResult:
     )
     recorded = directory / "marks.json"
     peaks: dict[str, float] = {}
-    started: dict[str, subprocess.Popen[bytes]] = {}
+    started: dict[str, Process] = {}
     with machines(1) as (machine,):
         try:
             for task in cluster.tasks():
@@ -110,22 +118,11 @@ def run(job: TableJob, directory: Path) -> TableResult:
                 command += [f"--epochs={job.epochs}", f"--output_dir={directory / 'output'}"]
                 if job.partitions > 1:
                     command += [f"--variable_partitions={job.partitions}"]
-                environ = {
-                    **os.environ,
-                    "PYTHONPATH": str(ROOT),
-                    "TF_CONFIG": cluster.tf_config(task),
-                    marks.VARIABLE: str(recorded),
-                }
+                environ = {"TF_CONFIG": cluster.tf_config(task), marks.VARIABLE: str(recorded)}
                 if task.type == "ps" and job.ps_megabytes:
                     environ[_TENSOR_BYTES] = str(1_000_000 * job.ps_megabytes)
                 with _log(directory, str(task)).open("w") as output:
-                    started[str(task)] = subprocess.Popen(
-                        [*machine.enter, sys.executable, *command],
-                        env=environ,
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                    )
+                    started[str(task)] = _start(machine, command, environ, output, copies)
             _wait(started, peaks, job.deadline, directory)
         finally:
             for process in started.values():
@@ -145,8 +142,22 @@ def run(job: TableJob, directory: Path) -> TableResult:
     )
 
 
+def _start(
+    machine: Machine,
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    output: IO[str],
+    copies: bool,
+) -> Process:
+    """Starts a Python script on a machine."""
+    if copies:
+        inside = [sys.executable, in_machine.__file__, machine.name]
+        return processes.copy([*inside, *command], environ, output)
+    return processes.start([*machine.enter, sys.executable, *command], environ, output)
+
+
 def _wait(
-    started: dict[str, subprocess.Popen[bytes]],
+    started: dict[str, Process],
     peaks: dict[str, float],
     deadline: float,
     directory: Path,
@@ -158,10 +169,10 @@ def _wait(
             log = _log(directory, "chief:0").read_text()[-_SHOWN:]
             raise TimeoutError(f"the job takes more than {deadline:g} s:\n{log}")
         for name, process in started.items():
-            # Empty in a process that has exited and was not waited for.
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            for kibibytes in re.findall(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE):
-                peaks[name] = 1.024e-3 * int(kibibytes)
+            with contextlib.suppress(FileNotFoundError):  # A copy that has exited has none.
+                status = Path(f"/proc/{process.pid}/status").read_text()
+                for kibibytes in re.findall(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE):
+                    peaks[name] = 1.024e-3 * int(kibibytes)
         time.sleep(_POLL_SECONDS)
 
 

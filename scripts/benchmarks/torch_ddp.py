@@ -36,11 +36,11 @@ class Block(nn.Module):
         return functional.relu(x + y)
 
 
-def resnet20() -> nn.Module:
+def resnet(num_layers: int) -> nn.Module:
     blocks = [
         Block(channels_in if not block else channels, channels, 2 if stage and not block else 1)
         for stage, (channels_in, channels) in enumerate([(16, 16), (16, 32), (32, 64)])
-        for block in range(3)
+        for block in range((num_layers - 2) // 6)
     ]
     return nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1, bias=False),
@@ -55,13 +55,15 @@ def resnet20() -> nn.Module:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name, default in (("batch_size", 64), ("steps", 20), ("epochs", 4)):
+    for name, default in (("batch_size", 64), ("steps", 20), ("epochs", 4), ("num_layers", 20)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--channels_last", action="store_true")
     arguments = parser.parse_args()
     order_in_memory = torch.channels_last if arguments.channels_last else torch.contiguous_format
     dist.init_process_group("gloo")
-    model = nn.parallel.DistributedDataParallel(resnet20().to(memory_format=order_in_memory))
+    model = nn.parallel.DistributedDataParallel(
+        resnet(arguments.num_layers).to(memory_format=order_in_memory)
+    )
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     count = arguments.steps * arguments.batch_size
     generator = torch.Generator().manual_seed(dist.get_rank())

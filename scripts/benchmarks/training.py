@@ -10,6 +10,7 @@ import tensorflow as tf
 from absl import flags
 
 from estimators.resnet import cifar_resnet
+from scripts.benchmarks.arithmetic import NUM_LAYERS
 from scripts.benchmarks.marks import Marks
 
 flags.DEFINE_integer("batch_size", 64, "Images per process and step.")
@@ -17,6 +18,7 @@ flags.DEFINE_integer("steps", 20, "Steps per process and epoch.")
 flags.DEFINE_integer("epochs", 4, "Epochs; the first is the warm-up.")
 flags.DEFINE_integer("steps_per_execution", 1, "Keras's `steps_per_execution`.")
 flags.DEFINE_enum("model", "resnet20", ("resnet20", "mlp"), "The model; mlp has small steps.")
+flags.DEFINE_integer("num_layers", NUM_LAYERS, "The layers of the ResNet.")
 FLAGS = flags.FLAGS
 
 _FEATURES = 32
@@ -25,10 +27,11 @@ _FEATURES = 32
 def compiled(optimizer: tf.keras.optimizers.Optimizer) -> tf.keras.Model:
     """The compiled model of `--model`.
 
-    `resnet20` is ResNet-20 for images of CIFAR-10's size, without weight decay. `mlp` is so small
-    that the time of its step is the time of the runtime.
+    `resnet20` is ResNet-20 for images of CIFAR-10's size, without weight decay, or a ResNet of
+    `--num_layers`. `mlp` is so small that the time of its step is the time of the runtime.
     """
-    model = mlp() if FLAGS.model == "mlp" else cifar_resnet(20, weight_decay=None)
+    resnet = FLAGS.model == "resnet20"
+    model = cifar_resnet(FLAGS.num_layers, weight_decay=None) if resnet else mlp()
     model.compile(
         optimizer=optimizer,
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),

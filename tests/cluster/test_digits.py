@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import keras_is_3
+from tests.support.pages import example
 from tests.support.processes import ROOT, launch
 from tfdist.data import cifar10
 from tfdist.strategies import table
@@ -23,14 +24,19 @@ pytestmark = pytest.mark.timeout(300)
 TASKS = {
     "parameter_server": ["--ps=1", "--workers=2", "--chief", "--evaluator"],
     "parameter_server --sync": ["--ps=1", "--workers=2", "--chief"],
-    "multi_worker_mirrored": ["--workers=2"],
     "horovod": ["--workers=2"],
+    "in_graph": ["--workers=2"],
 }
 FLAGS = {
     "mirrored": ["--num_cpu_devices=2"],
     "central_storage": ["--num_cpu_devices=2"],
     "parameter_server --sync": ["--sync"],
+    "in_graph": ["--stages=2", "--microbatches=2"],
 }
+
+EXAMPLE = str(ROOT / "examples" / "cifar10_main.py")
+# multi_worker_mirrored with two workers; without `tfdist run`.
+DOCUMENTED = example("clusters.md", "cifar10_main.py")[2:]
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +49,15 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("strategy", [*table.TABLE, "parameter_server --sync"])
 def test_the_example_learns_digits(tmp_path: Path, digits: Path, strategy: str) -> None:
     # The global batch is the same under every strategy, and so is the number of steps.
-    replicas = 1 if strategy in ("one_device", "parameter_server") else 2
+    replicas = 1 if strategy in ("one_device", "parameter_server", "in_graph") else 2
     tasks = 1 if strategy in ("mirrored", "central_storage") else replicas
     # Asynchronous updates are noisier and vary from run to run.
     epochs, decays = (9, "6,8") if strategy == "parameter_server" else (6, "4,5")
+    job = [f"--strategy={strategy.partition(' ')[0]}", *TASKS.get(strategy, []), EXAMPLE]
     ended = launch(
         tmp_path,
-        f"--strategy={strategy.partition(' ')[0]}",
-        *TASKS.get(strategy, []),
-        str(ROOT / "examples" / "cifar10_main.py"),
+        # The page's flags; those that follow replace some of them.
+        *(DOCUMENTED if strategy == "multi_worker_mirrored" else job),
         f"--data_dir={digits}",
         f"--output-dir={tmp_path / 'output'}",
         "--num_layers=8",

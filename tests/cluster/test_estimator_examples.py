@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.pages import example
 from tests.support.processes import ROOT, Ended, Tasks, cluster_of, launch, run_by_hand
 from tfdist.data import cifar10
 from tfdist.launch.local import hold_ports
@@ -18,6 +19,8 @@ from tfdist.launch.local import hold_ports
 pytestmark = pytest.mark.timeout(240)
 
 CIFAR10 = str(ROOT / "examples" / "cifar10_estimator_main.py")
+# Synchronous parameter servers, with an evaluator; without `tfdist run`.
+DOCUMENTED = example("estimators.md", "cifar10_estimator_main.py")[2:]
 # A small version of the tutorial's network, for a few hundred steps on digits. Training on
 # distorted images takes twice as many steps.
 SMALL = ["--num_layers=8", "--batch_norm_decay=0.9", "--nouse_distortion_for_training"]
@@ -55,10 +58,8 @@ def accuracy(ended: Ended) -> float:
             ["--strategy=parameter_server", "--ps=1", "--workers=2"],
             [*ASYNCHRONOUS, "--train_batch_size=32"],
         ),
-        (
-            ["--ps=1", "--workers=1", "--chief", "--evaluator"],
-            [*SYNCHRONOUS, "--train_batch_size=16", "--sync"],
-        ),
+        # The page's flags, and then those that replace some of them.
+        (DOCUMENTED, [*SYNCHRONOUS, "--train_batch_size=16"]),
     ],
 )
 def test_the_example_learns_digits(
@@ -68,7 +69,7 @@ def test_the_example_learns_digits(
     ended = launch(
         tmp_path,
         *options,
-        CIFAR10,
+        *([] if CIFAR10 in options else [CIFAR10]),
         f"--data_dir={digits}",
         f"--output_dir={output}",
         *flags,

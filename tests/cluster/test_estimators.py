@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -33,27 +35,32 @@ SYNCHRONOUS = {
 }
 
 
+OneProcess = Callable[[int, bool], Path]
+
+
 @pytest.fixture(scope="module")
-def one_process(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, bool], Path]:
-    """Runs a job with one process for each global batch size and kind of model."""
-    paths = {}
-    for replicas, keras in ((2, False), (3, False), (2, True), (3, True)):
+def one_process(tmp_path_factory: pytest.TempPathFactory) -> OneProcess:
+    """Runs a job with one process, once for each number of replicas and kind of model."""
+
+    @functools.cache
+    def trained(replicas: int, keras: bool) -> Path:
         path = tmp_path_factory.mktemp("one")
         run(path, "one_device", [], f"--batch_size={4 * replicas}", f"--keras={keras}")
-        paths[replicas, keras] = path
         assert evaluations(path)[0]["loss"] > evaluations(path)[-1]["loss"], "it should learn"
-    return paths
+        return path
+
+    return trained
 
 
 @pytest.mark.parametrize("keras", [False, True])
 @pytest.mark.parametrize("strategy", SYNCHRONOUS)
 def test_synchronous_updates_equal_those_of_one_process(
-    tmp_path: Path, strategy: str, keras: bool, one_process: dict[tuple[int, bool], Path]
+    tmp_path: Path, strategy: str, keras: bool, one_process: OneProcess
 ) -> None:
     options, flags, replicas = SYNCHRONOUS[strategy]
     run(tmp_path, strategy, options, *flags, f"--keras={keras}")
 
-    one = one_process[replicas, keras]
+    one = one_process(replicas, keras)
     np.testing.assert_allclose(weights(tmp_path), weights(one), rtol=0, atol=1e-6)
     assert evaluations(tmp_path)[-1]["global_step"] == 24
     check_output_files(tmp_path)
@@ -95,12 +102,12 @@ def test_each_asynchronous_worker_reads_its_shard(tmp_path: Path, keras: bool) -
 
 @pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "horovod"])
 def test_rounds_of_train_and_evaluate(
-    tmp_path: Path, strategy: str, one_process: dict[tuple[int, bool], Path]
+    tmp_path: Path, strategy: str, one_process: OneProcess
 ) -> None:
     ended = run(tmp_path, strategy, ["--workers=2"], "--rounds")
     assert "resuming from step 12" in ended.output
     assert ended.output.count("final") == 1
-    one = one_process[2, False]
+    one = one_process(2, False)
     np.testing.assert_allclose(weights(tmp_path), weights(one), rtol=0, atol=1e-6)
 
 
@@ -124,14 +131,14 @@ def test_a_resumed_job_continues_at_its_global_step(
     strategy: str,
     options: list[str],
     flags: list[str],
-    one_process: dict[tuple[int, bool], Path],
+    one_process: OneProcess,
 ) -> None:
     # 12 steps are complete epochs, so the restarted input continues with the same examples.
     run(tmp_path, strategy, options, *flags, "--max_steps=12")
     ended = run(tmp_path, strategy, options, *flags, "--max_steps=24")
     assert "resuming from step 12" in ended.output
     assert variables(tmp_path)["global_step"] == 24
-    one = one_process[2, False]
+    one = one_process(2, False)
     np.testing.assert_allclose(weights(tmp_path), weights(one), rtol=0, atol=1e-6)
 
     if strategy in ("one_device", "horovod"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pages import ROOT, commands
+from tests.support.pages import example
 from tests.support.processes import run_by_hand
 
 pytestmark = [pytest.mark.stacks("2.21"), pytest.mark.timeout(240)]
@@ -19,13 +19,8 @@ SHORTER = [f"--epochs={EPOCHS}", "--warmup_epochs=1"]
 
 
 def test_the_example_learns_digits_with_two_devices(tmp_path: Path) -> None:
-    (command,) = (
-        command
-        for command in commands(ROOT / "docs" / "strategies.md")
-        if "examples/fashion_mnist_mirrored.py" in command.words
-    )
     output = tmp_path / "output"
-    words = [sys.executable, str(ROOT / command.words[1]), *command.words[2:], *SHORTER]
+    words = [sys.executable, *example("strategies.md", "fashion_mnist_mirrored.py")[1:], *SHORTER]
     words.append(f"--output_dir={output}")
     ended = run_by_hand(tmp_path, {"example": (words, {})}, deadline=200)["example"]
 

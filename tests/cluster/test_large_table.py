@@ -23,7 +23,7 @@ LARGE, SMALL = 1_000_000, 250_000
 def trained(path: Path, users: int, *, batch_size: int, ps: int = 2) -> TableResult:
     path.mkdir()
     job = TableJob(users, batch_size=batch_size, ps=ps, ps_megabytes=MEGABYTES, steps=40, epochs=2)
-    return run(job, path)
+    return run(job, path, copies=True)
 
 
 def test_a_table_larger_than_a_ps_trains_over_two(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ FLAGS = {
     "central_storage": [],
     "multi_worker_mirrored": ["--workers=2", "--evaluator"],
     "horovod": ["--workers=2"],
+    "in_graph": ["--workers=2"],
     "parameter_server": ["--ps=1", "--workers=2", "--chief", "--evaluator"],
 }
 OWN_FLAGS = {"mirrored": ["--num_cpu_devices=2"], "central_storage": ["--num_cpu_devices=2"]}

@@ -9,7 +9,8 @@ import pytest
 
 from tests.support.processes import PROGRAM, directories, launch, results
 
-pytestmark = [pytest.mark.stacks("2.15", "2.21", "tf_keras"), pytest.mark.timeout(150)]
+# In tf_keras, test_weights.py has --sync_period.
+pytestmark = [pytest.mark.stacks("2.15", "2.21"), pytest.mark.timeout(150)]
 
 TRAINING = ["--examples=81", "--shuffle", "--batch_norm", "--validate", "--save_steps=4"]
 

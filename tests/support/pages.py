@@ -55,6 +55,15 @@ def commands(page: Path) -> Iterator[Command]:
             yield Command(page.name, tuple(words), tuple(output))
 
 
+def example(page: str, script: str) -> list[str]:
+    """The words of the only command of `docs/PAGE` that runs `examples/SCRIPT`, with its path."""
+    name = f"examples/{script}"
+    (words,) = (
+        command.words for command in commands(ROOT / "docs" / page) if name in command.words
+    )
+    return [str(ROOT / name) if word == name else word for word in words]
+
+
 def readme_script() -> str:
     """The complete script of the README."""
     (script,) = (code for code in blocks(ROOT / "README.md", "python") if "__main__" in code)

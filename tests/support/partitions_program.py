@@ -32,6 +32,7 @@ from tfdist.strategies.parameter_server.strategy import _Checkpointing
 
 KERAS_3 = keras_compat.is_keras_3(tf.keras.Model)
 ROWS, WIDTH = 50, 4
+IO_DEVICE = "/job:chief/replica:0/task:0/device:CPU:0"
 IDS = np.random.default_rng(3).integers(0, ROWS, size=(32, 3)).astype("int32")
 TARGETS = np.random.default_rng(4).normal(size=(32, 1)).astype("float32")
 #: By step: the number of ps (0: no strategy) and the bytes of a part. Each restores the last one.
@@ -134,7 +135,7 @@ def describe(strategy: PassesShards, model: tf.keras.Model) -> dict[str, Any]:
 
 def export_model(model: tf.keras.Model, directory: Path) -> None:
     np.save(directory / "predictions.npy", model.predict(IDS, verbose=0))
-    export(model, OutputDirectory(str(directory)), writes=True, io_device=_Checkpointing.io_device)
+    export(model, OutputDirectory(str(directory)), writes=True, io_device=IO_DEVICE)
 
 
 def run(optimizer: str, directory: Path) -> dict[str, Any]:
@@ -150,7 +151,7 @@ def run(optimizer: str, directory: Path) -> dict[str, Any]:
             model,
             directory / optimizer / str(number),
             writes=True,
-            io_device=checkpointing.io_device if checkpointing is not None else None,
+            io_device=IO_DEVICE if checkpointing is not None else None,
             state=checkpointing.state(model) if checkpointing is not None else None,
         )
         if strategy is not None:

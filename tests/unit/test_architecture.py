@@ -46,8 +46,8 @@ NAMES = (
     "central_storage",
     "parameter_server",
     "multi_worker_mirrored",
-    "in_graph",
     "horovod",
+    "in_graph",
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -16,13 +17,21 @@ class Checkpointing:
     Strategies whose tasks have different states provide a subclass.
 
     Attributes:
-      io_device: the device whose machine reads and writes checkpoints; None for the device of each
-        variable.
       all_save: whether every training task takes part in saving; otherwise only the chief does.
     """
 
-    io_device: str | None = None
     all_save: bool = False
+
+    def io_device(self, directory: Path) -> str | None:
+        """The device whose machine reads and writes checkpoints and the exported model.
+
+        Args:
+          directory: the directory of the checkpoints, which may not exist yet.
+
+        Returns:
+          The device; None for the device of each variable.
+        """
+        return None
 
     def state(self, model: tf.keras.Model) -> dict[str, Any]:
         """What a checkpoint contains in addition to the built model and its optimizer, by name."""

@@ -80,12 +80,13 @@ class Resume(tf.keras.callbacks.Callback):
             output_directory.remove_leftovers(self._output.checkpoints)
         data = self._run.data
         checkpointer.build(self.model, data.element_spec if data else None)
+        self._io_device = self._checkpointing.io_device(self._output.checkpoints)
         self._checkpointer = checkpointer.Checkpointer(
             self.model,
             self._output.checkpoints,
             writes=self._run.is_chief,
             keep=self._keep,
-            io_device=self._checkpointing.io_device,
+            io_device=self._io_device,
             state=self._checkpointing.state(self.model),
         )
         epochs = self.params["epochs"]
@@ -138,7 +139,7 @@ class Resume(tf.keras.callbacks.Callback):
                     self.model,
                     self._output,
                     writes=self._run.is_chief,
-                    io_device=self._checkpointing.io_device,
+                    io_device=self._io_device,
                 )
         if not self._has_trained or self._finished >= epochs or self.model.stop_training:
             if self._run.is_chief:

@@ -100,6 +100,7 @@ def test_refusals_common_to_both_keras_packages_are_printed_once() -> None:
         "fit and custom loops under horovod",
         "Estimators under every strategy",
         "custom loops under central_storage, parameter_server",
+        "custom loops under in_graph",
     ]
 
 

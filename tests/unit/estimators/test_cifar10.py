@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import tfdist.start
 from estimators import cifar10
 from estimators.cifar10 import HyperParameters
 from estimators.resnet import cifar_resnet
+from tests.support.processes import run_by_hand
 from tfdist.data import cifar10 as cifar10_records
 from tfdist.errors import UsageError
 from tfdist.estimator import EstimatorJob
@@ -240,21 +240,19 @@ REPLICAS = """
     for name, value in expected.items():
         difference = max(difference, float(np.abs(found[name] - value).max()))
         moved = max(moved, float(np.abs(start.get_tensor(name) - value).max()))
-    print(jobs[0].num_replicas, difference, moved)
+    print("found", jobs[0].num_replicas, difference, moved)
 """
 
 
 def test_replicas_with_the_same_batch_give_the_same_weights_as_one_process(tmp_path: Path) -> None:
     """Each replica scales its loss, and the moving statistics are averaged."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(REPLICAS), str(tmp_path)],
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    replicas, difference, moved = done.stdout.splitlines()[-1].split()
+    script = tmp_path / "replicas.py"
+    script.write_text(textwrap.dedent(REPLICAS))
+    command = [sys.executable, str(script), str(tmp_path)]
+    done = run_by_hand(tmp_path, {"replicas": (command, {})}, deadline=100)["replicas"]
+    assert done.code == 0, done.output
+    (line,) = (line for line in done.output.splitlines() if line.startswith("found "))
+    replicas, difference, moved = line.split()[1:]
     assert replicas == "2"
     assert float(difference) < 1e-4
     assert float(moved) > 0.01

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,13 +16,13 @@ import tensorflow as tf
 import tfdist.estimator
 import tfdist.start
 from estimators import mnist
+from tests.support.processes import run_by_hand
 from tfdist.data import mnist as data
 from tfdist.estimator import EstimatorJob
 from tfdist.flags import JobFlags
 
 pytestmark = pytest.mark.stacks("2.15")
 
-REPOSITORY = Path(__file__).parents[3]
 MODES = tf.estimator.ModeKeys
 RATE = 0.25
 
@@ -190,14 +189,14 @@ tfdist.estimator.train(estimator, train_input, max_steps=5)
 def test_two_mirrored_replicas_give_the_same_weights_as_one_with_twice_the_batch(
     tmp_path: Path,
 ) -> None:
+    script = tmp_path / "replicas.py"
+    script.write_text(_REPLICAS)
+
     def weights(strategy: str, batch_size: int) -> dict[str, np.ndarray]:
         output_dir = tmp_path / strategy
-        subprocess.run(
-            [sys.executable, "-c", _REPLICAS, strategy, str(output_dir), str(batch_size)],
-            check=True,
-            timeout=100,
-            cwd=REPOSITORY,
-        )
+        command = [sys.executable, str(script), strategy, str(output_dir), str(batch_size)]
+        ended = run_by_hand(tmp_path, {strategy: (command, {})}, deadline=100)[strategy]
+        assert ended.code == 0, ended.output
         names = [name for name, _ in tf.train.list_variables(str(output_dir))]
         return {name: tf.train.load_variable(str(output_dir), name) for name in names}
 

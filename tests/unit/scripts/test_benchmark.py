@@ -24,10 +24,13 @@ from scripts.benchmarks.runs import Result, Run
 pytestmark = pytest.mark.stacks("2.15")
 
 ROOT = Path(__file__).parents[3]
+# Tracing a ResNet-20 takes most of the time of a short job.
+SMALL = ["--steps=2", "--batch_size=8", "--num_layers=8"]
 
 
-def test_the_operation_counts_match_the_model() -> None:
-    model = cifar_resnet(20)
+@pytest.mark.parametrize("num_layers", [8, 20])
+def test_the_operation_counts_match_the_model(num_layers: int) -> None:
+    model = cifar_resnet(num_layers)
     flops = 0
     for layer in model.layers:
         if isinstance(layer, tf.keras.layers.Conv2D):
@@ -35,8 +38,9 @@ def test_the_operation_counts_match_the_model() -> None:
             flops += 3 * 2 * int(tf.size(layer.kernel)) * pixels
         elif isinstance(layer, tf.keras.layers.Dense):
             flops += 3 * 2 * int(tf.size(layer.kernel))
-    assert arithmetic.flops_per_image() == flops
-    assert arithmetic.parameters() == sum(int(tf.size(w)) for w in model.trainable_weights)
+    assert arithmetic.flops_per_image(num_layers) == flops
+    counted = sum(int(tf.size(w)) for w in model.trainable_weights)
+    assert arithmetic.parameters(num_layers) == counted
 
 
 @pytest.mark.timeout(180)
@@ -44,7 +48,7 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
     found, picture = tmp_path / "results.json", tmp_path / "speed.png"
     command = [sys.executable, str(ROOT / "scripts" / "benchmarks" / "benchmark.py")]
     command += ["--strategies", "horovod", "--processes", "2", "--ways", "plain", "tfdist"]
-    command += ["--rounds=2", "--steps=2", "--batch_size=8"]
+    command += ["--rounds=2", *SMALL]
     command += [f"--json={found}", f"--plot={picture}"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=170)
     assert ended.returncode == 0, ended.stderr
@@ -62,7 +66,7 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
         assert len(job["images_per_second"]) == 2
         assert f"{job['strategy']} x {job['processes']}" in ended.stdout
         if job["strategy"] == "horovod":
-            least = arithmetic.least_bytes_per_step("ring", 2)
+            least = arithmetic.least_bytes_per_step("ring", 2, num_layers=8)
             assert job["bytes_per_step"] > least
     assert picture.stat().st_size > 0
 
@@ -74,16 +78,33 @@ def _is_stopped(process: psutil.Process) -> bool:
         return False
 
 
+# Two epochs without TensorFlow.
+WITHOUT_TENSORFLOW = """
+from scripts.benchmarks.marks import Marks
+
+marks = Marks()
+for epoch in range(2):
+    marks.epoch_begins()
+    marks.step_ends()
+    marks.epoch_ends()
+"""
+
+
 @pytest.mark.timeout(120)
-def test_a_benchmark_that_receives_sigterm_leaves_no_process() -> None:
-    command = [
-        sys.executable,
-        str(ROOT / "scripts" / "benchmarks" / "benchmark.py"),
-        "--strategies",
-        "horovod",
-    ]
-    command += ["--processes", "2", "--ways", "plain_without_onednn", "plain_with_onednn"]
-    with subprocess.Popen([*command, "--steps=2", "--batch_size=8"]) as running:
+def test_a_benchmark_that_receives_sigterm_leaves_no_process(tmp_path: Path) -> None:
+    script = str(ROOT / "scripts" / "benchmarks" / "benchmark.py")
+    arguments = [script, "--strategies", "horovod", "--processes", "2"]
+    arguments += ["--ways", "plain_without_onednn", "plain_with_onednn"]
+    training = tmp_path / "training.py"
+    training.write_text(WITHOUT_TENSORFLOW)
+    program = f"""
+import runpy, sys
+from scripts.benchmarks import jobs
+jobs._program = lambda name: {str(training)!r}
+sys.argv = {arguments}
+runpy.run_path({script!r}, run_name="__main__")
+"""
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as running:
         started: list[psutil.Process] = []
         while not any(map(_is_stopped, started)):
             assert running.poll() is None
@@ -98,7 +119,7 @@ def test_a_benchmark_that_receives_sigterm_leaves_no_process() -> None:
 @pytest.mark.timeout(120)
 def test_a_benchmark_that_receives_sigterm_while_it_forks_exits() -> None:
     script = str(ROOT / "scripts" / "benchmarks" / "benchmark.py")
-    arguments = [script, "--processes", "1", "--ways", "tfdist", "--steps=2", "--batch_size=8"]
+    arguments = [script, "--processes", "1", "--ways", "tfdist", *SMALL]
     program = f"""
 import os, runpy, signal, sys
 os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGTERM))
@@ -112,7 +133,7 @@ runpy.run_path({script!r}, run_name="__main__")
 @pytest.mark.timeout(180)
 def test_measure_steps_prints_consistent_times(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "scripts" / "benchmarks" / "measure_steps.py")]
-    command += ["--strategies", "horovod", "--steps=4", "--batch_size=8"]
+    command += ["--strategies", "horovod", "--steps=4", "--batch_size=8", "--num_layers=8"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=170)
     assert ended.returncode == 0, ended.stderr
     rows = [line.strip("| ").split(" | ") for line in ended.stdout.splitlines()[2:]]

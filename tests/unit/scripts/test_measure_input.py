@@ -11,6 +11,8 @@ import pytest
 
 from tfdist.data import cifar10
 
+pytestmark = pytest.mark.stacks("2.15")
+
 SCRIPT = Path(__file__).parents[3] / "scripts" / "benchmarks" / "measure_input.py"
 
 

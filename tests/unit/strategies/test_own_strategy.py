@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, Ended, run_by_hand
 
 pytestmark = [pytest.mark.stacks("2.15", "2.21"), pytest.mark.timeout(200)]
 
 SCRIPT = str(ROOT / "tests" / "support" / "own_strategy.py")
 
 
-def run(tmp_path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+def run(tmp_path: Path, *flags: str) -> Ended:
     command = [sys.executable, SCRIPT, f"--output_dir={tmp_path / 'output'}", *flags]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90)
+    return run_by_hand(tmp_path, {"script": (command, {})}, deadline=90)["script"]
 
 
 @pytest.mark.parametrize(
@@ -27,12 +26,12 @@ def run(tmp_path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
 )
 def test_a_custom_strategy_trains(tmp_path: Path, flags: list[str], weight: str) -> None:
     done = run(tmp_path, "--strategy=scaled", *flags)
-    assert done.returncode == 0, done.stderr
-    assert f"scaled: weight {weight}" in done.stdout
+    assert done.code == 0, done.output
+    assert f"scaled: weight {weight}" in done.output
     assert (tmp_path / "output" / "done.json").exists()
 
 
 def test_other_strategies_reject_its_flag(tmp_path: Path) -> None:
     done = run(tmp_path, "--strategy=one_device", "--gradient-scale=3")
-    assert done.returncode == 2
-    assert "--gradient_scale: received 3.0; accepted: not supported with" in done.stderr
+    assert done.code == 2
+    assert "--gradient_scale: received 3.0; accepted: not supported with" in done.output

@@ -60,7 +60,8 @@ class Lane:
     @contextmanager
     def _on_device(self) -> Iterator[None]:
         # Gradients are colocated with other operations, which takes precedence over a device.
-        with tf.compat.v1.colocate_with(None, ignore_existing=True), tf.device(self.device):
+        graph = tf.compat.v1.get_default_graph()
+        with graph.colocate_with(None, ignore_existing=True), tf.device(self.device):
             yield
 
 

@@ -7,9 +7,13 @@ checkpoints. The other workers only serve. Each step is one TensorFlow function 
 from __future__ import annotations
 
 import functools
+import glob
+import itertools
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -24,6 +28,7 @@ from tfdist.strategies.base import DatasetFunction, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.in_graph import batches
 from tfdist.strategies.in_graph.grid import check_stages, grid_of
+from tfdist.strategies.in_graph.pipeline import losses_of_layers
 from tfdist.strategies.in_graph.split_model import SplitModel, place_slots
 from tfdist.strategies.in_graph.stages import stages_of
 from tfdist.strategies.in_graph.timing import seconds_of
@@ -32,17 +37,36 @@ from tfdist.strategies.serving import serve_until_end
 
 
 class _Checkpointing(Checkpointing):
-    """The client reads and writes. It exports the model without the split over the workers."""
+    """Each worker reads and writes its variables, if it has the directory; otherwise the client.
+
+    The client may not have the memory for all variables. It exports the model without the split
+    over the workers.
+    """
 
     def __init__(self, strategy: InGraph) -> None:
         self._strategy = strategy
-        self.io_device = strategy.grid.client
+
+    def io_device(self, directory: Path) -> str | None:
+        grid = self._strategy.grid
+        if grid.num_stages == 1:
+            return grid.client
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=directory, prefix=".shared-") as mark:
+            pattern = glob.escape(mark.name)
+            shares = [_finds(device, pattern) for device in grid.devices]
+        return None if all(shares) else grid.client
 
     @contextmanager
     def save_scope(self, model: tf.keras.Model) -> Iterator[None]:
         split_model = self._strategy.split_model
         with nullcontext() if split_model is None else split_model.undone():
             yield
+
+
+def _finds(device: str, pattern: str) -> bool:
+    """Whether the machine of a device has a file of this name."""
+    with tf.device(device.replace("GPU:0", "CPU:0")):
+        return len(tf.io.matching_files(pattern).numpy()) > 0
 
 
 class _IdleReport(tf.keras.callbacks.Callback):
@@ -81,7 +105,8 @@ class InGraph(Strategy):
         self._microbatches = options.microbatches or 1
         check_stages(self.cluster, self._stages)
         tasks = [task for task in self.cluster.tasks() if task.type == self.task.type]
-        use_devices(options.num_gpus, place=self.cluster.local_rank_of(self.task, tasks))
+        place = self.cluster.local_rank_of(self.task, tasks) if self.cluster else (0, 1)
+        use_devices(options.num_gpus, place=place)
         if self._is_client:
             self._connect()
         else:
@@ -133,6 +158,9 @@ class InGraph(Strategy):
         if self.options.balance == "time":
             measure = functools.partial(seconds_of, model, element_spec=self._element_spec)
         stages = stages_of(model, self._stages, measure)
+        for layer in itertools.chain.from_iterable(stage.layers for stage in stages):
+            if getattr(layer, "activity_regularizer", None) is not None:
+                raise losses_of_layers(f"{layer.name}, which has an activity regularizer")
         self.split_model = SplitModel(model, self.grid, stages, self._microbatches)
         self.split_model.log(stages)
 

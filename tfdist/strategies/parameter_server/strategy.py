@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -40,10 +41,11 @@ from tfdist.upstream import keras2_steps_per_execution
 class _Checkpointing(Checkpointing):
     """The chief reads and writes; otherwise each ps would write to its own machine's disk."""
 
-    io_device = "/job:chief/replica:0/task:0/device:CPU:0"
-
     def __init__(self, strategy: PassesShards) -> None:
         self._strategy = strategy
+
+    def io_device(self, directory: Path) -> str | None:
+        return "/job:chief/replica:0/task:0/device:CPU:0"
 
     def state(self, model: tf.keras.Model) -> dict[str, Any]:
         for split in self._strategy.split_variables:
