@@ -55,12 +55,14 @@ class LostTaskError(RuntimeError):
       task: the task's name.
       address: the task's address.
       seconds: how long the task has not answered.
+      flag: the flag that sets this time.
     """
 
-    def __init__(self, task: str, address: str, seconds: float) -> None:
+    def __init__(
+        self, task: str, address: str, seconds: float, flag: str = "--heartbeat_timeout"
+    ) -> None:
         super().__init__(
-            f"{task} was lost: nothing at {address} has answered for {seconds:g} s "
-            "(--heartbeat_timeout)"
+            f"{task} was lost: nothing at {address} has answered for {seconds:g} s ({flag})"
         )
 
 

@@ -208,11 +208,19 @@ def build_model(model: tf.keras.Model, element_spec: Any) -> None:
     # The `build` of a subclassed model of Keras 3 does not build its layers.
     is_built = model.built and all(layer.built for layer in model.layers)
     if not is_built and all(isinstance(spec, tf.TensorSpec) and spec.shape for spec in specs):
+        model(zeros(inputs))
 
-        def example(spec: tf.TensorSpec) -> tf.Tensor:
-            return tf.zeros([size or 1 for size in spec.shape], spec.dtype)
 
-        model(tf.nest.map_structure(example, inputs))
+def zeros(specs: Any, size: int = 1) -> Any:
+    """Tensors of zeros for a structure of `tf.TensorSpec`.
+
+    Args:
+      specs: the specifications.
+      size: the size of a dimension that is unknown.
+    """
+    return tf.nest.map_structure(
+        lambda spec: tf.zeros([known or size for known in spec.shape], spec.dtype), specs
+    )
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -77,6 +77,6 @@ def grid_of(cluster: Cluster, client: Task, stages: int, *, is_connected: bool =
     return Grid(workers, tuple(devices), f"{roots[-1]}/device:CPU:0", stages)
 
 
-def _compute_device(task: str, gpus: Sequence[str] | set[str]) -> str:
+def _compute_device(task: str, gpus: Collection[str]) -> str:
     gpu = f"{task}/device:GPU:0"
     return gpu if any(name.endswith(gpu) for name in gpus) else f"{task}/device:CPU:0"

@@ -126,7 +126,7 @@ class Pipeline:
         kwargs: Mapping[str, Any],
     ) -> Any:
         # A call outside of a function has no graph to place.
-        if tf.executing_eagerly() or self._part is not None:
+        if tf.executing_eagerly():
             return call(inputs, *args, **kwargs)
         masks = kwargs.get("mask")
         others = {name: value for name, value in kwargs.items() if name != "mask"}

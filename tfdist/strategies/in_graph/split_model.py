@@ -9,7 +9,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import errors
 from tfdist.strategies.in_graph.devices import following_inputs
 from tfdist.strategies.in_graph.grid import Grid
 from tfdist.strategies.in_graph.pipeline import Pipeline
@@ -63,12 +62,6 @@ class SplitModel:
         # Functions that were traced before call the layers where they were.
         model.train_function = model.test_function = model.predict_function = None
 
-    def log(self, stages: Sequence[Stage]) -> None:
-        """Logs the layers, the parameters and the workers of each stage."""
-        for index, stage in enumerate(stages):
-            workers = ", ".join(map(str, self._grid.workers_of(index)))
-            errors.log(f"in_graph: stage {index} on {workers}: {stage}")
-
     @contextmanager
     def undone(self) -> Iterator[None]:
         """Within the block, the model and its layers have their own methods."""
@@ -99,28 +92,3 @@ class SplitModel:
                 self._pipeline.is_measured = False
 
         return step
-
-
-def place_slots(optimizer: Any) -> None:
-    """Makes an optimizer create slots, and update variables, where the variables are."""
-    for own in (optimizer, getattr(optimizer, "inner_optimizer", None)):
-        if hasattr(own, "aggregate_gradients"):
-            # Keras 2 would pass the gradients of all variables through one operation. They are
-            # those of the whole batch already.
-            vars(own)["aggregate_gradients"] = lambda grads_and_vars: grads_and_vars
-        add = getattr(own, "add_variable_from_reference", None)
-        if add is not None:
-            vars(own)["add_variable_from_reference"] = _beside_variable(add)
-
-
-def _beside_variable(add: Any) -> Any:
-    """Wraps an optimizer's `add_variable_from_reference`."""
-
-    @functools.wraps(add)
-    def add_beside(*args: Any, **kwargs: Any) -> Any:
-        # The variable is the first parameter; its name depends on the version of Keras.
-        variable = [*args, *kwargs.values()][0]
-        with tf.device(tensorflow_variable(variable).device):
-            return add(*args, **kwargs)
-
-    return add_beside

@@ -10,7 +10,7 @@ from tfdist import placement
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
 from tfdist.splits.stages import cut
-from tfdist.strategies.in_graph.variables import bytes_of
+from tfdist.strategies.sizes import bytes_of, readable
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Stage:
         names = [layer.name for layer in self.layers]
         names = names if len(names) < 4 else [names[0], "…", names[-1]]
         parameters = sum(variable.shape.num_elements() or 0 for variable in self.variables)
-        size = sum(map(bytes_of, self.variables)) / 2**20
-        return f"{', '.join(names)}: {parameters:,} parameters, {size:.1f} MiB"
+        size = readable(sum(map(bytes_of, self.variables)))
+        return f"{', '.join(names)}: {parameters:,} parameters, {size}"
 
 
 def stages_of(

@@ -29,7 +29,7 @@ from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.in_graph import batches
 from tfdist.strategies.in_graph.grid import check_stages, grid_of
 from tfdist.strategies.in_graph.pipeline import losses_of_layers
-from tfdist.strategies.in_graph.split_model import SplitModel, place_slots
+from tfdist.strategies.in_graph.split_model import SplitModel
 from tfdist.strategies.in_graph.stages import stages_of
 from tfdist.strategies.in_graph.timing import seconds_of
 from tfdist.strategies.in_graph.variables import spread
@@ -132,7 +132,10 @@ class InGraph(Strategy):
         return spread(self.grid.devices)
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        place_slots(optimizer)
+        if hasattr(optimizer, "aggregate_gradients"):
+            # Keras 2 would pass the gradients of all variables through one operation, on one
+            # device. They are those of the whole batch already.
+            vars(optimizer)["aggregate_gradients"] = lambda grads_and_vars: grads_and_vars
         return optimizer
 
     def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
@@ -162,7 +165,9 @@ class InGraph(Strategy):
             if getattr(layer, "activity_regularizer", None) is not None:
                 raise losses_of_layers(f"{layer.name}, which has an activity regularizer")
         self.split_model = SplitModel(model, self.grid, stages, self._microbatches)
-        self.split_model.log(stages)
+        for index, stage in enumerate(stages):
+            workers = ", ".join(map(str, self.grid.workers_of(index)))
+            log(f"in_graph: stage {index} on {workers}: {stage}")
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
         return [_IdleReport(self)] if self._stages > 1 else []
@@ -202,7 +207,7 @@ class InGraph(Strategy):
         for task, address in servers.items():
             probe.wait_for_server(address, deadline - time.monotonic())
             if probe.identify(address) is not probe.Listener.SERVER:
-                raise LostTaskError(task, address, self.startup_timeout)
+                raise LostTaskError(task, address, self.startup_timeout, "--startup_timeout")
 
     def _check_compiled(self, model: tf.keras.Model) -> None:
         """Checks the arguments of `compile`."""

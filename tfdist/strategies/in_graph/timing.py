@@ -9,7 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.strategies.in_graph.variables import bytes_of, tensorflow_variable
+from tfdist.checkpoints import checkpointer
+from tfdist.strategies.in_graph.variables import tensorflow_variable
+from tfdist.strategies.sizes import bytes_of
 
 _EXAMPLES = 32
 _REPEATS = 3
@@ -36,15 +38,12 @@ def seconds_of(model: Any, layers: Iterable[Any], element_spec: Any) -> Callable
 
         return record
 
-    def example(spec: tf.TensorSpec) -> tf.Tensor:
-        return tf.zeros([size or _EXAMPLES for size in spec.shape], spec.dtype)
-
     inputs, _, _ = tf.keras.utils.unpack_x_y_sample_weight(element_spec)
     with ExitStack() as stack:
         for layer in layers:
             vars(layer)["call"] = recording(layer, layer.call)
             stack.callback(vars(layer).pop, "call")
-        model(tf.nest.map_structure(example, inputs))
+        model(checkpointer.zeros(inputs, size=_EXAMPLES))
     return lambda layer: _seconds(layer, *arguments[id(layer)]) if id(layer) in arguments else 0.0
 
 

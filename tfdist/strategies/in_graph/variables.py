@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
+from tfdist.strategies.sizes import bytes_of
 
 # Scalars, such as the step counter, the learning rate and metrics, stay with the client.
 _MIN_ELEMENTS = 2
@@ -39,11 +40,6 @@ def spread(devices: Sequence[str]) -> Iterator[None]:
 
     with tf.variable_creator_scope(create):
         yield
-
-
-def bytes_of(variable: Any) -> int:
-    """The size of a variable in bytes."""
-    return int(variable.shape.num_elements() or 0) * tf.as_dtype(variable.dtype).size
 
 
 def tensorflow_variable(variable: Any) -> tf.Variable:

@@ -25,6 +25,7 @@ from tensorflow.python.distribute.parameter_server_strategy_v2 import (
 )
 
 from tfdist.strategies.parameter_server import partitions
+from tfdist.strategies.sizes import bytes_of, readable
 
 #: The largest ps may store this many times the mean; above it, there is a line about it.
 MAX_SKEW = 1.2
@@ -101,7 +102,7 @@ class Placement:
         loads = self.bytes_per_ps()
         if not _is_uneven(loads):
             return None
-        found = ", ".join(f"ps:{ps} {_readable(load)}" for ps, load in enumerate(loads))
+        found = ", ".join(f"ps:{ps} {readable(load)}" for ps, load in enumerate(loads))
         skew = max(loads) * len(loads) / sum(loads)
         size = self._even_partition_bytes()
         remedy = (
@@ -175,16 +176,6 @@ def place_by_bytes(strategy: tf.distribute.ParameterServerStrategy, num_ps: int)
     return extended.placement
 
 
-def bytes_of(variable: Any) -> int:
-    """The bytes of a variable; 0 if its size is unknown. Counts a string as 16 bytes."""
-    elements = variable.shape.num_elements()
-    return (elements or 0) * (variable.dtype.size or 16)
-
-
 def _is_uneven(loads: Sequence[int]) -> bool:
     mean = sum(loads) / len(loads)
     return max(loads) > MAX_SKEW * mean and max(loads) - mean >= _MIN_EXCESS_BYTES
-
-
-def _readable(size: int) -> str:
-    return f"{size / 2**20:.1f} MiB" if size < 2**30 else f"{size / 2**30:.2f} GiB"
