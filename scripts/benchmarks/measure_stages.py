@@ -1,0 +1,77 @@
+#!/usr/bin/env python
+"""Compares stages and replicas of `in_graph` with one process on one core.
+
+    scripts/benchmarks/measure_stages.py
+    scripts/benchmarks/measure_stages.py --kind=conv --width=32 --batch_size=256
+
+The first row is one process that may use one core. The other rows use all cores of this machine:
+each worker has its share. Prints a table in Markdown; examples/s are medians over the epochs but
+the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = str(ROOT / "scripts" / "benchmarks" / "stages_training.py")
+DEADLINE = 600.0
+_IDLE = re.compile(r"stages idle for (\S+) of a step \(bound (\S+)\)")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kind", choices=("dense", "conv"), default="dense")
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--batch_size", type=int, default=4096)
+    parser.add_argument(
+        "--layouts",
+        nargs="+",
+        default=["2x1x1", "1x2x1", "1x2x4", "1x2x8", "1x2x16", "4x1x1", "2x2x8", "1x4x8"],
+        help="replicas x stages x microbatches",
+    )
+    arguments = parser.parse_args()
+    names = ("kind", "layers", "width", "batch_size")
+    flags = [f"--{name}={getattr(arguments, name)}" for name in names]
+    print("| job | examples/s | of one core | idle | bound |\n| --- | --- | --- | --- | --- |")
+    alone, _ = run(["taskset", "-c", "0", sys.executable, PROGRAM, *flags])
+    print(f"| one process on one core | {alone:,.0f} | 1.00 | | |", flush=True)
+    for layout in arguments.layouts:
+        replicas, stages, microbatches = map(int, layout.split("x"))
+        command = [sys.executable, "-m", "tfdist", "run", f"--workers={replicas * stages}"]
+        command += ["--strategy=in_graph", PROGRAM, *flags]
+        command += [f"--stages={stages}", f"--microbatches={microbatches}"]
+        rate, output = run(command)
+        idle, bound = (*_IDLE.findall(output), ("", ""))[0]
+        job = f"{replicas} x {stages}, --microbatches={microbatches}"
+        print(f"| {job} | {rate:,.0f} | {rate / alone:.2f} | {idle} | {bound} |", flush=True)
+    return 0
+
+
+def run(command: list[str]) -> tuple[float, str]:
+    """Runs a job; its examples/s and what it has printed."""
+    with tempfile.TemporaryDirectory(prefix="tfdist-stages-") as directory:
+        ended = subprocess.run(
+            [*command, f"--output_dir={directory}"],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=DEADLINE,
+        )
+        if ended.returncode:
+            sys.exit(ended.stdout)
+        rates = json.loads((Path(directory) / "rates.json").read_text())
+    return statistics.median(rates), ended.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())
