@@ -14,7 +14,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.errors import UsageError
 from tfdist.strategies.in_graph import lanes
 from tfdist.strategies.in_graph.devices import following_inputs
 from tfdist.strategies.in_graph.grid import Grid
@@ -46,7 +45,6 @@ class Pipeline:
       grid: the workers.
       microbatches: the number of parts into which a replica divides its batch.
       weights: the trainable variables, with the stage of each.
-      count_losses: returns the number of losses that the model has added.
 
     Attributes:
       idle: how long the stages are idle in training.
@@ -54,16 +52,11 @@ class Pipeline:
     """
 
     def __init__(
-        self,
-        grid: Grid,
-        microbatches: int,
-        weights: Sequence[tuple[tf.Variable, int]],
-        count_losses: Callable[[], int],
+        self, grid: Grid, microbatches: int, weights: Sequence[tuple[tf.Variable, int]]
     ) -> None:
         self.grid = grid
         self.microbatches = microbatches
         self.weights = weights
-        self._count_losses = count_losses
         self.idle = IdleShare(grid, microbatches)
         self.is_measured = False
         self._part: _Part | None = None
@@ -136,11 +129,7 @@ class Pipeline:
             masked = {} if masks is None else {"mask": mask}
             return call(values, *args, **masked, **others)
 
-        losses = self._count_losses()
-        outputs = ModelCall(self, call_with, (inputs, masks)).run()
-        if self._count_losses() > losses:
-            raise losses_of_layers("a layer that calls add_loss")
-        return outputs
+        return ModelCall(self, call_with, (inputs, masks)).run()
 
     @_not_converted
     def _enter(self, stage: int, arguments: Any) -> Any:
@@ -165,16 +154,3 @@ class Pipeline:
         if self._part is not None:
             results = [value for value in tf.nest.flatten(outputs) if isinstance(value, tf.Tensor)]
             self._part.results[stage] = results
-
-
-def losses_of_layers(received: str) -> UsageError:
-    """The error of a model whose layers add losses in their calls.
-
-    Each part would add them, and the gradient would not include them.
-    """
-    return UsageError(
-        "model",
-        received=received,
-        accepted="losses of the outputs and of the weights, under in_graph",
-        remedy="Compute this loss from an output, or choose another strategy.",
-    )

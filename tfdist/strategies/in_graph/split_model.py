@@ -45,9 +45,7 @@ class SplitModel:
             move(own, grid.device(0, stage))
             if variable.trainable:
                 weights.append((own, stage))
-        self._pipeline = pipeline = Pipeline(
-            grid, microbatches, weights, count_losses=lambda: len(model.losses)
-        )
+        self._pipeline = pipeline = Pipeline(grid, microbatches, weights)
         self.idle = pipeline.idle
         self._calls: list[tuple[Any, str, Any]] = [
             (model, "call", pipeline.call_of_model(model.call)),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import glob
-import itertools
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ from tfdist.strategies.base import DatasetFunction, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.in_graph import batches
 from tfdist.strategies.in_graph.grid import check_stages, grid_of
-from tfdist.strategies.in_graph.pipeline import losses_of_layers
+from tfdist.strategies.in_graph.losses import check_losses
 from tfdist.strategies.in_graph.split_model import SplitModel
 from tfdist.strategies.in_graph.stages import stages_of
 from tfdist.strategies.in_graph.timing import seconds_of
@@ -100,6 +99,8 @@ class InGraph(Strategy):
 
     split_model: SplitModel | None = None
 
+    _element_spec: Any = None
+
     def set_up(self, options: JobFlags) -> None:
         self._stages = options.stages or 1
         self._microbatches = options.microbatches or 1
@@ -157,13 +158,13 @@ class InGraph(Strategy):
                 accepted=f"a built model under {self.name}",
                 remedy="Call model.build in the script.",
             )
+        inputs, _, _ = tf.keras.utils.unpack_x_y_sample_weight(self._element_spec)
+        if inputs is not None:
+            check_losses(model, inputs)
         measure = None
         if self.options.balance == "time":
-            measure = functools.partial(seconds_of, model, element_spec=self._element_spec)
+            measure = functools.partial(seconds_of, model, inputs)
         stages = stages_of(model, self._stages, measure)
-        for layer in itertools.chain.from_iterable(stage.layers for stage in stages):
-            if getattr(layer, "activity_regularizer", None) is not None:
-                raise losses_of_layers(f"{layer.name}, which has an activity regularizer")
         self.split_model = SplitModel(model, self.grid, stages, self._microbatches)
         for index, stage in enumerate(stages):
             workers = ", ".join(map(str, self.grid.workers_of(index)))

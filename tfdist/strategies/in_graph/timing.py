@@ -17,14 +17,13 @@ _EXAMPLES = 32
 _REPEATS = 3
 
 
-def seconds_of(model: Any, layers: Iterable[Any], element_spec: Any) -> Callable[[Any], float]:
+def seconds_of(model: Any, inputs: Any, layers: Iterable[Any]) -> Callable[[Any], float]:
     """Measures the call and the gradient of each layer on a batch of zeros.
 
     Args:
       model: a built `tf.keras.Model`.
+      inputs: the `tf.TensorSpec` of its inputs; a batch of unknown size has 32 examples.
       layers: its layers.
-      element_spec: the `element_spec` of the training dataset; a batch of unknown size has 32
-        examples.
 
     Returns:
       A function from a layer to its seconds; 0 for a layer that the model does not call.
@@ -38,7 +37,6 @@ def seconds_of(model: Any, layers: Iterable[Any], element_spec: Any) -> Callable
 
         return record
 
-    inputs, _, _ = tf.keras.utils.unpack_x_y_sample_weight(element_spec)
     with ExitStack() as stack:
         for layer in layers:
             vars(layer)["call"] = recording(layer, layer.call)
