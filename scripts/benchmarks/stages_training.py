@@ -21,6 +21,9 @@ _KIND = flags.DEFINE_enum("kind", "dense", ["dense", "conv"], "The layers.")
 _LAYERS = flags.DEFINE_integer("layers", 8, "The number of layers.")
 _WIDTH = flags.DEFINE_integer("width", 1024, "Units or filters of a layer.")
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 4096, "Examples of a step, over all replicas.")
+_OPTIMIZER = flags.DEFINE_enum(
+    "optimizer", "sgd", ["sgd", "legacy_sgd"], "Keras 2's legacy_sgd changes the weights in place."
+)
 _STEPS = flags.DEFINE_integer("steps", 4, "Steps of an epoch.")
 _EPOCHS = flags.DEFINE_integer("epochs", 4, "Epochs.")
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "The output directory.", required=True)
@@ -42,7 +45,9 @@ def build_model(job: tfdist.Job) -> tf.keras.Model:
         ]
         pooled = [layers.GlobalAveragePooling2D(), layers.Dense(_CLASSES)]
         model = tf.keras.Sequential([tf.keras.Input(_IMAGE), *own, *pooled])
-    model.compile(tf.keras.optimizers.SGD(0.001), "mse")
+    optimizers = tf.keras.optimizers
+    sgd = optimizers.legacy.SGD if _OPTIMIZER.value == "legacy_sgd" else optimizers.SGD
+    model.compile(sgd(0.001), "mse")
     return model
 
 

@@ -133,10 +133,11 @@ class InGraph(Strategy):
         return spread(self.grid.devices)
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        if hasattr(optimizer, "aggregate_gradients"):
-            # Keras 2 would pass the gradients of all variables through one operation, on one
-            # device. They are those of the whole batch already.
-            vars(optimizer)["aggregate_gradients"] = lambda grads_and_vars: grads_and_vars
+        # Keras 2 would pass the gradients of all variables through one operation, on one device.
+        # They are those of the whole batch already.
+        for name in ("aggregate_gradients", "gradient_aggregator"):  # The second is a legacy one's.
+            if hasattr(optimizer, name):
+                vars(optimizer)[name] = lambda grads_and_vars: grads_and_vars
         return optimizer
 
     def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
