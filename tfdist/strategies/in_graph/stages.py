@@ -51,11 +51,11 @@ def stages_of(
 
     Raises:
       UsageError: the model has fewer layers with weights than stages; or the script's stages do not
-        have the numbers 0 to `count` - 1.
+        have the numbers 0 to `count` - 1, or give a layer two of them.
     """
     layers = list(dict.fromkeys(_layers(model, None)))
     if count == 1:
-        return (Stage(tuple(layer for layer, _ in layers)),)
+        return (Stage(tuple(dict.fromkeys(layer for layer, _ in layers))),)
     assigned = _given(layers, count) or _cut(model, [layer for layer, _ in layers], count, measure)
     return tuple(
         Stage(
@@ -89,6 +89,16 @@ def _given(layers: Sequence[tuple[Any, int | None]], count: int) -> list[int] | 
     given = {stage for _, stage in layers if stage is not None}
     if not given:
         return None
+    stage_of_layer: dict[Any, int | None] = {}
+    for layer, stage in layers:
+        # Only a layer that two models within the model share can be listed twice.
+        if (other := stage_of_layer.setdefault(layer, stage)) != stage:
+            raise UsageError(
+                "tfdist.placement.stage",
+                received=f"layer {layer.name} in the models of stages {other} and {stage}",
+                accepted="one stage for each layer",
+                remedy="Create the layer in the block of its stage.",
+            )
     missing, beyond = set(range(count)) - given, given - set(range(count))
     if missing or beyond:
         raise UsageError(

@@ -100,6 +100,17 @@ def test_the_layers_of_a_nested_model_follow_its_stage() -> None:
     assert names(sequential(first, outer, inner), 2) == [["a", "b"], ["c", "d"]]
 
 
+def test_a_layer_in_the_models_of_two_stages_is_refused() -> None:
+    shared = Dense(4, name="shared")
+    models = []
+    for index in range(2):
+        with stage(index):
+            models.append(tf.keras.Sequential([tf.keras.Input([4]), shared, Dense(4)]))
+    with pytest.raises(UsageError, match="layer shared in the models of stages 0 and 1"):
+        stages_of(sequential(*models), 2)
+    assert names(sequential(*models), 1)[0].count("shared") == 1
+
+
 def test_the_stages_of_the_script_are_ignored_with_one_stage() -> None:
     with stage(3):
         layer = Dense(2, name="a")
