@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 STACKS = ("2.15", "2.21", "tf_keras", "2.18", "newest")
+UNIT = Path(__file__).with_name("unit")
+# Their code does not use TensorFlow, and all cluster tests use it. The unit tests run in newest.
+ROOMS_TESTED_ONCE = tuple(UNIT / room for room in ("coordination", "launch"))
 
 
 def take_cores() -> None:
@@ -75,7 +78,7 @@ def stacks_of(path: Path) -> set[str]:
     2.21, they test Keras 3. Parses the source, because a file for another stack may fail to import
     here.
     """
-    is_unit = path.is_relative_to(Path(__file__).with_name("unit"))
+    is_unit = path.is_relative_to(UNIT)
     stacks = {"2.15", "newest"} if is_unit else {"2.15"}
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
@@ -105,14 +108,18 @@ def pytest_pycollect_makemodule(
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out Horovod's tests where there is no Horovod, and the others of stack 2.18."""
+    """Leaves out Horovod's tests where there is no Horovod, and those that run in another stack."""
     stack = config.getoption("--stack")
-    if stack != "2.15":
-        parts: dict[bool, list[pytest.Item]] = {True: [], False: []}
-        for item in items:
-            parts[("horovod" in item.nodeid) == (stack == "2.18")].append(item)
-        items[:] = parts[True]
-        config.hook.pytest_deselected(items=parts[False])
+    parts: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    for item in items:
+        of_horovod = "horovod" in item.nodeid
+        if stack == "2.15":
+            is_here = of_horovod or not any(map(item.path.is_relative_to, ROOMS_TESTED_ONCE))
+        else:
+            is_here = of_horovod == (stack == "2.18")
+        parts[is_here].append(item)
+    items[:] = parts[True]
+    config.hook.pytest_deselected(items=parts[False])
 
 
 def tf_config(task_type: str, index: Any, **jobs: Any) -> str:

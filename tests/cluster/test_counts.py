@@ -34,8 +34,13 @@ def count(path: Path, strategy: str, *flags: str) -> dict[str, dict[str, np.ndar
     return results(path)
 
 
-@pytest.mark.parametrize("strategy", EXACT)
-@pytest.mark.parametrize(("known_size", "evaluated"), [("--known_size", 2), ("--noknown_size", 11)])
+@pytest.mark.parametrize(
+    ("strategy", "known_size", "evaluated"),
+    [
+        *((strategy, "--noknown_size", 11) for strategy in EXACT),
+        *((strategy, "--known_size", 2) for strategy in ("mirrored", "parameter_server")),
+    ],
+)
 def test_each_example_is_used_once_per_epoch(
     tmp_path: Path, strategy: str, known_size: str, evaluated: int
 ) -> None:

@@ -23,14 +23,12 @@ pytestmark = pytest.mark.timeout(300)
 
 TASKS = {
     "parameter_server": ["--ps=1", "--workers=2", "--chief", "--evaluator"],
-    "parameter_server --sync": ["--ps=1", "--workers=2", "--chief"],
     "horovod": ["--workers=2"],
     "in_graph": ["--workers=2"],
 }
 FLAGS = {
     "mirrored": ["--num_cpu_devices=2"],
     "central_storage": ["--num_cpu_devices=2"],
-    "parameter_server --sync": ["--sync"],
     "in_graph": ["--stages=2", "--microbatches=2"],
 }
 
@@ -46,14 +44,14 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("strategy", [*table.TABLE, "parameter_server --sync"])
+@pytest.mark.parametrize("strategy", table.TABLE)
 def test_the_example_learns_digits(tmp_path: Path, digits: Path, strategy: str) -> None:
     # The global batch is the same under every strategy, and so is the number of steps.
     replicas = 1 if strategy in ("one_device", "parameter_server", "in_graph") else 2
     tasks = 1 if strategy in ("mirrored", "central_storage") else replicas
     # Asynchronous updates are noisier and vary from run to run.
     epochs, decays = (9, "6,8") if strategy == "parameter_server" else (6, "4,5")
-    job = [f"--strategy={strategy.partition(' ')[0]}", *TASKS.get(strategy, []), EXAMPLE]
+    job = [f"--strategy={strategy}", *TASKS.get(strategy, []), EXAMPLE]
     ended = launch(
         tmp_path,
         # The page's flags; those that follow replace some of them.

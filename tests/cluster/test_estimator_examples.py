@@ -44,7 +44,6 @@ def accuracy(ended: Ended) -> float:
 @pytest.mark.parametrize(
     ("options", "flags"),
     [
-        ([], [*SYNCHRONOUS, "--train-batch-size=32"]),
         (
             ["--strategy=mirrored"],
             [*SYNCHRONOUS, "--train_batch_size=32", "--num_cpu_devices=2"],

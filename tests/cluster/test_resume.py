@@ -83,7 +83,6 @@ def test_an_all_reduce_job_resumes_after_a_kill_with_the_same_weights(tmp_path: 
     [
         "--strategy=parameter_server --ps=2 --workers=2",
         "--strategy=horovod --workers=2",
-        "--strategy=mirrored",
         "--strategy=central_storage",
     ],
 )

@@ -48,7 +48,7 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
     found, picture = tmp_path / "results.json", tmp_path / "speed.png"
     command = [sys.executable, str(ROOT / "scripts" / "benchmarks" / "benchmark.py")]
     command += ["--strategies", "horovod", "--processes", "2", "--ways", "plain", "tfdist"]
-    command += ["--rounds=2", *SMALL]
+    command += ["--rounds=1", *SMALL]
     command += [f"--json={found}", f"--plot={picture}"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=170)
     assert ended.returncode == 0, ended.stderr
@@ -63,7 +63,7 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
         ("tfdist", "horovod", 2, 0),
     ]
     for job in jobs:
-        assert len(job["images_per_second"]) == 2
+        assert len(job["images_per_second"]) == 1
         assert f"{job['strategy']} x {job['processes']}" in ended.stdout
         if job["strategy"] == "horovod":
             least = arithmetic.least_bytes_per_step("ring", 2, num_layers=8)
