@@ -40,7 +40,7 @@ JOBS = {
         ["--workers=2"],
         [*AS_ONE_PROCESS, "loss_scale_overflows", *AS_KERAS_2, EMPTY],
     ),
-    "multi_worker_mirrored of 3": (["--workers=3"], [*SUMMED, *AS_KERAS_2]),
+    "multi_worker_mirrored of 3": (["--workers=3"], SUMMED),
     "multi_worker_mirrored of 2 with 2 replicas each": (
         ["--workers=2", "--replicas=2"],
         [*SUMMED, "scalar_loss", "named_inputs", *AS_KERAS_2, EMPTY],
