@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import os
 import resource
@@ -17,8 +18,8 @@ import pytest
 
 STACKS = ("2.15", "2.21", "tf_keras", "2.18", "newest")
 UNIT = Path(__file__).with_name("unit")
-# Their code does not use TensorFlow, and all cluster tests use it. The unit tests run in newest.
-ROOMS_TESTED_ONCE = tuple(UNIT / room for room in ("coordination", "launch"))
+# Their code hardly uses TensorFlow, and the cluster tests use it. The unit tests run in newest.
+ROOMS_TESTED_ONCE = tuple(UNIT / room for room in ("coordination", "data", "launch"))
 
 
 def take_cores() -> None:
@@ -71,26 +72,40 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def stacks_of(path: Path) -> set[str]:
-    """The stacks that run a test file: those of its `pytest.mark.stacks`; default: 2.15.
+@functools.cache
+def marked_stacks(path: Path) -> frozenset[str] | None:
+    """The stacks of the `pytest.mark.stacks` of a test file; None if it has none.
 
-    Unit tests run on the newest Python as well, unless they are only for Keras 2; there, not in
-    2.21, they test Keras 3. Parses the source, because a file for another stack may fail to import
-    here.
+    Parses the source, because a file for another stack may fail to import here.
     """
-    is_unit = path.is_relative_to(UNIT)
-    stacks = {"2.15", "newest"} if is_unit else {"2.15"}
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
             for call in ast.walk(node.value):
                 if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.stacks":
-                    stacks = {ast.literal_eval(argument) for argument in call.args}
+                    return frozenset(ast.literal_eval(argument) for argument in call.args)
+    return None
+
+
+def stacks_of(path: Path) -> set[str]:
+    """The stacks that run a test file, by default 2.15.
+
+    Unit tests run on the newest Python as well, unless they are only for Keras 2; there, not in
+    2.21, they test Keras 3.
+    """
+    is_unit = path.is_relative_to(UNIT)
+    stacks = {*(marked_stacks(path) or {"2.15", *(["newest"] if is_unit else [])})}
     if "2.21" in stacks:
         # Horovod's tests of Keras 3 run where Horovod is.
         stacks.add("2.18")
         if is_unit:
             stacks = stacks - {"2.21"} | {"newest"}
     return stacks
+
+
+def runs_only_horovod(stack: str, path: Path) -> bool:
+    """Whether a stack leaves out the tests of a file that do not have "horovod" in their names."""
+    is_tested_once = any(map(path.is_relative_to, ROOMS_TESTED_ONCE))
+    return stack == "2.18" or (stack == "2.15" and is_tested_once and not marked_stacks(path))
 
 
 class OtherStack(pytest.Module):
@@ -112,11 +127,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     stack = config.getoption("--stack")
     parts: dict[bool, list[pytest.Item]] = {True: [], False: []}
     for item in items:
-        of_horovod = "horovod" in item.nodeid
-        if stack == "2.15":
-            is_here = of_horovod or not any(map(item.path.is_relative_to, ROOMS_TESTED_ONCE))
+        if "horovod" in item.nodeid:
+            is_here = stack in ("2.15", "2.18")
         else:
-            is_here = of_horovod == (stack == "2.18")
+            is_here = not runs_only_horovod(stack, item.path)
         parts[is_here].append(item)
     items[:] = parts[True]
     config.hook.pytest_deselected(items=parts[False])

@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PROGRAM = str(ROOT / "scripts" / "benchmarks" / "stages_training.py")
 DEADLINE = 600.0
-_IDLE = re.compile(r"stages idle for (\S+) of a step \(bound (\S+)\)")
+_IDLE = re.compile(r"stages idle for (\S+) of a step \(bound for equal stages: (\S+)\)")
 
 
 def main() -> int:

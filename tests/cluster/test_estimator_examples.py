@@ -1,4 +1,4 @@
-"""The Estimator examples learn handwritten digits under every supported strategy."""
+"""The Estimator examples learn handwritten digits."""
 
 from __future__ import annotations
 
@@ -45,14 +45,9 @@ def accuracy(ended: Ended) -> float:
     ("options", "flags"),
     [
         (
-            ["--strategy=mirrored"],
-            [*SYNCHRONOUS, "--train_batch_size=32", "--num_cpu_devices=2"],
-        ),
-        (
             ["--strategy=multi_worker_mirrored", "--workers=1", "--chief", "--evaluator"],
             [*SYNCHRONOUS, "--train_batch_size=16"],
         ),
-        (["--strategy=horovod", "--workers=2"], [*SYNCHRONOUS, "--train_batch_size=16"]),
         (
             ["--strategy=parameter_server", "--ps=1", "--workers=2"],
             [*ASYNCHRONOUS, "--train_batch_size=32"],

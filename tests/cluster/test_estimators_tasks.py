@@ -28,14 +28,13 @@ from tfdist.launch.local import hold_ports
 pytestmark = pytest.mark.timeout(150)
 
 
-@pytest.mark.parametrize("sync", [False, True])
-def test_the_platforms_layout_with_only_tf_config(tmp_path: Path, sync: bool) -> None:
+def test_the_platforms_layout_with_only_tf_config(tmp_path: Path) -> None:
     """Two hosts, each with a ps and a worker or the master; TF_CONFIG has the older dialect."""
     with hold_ports(4) as ports:
         cluster = cluster_of(ports, chief=1, workers=1, ps=2)
         arguments = [
             *directories(tmp_path),
-            f"--sync={sync}",
+            "--sync",
             "--max_steps=60",
             "--step_seconds=0.02",
         ]
@@ -190,10 +189,8 @@ def test_a_worker_that_starts_late_trains_with_the_others(tmp_path: Path, sync: 
     assert "step 40" in ended.output
 
 
-@pytest.mark.parametrize("sync", [False, True])
-def test_a_worker_that_is_ready_after_the_training_exits(tmp_path: Path, sync: bool) -> None:
+def test_a_worker_that_is_ready_after_the_training_exits(tmp_path: Path) -> None:
     """It starts before the end of training, but its session starts after it."""
-    aggregate = ["--sync", "--replicas_to_aggregate=1"] if sync else []
-    flags = [*aggregate, "--slow_worker=1", "--build_seconds=6"]
+    flags = ["--sync", "--replicas_to_aggregate=1", "--slow_worker=1", "--build_seconds=6"]
     run(tmp_path, "parameter_server", ["--ps=1", "--workers=2"], *flags)
     assert evaluations(tmp_path)[-1]["global_step"] >= 24

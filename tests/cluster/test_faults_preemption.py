@@ -174,7 +174,6 @@ def test_no_task_exits_before_the_chief_has_saved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "job",
     [
-        "--strategy=multi_worker_mirrored --workers=2",
         "--strategy=horovod --workers=2",
         "--strategy=parameter_server --ps=1 --workers=2 --chief --evaluator SYNC",
     ],

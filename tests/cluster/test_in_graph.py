@@ -61,7 +61,8 @@ def test_replicas_and_stages_equal_one_process(
     ]
     for stage, own in enumerate(workers):
         assert f"in_graph: stage {stage} on {own}: " in ended.output
-    idle = re.findall(r"in_graph: stages idle for (\d+)% of a step \(bound (\d+)%\)", ended.output)
+    line = r"in_graph: stages idle for (\d+)% of a step \(bound for equal stages: (\d+)%\)"
+    idle = re.findall(line, ended.output)
     assert [bound for _, bound in idle] == [f"{(stages - 1) / (stages + 1):.0%}"[:-1] for _ in idle]
     assert len(idle) == (stages > 1)
 

@@ -21,7 +21,6 @@ TWO_REPLICAS = [
     ("horovod",),
     # Averaging the weights after a momentum step is the same as averaging the gradients before it.
     ("multi_worker_mirrored", "--sync_period=1"),
-    ("horovod", "--sync_period=1"),
     ("parameter_server", "--sync"),
 ]
 SERVERS = ["--ps=1", "--chief"]

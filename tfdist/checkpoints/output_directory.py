@@ -52,7 +52,7 @@ _LEFT_BY_THE_CHIEF = re.compile(
     r"(ckpt|model\.ckpt)-\d+_temp|workertemp_\d+|tmp_(chief|worker)_\d+"
     r"|(checkpoint|graph\.pbtxt|model\.ckpt-\d+\.meta)\.tmp[0-9a-f]{32}"
     r"|\.(metrics\.jsonl|done\.json|checkpoint|writable)-[0-9a-f]{16}"
-    r"|\.saved_model-[a-z0-9_]{8}"
+    r"|\.(saved_model|shared)-[a-z0-9_]{8}"
 )
 _LEFT_BY_THE_EVALUATION = re.compile(r"\.eval_metrics\.jsonl-[0-9a-f]{16}")
 

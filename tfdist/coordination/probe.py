@@ -1,7 +1,7 @@
 """Identifies what listens at the address of a task.
 
     identify("10.0.0.1:2222")                        # Listener.SERVER: the task trains or serves
-    wait_for_server("10.0.0.1:2222", seconds=5.0)    # returns when that is so
+    wait_for_server("10.0.0.1:2222", seconds=5.0)    # True as soon as that is so
 
 The tasks of a job use one address each for several programs in turn: the startup barrier, then the
 TensorFlow server, and at last the completion notice of `tfdist.coordination.shutdown`. They differ
@@ -68,11 +68,18 @@ def is_grpc_server(received: bytes) -> bool:
     return received[3:9] == _SETTINGS
 
 
-def wait_for_server(address: str, seconds: float) -> None:
-    """Waits until a TensorFlow server listens at `address`, for `seconds` at most."""
+def wait_for_server(address: str, seconds: float) -> bool:
+    """Waits until a TensorFlow server listens at `address`, for `seconds` at most.
+
+    Returns:
+      Whether one does.
+    """
     deadline = time.monotonic() + seconds
-    while identify(address) is not Listener.SERVER and time.monotonic() < deadline:
+    while identify(address) is not Listener.SERVER:
+        if time.monotonic() >= deadline:
+            return False
         time.sleep(_POLL_SECONDS)
+    return True
 
 
 def _identify(connection: socket.socket) -> Listener:

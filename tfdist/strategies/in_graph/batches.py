@@ -18,8 +18,10 @@ def joined(dataset: tf.data.Dataset, replicas: int) -> tf.data.Dataset:
     if replicas == 1:
         return dataset
 
+    is_tuple = type(dataset.element_spec) is tuple  # `map` passes the parts of a tuple.
+
     def join(*components: Any) -> Any:
-        windows = tf.data.Dataset.zip(components[0] if len(components) == 1 else components)
+        windows = tf.data.Dataset.zip(components if is_tuple else components[0])
         first = windows.take(1).get_single_element()
         return windows.skip(1).reduce(first, _concatenate)
 

@@ -48,7 +48,7 @@ def check_stages(cluster: Cluster, stages: int) -> None:
       UsageError: the number of workers is not a multiple of the number of stages.
     """
     workers = max(1, len(cluster.worker))
-    if stages < 1 or workers % stages:
+    if workers % stages:
         divisors = [str(number) for number in range(1, workers + 1) if workers % number == 0]
         raise UsageError(
             "--stages",

@@ -42,9 +42,9 @@ class Clock:
         """Ends a piece of work; returns an operation of the current graph."""
         return self._functions["end"]()
 
-    def end_step(self) -> Any:
-        """Ends a step; returns an operation of the current graph."""
-        return self._functions["end_step"]()
+    def end_step(self) -> None:
+        """Ends a step."""
+        self._functions["end_step"]()
 
     @property
     def worked(self) -> float:
@@ -68,11 +68,9 @@ class Clock:
         self._worked.assign_add(now)
         return now
 
-    def _end_step(self) -> tf.Tensor:
-        now = tf.timestamp()
-        self._passed.assign_add(now - self._step_began)
+    def _end_step(self) -> None:
+        self._passed.assign_add(tf.timestamp() - self._step_began)
         self._step_began.assign(_NOT_BEGUN)
-        return now
 
 
 class IdleShare:

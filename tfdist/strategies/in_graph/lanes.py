@@ -51,10 +51,11 @@ class Lane:
                 self._before = [tf.no_op() if self._clock is None else self._clock.end()]
             self._is_working = False
 
-    def end_step(self) -> None:
-        """Ends the last piece of work of a step."""
+    def end_step(self, stages: Sequence[Lane]) -> None:
+        """Ends a step when all stages have ended their work."""
         if self._clock is not None:
-            with self._on_device(), tf.control_dependencies(self._before):
+            last = [operation for lane in stages for operation in lane._before]
+            with self._on_device(), tf.control_dependencies(last):
                 self._clock.end_step()
 
     @contextmanager

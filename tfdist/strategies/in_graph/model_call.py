@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from tensorflow.python.eager import record
 
+from tfdist.errors import UsageError
 from tfdist.strategies.in_graph import lanes
 from tfdist.strategies.in_graph.batches import Parts
 from tfdist.strategies.in_graph.gradients import total
@@ -77,6 +78,14 @@ class ModelCall:
 
     def _backward(self, *gradients: tf.Tensor) -> list[Any]:
         """The gradients of the inputs and of the weights."""
+        if record.could_possibly_record():
+            # The tape has not recorded what the model has computed.
+            raise UsageError(
+                "train_step",
+                received="a gradient of a gradient of the model",
+                accepted="gradients of the model, after the block of each GradientTape",
+                remedy="Use another strategy.",
+            )
         with tf.device(self._grid.client):
             split = list(zip(*map(self._parts.split_gradient, gradients), strict=True))
         weights = self._pipeline.weights
@@ -100,7 +109,7 @@ class ModelCall:
                 None if None in of_parts else self._parts.merge(of_parts)
                 for of_parts in zip(*of_inputs, strict=True)
             ]
-        self._lanes[0][0].end_step()
+        self._lanes[0][0].end_step(self._lanes[0])
         return [*merged, *totals]
 
     def _gradients(
@@ -121,7 +130,7 @@ class ModelCall:
         weights = self._pipeline.weights
         outputs, begun = [], []
         for output, gradient in zip(self._outputs[part], gradients, strict=True):
-            if output.dtype.is_floating:
+            if output.dtype.is_floating or output.dtype.is_complex:
                 outputs.append(output)
                 source = lanes.producer(output, stages)
                 begun.append(gradient if source is None else source.begin([gradient])[0])

@@ -47,6 +47,7 @@ class SplitModel:
                 weights.append((own, stage))
         self._pipeline = pipeline = Pipeline(grid, microbatches, weights)
         self.idle = pipeline.idle
+        self._trainable = _trainable(model)
         self._calls: list[tuple[Any, str, Any]] = [
             (model, "call", pipeline.call_of_model(model.call)),
             (model, "train_step", self._train_step(model.train_step)),
@@ -57,18 +58,34 @@ class SplitModel:
             ),
         ]
         self._replace()
-        # Functions that were traced before call the layers where they were.
-        model.train_function = model.test_function = model.predict_function = None
+        self._forget_functions()
+
+    def is_of(self, model: Any) -> bool:
+        """Whether this is the given model, with the same trainable variables as before."""
+        return self.model is model and self._trainable == _trainable(model)
+
+    def undo(self) -> None:
+        """Gives the model and its layers their own methods; the variables stay where they are."""
+        self._restore()
+        self._forget_functions()
 
     @contextmanager
     def undone(self) -> Iterator[None]:
         """Within the block, the model and its layers have their own methods."""
-        for made_by_keras, name, _ in self._calls:
-            del vars(made_by_keras)[name]
+        self._restore()
         try:
             yield
         finally:
             self._replace()
+
+    def _restore(self) -> None:
+        for made_by_keras, name, _ in self._calls:
+            del vars(made_by_keras)[name]
+
+    def _forget_functions(self) -> None:
+        # Functions that were traced before call the layers where they were.
+        self.model.train_function = self.model.test_function = None
+        self.model.predict_function = None
 
     def _replace(self) -> None:
         # Keras would track the attributes of an assignment.
@@ -90,3 +107,7 @@ class SplitModel:
                 self._pipeline.is_measured = False
 
         return step
+
+
+def _trainable(model: Any) -> set[Any]:
+    return {tensorflow_variable(variable).ref() for variable in model.trainable_variables}

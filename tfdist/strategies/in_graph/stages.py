@@ -79,9 +79,8 @@ def _layers(model: Any, stage: int | None) -> Iterator[tuple[Any, int | None]]:
 
 def _is_graph_of_layers(model: Any) -> bool:
     """Whether Keras itself calls the layers of a model: it is Sequential or functional."""
-    return bool(getattr(model, "inputs", None)) and type(model).__module__.startswith(
-        keras_compat.PACKAGES
-    )
+    package = type(model).__module__.partition(".")[0]
+    return bool(getattr(model, "inputs", None)) and package in keras_compat.PACKAGES
 
 
 def _given(layers: Sequence[tuple[Any, int | None]], count: int) -> list[int] | None:
@@ -92,10 +91,10 @@ def _given(layers: Sequence[tuple[Any, int | None]], count: int) -> list[int] | 
     stage_of_layer: dict[Any, int | None] = {}
     for layer, stage in layers:
         # Only a layer that two models within the model share can be listed twice.
-        if (other := stage_of_layer.setdefault(layer, stage)) != stage:
+        if stage_of_layer.setdefault(layer, stage) != stage:
             raise UsageError(
                 "tfdist.placement.stage",
-                received=f"layer {layer.name} in the models of stages {other} and {stage}",
+                received=f"layer {layer.name} in models of different stages",
                 accepted="one stage for each layer",
                 remedy="Create the layer in the block of its stage.",
             )
@@ -128,10 +127,11 @@ def _cut(
             groups.append([])
         groups[-1].append(layer)
     if len(groups) < count:
+        most = sum(any(layer.weights for layer in group) for group in groups)
         raise UsageError(
             "--stages",
-            received=f"{count} for model {model.name}, of {len(groups)} layers with weights",
-            accepted=f"1 to {len(groups)}",
+            received=f"{count} for model {model.name}, of {most} layers with weights",
+            accepted=f"1 to {most}" if most > 1 else "1",
             remedy="Choose fewer stages.",
         )
     cost_of = _bytes_of_layer if measure is None else measure(layers)

@@ -27,7 +27,7 @@ from tfdist.strategies.base import DatasetFunction, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.in_graph import batches
 from tfdist.strategies.in_graph.grid import check_stages, grid_of
-from tfdist.strategies.in_graph.losses import check_losses
+from tfdist.strategies.in_graph.model_check import check_model
 from tfdist.strategies.in_graph.split_model import SplitModel
 from tfdist.strategies.in_graph.stages import stages_of
 from tfdist.strategies.in_graph.timing import seconds_of
@@ -84,7 +84,10 @@ class _IdleReport(tf.keras.callbacks.Callback):
             return
         self._has_reported = True
         idle = split_model.idle
-        log(f"in_graph: stages idle for {idle.measured:.0%} of a step (bound {idle.bound:.0%})")
+        log(
+            f"in_graph: stages idle for {idle.measured:.0%} of a step "
+            f"(bound for equal stages: {idle.bound:.0%})"
+        )
 
 
 class InGraph(Strategy):
@@ -135,9 +138,10 @@ class InGraph(Strategy):
     def wrap_optimizer(self, optimizer: Any) -> Any:
         # Keras 2 would pass the gradients of all variables through one operation, on one device.
         # They are those of the whole batch already.
+        own = getattr(optimizer, "inner_optimizer", optimizer)  # Scaling of losses wraps another.
         for name in ("aggregate_gradients", "gradient_aggregator"):  # The second is a legacy one's.
-            if hasattr(optimizer, name):
-                vars(optimizer)[name] = lambda grads_and_vars: grads_and_vars
+            if hasattr(own, name):
+                vars(own)[name] = lambda grads_and_vars: grads_and_vars
         return optimizer
 
     def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
@@ -147,9 +151,12 @@ class InGraph(Strategy):
         return dataset
 
     def check(self, model: tf.keras.Model) -> None:
-        if self.split_model is not None and self.split_model.model is model:
-            return
         self._check_compiled(model)
+        if self.split_model is not None:
+            if self.split_model.is_of(model):
+                return
+            self.split_model.undo()
+            self.split_model = None
         with self.scope():
             checkpointer.build_model(model, self._element_spec)
         if not model.built:
@@ -161,7 +168,7 @@ class InGraph(Strategy):
             )
         inputs, _, _ = tf.keras.utils.unpack_x_y_sample_weight(self._element_spec)
         if inputs is not None:
-            check_losses(model, inputs)
+            check_model(model, inputs)
         measure = None
         if self.options.balance == "time":
             measure = functools.partial(seconds_of, model, inputs)
@@ -207,8 +214,7 @@ class InGraph(Strategy):
         """Waits for the workers' servers: TensorFlow would wait for them without a limit."""
         deadline = time.monotonic() + self.startup_timeout
         for task, address in servers.items():
-            probe.wait_for_server(address, deadline - time.monotonic())
-            if probe.identify(address) is not probe.Listener.SERVER:
+            if not probe.wait_for_server(address, deadline - time.monotonic()):
                 raise LostTaskError(task, address, self.startup_timeout, "--startup_timeout")
 
     def _check_compiled(self, model: tf.keras.Model) -> None:

@@ -46,7 +46,7 @@ def seconds_of(model: Any, inputs: Any, layers: Iterable[Any]) -> Callable[[Any]
 
 
 def _seconds(layer: Any, args: Any, kwargs: Any) -> float:
-    """The seconds of a layer on the device of its largest variable."""
+    """The seconds of a layer on the device of its largest variable; about 0 without floats."""
     variables = [tensorflow_variable(variable) for variable in layer.trainable_variables]
     device = max(variables, key=bytes_of).device if variables else None
     with tf.device(device), ExitStack() as stack:
@@ -66,7 +66,8 @@ def _seconds(layer: Any, args: Any, kwargs: Any) -> float:
             gradients = tape.gradient(outputs, floats)
             results = tf.nest.flatten([outputs, gradients], expand_composites=True)
             # TensorFlow computes what a value depends on, and the caller waits for the value.
-            return tf.add_n([tf.reshape(v, [-1])[0] for v in results if _is_float(v)])
+            firsts = [tf.reshape(value, [-1])[0] for value in results if _is_float(value)]
+            return tf.add_n([tf.cast(value, tf.float32) for value in firsts] or [tf.constant(0.0)])
 
         # The first run also traces the function and compiles kernels.
         return min(_timed(run) for _ in range(1 + _REPEATS))

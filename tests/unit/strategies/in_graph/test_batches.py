@@ -111,6 +111,13 @@ def test_nested_elements_are_joined_by_component() -> None:
     np.testing.assert_array_equal(labels, [0, 1, 2, 3])
 
 
+def test_a_tuple_of_one_component_stays_one() -> None:
+    numbers = tf.data.Dataset.range(5)
+    dataset = tf.data.Dataset.zip(((numbers, numbers),)).batch(2)
+    joined_spec = joined(dataset, 2).element_spec
+    assert tf.nest.map_structure(lambda spec: spec.dtype, joined_spec) == ((tf.int64, tf.int64),)
+
+
 def test_the_shape_of_a_joined_batch_has_no_false_size() -> None:
     dataset = joined(tf.data.Dataset.range(8).batch(2, drop_remainder=True), 2)
     assert lengths(dataset) == [4, 4]

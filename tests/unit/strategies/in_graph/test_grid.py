@@ -50,7 +50,7 @@ def test_a_divisor_of_the_workers_is_accepted(workers: int, stages: int) -> None
 
 @pytest.mark.parametrize(
     ("workers", "stages", "accepted"),
-    [(4, 3, "1, 2, 4"), (4, 8, "1, 2, 4"), (6, 4, "1, 2, 3, 6"), (1, 2, "1"), (4, 0, "1, 2, 4")],
+    [(4, 3, "1, 2, 4"), (4, 8, "1, 2, 4"), (6, 4, "1, 2, 3, 6"), (1, 2, "1")],
 )
 def test_another_number_of_stages_is_refused(workers: int, stages: int, accepted: str) -> None:
     with pytest.raises(UsageError, match=rf"accepted: {accepted} \(the divisors"):

@@ -1,0 +1,110 @@
+"""A model split over two devices of one process: what changes from one `fit` to the next."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.processes import ROOT
+
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
+PROGRAM = """
+import tfdist
+import numpy as np
+import tensorflow as tf
+
+from tfdist.cluster import Cluster, Task
+from tfdist.errors import UsageError
+from tfdist.flags import JobFlags
+from tfdist.strategies.in_graph import strategy as module
+from tfdist.strategies.in_graph.grid import Grid
+from tfdist.strategies.in_graph.variables import tensorflow_variable
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+module.use_devices = lambda *_, **__: None
+layers = tf.keras.layers
+
+strategy = module.InGraph(Cluster(), Task("worker", 0), JobFlags(microbatches=2))
+devices = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(2))
+strategy.grid = Grid((Task("worker", 0), Task("worker", 1)), devices, devices[0], 2)
+strategy._stages = 2
+strategy._element_spec = tf.TensorSpec([None, 4]), tf.TensorSpec([None, 1])
+
+
+def train(model, **compiled_with):
+    model.compile("sgd", "mse", **compiled_with)
+    strategy.check(model)
+    model.fit(np.ones([8, 4], "f"), np.ones([8, 1], "f"), batch_size=8, verbose=0)
+
+
+# A layer that is no longer frozen trains, on its stage.
+first = layers.Dense(4, trainable=False)
+model = tf.keras.Sequential([tf.keras.Input([4]), first, layers.Dense(5, "tanh"), layers.Dense(1)])
+train(model)
+split = strategy.split_model
+# Stage 0 has no gradient, and the step has more than its work.
+assert -0.01 <= split.idle.measured < 1, split.idle.measured
+train(model)
+assert strategy.split_model is split
+before = first.kernel.numpy()
+first.trainable = True
+train(model)
+assert strategy.split_model is not split
+assert np.abs(first.kernel.numpy() - before).max() > 0
+
+# The arguments of a later `compile` are checked, too.
+try:
+    train(model, run_eagerly=True)
+except UsageError as error:
+    assert "run_eagerly" in str(error)
+else:
+    raise AssertionError("it was accepted")
+
+# A gradient of a gradient would be wrong.
+variables = [tensorflow_variable(variable) for variable in model.trainable_variables]
+
+
+@tf.function
+def penalty(values):
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as inner:
+            inner.watch(values)
+            result = tf.reduce_sum(model(values))
+        squares = tf.reduce_sum(inner.gradient(result, values) ** 2)
+    return outer.gradient(squares, variables)
+
+
+try:
+    penalty(tf.ones([8, 4]))
+except UsageError as error:
+    assert "a gradient of a gradient" in str(error)
+else:
+    raise AssertionError("it was accepted")
+
+# A model within the next one has its own methods again: the next one has the parts.
+sizes = []
+
+
+class Size(layers.Layer):
+    def call(self, inputs):
+        tf.py_function(lambda values: sizes.append(len(values)), [inputs], [])
+        return inputs
+
+
+other = tf.keras.Sequential([tf.keras.Input([4]), Size(), model, layers.Dense(1)])
+train(other)
+assert sizes == [4, 4], sizes
+places = [tensorflow_variable(v).device[-1] for v in other.trainable_variables]
+assert places == sorted(places) and {*places} == {"0", "1"}, places
+"""
+
+
+def test_a_model_is_split_again_when_it_changes() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=100, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
