@@ -168,14 +168,12 @@ def test_a_killed_asynchronous_worker_is_replaced(tmp_path: Path) -> None:
     assert set(replacement) <= set(range(2, EXAMPLES, 3)), "it should read only its own shard"
 
 
-@pytest.mark.parametrize("sync", [False, True])
-def test_a_worker_that_starts_late_trains_with_the_others(tmp_path: Path, sync: bool) -> None:
-    aggregate = ["--sync", "--replicas_to_aggregate=1"] if sync else []
+def test_a_worker_that_starts_late_trains_with_the_others(tmp_path: Path) -> None:
     ended = run(
         tmp_path,
         "parameter_server",
         ["--ps=1", "--workers=2"],
-        *aggregate,
+        *("--sync", "--replicas_to_aggregate=1"),
         "--slow_worker=1",
         "--start_seconds=2",
         "--step_seconds=0.02",

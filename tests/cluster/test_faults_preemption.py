@@ -89,7 +89,7 @@ def step_saved(output: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-@pytest.mark.parametrize("strategy", [name for name in JOBS if name != "horovod"])
+@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "parameter_server"])
 def test_a_signal_to_the_launcher_lets_its_tasks_save(tmp_path: Path, strategy: str) -> None:
     uninterrupted, interrupted = tmp_path / "uninterrupted", tmp_path / "interrupted"
     job = [*options(strategy), PROGRAM, *FLAGS]

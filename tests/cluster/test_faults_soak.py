@@ -1,4 +1,4 @@
-"""Random faults for five seconds; `scripts/benchmarks/soak.py` also runs for longer."""
+"""Random faults for three seconds; `scripts/benchmarks/soak.py` also runs for longer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(400)
 
 def test_horovod_jobs_with_random_faults_give_the_expected_weights(tmp_path: Path) -> None:
     soak = [sys.executable, str(ROOT / "scripts" / "benchmarks" / "soak.py"), "--strategy=horovod"]
-    task: Tasks = {"soak": ([*soak, "--seconds=5", "--every=2", "--epochs=3"], {})}
+    task: Tasks = {"soak": ([*soak, "--seconds=3", "--every=2", "--epochs=3"], {})}
     ended = run_by_hand(tmp_path, task, deadline=360)["soak"]
     assert ended.code == 0, ended.output
     found = re.search(r"(\d+) faults in \d+ jobs, all of which gave", ended.output)

@@ -61,7 +61,6 @@ JOBS = {
             *("loss_scale_overflows", *AS_KERAS_2),
         ],
     ),
-    "horovod of 3": (["--workers=3"], [*FEW, *AS_KERAS_2]),
 }
 
 

@@ -10,6 +10,7 @@ Every process has a session of its own, which is gone when `run_by_hand` returns
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import signal
@@ -197,6 +198,13 @@ def directories(path: Path) -> list[str]:
 def results(path: Path) -> dict[str, dict[str, np.ndarray]]:
     """What the tasks of `program.py` found, by task."""
     return {file.stem: dict(np.load(file)) for file in sorted((path / "result").glob("*.npz"))}
+
+
+def epochs_logged(output: Path) -> list[int]:
+    """The epochs in the metrics log of an output directory."""
+    metrics = output / "metrics.jsonl"
+    lines = metrics.read_text().splitlines() if metrics.exists() else []
+    return [json.loads(line)["epoch"] for line in lines]
 
 
 def checkpoints(path: Path) -> list[str]:
