@@ -8,7 +8,6 @@ script, parses ARGS as its flags, and calls `build_model(job)` with the job of a
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -186,12 +185,25 @@ def _build(script: str, arguments: Sequence[str]) -> tf.keras.Model:
     if _BUILDER not in names:
         raise UnsupportedModelError(f"which defines no {_BUILDER}(job)")
     define_flags()
-    # A required flag that only the training needs, such as an output directory, may be missing: the
-    # others are parsed before this error. If the model needs it, build_model fails.
-    with contextlib.suppress(flags.IllegalFlagValueError):
+    try:
         flags.FLAGS([script, *arguments])
+    except flags.Error as error:
+        if wrong := _wrong_flags(str(error), flags.FLAGS.is_parsed()):
+            raise UnsupportedModelError(f"whose flags are wrong: {wrong}") from error
     job = tfdist.start.create(JobFlags(), {})
     return names[_BUILDER](job)
+
+
+def _wrong_flags(error: str, is_parsed: bool) -> str:
+    """What absl says about wrong flags, without those that are missing.
+
+    A required flag that only the training needs, such as an output directory, may be missing: absl
+    parses the others before it says so. If the model needs it, `build_model` fails.
+    """
+    if not is_parsed:
+        return error
+    lines = [line for line in error.splitlines() if line.startswith("flag")]
+    return "; ".join(line for line in lines if "=None" not in line)
 
 
 @exit_on_usage_error()

@@ -95,6 +95,8 @@ from absl import flags
 
 flags.DEFINE_string("output_dir", None, "", required=True)
 flags.DEFINE_integer("layers", 2, "")
+flags.DEFINE_integer("even", 2, "")
+flags.register_validator("even", lambda value: value % 2 == 0, "must be even")
 
 
 def build_model(job):
@@ -123,6 +125,27 @@ def test_the_model_of_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[str
     found = table(output)
     assert found["in_graph --stages=1"][1] == "13 kB"
     assert len(found) == 8
+
+
+@pytest.mark.parametrize(
+    ("argument", "named"),
+    [
+        ("--layers=abc", "flag --layers=abc: invalid literal"),
+        ("--layers=None", "flag --layers=None: invalid literal"),
+        # A validator's message, in the same error as the missing --output_dir.
+        ("--even=3", "flag --even=3: must be even';"),
+    ],
+)
+def test_a_wrong_flag_of_the_script_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argument: str, named: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.replace("{inputs}", "10"))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["plan", f"--model={script}", *NETWORK, "--", argument])
+    err = capsys.readouterr().err
+    assert (ended.value.code, err.count("\n")) == (2, 1)
+    assert f"train.py, whose flags are wrong: {named}" in err
 
 
 def test_the_script_of_the_readme(tmp_path: Path) -> None:
