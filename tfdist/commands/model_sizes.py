@@ -122,6 +122,7 @@ def sizes_of(model: tf.keras.Model) -> dict[str, Any]:
                 sum(_bytes(weight) for weight in layer.trainable_weights),
                 sum(map(_bytes_per_example, tensors)),
                 border,
+                sum(_bytes(weight) for weight in layer.non_trainable_weights),
             ]
             for layer, tensors, border in zip(layers, produced, borders, strict=True)
         ],

@@ -159,6 +159,8 @@ def _title(job: Job, bandwidth: float, optimizer: str) -> str:
     model = job.model
     border = f"{size_text(model.border_bytes)} per example at a border; memory without activations"
     details = f"layers with weights: {len(model.layers)}" if model.layers else border
+    if model.untrained_bytes:
+        details += f"; weights that are not trained: {size_text(model.untrained_bytes)}"
     return (
         f"{size_text(model.parameter_bytes)} of parameters, {optimizer}, {job.batch_size} examples "
         f"per replica, {job.workers} workers at {bandwidth_text(bandwidth)};\n{details}\n"

@@ -208,7 +208,7 @@ def test_a_model_in_a_sequence() -> None:
     base = tf.keras.Sequential([tf.keras.Input([4]), tf.keras.layers.Dense(3)])
     model = tf.keras.Sequential([tf.keras.Input([4]), base, tf.keras.layers.Dense(2)])
     found = model_sizes.sizes_of(model)
-    assert found["layers"] == [[4 * 15, 4 * 3, 4 * 3], [4 * 8, 4 * 2, 4 * 2]]
+    assert found["layers"] == [[4 * 15, 4 * 3, 4 * 3, 0], [4 * 8, 4 * 2, 4 * 2, 0]]
 
 
 def test_a_skip_connection_crosses_each_border() -> None:
@@ -220,25 +220,32 @@ def test_a_skip_connection_crosses_each_border() -> None:
     outputs = tf.keras.layers.Dense(3)(joined)
     found = model_sizes.sizes_of(tf.keras.Model(inputs, [outputs, first]))
     assert found["layers"] == [
-        [4 * (8 * 4 + 4), 4 * 4, 4 * (8 + 4)],
-        [4 * (4 * 2 + 2), 4 * 2, 4 * (8 + 4 + 2)],
+        [4 * (8 * 4 + 4), 4 * 4, 4 * (8 + 4), 0],
+        [4 * (4 * 2 + 2), 4 * 2, 4 * (8 + 4 + 2), 0],
         # One of the outputs is that of the first layer, which the client receives at the end.
-        [0, 4 * 14, 4 * (4 + 14)],
-        [4 * (14 * 3 + 3), 4 * 3, 4 * (4 + 3)],
+        [0, 4 * 14, 4 * (4 + 14), 0],
+        [4 * (14 * 3 + 3), 4 * 3, 4 * (4 + 3), 0],
     ]
     assert (found["inputs"], found["outputs"]) == (4 * 8, 4 * (3 + 4))
 
 
-def test_all_trainable_parameters_are_counted() -> None:
+def test_all_weights_are_counted() -> None:
     layers = [
         tf.keras.layers.Embedding(50, 4, name="words"),
         tf.keras.layers.Flatten(),
         tf.keras.layers.BatchNormalization(),
         tf.keras.layers.Dense(3, dtype="float16"),
+        tf.keras.layers.Dense(5, trainable=False),
     ]
     model = tf.keras.Sequential([tf.keras.Input([7], dtype="int32"), *layers])
     found = model_sizes.sizes_of(model)
-    weights = [layer[0] for layer in found["layers"]]
-    assert weights == [4 * 200, 0, 4 * 2 * 28, 2 * (28 * 3 + 3)]
+    weights = [(layer[0], layer[3]) for layer in found["layers"]]
+    assert weights == [
+        (4 * 200, 0),
+        (0, 0),
+        (4 * 2 * 28, 4 * 2 * 28),
+        (2 * (28 * 3 + 3), 0),
+        (0, 4 * (3 * 5 + 5)),
+    ]
     assert found["embeddings"] == ["words"]
-    assert (found["inputs"], found["outputs"]) == (4 * 7, 2 * 3)
+    assert (found["inputs"], found["outputs"]) == (4 * 7, 4 * 5)
