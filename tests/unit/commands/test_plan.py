@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tests.support.pages import readme_script
 from tfdist.commands import cli, model_sizes
+from tfdist.strategies.in_graph.stages import stages_of
 
 NETWORK = ["--workers=4", "--bandwidth=10Gbit"]
 PARAMETERS = ["--parameters=25M", *NETWORK]
@@ -204,11 +205,32 @@ def test_a_model_without_a_sequence_of_layers_is_refused(
         model_sizes.sizes_of(make())
 
 
-def test_a_model_in_a_sequence() -> None:
-    base = tf.keras.Sequential([tf.keras.Input([4]), tf.keras.layers.Dense(3)])
-    model = tf.keras.Sequential([tf.keras.Input([4]), base, tf.keras.layers.Dense(2)])
-    found = model_sizes.sizes_of(model)
-    assert found["layers"] == [[4 * 15, 4 * 3, 4 * 3, 0], [4 * 8, 4 * 2, 4 * 2, 0]]
+def sequence() -> tf.keras.Model:
+    dense = [tf.keras.layers.Dense(3), tf.keras.layers.Dense(5)]
+    return tf.keras.Sequential([tf.keras.Input([4]), *dense])
+
+
+def unbuilt() -> tf.keras.Model:
+    return tf.keras.Sequential([tf.keras.layers.Dense(3), tf.keras.layers.Dense(5)])
+
+
+def functional() -> tf.keras.Model:
+    inputs = tf.keras.Input([4])
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(5)(tf.keras.layers.Dense(3)(inputs)))
+
+
+@pytest.mark.parametrize("make", [sequence, unbuilt, functional])
+def test_the_layers_of_a_model_in_a_sequence_count_one_by_one(
+    make: Callable[[], tf.keras.Model],
+) -> None:
+    whole = tf.keras.Sequential([tf.keras.Input([4]), make(), tf.keras.layers.Dense(2)])
+    found = model_sizes.sizes_of(whole)
+    assert found["layers"] == [
+        [4 * 15, 4 * 3, 4 * 3, 0],
+        [4 * 20, 4 * 5, 4 * 5, 0],
+        [4 * 12, 4 * 2, 4 * 2, 0],
+    ]
+    assert len(stages_of(whole, 3)) == 3
 
 
 def test_a_skip_connection_crosses_each_border() -> None:
