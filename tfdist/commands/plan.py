@@ -129,10 +129,10 @@ def _model(arguments: argparse.Namespace) -> tuple[Model, list[str]]:
     """The model of the flags, and the names of its embedding layers."""
     if (arguments.parameters is None) == (arguments.model is None):
         raise UsageError(
-            "--parameters",
-            received=arguments.parameters,
-            accepted="either --parameters or --model",
-            remedy="Pass one of them.",
+            "--parameters, --model",
+            received="neither" if arguments.model is None else "both",
+            accepted="exactly one of them",
+            remedy="Pass one." if arguments.model is None else "Leave one out.",
         )
     if arguments.model is not None:
         if arguments.activation is not None:

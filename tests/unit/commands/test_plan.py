@@ -59,8 +59,8 @@ def test_what_does_not_fit_is_marked(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (NETWORK, "--parameters: received None; accepted: either --parameters or --model"),
-        ([*PARAMETERS, "--model=train.py"], "--parameters: received '25M'"),
+        (NETWORK, "--parameters, --model: received 'neither'; accepted: exactly one of them. Pass"),
+        ([*PARAMETERS, "--model=train.py"], "--parameters, --model: received 'both'; accepted: "),
         (["--parameters=25M", "--workers=4"], "--bandwidth"),
         (["--parameters=many", *NETWORK], "--parameters: received 'many'"),
         ([*PARAMETERS, "--workers=0"], "--workers: received '0'"),
