@@ -8,7 +8,6 @@ script, parses ARGS as its flags, and calls `build_model(job)` with the job of a
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -20,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError, exit_on_usage_error
 from tfdist.splits.model import Layer, Model
 
@@ -96,48 +96,70 @@ def sizes_of(model: tf.keras.Model) -> dict[str, Any]:
 
     Returns:
       `layers`: for each layer but the inputs, in the order of the forward pass, the arguments of
-      `splits.model.Layer`; `inputs` and `outputs`: bytes per example; `embeddings`: the names of
-      the embedding layers.
+      `splits.model.Layer`; the layers of a model within a Sequential one count one by one.
+      `inputs` and `outputs`: bytes per example. `embeddings`: the names of the embedding layers.
     """
     import tensorflow as tf
 
     try:
         inputs, outputs = tf.nest.flatten(model.inputs), tf.nest.flatten(model.outputs)
-        layers = [
-            layer for layer in model.layers if not isinstance(layer, tf.keras.layers.InputLayer)
-        ]
-        consumed = [tf.nest.flatten(layer.input) for layer in layers]
-        produced = [tf.nest.flatten(layer.output) for layer in layers]
+        layers = _layers(model)
     except (AttributeError, RuntimeError, ValueError) as error:
         # The layers of a subclassed model have no `input` and `output`.
         raise UnsupportedModelError(f"whose model has no sequence of layers ({error})") from error
-    is_chain = isinstance(model, tf.keras.Sequential)
-    borders = (
-        [float(sum(map(_bytes_per_example, tensors))) for tensors in produced]
-        if is_chain
-        else _borders(inputs, consumed, produced, outputs)
-    )
     return {
         "layers": [
             [
                 sum(_bytes(weight) for weight in layer.trainable_weights),
                 sum(map(_bytes_per_example, tensors)),
                 border,
+                sum(_bytes(weight) for weight in layer.non_trainable_weights),
             ]
-            for layer, tensors, border in zip(layers, produced, borders, strict=True)
+            for layer, tensors, border in layers
         ],
         "inputs": sum(map(_bytes_per_example, inputs)),
         "outputs": sum(map(_bytes_per_example, outputs)),
         "embeddings": [
-            layer.name for layer in layers if isinstance(layer, tf.keras.layers.Embedding)
+            layer.name for layer, *_ in layers if isinstance(layer, tf.keras.layers.Embedding)
         ],
     }
 
 
-def _borders(
-    inputs: list[Any], consumed: list[list[Any]], produced: list[list[Any]], outputs: list[Any]
-) -> list[float]:
+def _layers(model: tf.keras.Model) -> list[tuple[Any, list[Any], float]]:
+    """The layers of a model, their outputs, and the bytes per example at the border after each."""
+    import tensorflow as tf
+
+    layers = [layer for layer in model.layers if not isinstance(layer, tf.keras.layers.InputLayer)]
+    if not isinstance(model, tf.keras.Sequential):
+        produced = [tf.nest.flatten(layer.output) for layer in layers]
+        return list(zip(layers, produced, _borders(model, layers, produced), strict=True))
+    found = []
+    for layer in layers:
+        if _is_graph_of_layers(layer):
+            found += _layers(layer)
+        else:
+            tensors = tf.nest.flatten(layer.output)
+            found.append((layer, tensors, float(sum(map(_bytes_per_example, tensors)))))
+    return found
+
+
+def _is_graph_of_layers(layer: Any) -> bool:
+    """Whether a layer is a model whose layers `in_graph` counts: Sequential or functional."""
+    import tensorflow as tf
+
+    return (
+        isinstance(layer, tf.keras.Model)
+        and bool(getattr(layer, "inputs", None))
+        and type(layer).__module__.startswith(keras_compat.PACKAGES)
+    )
+
+
+def _borders(model: tf.keras.Model, layers: list[Any], produced: list[list[Any]]) -> list[float]:
     """The bytes per example that cross the border after each layer: made before, used after it."""
+    import tensorflow as tf
+
+    inputs, outputs = tf.nest.flatten(model.inputs), tf.nest.flatten(model.outputs)
+    consumed = [tf.nest.flatten(layer.input) for layer in layers]
     origin = {id(tensor): (0, tensor) for tensor in inputs}
     for index, tensors in enumerate(produced):
         origin.update((id(tensor), (index, tensor)) for tensor in tensors)
@@ -186,12 +208,25 @@ def _build(script: str, arguments: Sequence[str]) -> tf.keras.Model:
     if _BUILDER not in names:
         raise UnsupportedModelError(f"which defines no {_BUILDER}(job)")
     define_flags()
-    # A required flag that only the training needs, such as an output directory, may be missing: the
-    # others are parsed before this error. If the model needs it, build_model fails.
-    with contextlib.suppress(flags.IllegalFlagValueError):
+    try:
         flags.FLAGS([script, *arguments])
+    except flags.Error as error:
+        if wrong := _wrong_flags(str(error), flags.FLAGS.is_parsed()):
+            raise UnsupportedModelError(f"whose flags are wrong: {wrong}") from error
     job = tfdist.start.create(JobFlags(), {})
     return names[_BUILDER](job)
+
+
+def _wrong_flags(error: str, is_parsed: bool) -> str:
+    """What absl says about wrong flags, without those that are missing.
+
+    A required flag that only the training needs, such as an output directory, may be missing: absl
+    parses the others before it says so. If the model needs it, `build_model` fails.
+    """
+    if not is_parsed:
+        return error
+    lines = [line for line in error.splitlines() if line.startswith("flag")]
+    return "; ".join(line for line in lines if "=None" not in line)
 
 
 @exit_on_usage_error()

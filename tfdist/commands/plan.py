@@ -129,10 +129,10 @@ def _model(arguments: argparse.Namespace) -> tuple[Model, list[str]]:
     """The model of the flags, and the names of its embedding layers."""
     if (arguments.parameters is None) == (arguments.model is None):
         raise UsageError(
-            "--parameters",
-            received=arguments.parameters,
-            accepted="either --parameters or --model",
-            remedy="Pass one of them.",
+            "--parameters, --model",
+            received="neither" if arguments.model is None else "both",
+            accepted="exactly one of them",
+            remedy="Pass one." if arguments.model is None else "Leave one out.",
         )
     if arguments.model is not None:
         if arguments.activation is not None:
@@ -159,6 +159,8 @@ def _title(job: Job, bandwidth: float, optimizer: str) -> str:
     model = job.model
     border = f"{size_text(model.border_bytes)} per example at a border; memory without activations"
     details = f"layers with weights: {len(model.layers)}" if model.layers else border
+    if model.untrained_bytes:
+        details += f"; weights that are not trained: {size_text(model.untrained_bytes)}"
     return (
         f"{size_text(model.parameter_bytes)} of parameters, {optimizer}, {job.batch_size} examples "
         f"per replica, {job.workers} workers at {bandwidth_text(bandwidth)};\n{details}\n"

@@ -31,8 +31,8 @@ def choose(
 ) -> Choice:
     """The split that fits in the memory and trains the most examples per second.
 
-    Without `replica_seconds`, it is the one with the fewest seconds of network per example among
-    those that use all workers. Of equal splits, the first one.
+    Without `replica_seconds`, the split with the fewest seconds of network per example among those
+    that fit and use all workers. Of equal splits, the first one.
 
     Args:
       splits: the splits, in the order of preference.
@@ -66,14 +66,16 @@ def choose(
     limit = 1.000001 * seconds_per_example(best)
     best, *equal = [split for split in able if seconds_per_example(split) <= limit]
     seconds = seconds_per_example(best)
-    reasons = [
-        f"the fewest seconds of network per example, {seconds_text(seconds)}"
-        if replica_seconds is None
-        else f"the most examples/s, {1 / seconds:,.0f}"
-    ]
+    compared = ""
     if len(fitting) < len(splits):
-        reasons.append(f"of the {len(fitting)} that fit in {size_text(memory or 0)}")
-    reason = " ".join(reasons)
+        compared = f" of the {len(able)} splits that fit in {size_text(memory or 0)}"
+        # Without their seconds, only those that use all workers are compared.
+        compared += " and use all workers" * (replica_seconds is None)
+    reason = (
+        f"the fewest seconds of network per example{compared}: {seconds_text(seconds)}"
+        if replica_seconds is None
+        else f"the most examples/s{compared}: {1 / seconds:,.0f}"
+    )
     if equal:
-        reason += f"; {', '.join(split.flags for split in equal)} equals it here"
+        reason += f"; equally good here: {', '.join(split.flags for split in equal)}"
     return Choice(best, reason)

@@ -157,7 +157,10 @@ def splits_of(job: Job) -> list[Split]:
 
 
 def one_device(job: Job) -> Split:
-    """One process. Memory: weights, gradients and slots, (2 + slots) P, and activations."""
+    """One process.
+
+    Memory: weights, gradients and slots, (2 + slots) P, untrained weights U, and activations.
+    """
     return Split("one_device", 1, 1, Traffic(), _replica_memory(job))
 
 
@@ -170,12 +173,13 @@ def all_reduce(strategy: str, job: Job) -> Split:
 def parameter_server(job: Job, *, is_synchronous: bool) -> Split:
     """Parameter servers.
 
-    Memory of each of p ps: weights, slots and the gradients of W workers, (1 + slots + W) P / p.
-    Memory of a worker: weights and gradients, 2 P, and activations.
+    Memory of each of p ps: weights, slots and the gradients of W workers, and untrained weights,
+    ((1 + slots + W) P + U) / p.
+    Memory of a worker: weights, gradients and untrained weights, 2 P + U, and activations.
     """
-    total = job.model.parameter_bytes
-    of_ps = (1 + job.slots + job.workers) * total / job.ps
-    of_worker = 2 * total + _activations(job.model.stages(1)[0], job.batch_size)
+    total, untrained = job.model.parameter_bytes, job.model.untrained_bytes
+    of_ps = ((1 + job.slots + job.workers) * total + untrained) / job.ps
+    of_worker = 2 * total + untrained + _activations(job.model.stages(1)[0], job.batch_size)
     return Split(
         f"parameter_server --ps={job.ps}" + " --sync" * is_synchronous,
         job.workers + job.ps,
@@ -190,7 +194,8 @@ def in_graph(job: Job, stages: int) -> Split:
     """Replicas of a pipeline.
 
     Memory of stage s of replica 0: weights, slots and the gradients of R replicas,
-    (1 + slots + R) P_s, and the activations of the stage for the whole batch.
+    (1 + slots + R) P_s, untrained weights U_s, and the activations of the stage for the whole
+    batch.
     """
     replicas = job.workers // stages
     layers = job.model.stages(stages)
@@ -208,7 +213,9 @@ def in_graph(job: Job, stages: int) -> Split:
             output_bytes=job.model.output_bytes,
         ),
         max(
-            (1 + job.slots + replicas) * layer.parameter_bytes + _activations(layer, job.batch_size)
+            (1 + job.slots + replicas) * layer.parameter_bytes
+            + layer.untrained_bytes
+            + _activations(layer, job.batch_size)
             for layer in layers
         ),
         stages,
@@ -218,7 +225,8 @@ def in_graph(job: Job, stages: int) -> Split:
 
 def _replica_memory(job: Job) -> float:
     (model,) = job.model.stages(1)
-    return (2 + job.slots) * model.parameter_bytes + _activations(model, job.batch_size)
+    weights = (2 + job.slots) * model.parameter_bytes + model.untrained_bytes
+    return weights + _activations(model, job.batch_size)
 
 
 def _activations(stage: Layer, batch_size: int) -> float:

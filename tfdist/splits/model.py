@@ -26,11 +26,18 @@ class Layer:
         unknown.
       border_bytes: bytes per example that pass to later layers when the model is cut after it:
         its own outputs, and those of earlier layers that later ones use.
+      untrained_bytes: bytes of its other weights, such as those of a frozen layer.
     """
 
     parameter_bytes: float
     activation_bytes: float | None
     border_bytes: float
+    untrained_bytes: float = 0
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of all its weights."""
+        return self.parameter_bytes + self.untrained_bytes
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,7 @@ class Model:
       border_bytes: bytes per example that cross a border between stages, if there are no `layers`.
       layers: the layers with weights in the order of the forward pass, each with the layers
         without weights that follow it; empty if only the totals are known.
+      untrained_bytes: bytes of the other weights.
     """
 
     parameter_bytes: float
@@ -51,6 +59,7 @@ class Model:
     output_bytes: float
     border_bytes: float = 0
     layers: tuple[Layer, ...] = ()
+    untrained_bytes: float = 0
 
     @classmethod
     def even(cls, parameter_bytes: float, border_bytes: float) -> Model:
@@ -62,25 +71,30 @@ class Model:
         """A model with known layers. As in `in_graph`, a stage begins with a layer with weights."""
         groups: list[list[Layer]] = []
         for layer in layers:
-            if not groups or (layer.parameter_bytes and any(x.parameter_bytes for x in groups[-1])):
+            if not groups or (layer.weight_bytes and any(x.weight_bytes for x in groups[-1])):
                 groups.append([])
             groups[-1].append(layer)
-        total = sum(layer.parameter_bytes for layer in layers)
-        return cls(total, input_bytes, output_bytes, layers=tuple(map(_joined, groups)))
+        return cls(
+            sum(layer.parameter_bytes for layer in layers),
+            input_bytes,
+            output_bytes,
+            layers=tuple(map(_joined, groups)),
+            untrained_bytes=sum(layer.untrained_bytes for layer in layers),
+        )
 
     def can_have(self, stages: int) -> bool:
         """Whether the model has a layer with weights for each stage."""
         return not self.layers or stages <= len(self.layers)
 
     def stages(self, count: int) -> list[Layer]:
-        """The stages: the layers are cut so that the largest stage has the fewest parameters.
+        """The stages: the layers are cut so that the largest stage has the fewest weights.
 
         Raises:
           ValueError: there are fewer layers with weights than stages.
         """
         if not self.layers:
             return [Layer(self.parameter_bytes / count, None, self.border_bytes)] * count
-        stage_of_layer = cut([layer.parameter_bytes for layer in self.layers], count)
+        stage_of_layer = cut([layer.weight_bytes for layer in self.layers], count)
         members: list[list[Layer]] = [[] for _ in range(count)]
         for layer, stage in zip(self.layers, stage_of_layer, strict=True):
             members[stage].append(layer)
@@ -93,4 +107,5 @@ def _joined(layers: Sequence[Layer]) -> Layer:
         sum(layer.parameter_bytes for layer in layers),
         sum(layer.activation_bytes or 0 for layer in layers),
         layers[-1].border_bytes,
+        sum(layer.untrained_bytes for layer in layers),
     )

@@ -13,14 +13,16 @@ from tfdist.errors import UsageError
 
 _PREFIXES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
-_NUMBER = r"(\d+(?:\.\d*)?(?:[eE]\d+)?)"
-_COUNT = re.compile(rf"{_NUMBER}\s*([kKMGBT]?)")
+# A longer exponent is beyond all limits, and beyond what Decimal can compute.
+_FRACTION = r"(?:\.\d*)?(?:[eE]\d{1,3})?"
+_NUMBER = rf"(\d+{_FRACTION})"
+_COUNT = re.compile(rf"((?:\d{{1,3}}(?:,\d{{3}})+|\d+){_FRACTION})\s*([kKMGBT]?)")
 _SIZE = re.compile(rf"{_NUMBER}\s*([kKMGT]i?|)B?")
 _BANDWIDTH = re.compile(rf"{_NUMBER}\s*([kKMGT]?)(bit|B)(?:/s)?")
 
 
 def count(field: str, text: str, most: int = 10**15) -> int:
-    """An integer: `25M`, `1.5B`, `350k`, `1000`.
+    """An integer: `25M`, `1.5B`, `350k`, `1000`, `1,000`.
 
     Args:
       field: the name of the flag, for the error.
@@ -30,9 +32,9 @@ def count(field: str, text: str, most: int = 10**15) -> int:
     Raises:
       UsageError: the text is not a number from 1 to `most`.
     """
-    match = _COUNT.fullmatch(text.replace(",", ""))
+    match = _COUNT.fullmatch(text)
     # As a float, 2.3M would not be an integer.
-    value = Decimal(match[1]) * int(_PREFIXES[match[2]]) if match else Decimal(0)
+    value = Decimal(match[1].replace(",", "")) * int(_PREFIXES[match[2]]) if match else Decimal(0)
     if not 1 <= value <= most or value != int(value):
         raise _error(field, text, f"an integer from 1 to {most:,}, also as 350k, 25M or 1.5B")
     return int(value)

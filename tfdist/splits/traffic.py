@@ -139,8 +139,9 @@ def in_graph(
     - backward: the gradients of the outputs and of the borders go the other way;
     - gradients: stage s of each other replica returns P_s to worker s.
 
-    For S = 1 worker 0 sends (R - 1) (P + b I + b O) and
-    receives (R - 1) (P + b O) bytes.
+    For S = 1 worker 0 sends (R - 1) (P + b I + b O) and receives (R - 1) (P + b O) bytes.
+
+    A value that a later stage needs counts at each border before it; `in_graph` sends it directly.
 
     Args:
       stages: the stages.

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tests.support.pages import readme_script
 from tfdist.commands import cli, model_sizes
+from tfdist.strategies.in_graph.stages import stages_of
 
 NETWORK = ["--workers=4", "--bandwidth=10Gbit"]
 PARAMETERS = ["--parameters=25M", *NETWORK]
@@ -58,8 +59,8 @@ def test_what_does_not_fit_is_marked(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (NETWORK, "--parameters: received None; accepted: either --parameters or --model"),
-        ([*PARAMETERS, "--model=train.py"], "--parameters: received '25M'"),
+        (NETWORK, "--parameters, --model: received 'neither'; accepted: exactly one of them. Pass"),
+        ([*PARAMETERS, "--model=train.py"], "--parameters, --model: received 'both'; accepted: "),
         (["--parameters=25M", "--workers=4"], "--bandwidth"),
         (["--parameters=many", *NETWORK], "--parameters: received 'many'"),
         ([*PARAMETERS, "--workers=0"], "--workers: received '0'"),
@@ -95,6 +96,8 @@ from absl import flags
 
 flags.DEFINE_string("output_dir", None, "", required=True)
 flags.DEFINE_integer("layers", 2, "")
+flags.DEFINE_integer("even", 2, "")
+flags.register_validator("even", lambda value: value % 2 == 0, "must be even")
 
 
 def build_model(job):
@@ -123,6 +126,27 @@ def test_the_model_of_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[str
     found = table(output)
     assert found["in_graph --stages=1"][1] == "13 kB"
     assert len(found) == 8
+
+
+@pytest.mark.parametrize(
+    ("argument", "named"),
+    [
+        ("--layers=abc", "flag --layers=abc: invalid literal"),
+        ("--layers=None", "flag --layers=None: invalid literal"),
+        # A validator's message, in the same error as the missing --output_dir.
+        ("--even=3", "flag --even=3: must be even';"),
+    ],
+)
+def test_a_wrong_flag_of_the_script_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argument: str, named: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.replace("{inputs}", "10"))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["plan", f"--model={script}", *NETWORK, "--", argument])
+    err = capsys.readouterr().err
+    assert (ended.value.code, err.count("\n")) == (2, 1)
+    assert f"train.py, whose flags are wrong: {named}" in err
 
 
 def test_the_script_of_the_readme(tmp_path: Path) -> None:
@@ -181,11 +205,32 @@ def test_a_model_without_a_sequence_of_layers_is_refused(
         model_sizes.sizes_of(make())
 
 
-def test_a_model_in_a_sequence() -> None:
-    base = tf.keras.Sequential([tf.keras.Input([4]), tf.keras.layers.Dense(3)])
-    model = tf.keras.Sequential([tf.keras.Input([4]), base, tf.keras.layers.Dense(2)])
-    found = model_sizes.sizes_of(model)
-    assert found["layers"] == [[4 * 15, 4 * 3, 4 * 3], [4 * 8, 4 * 2, 4 * 2]]
+def sequence() -> tf.keras.Model:
+    dense = [tf.keras.layers.Dense(3), tf.keras.layers.Dense(5)]
+    return tf.keras.Sequential([tf.keras.Input([4]), *dense])
+
+
+def unbuilt() -> tf.keras.Model:
+    return tf.keras.Sequential([tf.keras.layers.Dense(3), tf.keras.layers.Dense(5)])
+
+
+def functional() -> tf.keras.Model:
+    inputs = tf.keras.Input([4])
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(5)(tf.keras.layers.Dense(3)(inputs)))
+
+
+@pytest.mark.parametrize("make", [sequence, unbuilt, functional])
+def test_the_layers_of_a_model_in_a_sequence_count_one_by_one(
+    make: Callable[[], tf.keras.Model],
+) -> None:
+    whole = tf.keras.Sequential([tf.keras.Input([4]), make(), tf.keras.layers.Dense(2)])
+    found = model_sizes.sizes_of(whole)
+    assert found["layers"] == [
+        [4 * 15, 4 * 3, 4 * 3, 0],
+        [4 * 20, 4 * 5, 4 * 5, 0],
+        [4 * 12, 4 * 2, 4 * 2, 0],
+    ]
+    assert len(stages_of(whole, 3)) == 3
 
 
 def test_a_skip_connection_crosses_each_border() -> None:
@@ -197,25 +242,32 @@ def test_a_skip_connection_crosses_each_border() -> None:
     outputs = tf.keras.layers.Dense(3)(joined)
     found = model_sizes.sizes_of(tf.keras.Model(inputs, [outputs, first]))
     assert found["layers"] == [
-        [4 * (8 * 4 + 4), 4 * 4, 4 * (8 + 4)],
-        [4 * (4 * 2 + 2), 4 * 2, 4 * (8 + 4 + 2)],
+        [4 * (8 * 4 + 4), 4 * 4, 4 * (8 + 4), 0],
+        [4 * (4 * 2 + 2), 4 * 2, 4 * (8 + 4 + 2), 0],
         # One of the outputs is that of the first layer, which the client receives at the end.
-        [0, 4 * 14, 4 * (4 + 14)],
-        [4 * (14 * 3 + 3), 4 * 3, 4 * (4 + 3)],
+        [0, 4 * 14, 4 * (4 + 14), 0],
+        [4 * (14 * 3 + 3), 4 * 3, 4 * (4 + 3), 0],
     ]
     assert (found["inputs"], found["outputs"]) == (4 * 8, 4 * (3 + 4))
 
 
-def test_all_trainable_parameters_are_counted() -> None:
+def test_all_weights_are_counted() -> None:
     layers = [
         tf.keras.layers.Embedding(50, 4, name="words"),
         tf.keras.layers.Flatten(),
         tf.keras.layers.BatchNormalization(),
         tf.keras.layers.Dense(3, dtype="float16"),
+        tf.keras.layers.Dense(5, trainable=False),
     ]
     model = tf.keras.Sequential([tf.keras.Input([7], dtype="int32"), *layers])
     found = model_sizes.sizes_of(model)
-    weights = [layer[0] for layer in found["layers"]]
-    assert weights == [4 * 200, 0, 4 * 2 * 28, 2 * (28 * 3 + 3)]
+    weights = [(layer[0], layer[3]) for layer in found["layers"]]
+    assert weights == [
+        (4 * 200, 0),
+        (0, 0),
+        (4 * 2 * 28, 4 * 2 * 28),
+        (2 * (28 * 3 + 3), 0),
+        (0, 4 * (3 * 5 + 5)),
+    ]
     assert found["embeddings"] == ["words"]
-    assert (found["inputs"], found["outputs"]) == (4 * 7, 2 * 3)
+    assert (found["inputs"], found["outputs"]) == (4 * 7, 4 * 5)

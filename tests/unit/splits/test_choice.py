@@ -38,14 +38,14 @@ def test_small_activations_cross_stages_and_large_ones_do_not() -> None:
     assert flags(found) == "multi_worker_mirrored"
     # 150 s for 32 examples.
     assert found.reason == (
-        "the fewest seconds of network per example, 4.69 s; horovod equals it here"
+        "the fewest seconds of network per example: 4.69 s; equally good here: horovod"
     )
 
 
 def test_a_slow_network_is_left_alone_if_the_computation_is_known() -> None:
     found = chosen(border=100e6, replica_seconds=1)
     assert flags(found) == "one_device"
-    assert found.reason == "the most examples/s, 8"
+    assert found.reason == "the most examples/s: 8"
 
 
 def test_long_steps_are_worth_the_network() -> None:
@@ -57,7 +57,19 @@ def test_what_does_not_fit_is_not_chosen() -> None:
     # An all-reduce needs 400 MB, two stages 250 MB, four stages 100 MB.
     found = chosen(border=100e6, memory=300e6)
     assert flags(found).startswith("in_graph --stages=")
-    assert "of the 2 that fit in 300 MB" in found.reason
+    assert found.reason.startswith(
+        "the fewest seconds of network per example of the 2 splits that fit in 300 MB and use all "
+        "workers: "
+    )
+
+
+def test_the_reason_says_which_splits_are_compared() -> None:
+    found = chosen(border=100e6, memory=650e6, replica_seconds=1000)
+    assert flags(found) == "multi_worker_mirrored"
+    # One device, two all-reduces and two pipelines; a ps and one stage need 700 MB.
+    assert found.reason.startswith("the most examples/s of the 5 splits that fit in 650 MB: ")
+    found = chosen(border=100e6, memory=650e6)
+    assert "of the 4 splits that fit in 650 MB and use all workers: " in found.reason
 
 
 def test_nothing_fits() -> None:

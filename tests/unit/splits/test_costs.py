@@ -59,6 +59,23 @@ def test_known_activations_are_in_the_memory() -> None:
     assert splits(job)["in_graph --stages=2 --microbatches=8"].memory == 4 * 60e6 + 8 * 3e6
 
 
+def test_untrained_weights_are_in_the_memory_once() -> None:
+    layers = [Layer(10e6, 0, 0, 80e6), Layer(20e6, 0, 0), Layer(30e6, 0, 0)]
+    found = splits(Job(Model.of_layers(layers, 5, 6), workers=2))
+    assert found["one_device"].memory == found["horovod"].memory == 4 * 60e6 + 80e6
+    # A ps: weights, two slots, the gradients of two workers.
+    assert found["parameter_server --ps=1"].memory == 5 * 60e6 + 80e6
+    assert found["in_graph --stages=1"].memory == 5 * 60e6 + 80e6
+    # The first stage has 90 MB of weights, the second one 50 MB.
+    assert found["in_graph --stages=2 --microbatches=8"].memory == 4 * 50e6
+    assert found["horovod"].sent == 60e6
+
+
+def test_a_worker_of_a_ps_has_the_untrained_weights() -> None:
+    job = Job(Model.of_layers([Layer(10e6, 0, 0, 80e6)], 5, 6), workers=2, ps=8)
+    assert splits(job)["parameter_server --ps=8"].memory == 2 * 10e6 + 80e6
+
+
 @pytest.mark.parametrize(
     ("flags", "megabytes"),
     [
@@ -119,6 +136,13 @@ def test_the_stages_of_known_layers() -> None:
     first, last = Model.of_layers(layers, 1, 1).stages(2)
     assert first == Layer(3, 30, 200)
     assert last == Layer(5, 50, 0)
+
+
+def test_the_stages_of_frozen_layers() -> None:
+    layers = [Layer(0, 10, 100, 5), Layer(0, 20, 200, 2), Layer(1, 50, 0)]
+    first, last = Model.of_layers(layers, 1, 1).stages(2)
+    assert first == Layer(0, 10, 100, 5)
+    assert last == Layer(1, 70, 0, 2)
 
 
 def test_a_layer_without_weights_stays_with_the_layer_before_it() -> None:

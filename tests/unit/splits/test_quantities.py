@@ -15,6 +15,7 @@ from tfdist.splits import quantities
     [
         ("1000", 1000),
         ("1,000", 1000),
+        ("12,345,678", 12_345_678),
         ("350k", 350_000),
         ("25M", 25_000_000),
         ("2.3M", 2_300_000),
@@ -27,10 +28,21 @@ def test_a_count(text: str, expected: int) -> None:
     assert quantities.count("--parameters", text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "25 Mio", "M", "inf", "nan", "2P", "11"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "0", "-1", "1.5", "25 Mio", "M", "inf", "nan", "2P", "11", "1e999M", "1e999999M"],
+)
 def test_a_wrong_count_is_named(text: str) -> None:
     with pytest.raises(UsageError, match=r"--workers: received .*; accepted: an integer from 1 to"):
         quantities.count("--workers", text, 10)
+
+
+@pytest.mark.parametrize(
+    "text", ["1,5M", "1,5", ",500", "1000,000", "1,,000", "1,000,00", "1.5,000"]
+)
+def test_a_comma_must_separate_thousands(text: str) -> None:
+    with pytest.raises(UsageError, match=f"--parameters: received '{text}'"):
+        quantities.count("--parameters", text)
 
 
 @pytest.mark.parametrize(
