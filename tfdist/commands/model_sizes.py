@@ -135,23 +135,12 @@ def _layers(model: tf.keras.Model) -> list[tuple[Any, list[Any], float]]:
         return list(zip(layers, produced, _borders(model, layers, produced), strict=True))
     found = []
     for layer in layers:
-        if _is_graph_of_layers(layer):
+        if keras_compat.is_graph_of_layers(layer):
             found += _layers(layer)
         else:
             tensors = tf.nest.flatten(layer.output)
             found.append((layer, tensors, float(sum(map(_bytes_per_example, tensors)))))
     return found
-
-
-def _is_graph_of_layers(layer: Any) -> bool:
-    """Whether a layer is a model whose layers `in_graph` counts: Sequential or functional."""
-    import tensorflow as tf
-
-    return (
-        isinstance(layer, tf.keras.Model)
-        and bool(getattr(layer, "inputs", None))
-        and type(layer).__module__.startswith(keras_compat.PACKAGES)
-    )
 
 
 def _borders(model: tf.keras.Model, layers: list[Any], produced: list[list[Any]]) -> list[float]:

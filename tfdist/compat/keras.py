@@ -53,6 +53,13 @@ def is_keras_3(made_by_keras: Any) -> bool:
         return False
 
 
+def is_graph_of_layers(layer: Any) -> bool:
+    """Whether a layer is a model whose layers Keras itself calls: Sequential or functional."""
+    package = type(layer).__module__.partition(".")[0]
+    is_known = package in PACKAGES and bool(getattr(layer, "inputs", None))
+    return is_known and isinstance(layer, keras_of(layer).Model)
+
+
 def as_tensorflow(variables: Iterable[Any]) -> list[tf.Variable]:
     """The `tf.Variable` inside each Keras 3 variable; other variables unchanged."""
     # `value` is a method of TensorFlow's variables, but a property of Keras 3's.

@@ -71,16 +71,10 @@ def _layers(model: Any, stage: int | None) -> Iterator[tuple[Any, int | None]]:
     for layer in model.layers:
         own = placement.stage_of(layer)
         own = stage if own is None else own
-        if isinstance(layer, keras.Model) and _is_graph_of_layers(layer):
+        if keras_compat.is_graph_of_layers(layer):
             yield from _layers(layer, own)
         elif not isinstance(layer, keras.layers.InputLayer):
             yield layer, own
-
-
-def _is_graph_of_layers(model: Any) -> bool:
-    """Whether Keras itself calls the layers of a model: it is Sequential or functional."""
-    package = type(model).__module__.partition(".")[0]
-    return bool(getattr(model, "inputs", None)) and package in keras_compat.PACKAGES
 
 
 def _given(layers: Sequence[tuple[Any, int | None]], count: int) -> list[int] | None:
