@@ -51,17 +51,12 @@ def check_parameter_server_job(path: Path, ended: dict[str, processes.Ended], ch
     assert json.loads(lines[-1])["loss"] == pytest.approx(float(found["evaluated_loss"]), rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("configure", "start"), [(by_flags, run_new_by_hand), (by_tf_config, run_by_hand)]
-)
-def test_a_parameter_server_job_with_a_chief(
-    tmp_path: Path, configure: Configure, start: Start
-) -> None:
+@pytest.mark.parametrize("configure", [by_flags, by_tf_config])
+def test_a_parameter_server_job_with_a_chief(tmp_path: Path, configure: Configure) -> None:
     with hold_ports(4) as ports:
         cluster = cluster_of(ports, chief=1, workers=2, ps=1)
-        ended = start(
-            tmp_path / "logs", configure(cluster, directories(tmp_path), EVALUATOR), deadline=150
-        )
+        tasks = configure(cluster, directories(tmp_path), EVALUATOR)
+        ended = run_by_hand(tmp_path / "logs", tasks, deadline=150)
     check_parameter_server_job(tmp_path, ended, "chief:0")
 
 

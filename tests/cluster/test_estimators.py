@@ -52,8 +52,14 @@ def one_process(tmp_path_factory: pytest.TempPathFactory) -> OneProcess:
     return trained
 
 
-@pytest.mark.parametrize("keras", [False, True])
-@pytest.mark.parametrize("strategy", SYNCHRONOUS)
+@pytest.mark.parametrize(
+    ("strategy", "keras"),
+    [
+        *((strategy, True) for strategy in SYNCHRONOUS),
+        ("horovod", False),
+        ("parameter_server", False),
+    ],
+)
 def test_synchronous_updates_equal_those_of_one_process(
     tmp_path: Path, strategy: str, keras: bool, one_process: OneProcess
 ) -> None:

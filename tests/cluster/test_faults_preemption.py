@@ -30,7 +30,6 @@ from tests.support.processes import (
     results,
     run_by_hand,
 )
-from tfdist.cluster import Cluster
 from tfdist.coordination.preemption import EXIT_PREEMPTED
 from tfdist.launch.local import hold_ports
 
@@ -38,25 +37,13 @@ pytestmark = pytest.mark.timeout(240)
 
 FLAGS = ["--shuffle", "--epochs=2", "--examples=201", "--batch_size=1", "--save_steps=20"]
 
+# Makes steps slow, so that the signal arrives before the end of the epoch.
+PAUSE = "--rest=0.01"
 JOBS = {
-    "one_device": Cluster(),
     "multi_worker_mirrored": cluster_of(range(1, 3), workers=2),
     "horovod": cluster_of(range(1, 3), workers=2),
     "parameter_server": cluster_of(range(1, 4), chief=1, workers=1, ps=1),
 }
-
-
-def options(strategy: str) -> list[str]:
-    cluster = JOBS[strategy]
-    tasks = [f"--workers={len(cluster.worker)}"] if cluster else []
-    if cluster.ps:
-        tasks += ["--ps=1", "--chief"]
-    return [f"--strategy={strategy}", *tasks]
-
-
-def pause_flags(strategy: str) -> list[str]:
-    """Flags that make steps slow, so that the signal arrives before the end of the epoch."""
-    return [] if strategy == "parameter_server" else ["--rest=0.01"]
 
 
 def signal_after_two_saves(path: Path, number: int, *names: str) -> OnceSaved:
@@ -89,13 +76,10 @@ def step_saved(output: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "parameter_server"])
-def test_a_signal_to_the_launcher_lets_its_tasks_save(tmp_path: Path, strategy: str) -> None:
+def test_a_signal_to_the_launcher_lets_its_tasks_save(tmp_path: Path) -> None:
     uninterrupted, interrupted = tmp_path / "uninterrupted", tmp_path / "interrupted"
-    job = [*options(strategy), PROGRAM, *FLAGS]
-    if strategy == "multi_worker_mirrored":
-        job.append("--noknown_size")  # The next test has a known size.
-    job += pause_flags(strategy)
+    job = ["--strategy=multi_worker_mirrored", "--workers=2", PROGRAM, *FLAGS]
+    job += ["--noknown_size", PAUSE]  # The next test has a known size.
     ended = launch(uninterrupted, *job, *directories(uninterrupted), deadline=90)
     assert ended.code == 0, ended.output
 
@@ -114,7 +98,7 @@ def test_a_signal_to_the_launcher_lets_its_tasks_save(tmp_path: Path, strategy: 
 def by_hand(strategy: str, path: Path, ports: tuple[int, ...]) -> Tasks:
     old = JOBS[strategy]
     cluster = cluster_of(ports, chief=len(old.chief), workers=len(old.worker), ps=len(old.ps))
-    arguments = [f"--strategy={strategy}", *FLAGS, *pause_flags(strategy), *directories(path)]
+    arguments = [f"--strategy={strategy}", *FLAGS, PAUSE, *directories(path)]
     return (by_tf_config if strategy == "horovod" else by_flags)(cluster, arguments)
 
 

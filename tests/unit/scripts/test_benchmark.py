@@ -47,7 +47,7 @@ def test_the_operation_counts_match_the_model(num_layers: int) -> None:
 def test_the_benchmark_runs(tmp_path: Path) -> None:
     found, picture = tmp_path / "results.json", tmp_path / "speed.png"
     command = [sys.executable, str(ROOT / "scripts" / "benchmarks" / "benchmark.py")]
-    command += ["--strategies", "horovod", "--processes", "2", "--ways", "plain", "tfdist"]
+    command += ["--strategies", "horovod", "--processes", "2", "--ways", "tfdist"]
     command += ["--rounds=1", *SMALL]
     command += [f"--json={found}", f"--plot={picture}"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=170)
@@ -59,7 +59,6 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
     assert named == [
         ("tfdist", "one_device", 1, 1),
         ("tfdist", "apart", 2, 0),
-        ("plain", "horovod", 2, 0),
         ("tfdist", "horovod", 2, 0),
     ]
     for job in jobs:

@@ -16,7 +16,7 @@ from tfdist.flags import JobFlags
 from tfdist.strategies import table
 from tfdist.strategies.parameter_server import worker_functions
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(180)]
 
 PROGRAM = str(ROOT / "tests" / "support" / "transfers_program.py")
 
