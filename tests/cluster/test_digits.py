@@ -69,8 +69,7 @@ def test_the_example_learns_digits(tmp_path: Path, digits: Path, strategy: str) 
         "--nouse_distortion_for_training",
         *FLAGS.get(strategy, []),
         deadline=240,
-        # Importing TensorFlow takes long. Only one strategy, with Keras 2, starts new processes, as a
-        # user does.
+        # Importing TensorFlow takes long. Only one strategy starts new processes, as a user does.
         copies=keras_is_3() or strategy != "multi_worker_mirrored",
     )
     assert ended.code == 0, ended.output
