@@ -18,7 +18,8 @@ import pytest
 
 STACKS = ("2.15", "2.21", "tf_keras", "2.18", "newest")
 UNIT = Path(__file__).with_name("unit")
-# Their code hardly uses TensorFlow, and the cluster tests use it. The unit tests run in newest.
+# Rooms that use little of TensorFlow, and that the cluster tests use with every stack. Their unit
+# tests run only in newest.
 ROOMS_TESTED_ONCE = tuple(UNIT / room for room in ("coordination", "data", "launch"))
 
 

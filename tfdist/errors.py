@@ -27,6 +27,9 @@ class UsageError(ValueError):
       remedy: what the user should do, as an imperative sentence.
     """
 
+    # AutoGraph would raise an error of its own instead of one that passes through its functions.
+    ag_pass_through = True
+
     def __init__(self, field: str, *, received: Any, accepted: str, remedy: str) -> None:
         self.field = field
         self.received = received

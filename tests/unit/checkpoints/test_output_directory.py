@@ -198,6 +198,7 @@ LEFTOVERS = [
     f".checkpoint-{HEX}",
     f".writable-{HEX}",
     ".saved_model-a1b2c3_4/",
+    ".shared-a1b2c3_4",
 ]
 OF_THE_EVALUATION = [f".eval_metrics.jsonl-{HEX}"]
 OTHERS = [

@@ -83,7 +83,7 @@ class ModelCall:
             raise UsageError(
                 "train_step",
                 received="a gradient of a gradient of the model",
-                accepted="gradients of the model, after the block of each GradientTape",
+                accepted="gradients computed after the blocks of all GradientTapes",
                 remedy="Use another strategy.",
             )
         with tf.device(self._grid.client):
