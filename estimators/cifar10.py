@@ -181,7 +181,9 @@ def model_fn(
     step = tf.compat.v1.train.get_or_create_global_step()
     rate = params.learning_rate_at(step, config.job.global_batch_size(params.batch_size))
     tf.compat.v1.summary.scalar("learning_rate", rate)
-    optimizer = config.job.optimizer(tf.compat.v1.train.MomentumOptimizer(rate, params.momentum))
+    optimizer = config.job.wrap_optimizer(
+        tf.compat.v1.train.MomentumOptimizer(rate, params.momentum)
+    )
     # Estimators run only the train_op, so it must include the updates of the moving statistics.
     updates = model.get_updates_for(features)
     train_op = tf.group(optimizer.minimize(loss, global_step=step), updates)

@@ -92,7 +92,7 @@ def model_fn(
     if not training:
         accuracy = tf.compat.v1.metrics.accuracy(labels, classes)
         return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops={"accuracy": accuracy})
-    optimizer = config.job.optimizer(
+    optimizer = config.job.wrap_optimizer(
         tf.compat.v1.train.MomentumOptimizer(params["learning_rate"], MOMENTUM)
     )
     step = tf.compat.v1.train.get_or_create_global_step()

@@ -99,7 +99,6 @@ def main(job: tfdist.Job) -> None:
         epochs=FLAGS.train_epochs,
         validation=partial(eval_input, "validation"),
         output_dir=FLAGS.output_dir,
-        batch_size=job.global_batch_size(per_replica),
     )
     results = job.evaluate(history.model, partial(eval_input, "eval"))
     if job.is_chief:

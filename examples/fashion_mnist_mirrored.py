@@ -140,7 +140,6 @@ def main(job: tfdist.Job) -> None:
         epochs=FLAGS.epochs,
         validation=test_input,
         output_dir=FLAGS.output_dir,
-        batch_size=job.global_batch_size(FLAGS.batch_size),
         callbacks=[EpochLogs()],
     )
     if job.is_chief:

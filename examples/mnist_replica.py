@@ -83,7 +83,7 @@ def main(job: tfdist.estimator.EstimatorJob) -> None:
         images, labels = tf.data.make_one_shot_iterator(test).get_next()
         correct = tf.nn.in_top_k(logits(images, FLAGS.hidden_units), labels, 1)
         # Was: SyncReplicasOptimizer if issync, with its queue runners, tokens and init ops.
-        optimizer = job.optimizer(tf.train.AdamOptimizer(FLAGS.learning_rate))
+        optimizer = job.wrap_optimizer(tf.train.AdamOptimizer(FLAGS.learning_rate))
         train_op = optimizer.minimize(loss, global_step=step)
 
         hooks = [tf.train.StopAtStepHook(last_step=FLAGS.train_steps)]

@@ -150,7 +150,6 @@ def main(job: tfdist.Job) -> None:
         epochs=FLAGS.epochs,
         validation=partial(batches, HELD_OUT, 1),
         output_dir=FLAGS.output_dir,
-        batch_size=job.global_batch_size(FLAGS.batch_size),
     )
     if job.is_chief:
         print(f"recall of 10 in {FLAGS.batch_size}: {history.history['val_recall'][-1]:.4f}")

@@ -156,10 +156,10 @@ class TinyTraining:
 
     def job(self, environ: dict[str, str] | None = None) -> Job:
         """The job that `environ` describes; default: a job with one process."""
-        import tfdist.start
+        import tfdist.entry
         from tfdist.flags import JobFlags
 
-        return tfdist.start.create(JobFlags(), environ or {})
+        return tfdist.entry.create(JobFlags(), environ or {})
 
     def model(self, seed: int = 1, layers: tuple[Any, ...] = ()) -> tf.keras.Model:
         """A compiled model with momentum slots; `seed` determines the initial weights."""

@@ -27,10 +27,10 @@ from tfdist.version import __version__
 if TYPE_CHECKING:
     from tfdist import placement
     from tfdist.cluster import Cluster, Task
+    from tfdist.entry import init, main, run
     from tfdist.errors import UsageError, exit_on_usage_error
     from tfdist.flags import define_flags, parse_flags, parse_only_flags
     from tfdist.job import Job
-    from tfdist.start import init, main, run
 
 __all__ = [
     "Cluster",
@@ -55,11 +55,11 @@ _MODULES = {
     "UsageError": "tfdist.errors",
     "define_flags": "tfdist.flags",
     "exit_on_usage_error": "tfdist.errors",
-    "init": "tfdist.start",
-    "main": "tfdist.start",
+    "init": "tfdist.entry",
+    "main": "tfdist.entry",
     "parse_flags": "tfdist.flags",
     "parse_only_flags": "tfdist.flags",
-    "run": "tfdist.start",
+    "run": "tfdist.entry",
 }
 
 _set_environment()

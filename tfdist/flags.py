@@ -8,9 +8,9 @@ Flag names accept dashes and underscores: `--task-index=1` is `--task_index=1`.
 
 from __future__ import annotations
 
-import math
+import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -19,12 +19,16 @@ from absl import flags
 
 from tfdist.cluster.discovery import ClusterFlags
 from tfdist.errors import EXIT_USAGE, UsageError, exit_on_usage_error, log
+from tfdist.options import Option, Options, option
+from tfdist.strategy_table import table
 
 AUTO = "auto"
-#: Default seconds that the tasks of a job wait for each other.
-STARTUP_TIMEOUT = 300.0
 #: Default seconds without a heartbeat after which a task is considered lost.
 HEARTBEAT_TIMEOUT = 30.0
+
+#: The environment variable in which `tfdist run` passes the flags before the script to its tasks,
+#: as a JSON object. The script's own flags take precedence.
+FLAGS_VARIABLE = "TFDIST_FLAGS"
 
 _CLUSTER_FLAGS = {
     "job_name": "The type of this task: chief, worker, ps or evaluator.",
@@ -33,33 +37,11 @@ _CLUSTER_FLAGS = {
     "worker_hosts": "The workers' host:port, separated by commas.",
     "ps_hosts": "The parameter servers' host:port, separated by commas.",
 }
-_OTHER_FLAGS = (
-    "strategy",
-    "all_reduce",
-    "gradient_dtype",
-    "startup_timeout",
-    "heartbeat_timeout",
-    "sync_period",
-    "outer_learning_rate",
-    "outer_momentum",
-    "pack_transfers",
-    "sync",
-    "replicas_to_aggregate",
-    "stages",
-    "microbatches",
-    "balance",
-)
-_INTEGER_FLAGS = {
-    "num_gpus": "The number of GPUs that a task uses; 0 trains on the CPU. Default: all visible "
-    "GPUs, and none for a ps.",
-    "num_cpu_devices": "mirrored, central_storage: the number of logical CPU devices to replicate "
-    "over on a machine without a GPU (default 1).",
-    "variable_partitions": "parameter_server: the maximum number of partitions of a large "
-    "variable over the ps.",
-    "partition_bytes": "parameter_server: split variables larger than this number of bytes into "
-    "partitions of at most this size over the ps.",
-    "num_intra_threads": "Threads within one TensorFlow operation; 0 uses all cores.",
-    "num_inter_threads": "TensorFlow operations that run in parallel; 0 uses all cores.",
+_DEFINE = {
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    str: flags.DEFINE_string,
 }
 # The values that users write after a boolean flag, including the ones that absl accepts.
 _BOOLEANS = {
@@ -69,59 +51,69 @@ _BOOLEANS = {
 
 
 @dataclass(frozen=True)
-class JobFlags:
-    """The values of this module's flags; None for a flag that was not given."""
+class JobFlags(Options):
+    """The flags of every job.
 
-    cluster: ClusterFlags = field(default_factory=ClusterFlags)
-    strategy: str = AUTO
-    all_reduce: str | None = None
-    gradient_dtype: str | None = None
-    num_gpus: int | None = None
-    num_cpu_devices: int | None = None
-    variable_partitions: int | None = None
-    partition_bytes: int | None = None
-    num_intra_threads: int | None = None
-    num_inter_threads: int | None = None
-    sync: bool | None = None
-    replicas_to_aggregate: int | None = None
-    stages: int | None = None
-    microbatches: int | None = None
-    balance: str | None = None
-    startup_timeout: float = STARTUP_TIMEOUT
-    heartbeat_timeout: float | None = None
-    sync_period: int | None = None
-    outer_learning_rate: float | None = None
-    outer_momentum: float | None = None
-    pack_transfers: bool | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-    def value(self, flag: str) -> Any:
-        """The value of a flag of this module or of `register`; None if it was not given."""
-        return self.extra[flag] if flag in self.extra else getattr(self, flag, None)
-
-    def without(self, names: Iterable[str]) -> JobFlags:
-        """A copy without the values of the flags `names`."""
-        dropped = set(names)
-        own: dict[str, Any] = dict.fromkeys(dropped - set(self.extra))
-        extra = {name: value for name, value in self.extra.items() if name not in dropped}
-        return replace(self, extra=extra, **own)
-
-
-# The flags of user-defined strategies: name -> (DEFINE function, help text).
-_registered: dict[str, tuple[Callable[..., Any], str]] = {}
-
-
-def register(name: str, define: Callable[..., Any], meaning: str) -> None:
-    """Adds the flag of a user-defined strategy; name it in the strategy's row of the table.
-
-    Call this before `define_flags`. The value is `options.extra[name]`.
-
-    Args:
-      name: the flag, with underscores.
-      define: an absl function, such as `absl.flags.DEFINE_integer`.
-      meaning: the help text.
+    Attributes:
+      cluster: the flags that describe the cluster and this task.
+      of_strategy: the flags of strategies that were given, by name.
     """
-    _registered[name] = define, meaning
+
+    strategy: str = option(AUTO, "how to distribute the training: auto, or the name of a strategy")
+    num_gpus: int | None = option(
+        None,
+        "the number of GPUs that a task uses; 0 for none; at most 1 where a task trains on one "
+        "device (default: all visible GPUs, and none for a ps)",
+        least=0,
+    )
+    startup_timeout: float = option(
+        300.0, "seconds that the tasks wait for each other before training", above=0.0
+    )
+    heartbeat_timeout: float | None = option(
+        None,
+        "seconds without a heartbeat after which another task is considered lost (default "
+        f"{HEARTBEAT_TIMEOUT:g}); only where several tasks train together",
+        above=0.0,
+    )
+    num_intra_threads: int | None = option(
+        None, "threads within one TensorFlow operation; 0 uses all cores", least=0
+    )
+    num_inter_threads: int | None = option(
+        None, "TensorFlow operations that run in parallel; 0 uses all cores", least=0
+    )
+    cluster: ClusterFlags = field(default_factory=ClusterFlags)
+    of_strategy: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, cluster: ClusterFlags | None = None, **given: Any) -> JobFlags:
+        """The flags of a job, from those of every job and of strategies together.
+
+        Args:
+          cluster: the flags that describe the cluster and this task.
+          **given: the other flags that were given; None for one that was not.
+
+        Raises:
+          UsageError: a value is out of its bounds.
+        """
+        given = {name: value for name, value in given.items() if value is not None}
+        own = {name: given.pop(name) for name in cls.defined() if name in given}
+        return cls(
+            cluster=cluster or ClusterFlags(), of_strategy=dict(sorted(given.items())), **own
+        )
+
+
+def option_flags() -> dict[str, Option]:
+    """The flags of jobs and of all strategies, by name, except those of the cluster.
+
+    The help of a strategy's flag names the strategies that have it.
+    """
+    result = dict(JobFlags.defined())
+    for name, by_strategy in table.options_by_flag().items():
+        first, *others = by_strategy.values()
+        choices = tuple(dict.fromkeys(c for each in (first, *others) for c in each.choices))
+        help = f"{', '.join(by_strategy)}: {first.help}"
+        result[name] = replace(first, help=help, choices=choices)
+    return result
 
 
 def define_flags() -> None:
@@ -134,117 +126,62 @@ def define_flags() -> None:
     if "strategy" in flags.FLAGS:
         return
     sys.argv[1:] = with_underscores(sys.argv[1:])
-    flags.DEFINE_string(
-        "strategy", AUTO, "How to distribute the training: auto, or the name of a strategy."
-    )
-    flags.DEFINE_string(
-        "all_reduce", None, "multi_worker_mirrored: the all-reduce; auto, ring or nccl."
-    )
-    flags.DEFINE_string(
-        "gradient_dtype",
-        None,
-        "multi_worker_mirrored, horovod: the dtype for sending and summing gradients; float16, or "
-        "under multi_worker_mirrored bfloat16 (default: the gradients' own dtype).",
-    )
     for name, meaning in _CLUSTER_FLAGS.items():
         # Strings, so that the same check as for TF_CONFIG reports an invalid value.
         flags.DEFINE_string(name, None, meaning)
-    flags.DEFINE_float(
-        "startup_timeout",
-        STARTUP_TIMEOUT,
-        "Seconds that the tasks of a job wait for each other before training.",
-    )
-    flags.DEFINE_float(
-        "heartbeat_timeout",
-        None,
-        "multi_worker_mirrored, horovod, parameter_server, in_graph: seconds without a heartbeat "
-        f"after which a task is considered lost (default {HEARTBEAT_TIMEOUT:g}).",
-    )
-    flags.DEFINE_integer(
-        "sync_period",
-        None,
-        "multi_worker_mirrored, horovod: local SGD for slow networks; the steps that each task "
-        "makes independently before all tasks average their weights.",
-        lower_bound=1,
-    )
-    flags.DEFINE_float(
-        "outer_learning_rate",
-        None,
-        "With --sync_period: the factor of the averaged weight change (default 1, or 0.7 with "
-        "--outer_momentum).",
-        lower_bound=0.0,
-    )
-    flags.DEFINE_float(
-        "outer_momentum",
-        None,
-        "With --sync_period: Nesterov momentum over the averaged weight changes, as in DiLoCo, "
-        "which uses 0.9 (default 0).",
-        lower_bound=0.0,
-        upper_bound=1.0,
-    )
-    flags.DEFINE_bool(
-        "pack_transfers",
-        None,
-        "parameter_server: send the small tensors of a step together (the default).",
-    )
-    flags.DEFINE_bool(
-        "sync",
-        None,
-        "parameter_server: update synchronously, as all other strategies always do.",
-    )
-    flags.DEFINE_integer(
-        "replicas_to_aggregate",
-        None,
-        "parameter_server with --sync: gradients per update. Workers beyond that number are "
-        "backups (default: the number of workers).",
-        lower_bound=1,
-    )
-    flags.DEFINE_integer(
-        "stages",
-        None,
-        "in_graph: cut the model by layers into this number of stages, each on its own worker "
-        "(default 1).",
-        lower_bound=1,
-    )
-    flags.DEFINE_integer(
-        "microbatches",
-        None,
-        "in_graph: divide the batch of a replica into this number of parts, so that its stages "
-        "work at the same time (default 1).",
-        lower_bound=1,
-    )
-    flags.DEFINE_string(
-        "balance",
-        None,
-        "in_graph with --stages: what the stages have an equal share of; parameters (the default), "
-        "or time, which is measured.",
-    )
-    for name in ("startup_timeout", "heartbeat_timeout"):
-        flags.register_validator(
-            name,
-            lambda seconds: seconds is None or 0 < seconds < math.inf,
-            message="must be a number of seconds above 0",
+    for name, defined in option_flags().items():
+        # None tells that a flag was not given. `Options` checks the values.
+        _DEFINE[defined.type](name, None, defined.full_help)
+
+
+def read_flags(
+    environ: Mapping[str, str] | None = None, values: flags.FlagValues = flags.FLAGS
+) -> JobFlags:
+    """The flags' values; the defaults in a program that did not define them.
+
+    Args:
+      environ: the environment, in which `tfdist run` passes the flags before the script.
+      values: absl's flags.
+
+    Raises:
+      UsageError: a value is out of its bounds, or the environment variable is invalid.
+    """
+    given = flags_of_environment(environ or {})
+    cluster: dict[str, Any] = {}
+    if "strategy" in values and values.is_parsed():
+        cluster = {name: getattr(values, name) for name in _CLUSTER_FLAGS}
+        for name in option_flags():
+            if name in values and (value := getattr(values, name)) is not None:
+                given[name] = value
+    return JobFlags.of(ClusterFlags(**cluster), **given)
+
+
+def flags_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The flags in `FLAGS_VARIABLE`, by name.
+
+    Raises:
+      UsageError: it is not a JSON object of flags of their types.
+    """
+    text = environ.get(FLAGS_VARIABLE)
+    if not text:
+        return {}
+    try:
+        given = json.loads(text)
+        known = option_flags()
+        is_valid = isinstance(given, dict) and all(
+            type(value) is known[name].type for name, value in given.items()
         )
-    for name, meaning in _INTEGER_FLAGS.items():
-        flags.DEFINE_integer(name, None, meaning, lower_bound=0)
-    for name, (define, meaning) in _registered.items():
-        define(name, None, meaning)
-
-
-def read_flags(values: flags.FlagValues = flags.FLAGS) -> JobFlags:
-    """The flags' values; the defaults in a program that did not define them."""
-    if "strategy" not in values or not values.is_parsed():
-        return JobFlags()
-    given: dict[str, Any] = {
-        name: getattr(values, name) for name in (*_OTHER_FLAGS, *_INTEGER_FLAGS)
-    }
-    cluster = {name: getattr(values, name) for name in _CLUSTER_FLAGS}
-    extra = {
-        name: value
-        for name in _registered
-        if name in values and (value := getattr(values, name)) is not None
-    }
-    return JobFlags(cluster=ClusterFlags(**cluster), extra=extra, **given)
+    except (json.JSONDecodeError, KeyError):
+        is_valid = False
+    if not is_valid:
+        raise UsageError(
+            FLAGS_VARIABLE,
+            received=text,
+            accepted="a JSON object of flags, as tfdist run sets it",
+            remedy="Unset it, and pass the flags to tfdist run or to the script.",
+        )
+    result: dict[str, Any] = given
+    return result
 
 
 def parse_flags(argv: Sequence[str]) -> list[str]:

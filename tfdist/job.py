@@ -10,22 +10,26 @@ The short form is `job.fit(build_model, train_input, …)` in a function with `@
 
 from __future__ import annotations
 
-import sys
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from tfdist.cluster import Cluster, Task
-from tfdist.errors import EXIT_OK, UsageError
-from tfdist.plan import Plan
-from tfdist.strategies.table import TABLE
+from tfdist.errors import UsageError, log
+from tfdist.role import TaskRole
+from tfdist.strategy_table import table
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tfdist.coordination.preemption import Preemption
     from tfdist.strategies.base import DatasetFunction, Topology
-    from tfdist.training.run import TrainingRun
+    from tfdist.training.state import TrainingState
+
+
+@functools.cache
+def _warn_once(old: str, new: str) -> None:
+    log(f"warning: {old} will be removed in the next release; use {new}")
 
 
 class Job:
@@ -34,29 +38,43 @@ class Job:
     Attributes:
       cluster: the job's tasks; empty for a single process and under `horovodrun`.
       task: this task.
-      distribution: the job's `tfdist.strategies.base.Strategy`.
-      preemption: the signals that this task has received.
-      model_dir: the Estimators' output directory from TF_CONFIG; None if TF_CONFIG has none.
     """
 
-    #: Whether the job is for Estimators and sessions.
-    for_estimators: ClassVar[bool] = False
+    def __init__(self, role: TaskRole, state: TrainingState) -> None:
+        self._role = role
+        self._state = state
+        self._strategy = state.strategy
+        self.cluster: Cluster = role.cluster
+        self.task: Task = role.task
 
-    def __init__(self, plan: Plan, run: TrainingRun) -> None:
-        self.plan = plan
-        self.run = run
-        self.cluster: Cluster = plan.cluster
-        self.task: Task = plan.task
-        self.distribution = run.strategy
-        self.preemption: Preemption = run.preemption
-        self.model_dir = plan.config.model_dir
+    def __getattr__(self, name: str) -> Any:
+        """The value of a name of an earlier release; logs once what replaces it."""
+        context = "job.input_context"
+        old: dict[str, tuple[str, Callable[[], Any]]] = {
+            "optimizer": ("job.wrap_optimizer", lambda: self.wrap_optimizer),
+            "num_input_pipelines": (
+                f"{context}.num_input_pipelines",
+                lambda: self.input_context.num_input_pipelines,
+            ),
+            "input_pipeline_id": (
+                f"{context}.input_pipeline_id",
+                lambda: self.input_context.input_pipeline_id,
+            ),
+            "verbose": ("job.is_chief", lambda: self._verbose),
+            "model_dir": ("TF_CONFIG", lambda: self._role.config.model_dir),
+        }
+        if name not in old:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        new, value = old[name]
+        _warn_once(f"job.{name}", new)
+        return value()
 
     # The task.
 
     @property
     def name(self) -> str:
         """The strategy's name in the table."""
-        return self.distribution.name
+        return self._strategy.name
 
     @property
     def strategy(self) -> tf.distribute.Strategy:
@@ -66,29 +84,29 @@ class Job:
         Raises:
           UsageError: the job's strategy supports only `fit`.
         """
-        if self.plan.spec.fit_only:
+        if self._role.spec.fit_only:
             raise UsageError(
                 "--strategy",
                 received=f"{self.name} in a custom loop",
-                accepted=", ".join(row.name for row in TABLE.values() if not row.fit_only),
+                accepted=", ".join(row.name for row in table.rows().values() if not row.fit_only),
                 remedy="Choose one of these, or train with job.fit.",
             )
-        return self.distribution.tf_strategy
+        return self._strategy.tf_strategy
 
     @property
     def topology(self) -> Topology:
         """The numbers of replicas and shards, and this task's shard."""
-        return self.distribution.topology
+        return self._strategy.topology
 
     @property
     def serves(self) -> bool:
         """Whether this task only serves other tasks; it then calls `serve()` and nothing else."""
-        return self.plan.serves
+        return self._role.serves
 
     @property
     def evaluates(self) -> bool:
         """Whether this task is the evaluator, which evaluates the training's checkpoints."""
-        return self.plan.evaluates
+        return self._role.evaluates
 
     @property
     def is_chief(self) -> bool:
@@ -102,27 +120,16 @@ class Job:
         return self.topology.num_replicas
 
     @property
-    def num_input_pipelines(self) -> int:
-        """The number of shards of the training examples."""
-        return self.topology.num_shards
-
-    @property
-    def input_pipeline_id(self) -> int:
-        """The index of the shard that this task reads."""
-        return self.topology.shard
-
-    @property
     def input_context(self) -> tf.distribute.InputContext:
-        """The argument of this task's input function."""
+        """The argument of this task's input function: the number of shards, the index of the shard
+        that this task reads, and the number of replicas."""
         return self.topology.input_context
 
     @property
-    def verbose(self) -> int:
-        """`verbose` for Keras: a progress bar on the chief's terminal, one line per epoch if the
-        chief's output goes to a file, and no output from the other tasks."""
-        if not self.is_chief:
-            return 0
-        return 1 if sys.stdout.isatty() else 2
+    def _verbose(self) -> int:
+        from tfdist.training import fit
+
+        return fit.default_verbosity(self._state)
 
     # Batches, steps and the learning rate.
 
@@ -168,7 +175,7 @@ class Job:
         """
         if self.topology.averages_weights:
             return learning_rate
-        self.run.scales_learning_rate = True
+        self._state.scales_learning_rate = True
         return learning_rate * self.num_replicas
 
     # The short form.
@@ -182,11 +189,11 @@ class Job:
         output_dir: str,
         validation: DatasetFunction | None = None,
         steps_per_epoch: int | None = None,
-        batch_size: int | None = None,
         save_steps: int | None = None,
         keep: int = 5,
         callbacks: Sequence[tf.keras.callbacks.Callback] = (),
         verbose: int | None = None,
+        batch_size: int | None = None,
     ) -> tf.keras.callbacks.History:
         """Builds, trains, saves and resumes a Keras model; make the same call in every task.
 
@@ -202,11 +209,12 @@ class Job:
           output_dir: the directory that all tasks share; see `callbacks`.
           validation: like `train_input`, for the evaluation after each epoch.
           steps_per_epoch: required for an infinite dataset.
-          batch_size: examples per update (`global_batch_size`), for logging the speed.
           save_steps: see `callbacks`.
           keep: see `callbacks`.
           callbacks: your own callbacks; they run after those of tfdist.
-          verbose: as in Keras; default: `Job.verbose`.
+          verbose: as in Keras. Default: a progress bar on the chief's terminal, one line per epoch
+            if the chief's output goes to a file, and no output from the other tasks.
+          batch_size: ignored; will be removed in the next release.
 
         Returns:
           Keras's `History`; its `model` is the trained model.
@@ -218,51 +226,40 @@ class Job:
           SystemExit: this task does not train, or `tfdist run --dry_run` has started it (code 0);
             or it was preempted (code 75).
         """
-        if self.serves:
-            self.serve()
-            sys.exit(EXIT_OK)
-        with self.scope():
-            model = build_model(self)
-        if self.evaluates:
-            if validation is None:
-                raise UsageError(
-                    "validation",
-                    received=None,
-                    accepted="an input function in a job with an evaluator",
-                    remedy="Pass validation to job.fit, or leave the evaluator out.",
-                )
-            self.evaluate(model, validation, output_dir, epochs=epochs)
-            sys.exit(EXIT_OK)
-        if self.plan.is_dry_run:
-            self.dataset(train_input)
-            self.distribution.check(model)
-            sys.exit(EXIT_OK)
-        own = self.callbacks(output_dir, batch_size=batch_size, keep=keep, save_steps=save_steps)
-        return model.fit(
-            self.dataset(train_input),
+        from tfdist.training import fit
+
+        if batch_size is not None:
+            _warn_once("batch_size of job.fit", "nothing: the data has it")
+        return fit.fit(
+            self._state,
+            functools.partial(build_model, self),
+            train_input,
             epochs=epochs,
+            output_dir=output_dir,
+            validation=validation,
             steps_per_epoch=steps_per_epoch,
-            validation_data=None if validation is None else self.eval_dataset(validation),
-            callbacks=[*own, *callbacks],
-            verbose=self.verbose if verbose is None else verbose,
+            save_steps=save_steps,
+            keep=keep,
+            own_callbacks=callbacks,
+            verbose=verbose,
         )
 
     # The long form.
 
     def serve(self) -> None:
         """Serves the other tasks; returns when the chief has finished."""
-        self.distribution.serve()
+        self._strategy.serve()
 
     def scope(self) -> AbstractContextManager[Any]:
         """The scope for creating the model, its optimizer and its metrics."""
-        return self.distribution.scope()
+        return self._strategy.scope()
 
-    def optimizer(self, optimizer: Any) -> Any:
+    def wrap_optimizer(self, optimizer: Any) -> Any:
         """Wraps an optimizer so that it combines the gradients of all replicas.
 
         Only custom loops need this: `fit` with this job's callbacks wraps the optimizer.
         """
-        return self.run.wrap_optimizer(optimizer)
+        return self._state.wrap_optimizer(optimizer)
 
     def dataset(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
         """The dataset for `model.fit`; call this in every training task.
@@ -277,19 +274,19 @@ class Job:
           dataset_fn: takes a `tf.distribute.InputContext` and returns a `tf.data.Dataset` of
             batches of the per-replica size, sharded by the context.
         """
-        return self.run.dataset(dataset_fn)
+        return self._state.dataset(dataset_fn)
 
     def eval_dataset(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
         """The dataset for `validation_data`: like `dataset`, but repeats no example."""
-        return self.run.eval_dataset(dataset_fn)
+        return self._state.eval_dataset(dataset_fn)
 
     def callbacks(
         self,
         output_dir: str,
         *,
-        batch_size: int | None = None,
         keep: int = 5,
         save_steps: int | None = None,
+        batch_size: int | None = None,
     ) -> list[tf.keras.callbacks.Callback]:
         """The callbacks for `model.fit`: wrap the optimizer, resume, save checkpoints, and log.
 
@@ -299,11 +296,10 @@ class Job:
         Args:
           output_dir: the directory that all tasks share; `tfdist.checkpoints.output_directory`
             describes its layout.
-          batch_size: examples per update (`global_batch_size`); adds the cluster's
-            `examples_per_second` to the logs.
           keep: the number of checkpoints to keep.
           save_steps: number of steps between checkpoints within an epoch; default: save only at
             the end of each epoch.
+          batch_size: ignored; will be removed in the next release.
 
         Raises:
           UsageError: the chief cannot write in `output_dir`, or TensorFlow would interpret it as a
@@ -312,16 +308,9 @@ class Job:
         """
         from tfdist.training import callbacks
 
-        if self.plan.is_dry_run:
-            raise UsageError(
-                "--dry_run",
-                received="a script that calls job.callbacks",
-                accepted="a script that calls job.fit, to show the stages of its model",
-                remedy="Call job.fit, which has the same callbacks.",
-            )
-        return callbacks.standard(
-            self.run, output_dir, batch_size=batch_size, keep=keep, save_steps=save_steps
-        )
+        if batch_size is not None:
+            _warn_once("batch_size of job.callbacks", "nothing: the data has it")
+        return callbacks.standard(self._state, output_dir, keep=keep, save_steps=save_steps)
 
     def evaluate(
         self,
@@ -349,16 +338,6 @@ class Job:
         Raises:
           UsageError: the evaluator has no `output_dir`.
         """
-        from tfdist.training import evaluator
+        from tfdist.training import fit
 
-        if not self.evaluates:
-            return evaluator.evaluate(self.run, model, dataset_fn)
-        if output_dir is None:
-            raise UsageError(
-                "output_dir",
-                received=None,
-                accepted="the training's output directory",
-                remedy="Pass output_dir to job.evaluate.",
-            )
-        evaluator.follow(self.run, model, dataset_fn, output_dir, epochs=epochs)
-        return None
+        return fit.evaluate(self._state, model, dataset_fn, output_dir, epochs=epochs)

@@ -53,15 +53,15 @@ def main(_: list[str]) -> None:
             ]
         )
         model.compile(
-            optimizer=job.optimizer(tf.keras.optimizers.SGD(0.05, momentum=0.9)),
+            optimizer=job.wrap_optimizer(tf.keras.optimizers.SGD(0.05, momentum=0.9)),
             loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
         )
     model.fit(
         job.dataset(train_input),
         epochs=FLAGS.epochs,
-        callbacks=job.callbacks(FLAGS.output_dir, batch_size=job.global_batch_size(BATCH_SIZE)),
-        verbose=job.verbose,
+        callbacks=job.callbacks(FLAGS.output_dir),
+        verbose=2 if job.is_chief else 0,
     )
     results = job.evaluate(model, eval_input)
     if job.is_chief:

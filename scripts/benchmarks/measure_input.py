@@ -166,7 +166,7 @@ def training(job: tfdist.Job, num_layers: int, batch_size: int) -> Steps:
     with job.scope():
         model = cifar_resnet(num_layers)
         model.compile(
-            optimizer=job.optimizer(tf.keras.optimizers.SGD(0.1, momentum=0.9)),
+            optimizer=job.wrap_optimizer(tf.keras.optimizers.SGD(0.1, momentum=0.9)),
             loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         )
     data = job.dataset(lambda context: batches)

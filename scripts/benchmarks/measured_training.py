@@ -78,7 +78,7 @@ def main(_: list[str]) -> None:
         return job.serve()
     with job.scope():
         model = tf.keras.Sequential([tf.keras.layers.Lambda(busy), tf.keras.layers.Dense(1)])
-        model.compile(optimizer=job.optimizer(tf.keras.optimizers.SGD(0.01)), loss="mse")
+        model.compile(optimizer=job.wrap_optimizer(tf.keras.optimizers.SGD(0.01)), loss="mse")
     output_dir = os.path.join(FLAGS.directory, "output")
     if job.evaluates:
         return job.evaluate(model, lambda context: examples(context, 8), output_dir, epochs=1)

@@ -38,9 +38,9 @@ def main(_: list[str]) -> None:
             dataset = dataset.repeat()
         return dataset.batch(FLAGS.batch_size).prefetch(2)
 
-    count = FLAGS.steps * FLAGS.batch_size * job.num_input_pipelines
+    count = FLAGS.steps * FLAGS.batch_size * job.input_context.num_input_pipelines
     with job.scope():
-        model = compiled(job.optimizer(tf.keras.optimizers.SGD(0.1, momentum=0.9)))
+        model = compiled(job.wrap_optimizer(tf.keras.optimizers.SGD(0.1, momentum=0.9)))
     model.fit(
         job.dataset(train_input),
         epochs=FLAGS.epochs,
@@ -48,9 +48,9 @@ def main(_: list[str]) -> None:
         callbacks=[
             MarksCallback(writes=job.is_chief),
             *([profiles.Epoch(FLAGS.profile_dir, 2)] if FLAGS.profile_dir and job.is_chief else []),
-            *job.callbacks(FLAGS.output_dir, batch_size=job.global_batch_size(FLAGS.batch_size)),
+            *job.callbacks(FLAGS.output_dir),
         ],
-        verbose=job.verbose,
+        verbose=2 if job.is_chief else 0,
     )
 
 

@@ -17,7 +17,7 @@ from tests.conftest import keras_is_3
 from tests.support.pages import example
 from tests.support.processes import ROOT, launch
 from tfdist.data import cifar10
-from tfdist.strategies import table
+from tfdist.strategy_table import table
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -44,7 +44,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("strategy", table.TABLE)
+@pytest.mark.parametrize("strategy", table.rows())
 def test_the_example_learns_digits(tmp_path: Path, digits: Path, strategy: str) -> None:
     # The global batch is the same under every strategy, and so is the number of steps.
     replicas = 1 if strategy in ("one_device", "parameter_server", "in_graph") else 2

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.pages import readme_script
 from tests.support.processes import launch
-from tfdist.strategies import table
+from tfdist.strategy_table import table
 
 pytestmark = [pytest.mark.stacks("2.18", "newest"), pytest.mark.timeout(200)]
 
@@ -26,7 +26,7 @@ FLAGS = {
 OWN_FLAGS = {"mirrored": ["--num_cpu_devices=2"], "central_storage": ["--num_cpu_devices=2"]}
 
 
-@pytest.mark.parametrize("strategy", list(table.TABLE))
+@pytest.mark.parametrize("strategy", list(table.rows()))
 def test_the_readme_script_trains(tmp_path: Path, strategy: str) -> None:
     path = tmp_path / "train.py"
     path.write_text(readme_script())

@@ -15,14 +15,14 @@ import json
 import sys
 
 import numpy as np
-import tfdist.start
+import tfdist.entry
 import tensorflow as tf
 from tfdist.flags import JobFlags
 
 devices = int(sys.argv[1])
 name = "central_storage" if devices > 1 else "one_device"
-job = tfdist.start.create(
-    JobFlags(strategy=name, num_cpu_devices=devices if devices > 1 else None), {}
+job = tfdist.entry.create(
+    JobFlags.of(strategy=name, num_cpu_devices=devices if devices > 1 else None), {}
 )
 labels = (np.arange(40) % 3 == 0).astype("float32")[:, None]
 features = np.linspace(0.0, 1.0, 40, dtype="float32")[:, None]
@@ -34,7 +34,7 @@ with job.scope():
     )
     model = tf.keras.Sequential([tf.keras.layers.Input([1]), frozen, layer])
     metrics = [tf.keras.metrics.Precision(0.6, name="precision"), "mae"]
-    model.compile(job.optimizer(tf.keras.optimizers.Nadam(0.0)), "mse", metrics=metrics)
+    model.compile(job.wrap_optimizer(tf.keras.optimizers.Nadam(0.0)), "mse", metrics=metrics)
 
 def data(context):
     dataset = tf.data.Dataset.from_tensor_slices((features, labels))
@@ -45,7 +45,7 @@ history = model.fit(
     job.dataset(data),
     epochs=2,
     validation_data=job.eval_dataset(data),
-    callbacks=job.distribution.callbacks(),
+    callbacks=job._strategy.callbacks(),
     verbose=0,
 )
 found = {"untrained": untrained, "evaluated": job.evaluate(model, data), **history.history}

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import TinyTraining
-from tfdist.checkpoints import checkpointer
 from tfdist.checkpoints.checkpointer import Checkpointer
+from tfdist.compat import building
 from tfdist.training import evaluator as evaluation
 
 pytestmark = pytest.mark.stacks("2.21")
@@ -49,7 +49,8 @@ def test_layers_in_lists_and_seeds_are_restored(tiny: TinyTraining, tmp_path: Pa
     trained.fit(dataset, epochs=2, callbacks=job.callbacks(str(tmp_path)), verbose=0)
 
     restored = compiled()
-    checkpointer.build(restored, dataset.element_spec)
+    building.build_model(restored, dataset.element_spec)
+    building.build_optimizer(restored)
     assert Checkpointer(restored, tmp_path / "checkpoints").restore() == 2
     assert len(trained.variables) == len(restored.variables) == 9
     for found, expected in zip(restored.variables, trained.variables, strict=True):
@@ -64,6 +65,6 @@ def test_the_evaluator_restores_layers_in_lists_and_seeds(
         job.dataset(tiny.train_input), epochs=2, callbacks=job.callbacks(str(tmp_path)), verbose=0
     )
     evaluator = compiled()
-    logs = evaluation.follow(tiny.job().run, evaluator, tiny.eval_input, str(tmp_path), epochs=2)
+    logs = evaluation.follow(tiny.job()._state, evaluator, tiny.eval_input, str(tmp_path), epochs=2)
     expected = job.evaluate(trained, tiny.eval_input)
     assert logs["loss"] == expected["loss"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tfdist.start
+import tfdist.entry
 from tfdist.flags import JobFlags
 from tfdist.job import Job
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.stacks("2.21")
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Job:
     """One task that pretends to be one of two; Keras runs other code with a single task."""
-    job = tfdist.start.create(JobFlags(strategy="multi_worker_mirrored"), {})
+    job = tfdist.entry.create(JobFlags.of(strategy="multi_worker_mirrored"), {})
     monkeypatch.setattr(job.strategy.extended, "_in_multi_worker_mode", lambda: True)
     monkeypatch.setattr(job.strategy.extended, "_num_workers", 2)
     return job

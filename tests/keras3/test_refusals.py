@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-import tfdist.start
+import tfdist.entry
 from tests.conftest import TinyTraining
 from tfdist.compat import stacks
 from tfdist.compat.checks import check_model_of_keras_3
@@ -41,10 +41,10 @@ def test_unsupported_options_of_compile_are_rejected(field: str, received: Any) 
     "options", [{"clipnorm": 1.0}, {"clipvalue": 1.0}, {"global_clipnorm": 1.0}], ids=str
 )
 def test_an_optimizer_that_clips_is_wrapped_by_fit(options: dict[str, Any]) -> None:
-    job = tfdist.start.create(JobFlags(strategy="mirrored"), {})
+    job = tfdist.entry.create(JobFlags.of(strategy="mirrored"), {})
     with job.scope():
         model = compiled(optimizer=tf.keras.optimizers.SGD(0.1, **options))
-        job.run.prepare(model)
+        job._state.prepare(model)
     assert is_wrapped(model.optimizer)
 
 
@@ -70,50 +70,50 @@ def test_a_model_of_another_keras_is_rejected(tmp_path: Path, tiny: TinyTraining
 
 
 def test_a_loss_scale_optimizer_around_a_wrapped_optimizer_is_rejected() -> None:
-    job = tfdist.start.create(JobFlags(strategy="mirrored"), {})
+    job = tfdist.entry.create(JobFlags.of(strategy="mirrored"), {})
     scales_loss = tf.keras.optimizers.LossScaleOptimizer
     with job.scope():
-        scaled = scales_loss(job.optimizer(tf.keras.optimizers.SGD(0.1)))
+        scaled = scales_loss(job.wrap_optimizer(tf.keras.optimizers.SGD(0.1)))
         with pytest.raises(UsageError, match=r"around the result of job\.optimizer"):
-            job.run.prepare(compiled(optimizer=scaled))
+            job._state.prepare(compiled(optimizer=scaled))
 
         model = compiled(optimizer=scales_loss(tf.keras.optimizers.SGD(0.1)))
-        job.run.prepare(model)
+        job._state.prepare(model)
     assert is_wrapped(model.optimizer)
 
 
 def test_loss_scaling_under_central_storage_is_rejected() -> None:
-    job = tfdist.start.create(JobFlags(strategy="central_storage"), {})
+    job = tfdist.entry.create(JobFlags.of(strategy="central_storage"), {})
     with job.scope():
-        job.run.prepare(compiled(optimizer=job.optimizer(tf.keras.optimizers.SGD(0.1))))
+        job._state.prepare(compiled(optimizer=job.wrap_optimizer(tf.keras.optimizers.SGD(0.1))))
 
         scaled = tf.keras.optimizers.LossScaleOptimizer(tf.keras.optimizers.SGD(0.1))
         with pytest.raises(UsageError, match="--strategy=mirrored"):
-            job.run.prepare(compiled(optimizer=job.optimizer(scaled)))
+            job._state.prepare(compiled(optimizer=job.wrap_optimizer(scaled)))
 
 
 def test_objects_created_outside_the_scope_are_rejected() -> None:
-    job = tfdist.start.create(JobFlags(strategy="mirrored"), {})
+    job = tfdist.entry.create(JobFlags.of(strategy="mirrored"), {})
     outside = tf.keras.optimizers.SGD(0.1)
     with pytest.raises(UsageError, match=r"^model: received .created or compiled outside job"):
-        job.run.prepare(compiled(optimizer=outside))
+        job._state.prepare(compiled(optimizer=outside))
     with job.scope():
         model = compiled(optimizer=outside)
         with pytest.raises(UsageError, match=r"^optimizer: received .created or compiled outside"):
-            job.run.prepare(model)
+            job._state.prepare(model)
         # The check runs before Keras creates the variables, which would raise a RuntimeError.
         with pytest.raises(UsageError, match=r"^optimizer: received .created or compiled outside"):
-            job.optimizer(outside)
-        optimizer = job.optimizer(tf.keras.optimizers.SGD(0.1))
+            job.wrap_optimizer(outside)
+        optimizer = job.wrap_optimizer(tf.keras.optimizers.SGD(0.1))
         model.compile(optimizer, "mse", metrics=["mae"])
-        job.run.prepare(model)
+        job._state.prepare(model)
     model.compile(optimizer, "mse")
     with pytest.raises(UsageError, match=r"^metrics: received .created or compiled outside"):
-        job.run.prepare(model)
+        job._state.prepare(model)
 
 
 def test_class_weights_with_the_jobs_dataset_are_rejected(tiny: TinyTraining) -> None:
-    job = tfdist.start.create(JobFlags(strategy="mirrored"), {})
+    job = tfdist.entry.create(JobFlags.of(strategy="mirrored"), {})
     with job.scope():
         model = tiny.model()
     with pytest.raises(ValueError, match="return sample weights as a third element"):
@@ -124,7 +124,7 @@ def test_a_keras_version_that_is_silently_wrong_is_rejected(
     tmp_path: Path, tiny: TinyTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, model = tiny.job(), tiny.model()
-    monkeypatch.setattr(type(job.distribution), "name", "mirrored")
+    monkeypatch.setattr(type(job._strategy), "name", "mirrored")
     monkeypatch.setattr("keras.__version__", "3.9.2")
 
     with pytest.raises(UsageError, match=r"install 'keras>=3\.10'"):
@@ -142,11 +142,11 @@ def test_an_optimizer_of_another_keras_is_rejected() -> None:
 def test_horovods_own_wrapper_is_rejected(tmp_path: Path, tiny: TinyTraining) -> None:
     import horovod.tensorflow as hvd
 
-    job = tfdist.start.create(JobFlags(strategy="horovod"), {})
+    job = tfdist.entry.create(JobFlags.of(strategy="horovod"), {})
     optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1))
     with pytest.raises(UsageError, match=r"hvd\.DistributedOptimizer"):
-        job.run.prepare(compiled(optimizer=optimizer))
+        job._state.prepare(compiled(optimizer=optimizer))
 
     model = compiled(optimizer=tf.keras.optimizers.SGD(0.1))
-    job.run.prepare(model)
+    job._state.prepare(model)
     assert is_wrapped(model.optimizer)

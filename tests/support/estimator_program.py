@@ -25,7 +25,7 @@ flags.DEFINE_integer("max_steps", 24, "Global steps.")
 flags.DEFINE_integer("save_steps", 10, "Global steps between two checkpoints.")
 flags.DEFINE_bool("repeat", True, "Whether the training input repeats forever.")
 flags.DEFINE_bool("sharded", True, "Whether the training input returns only its shard.")
-flags.DEFINE_bool("wrapped", True, "Whether the model function calls job.optimizer.")
+flags.DEFINE_bool("wrapped", True, "Whether the model function calls job.wrap_optimizer.")
 flags.DEFINE_bool("keras", False, "Whether to make the Estimator from a Keras model.")
 flags.DEFINE_float("step_seconds", 0.0, "Minimum duration of a step.")
 flags.DEFINE_integer("slow_worker", -1, "The index of the task whose steps take ten times as long.")
@@ -86,7 +86,7 @@ class Record(tf.compat.v1.train.SessionRunHook):
     def after_run(self, run_context: Any, run_values: Any) -> None:
         self._seen.append(run_values.results["index"])
         self._times.append(time.time())
-        is_slow = self._job.input_pipeline_id == FLAGS.slow_worker
+        is_slow = self._job.input_context.input_pipeline_id == FLAGS.slow_worker
         time.sleep(FLAGS.step_seconds * (10 if is_slow else 1))
 
     def end(self, session: Any) -> None:
@@ -120,7 +120,7 @@ def model_fn(
         return tf.estimator.EstimatorSpec(
             mode, loss=loss, eval_metric_ops={"mean": seen, "seen": count}
         )
-    if config.job.input_pipeline_id == FLAGS.slow_worker:
+    if config.job.input_context.input_pipeline_id == FLAGS.slow_worker:
         time.sleep(FLAGS.build_seconds)
     counts = tf.compat.v1.get_variable(
         "counts",
@@ -133,7 +133,7 @@ def model_fn(
     )
     optimizer: Any = tf.compat.v1.train.MomentumOptimizer(0.02, 0.9)
     if FLAGS.wrapped:
-        optimizer = config.job.optimizer(optimizer)
+        optimizer = config.job.wrap_optimizer(optimizer)
     counted = tf.reduce_sum(tf.one_hot(features["index"], FLAGS.examples), axis=0)
     with tf.control_dependencies([counts.assign_add(counted)]):
         train_op = optimizer.minimize(loss, tf.compat.v1.train.get_global_step())
@@ -149,13 +149,17 @@ def keras_estimator(job: tfdist.Job, config: tfdist.estimator.RunConfig) -> tf.e
     hidden = tf.keras.layers.Dense(8, activation="tanh")(inputs)
     model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(hidden))
     optimizer = tf.keras.optimizers.SGD(0.02, momentum=0.9)
-    model.compile(optimizer=job.optimizer(optimizer), loss="mse")
+    model.compile(optimizer=job.wrap_optimizer(optimizer), loss="mse")
     return tf.keras.estimator.model_to_estimator(model, config=config)
 
 
 def main(_: list[str]) -> None:
     job = tfdist.estimator.init()
-    if FLAGS.start_seconds and job.input_pipeline_id == FLAGS.slow_worker and not job.evaluates:
+    if (
+        FLAGS.start_seconds
+        and job.input_context.input_pipeline_id == FLAGS.slow_worker
+        and not job.evaluates
+    ):
         while not tf.train.latest_checkpoint(FLAGS.output_dir):
             time.sleep(0.1)
         time.sleep(FLAGS.start_seconds)

@@ -39,13 +39,13 @@ def main(_: list[str]) -> None:
     job = tfdist.init()
     with job.scope():
         model = tf.keras.Sequential([tf.keras.Input([2]), tf.keras.layers.Dense(1)])
-        model.compile(job.optimizer(tf.keras.optimizers.SGD(0.01)), "mse")
+        model.compile(job.wrap_optimizer(tf.keras.optimizers.SGD(0.01)), "mse")
     dataset = job.dataset(points)
     with mock.patch.object(Checkpointer, "save", save):
         for epochs in (2, 3):
-            callbacks = job.callbacks(FLAGS.output_dir, batch_size=job.global_batch_size(2))
+            callbacks = job.callbacks(FLAGS.output_dir)
             callbacks.append(tf.keras.callbacks.LambdaCallback(on_train_batch_end=pause))
-            model.fit(dataset, epochs=epochs, callbacks=callbacks, verbose=job.verbose)
+            model.fit(dataset, epochs=epochs, callbacks=callbacks, verbose=2 if job.is_chief else 0)
 
 
 if __name__ == "__main__":

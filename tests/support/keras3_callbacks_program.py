@@ -48,7 +48,7 @@ def main(_: list[str]) -> None:
     with job.scope():
         tf.keras.utils.set_random_seed(job.task.index)
         model = tf.keras.Sequential([tf.keras.layers.Input([4]), tf.keras.layers.Dense(1)])
-        optimizer = job.optimizer(tf.keras.optimizers.SGD(0.05, momentum=0.9))
+        optimizer = job.wrap_optimizer(tf.keras.optimizers.SGD(0.05, momentum=0.9))
         model.compile(optimizer=optimizer, loss="mse")
 
     def train_input(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -61,7 +61,7 @@ def main(_: list[str]) -> None:
         job.dataset(train_input),
         epochs=EPOCHS,
         callbacks=[
-            *job.distribution.callbacks(),
+            *job._strategy.callbacks(),
             tf.keras.callbacks.BackupAndRestore(str(shared / "backup")),
             tf.keras.callbacks.ModelCheckpoint(str(shared / "model.keras")),
             tf.keras.callbacks.ModelCheckpoint(str(shared / f"model-{job.task.index}.keras")),

@@ -73,7 +73,7 @@ def build(job: tfdist.Job, case: Case) -> tf.keras.Model:
         )
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(
-        optimizer=job.optimizer(optimizer),
+        optimizer=job.wrap_optimizer(optimizer),
         loss=mean_loss if case.scalar_loss else loss,
         metrics=["accuracy"],
     )

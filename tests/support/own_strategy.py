@@ -1,4 +1,4 @@
-"""An example of a custom strategy: one module, one table row and one flag; the script uses it.
+"""An example of a custom strategy: one module with its options, and one row; the script uses it.
 
 The strategy trains in one process and multiplies the gradients by `--gradient_scale`.
 """
@@ -6,6 +6,7 @@ The strategy trains in one process and multiplies the gradients by `--gradient_s
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import tfdist  # isort: skip  (before TensorFlow)
@@ -13,16 +14,20 @@ import tfdist  # isort: skip  (before TensorFlow)
 import tensorflow as tf
 from absl import flags
 
-from tfdist.flags import JobFlags, register
-from tfdist.strategies import table
 from tfdist.strategies.base import DatasetFunction, Strategy, Topology
+from tfdist.strategy_table import Options, StrategySpec, option, register
 
 
-class Scaled(Strategy):
+@dataclass(frozen=True)
+class ScaledOptions(Options):
+    gradient_scale: float = option(1.0, "the factor of the gradients", above=0.0)
+
+
+class Scaled(Strategy[ScaledOptions]):
     name = "scaled"
 
-    def set_up(self, options: JobFlags) -> None:
-        self.scale = float(options.value("gradient_scale") or 1.0)
+    def set_up(self, options: ScaledOptions) -> None:
+        self.scale = options.gradient_scale
         self.tf_strategy = tf.distribute.get_strategy()
 
     @property
@@ -44,21 +49,10 @@ class Scaled(Strategy):
         return optimizer
 
     def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
-        return self.cursor.follow(dataset_fn(self.topology.input_context))
-
-    def check(self, model: tf.keras.Model) -> None:
-        """Accepts any model."""
+        return dataset_fn(self.topology.input_context)
 
 
-register("gradient_scale", flags.DEFINE_float, "scaled: the factor of the gradients.")
-table.register(
-    table.StrategySpec(
-        Scaled.name,
-        f"{__name__}:Scaled",
-        flags=("gradient_scale",),
-        single_replica=True,
-    )
-)
+register(StrategySpec(Scaled.name, f"{__name__}:Scaled", ScaledOptions, single_replica=True))
 
 OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Output directory.", required=True)
 

@@ -28,6 +28,7 @@ from tfdist.data.position import Position
 from tfdist.launch.local import hold_ports
 from tfdist.strategies.parameter_server import partitions
 from tfdist.strategies.parameter_server.coordinator import EpochCoordinator, PassesShards
+from tfdist.strategies.parameter_server.layout import WholeLayout
 from tfdist.strategies.parameter_server.strategy import _Checkpointing
 
 KERAS_3 = keras_compat.is_keras_3(tf.keras.Model)
@@ -146,7 +147,12 @@ def run(optimizer: str, directory: Path) -> dict[str, Any]:
         strategy = cluster(num_ps, part) if num_ps else None
         with strategy.scope() if strategy is not None else nullcontext():
             model = build(optimizer)
-        checkpointing = _Checkpointing(strategy) if strategy is not None else None
+        checkpointing = None
+        if strategy is not None:
+            for split in strategy.split_variables:
+                split.put_together()
+            checkpointing = _Checkpointing()
+            checkpointing.layout = WholeLayout(model, strategy.placement)
         checkpointer = Checkpointer(
             model,
             directory / optimizer / str(number),

@@ -164,7 +164,7 @@ def build(job: tfdist.Job) -> tuple[tf.keras.Model, Seen]:
     kind = CustomTrainStep if FLAGS.own_train_step else tf.keras.Sequential
     model = kind([*layers, tf.keras.layers.Dense(1)])
     optimizers = tf.keras.optimizers
-    optimizer = job.optimizer(
+    optimizer = job.wrap_optimizer(
         optimizers.Adam(0.02) if FLAGS.adam else optimizers.SGD(0.02, momentum=0.9)
     )
     seen = Seen(max(FLAGS.examples, FLAGS.eval_examples))
@@ -193,7 +193,6 @@ def main(_: list[str]) -> None:
     result.parent.mkdir(parents=True, exist_ok=True)
     callbacks = job.callbacks(
         FLAGS.output_dir,
-        batch_size=job.global_batch_size(FLAGS.batch_size),
         save_steps=FLAGS.save_steps,
     )
     try:
@@ -205,9 +204,9 @@ def main(_: list[str]) -> None:
             callbacks=[
                 *callbacks,
                 counts,
-                *([steps] if job.distribution.cursor.sees_steps else []),
+                *([steps] if job._strategy.cursor.sees_steps else []),
             ],
-            verbose=job.verbose,
+            verbose=2 if job.is_chief else 0,
         )
     except SystemExit:
         # Preempted in mid-epoch.

@@ -38,7 +38,7 @@ def model_fn(
 ) -> tf.estimator.EstimatorSpec:
     weights = tf.compat.v1.get_variable("weights", [4, 1])
     loss = tf.reduce_mean(tf.square(labels - features @ weights))
-    optimizer = config.job.optimizer(tf.compat.v1.train.GradientDescentOptimizer(0.01))
+    optimizer = config.job.wrap_optimizer(tf.compat.v1.train.GradientDescentOptimizer(0.01))
     train_op = optimizer.minimize(loss, tf.compat.v1.train.get_global_step())
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
@@ -56,12 +56,12 @@ def train_keras() -> None:
         return job.serve()
     with job.scope():
         model = tf.keras.Sequential([tf.keras.layers.Input([4]), tf.keras.layers.Dense(1)])
-        model.compile(optimizer=job.optimizer(tf.keras.optimizers.SGD(0.01)), loss="mse")
+        model.compile(optimizer=job.wrap_optimizer(tf.keras.optimizers.SGD(0.01)), loss="mse")
     model.fit(
         job.dataset(train_input),
         epochs=2,
         callbacks=job.callbacks(FLAGS.output_dir),
-        verbose=job.verbose,
+        verbose=2 if job.is_chief else 0,
     )
 
 

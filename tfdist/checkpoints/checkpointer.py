@@ -187,42 +187,6 @@ def read_marker(output: OutputDirectory) -> dict[str, Any] | None:
     return marker
 
 
-def build(model: tf.keras.Model, element_spec: Any) -> None:
-    """Creates the variables of the model and the optimizer before the first step.
-
-    Args:
-      model: the compiled model.
-      element_spec: the `element_spec` of the training dataset; None if unknown.
-    """
-    build_model(model, element_spec)
-    # Under a strategy Keras 3 has built the optimizer, and would build a LossScaleOptimizer twice.
-    is_built = keras_compat.is_keras_3(model) and getattr(model.optimizer, "built", True)
-    if model.built and not is_built and hasattr(model.optimizer, "build"):
-        model.optimizer.build(model.trainable_variables)
-
-
-def build_model(model: tf.keras.Model, element_spec: Any) -> None:
-    """Creates the variables of the model; the arguments are those of `build`."""
-    inputs, _, _ = tf.keras.utils.unpack_x_y_sample_weight(element_spec)
-    specs = tf.nest.flatten(inputs)
-    # The `build` of a subclassed model of Keras 3 does not build its layers.
-    is_built = model.built and all(layer.built for layer in model.layers)
-    if not is_built and all(isinstance(spec, tf.TensorSpec) and spec.shape for spec in specs):
-        model(zeros(inputs))
-
-
-def zeros(specs: Any, size: int = 1) -> Any:
-    """Tensors of zeros for a structure of `tf.TensorSpec`.
-
-    Args:
-      specs: the specifications.
-      size: the size of a dimension that is unknown.
-    """
-    return tf.nest.map_structure(
-        lambda spec: tf.zeros([known or size for known in spec.shape], spec.dtype), specs
-    )
-
-
 @contextmanager
 def quiet_tensorflow() -> Iterator[None]:
     """Suppresses TensorFlow's warnings about the functions that it traces while saving."""

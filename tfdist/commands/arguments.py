@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
+from tfdist import flags
 from tfdist.cluster.discovery import ClusterFlags
+
+#: What argparse makes of the text of a flag's value.
+_TYPES: dict[type, Callable[[str], Any]] = {int: int, float: float, str: str}
 
 # The result of `ArgumentParser.add_subparsers`.
 Commands = Any
@@ -37,7 +42,54 @@ def hosts_flags(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def flag(parser: argparse.ArgumentParser, name: str, **options: Any) -> None:
+def option_flags(parser: argparse.ArgumentParser, exclude: Sequence[str] = ()) -> None:
+    """Adds the flags of jobs and of all strategies, except `strategy`.
+
+    Args:
+      parser: the parser.
+      exclude: flags that the command itself has.
+    """
+    group = parser.add_argument_group("flags of the job", "as in the script, where they win")
+    for name, defined in flags.option_flags().items():
+        if name == "strategy" or name in exclude:
+            continue
+        if defined.type is bool:
+            spellings = dict.fromkeys([name, name.replace("_", "-")])
+            for value, prefix in ((True, "--"), (False, "--no")):
+                group.add_argument(
+                    *(prefix + each for each in spellings),
+                    dest=name,
+                    action="store_const",
+                    const=value,
+                    help=defined.full_help if value else argparse.SUPPRESS,
+                )
+        else:
+            metavar = {int: "N", float: "X", str: "NAME"}[defined.type]
+            flag(
+                group,
+                name,
+                type=_TYPES[defined.type],
+                metavar=metavar,
+                help=defined.full_help.replace("%", "%%"),
+            )
+
+
+def read_option_flags(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The values of the flags that `option_flags` has added, if they were given, by name.
+
+    Raises:
+      UsageError: a value is out of its bounds.
+    """
+    given = {
+        name: value
+        for name in flags.option_flags()
+        if name != "strategy" and (value := getattr(arguments, name, None)) is not None
+    }
+    flags.JobFlags.of(**given)
+    return given
+
+
+def flag(parser: Any, name: str, **options: Any) -> None:
     """Adds a flag that accepts underscores and dashes, as the flags of scripts do."""
     spellings = dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"])
     parser.add_argument(*spellings, dest=name, **options)

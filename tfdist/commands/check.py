@@ -6,17 +6,20 @@ import argparse
 import os
 from dataclasses import fields
 
-from tfdist.cluster.discovery import ClusterFlags, discover
+from tfdist.cluster.discovery import ClusterFlags
 from tfdist.commands.arguments import (
     Commands,
     cluster_flags,
     flag,
+    option_flags,
     read_cluster_flags,
+    read_option_flags,
     some_seconds,
 )
 from tfdist.coordination import startup
 from tfdist.errors import EXIT_FAILED, EXIT_OK, UsageError
-from tfdist.strategies import table
+from tfdist.flags import JobFlags
+from tfdist.role import find_role
 
 _STARTUP_TIMEOUT = 60.0
 
@@ -49,22 +52,22 @@ def add_to(commands: Commands) -> None:
         action="store_true",
         help="print the supported versions of TensorFlow and Keras, and mark the installed ones",
     )
+    option_flags(check, exclude=["startup_timeout"])
     check.set_defaults(run=_check)
 
 
 def _check(arguments: argparse.Namespace) -> int:
     if arguments.versions:
         return _versions(arguments)
-    cluster_config = discover(read_cluster_flags(arguments), os.environ)
-    cluster, task, source = cluster_config.cluster, cluster_config.task, cluster_config.source
-    row = table.named(arguments.strategy or "auto", os.environ, cluster, source)
-    table.check(row, cluster, source)
+    flags = JobFlags.of(
+        read_cluster_flags(arguments), strategy=arguments.strategy, **read_option_flags(arguments)
+    )
+    role = find_role(flags, os.environ)
+    cluster, task, row = role.cluster, role.task, role.spec
     tasks = cluster.tasks()
     if task not in tasks:
-        print(f"tfdist: {task} of {cluster} ({source}) has no other task to reach.")
+        print(f"tfdist: {task} of {cluster} ({role.config.source}) has no other task to reach.")
         return EXIT_OK
-    startup.check_port(cluster, task)
-    startup.check_addresses(cluster)
     config = startup.BarrierConfig(
         cluster=cluster,
         task=task,

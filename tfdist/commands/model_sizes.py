@@ -187,7 +187,7 @@ def _build(script: str, arguments: Sequence[str]) -> tf.keras.Model:
     """The model of a script."""
     from absl import flags
 
-    import tfdist.start  # before the script, which may import TensorFlow first
+    import tfdist.entry  # before the script, which may import TensorFlow first
     from tfdist.flags import JobFlags, define_flags
 
     sys.argv = [script, *arguments]
@@ -202,7 +202,7 @@ def _build(script: str, arguments: Sequence[str]) -> tf.keras.Model:
     except flags.Error as error:
         if wrong := _wrong_flags(str(error), flags.FLAGS.is_parsed()):
             raise UnsupportedModelError(f"whose flags are wrong: {wrong}") from error
-    job = tfdist.start.create(JobFlags(), {})
+    job = tfdist.entry.create(JobFlags(), {})
     return names[_BUILDER](job)
 
 

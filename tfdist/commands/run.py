@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 from tfdist.cluster import Cluster
 from tfdist.cluster.discovery import ClusterConfig, ClusterFlags, from_flags, from_tf_config
@@ -16,20 +16,30 @@ from tfdist.commands.arguments import (
     cluster_flags,
     count,
     flag,
+    option_flags,
     read_cluster_flags,
+    read_option_flags,
     seconds,
 )
 from tfdist.errors import EXIT_OK, UsageError
 from tfdist.launch import local
 from tfdist.launch.elastic import Elasticity
 from tfdist.launch.host_discovery import FLAG as HOST_DISCOVERY
-from tfdist.launch.spec import JobSpec, TaskSpec, check_passes_flags, command_of, plan, plan_one
+from tfdist.launch.spec import (
+    JobSpec,
+    TaskSpec,
+    check_options,
+    check_passes_flags,
+    command_of,
+    plan,
+    plan_one,
+)
 from tfdist.launch.supervisor import Supervision
 from tfdist.runtime import environment as runtime
 from tfdist.runtime import gpus
 from tfdist.runtime.cores import given_cores
 from tfdist.runtime.resources import check_temporary_directory
-from tfdist.strategies import table
+from tfdist.strategy_table import table
 
 
 def add_to(commands: Commands) -> None:
@@ -48,7 +58,7 @@ def add_to(commands: Commands) -> None:
         "strategy",
         default="auto",
         metavar="NAME",
-        help=f"auto (default), {', '.join(table.TABLE)}; auto selects parameter_server with ps, "
+        help=f"auto (default), {', '.join(table.rows())}; auto selects parameter_server with ps, "
         "multi_worker_mirrored with several training tasks, and one_device otherwise",
     )
     flag(run, "ps", type=int, metavar="N", help="number of parameter servers (default 0)")
@@ -132,10 +142,11 @@ def add_to(commands: Commands) -> None:
         run,
         "dry_run",
         action="store_true",
-        help="print each task's environment and command without starting it; with in_graph, also "
-        "the stages of the model, which the script builds in a process of its own",
+        help="print each task's environment and command without starting it; with a strategy that "
+        "divides a model, such as in_graph, also what it makes of the script's model",
     )
     _elastic_flags(run)
+    option_flags(run)
     run.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     run.add_argument("script", metavar="SCRIPT", help="the training script")
     run.add_argument(
@@ -195,15 +206,17 @@ def _run(arguments: argparse.Namespace) -> int:
     )
     elasticity = _elasticity(arguments)
     passes_flags = arguments.cluster_as == "flags"
-    cluster_config = None if elasticity else _one_task(arguments)
+    given = read_option_flags(arguments)
+    cluster_config = None if elasticity else _one_task(arguments, given)
     if cluster_config is not None:
         command = command_of(
             sys.executable, arguments.script, arguments.args, module=arguments.module
         )
-        task = plan_one(cluster_config, command, arguments.strategy, passes_flags=passes_flags)
+        task = plan_one(
+            cluster_config, command, arguments.strategy, flags=given, passes_flags=passes_flags
+        )
         if arguments.dry_run:
-            print(f"[{task.name}] {task.shell()}")
-            return _show_stages(arguments.strategy, cluster_config.cluster, [task])
+            return _dry_run([task], arguments.strategy, cluster_config.cluster)
         return local.run_one(cluster_config, task, environ=os.environ, supervision=supervision)
     job = JobSpec(
         python=sys.executable,
@@ -211,6 +224,7 @@ def _run(arguments: argparse.Namespace) -> int:
         args=tuple(arguments.args),
         module=arguments.module,
         strategy=arguments.strategy,
+        flags=given,
         ps=arguments.ps or 0,
         workers=1 if arguments.workers is None else arguments.workers,
         chief=arguments.chief,
@@ -224,28 +238,25 @@ def _run(arguments: argparse.Namespace) -> int:
         return local.launch(job, environ=os.environ, supervision=supervision)
     with local.hold_ports(job.num_ports) as ports:
         tasks = plan(job, ports=ports, cores=given_cores(os.environ), environ=os.environ)
+    return _dry_run(tasks, job.strategy, job.cluster(ports))
+
+
+def _dry_run(tasks: Sequence[TaskSpec], strategy: str, cluster: Cluster) -> int:
+    """Prints the tasks, and has the chief describe its model; the exit code."""
     for task in tasks:
-        print(f"[{task.name}] {task.shell()}")
-    return _show_stages(arguments.strategy, job.cluster(ports), tasks)
-
-
-def _show_stages(strategy: str, cluster: Cluster, tasks: Sequence[TaskSpec]) -> int:
-    """Runs the client's command up to its model, if the strategy has stages; its exit code."""
-    row = table.TABLE.get(strategy)
-    client = next((task for task in tasks if task.name == str(cluster.chief_task)), None)
-    if row is None or "stages" not in row.flags or client is None:
+        print(f"[{task.name}] {task.shell()}", flush=True)
+    row = table.rows().get(strategy)
+    chief = next((task for task in tasks if task.name == str(cluster.chief_task)), None)
+    if row is None or not row.describes_model or chief is None:
         return EXIT_OK
-    sys.stdout.flush()
-    environ = {key: value for key, value in os.environ.items() if key not in client.removed}
-    environ |= {**client.environment, runtime.DRY_RUN_VARIABLE: "1"}
-    return subprocess.run(client.command, env=environ).returncode
+    return local.describe_model(chief, os.environ)
 
 
 def _modules_of(strategy: str) -> tuple[str, ...]:
     """The modules that every task of a strategy, or of `auto`, imports."""
-    row = table.TABLE.get(strategy)
+    row = table.rows().get(strategy)
     own = (row.strategy.partition(":")[0],) if row else ()
-    return ("tensorflow", "tfdist.start", "tfdist.training.callbacks", *own)
+    return ("tensorflow", "tfdist.entry", "tfdist.training.callbacks", *own)
 
 
 def _elasticity(arguments: argparse.Namespace) -> Elasticity | None:
@@ -277,7 +288,7 @@ def _elasticity(arguments: argparse.Namespace) -> Elasticity | None:
             accepted=f"tf_config with {HOST_DISCOVERY}",
             remedy="Leave one of them out.",
         )
-    elastic = [row.name for row in table.TABLE.values() if row.elastic]
+    elastic = [row.name for row in table.rows().values() if row.elastic]
     if arguments.strategy not in elastic:
         raise UsageError(
             "--strategy",
@@ -296,7 +307,7 @@ def _elasticity(arguments: argparse.Namespace) -> Elasticity | None:
     return Elasticity(script=arguments.host_discovery_script, **given)
 
 
-def _one_task(arguments: argparse.Namespace) -> ClusterConfig | None:
+def _one_task(arguments: argparse.Namespace, options: Mapping[str, Any]) -> ClusterConfig | None:
     """This machine's task of a job on several machines; None if the whole job runs here."""
     numbers = ("ps", "workers", "chief", "evaluator")
     given = [f"--{name}" for name in numbers if getattr(arguments, name) not in (None, False)]
@@ -312,7 +323,8 @@ def _one_task(arguments: argparse.Namespace) -> ClusterConfig | None:
         config = from_tf_config(os.environ)
     if config is not None:
         row = table.named(arguments.strategy, os.environ, config.cluster, config.source)
-        table.check(row, config.cluster, config.source)
+        table.check_cluster(row, config.cluster, config.source)
+        check_options(row, options, config.cluster)
         if arguments.cluster_as == "flags":
             check_passes_flags(row)
     return config

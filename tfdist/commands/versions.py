@@ -6,7 +6,8 @@ import textwrap
 
 from tfdist.compat import stacks
 from tfdist.compat.stacks import LEGACY_VARIABLE, LOOPS, STACKS, Installed, Loop, Stack
-from tfdist.strategies.table import TABLE, StrategySpec
+from tfdist.strategy_table import StrategySpec
+from tfdist.strategy_table.table import rows
 
 _COLUMNS = 100
 
@@ -14,12 +15,12 @@ _COLUMNS = 100
 def table(installed: Installed) -> list[str]:
     """The table in lines of at most 100 columns, with the installed versions marked."""
     # The names are too long for one line, so they break after an underscore.
-    breaks = [name.rpartition("_") for name in TABLE]
+    breaks = [name.rpartition("_") for name in rows()]
     lines = [
         ["", "", *(before + underscore for before, underscore, _ in breaks)],
         ["TensorFlow", "Keras", *(last for _, _, last in breaks)],
         *(
-            [stack.tensorflows, stack.keras, *(_cell(stack, row) for row in TABLE.values())]
+            [stack.tensorflows, stack.keras, *(_cell(stack, row) for row in rows().values())]
             for stack in STACKS
         ),
     ]
@@ -56,7 +57,7 @@ def remarks(installed: Installed) -> list[str]:
             lines += _wrapped(stacks.untested(installed.tensorflow, keras) or "")
             continue
         for loop in LOOPS:
-            for name, row in TABLE.items():
+            for name, row in rows().items():
                 sentence = stacks.refusal_of(
                     stack, row, loop, stacks.text_of(stacks.version_of(installed.tensorflow))
                 )
@@ -67,7 +68,7 @@ def remarks(installed: Installed) -> list[str]:
     for sentence, cells in refused.items():
         loops = " and ".join(dict.fromkeys(LOOPS[loop] for loop, _ in cells))
         names = list(dict.fromkeys(name for _, name in cells))
-        under = "every strategy" if len(names) == len(TABLE) else ", ".join(names)
+        under = "every strategy" if len(names) == len(rows()) else ", ".join(names)
         lines += _wrapped(f"{loops} under {under}", indent=2)
         lines += _wrapped(sentence, indent=6)
     return lines

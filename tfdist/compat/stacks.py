@@ -13,10 +13,11 @@ import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
+from tfdist.strategy_table import StrategySpec
 from tfdist.version import __version__
 
 Loop = Literal["fit", "estimator", "custom"]
@@ -190,25 +191,8 @@ def untested(tensorflow: str, keras: str) -> str | None:
     return f"TensorFlow {tensorflow} with Keras {keras} is untested: {remedy}."
 
 
-class Capabilities(Protocol):
-    """The properties of a strategy that this module reads: a row of the table of strategies."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def estimator(self) -> str | None: ...
-    @property
-    def packages(self) -> tuple[str, ...]: ...
-    @property
-    def shares_variables(self) -> bool: ...
-    @property
-    def single_replica(self) -> bool: ...
-    @property
-    def fit_only(self) -> bool: ...
-
-
 def refusal(
-    strategy: Capabilities, *, tensorflow: str, keras: str, loop: Loop = "fit"
+    strategy: StrategySpec, *, tensorflow: str, keras: str, loop: Loop = "fit"
 ) -> str | None:
     """Why these versions do not support a strategy, with the remedy; None if they do.
 
@@ -229,7 +213,7 @@ def refusal(
     return None if is_alone else untested(tensorflow, keras)
 
 
-def refusal_of(stack: Stack, strategy: Capabilities, loop: Loop, tensorflow: str) -> str | None:
+def refusal_of(stack: Stack, strategy: StrategySpec, loop: Loop, tensorflow: str) -> str | None:
     """Like `refusal`, for a row of the table and one of its versions of TensorFlow."""
     if loop == "estimator":
         if not stack.has_estimators:
@@ -261,10 +245,10 @@ def refusal_of(stack: Stack, strategy: Capabilities, loop: Loop, tensorflow: str
 
 
 def check_fit(
-    strategy: Capabilities,
+    strategy: StrategySpec,
     made_by_keras: Any,
     tensorflow_version: str,
-    others: Iterable[Capabilities] = (),
+    others: Iterable[StrategySpec] = (),
 ) -> None:
     """Checks that `fit` of a model's or an optimizer's Keras supports a strategy.
 

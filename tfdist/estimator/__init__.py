@@ -16,7 +16,7 @@
         tfdist.estimator.run(main)
 
 Every task runs the same lines: ps serve, an evaluator evaluates, the others train. `model_fn`
-passes its optimizer to `config.job.optimizer`. `train_input` takes an `input_context` (a
+passes its optimizer to `config.job.wrap_optimizer`. `train_input` takes an `input_context` (a
 `tf.distribute.InputContext`) and returns its shard in batches of the per-replica size.
 """
 
@@ -32,12 +32,12 @@ if not hasattr(tf, "estimator"):
         "Install tensorflow==2.15.1, or train with Keras: tfdist.init()."
     )
 
+from tfdist.entry import run
 from tfdist.estimator.hooks import ExamplesPerSecondHook
 from tfdist.estimator.job import EstimatorJob, init, main
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.training import evaluate, export, train, train_and_evaluate
 from tfdist.flags import define_flags
-from tfdist.start import run
 
 __all__ = [
     "EstimatorJob",

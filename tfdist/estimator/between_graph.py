@@ -16,60 +16,28 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster import Cluster, Task
-from tfdist.errors import UsageError
 from tfdist.estimator.optimizers import distributed
 from tfdist.estimator.sessions import NOT_WRAPPED, LocalSessions
 from tfdist.estimator.sync_replicas import SyncReplicasOptimizer
-from tfdist.flags import JobFlags
-from tfdist.runtime.devices import check_one_gpu, use_devices
+from tfdist.runtime.devices import use_devices
 from tfdist.strategies.base import DatasetFunction, Strategy, Topology
 from tfdist.strategies.serving import serve_until_end
+from tfdist.strategy_table.rows import SynchronousUpdates
 
 
-class BetweenGraph(Strategy):
+class BetweenGraph(Strategy[SynchronousUpdates]):
     """Between-graph replication, with a TensorFlow server in each task."""
 
     name = "parameter_server"
     for_estimators = True
 
-    def set_up(self, options: JobFlags) -> None:
-        self._check_options(options)
+    def set_up(self, options: SynchronousUpdates) -> None:
         if self.task.type == "ps":
             use_devices(0)
         else:
             place = self.cluster.local_rank_of(self.task, self.cluster.training_tasks)
-            use_devices(options.num_gpus, place=place)
+            use_devices(self.role.flags.num_gpus, place=place)
         self.tf_strategy = tf.distribute.get_strategy()
-
-    def _check_options(self, options: JobFlags) -> None:
-        workers = len(self.cluster.training_tasks)
-        aggregated = options.replicas_to_aggregate
-        if aggregated is not None and not (options.sync and 1 <= aggregated <= workers):
-            raise UsageError(
-                "--replicas_to_aggregate",
-                received=aggregated if options.sync else f"{aggregated} without --sync",
-                accepted=f"1 to {workers} with --sync (the job has {workers} training tasks)",
-                remedy="Correct the number, or leave it out to wait for all workers.",
-            )
-        if options.variable_partitions is not None:
-            raise UsageError(
-                "--variable_partitions",
-                received=options.variable_partitions,
-                accepted="not supported for Estimators and sessions",
-                remedy="Leave it out, and pass a partitioner to tf.compat.v1.variable_scope.",
-            )
-        if options.heartbeat_timeout is not None:
-            raise UsageError(
-                "--heartbeat_timeout",
-                received=options.heartbeat_timeout,
-                accepted=f"not supported for Estimators and sessions under {self.name}",
-                remedy="Leave it out, because these workers do not wait for each other.",
-            )
-        check_one_gpu(
-            options.num_gpus,
-            f"{self.name}, for Estimators and sessions",
-            "Start one worker per GPU, and select its GPU with CUDA_VISIBLE_DEVICES.",
-        )
 
     @property
     def topology(self) -> Topology:
@@ -80,7 +48,7 @@ class BetweenGraph(Strategy):
             own,
             peers,
             is_chief=self.task == self.cluster.chief_task,
-            num_replicas=(options.replicas_to_aggregate or len(tasks)) if options.sync else 1,
+            num_replicas=options.gradients_per_update(self.cluster) or 1,
             num_shards=len(tasks),
             shard=tasks.index(self.task) if self.task in tasks else 0,
         )
@@ -97,9 +65,6 @@ class BetweenGraph(Strategy):
             "This job is for Estimators and sessions. Call tfdist.init() to use Keras's fit."
         )
 
-    def check(self, model: tf.keras.Model) -> None:
-        """Accepts any model, because only Estimators train with this strategy."""
-
     def serve(self) -> None:
         if self.task.type != "ps":
             super().serve()
@@ -110,7 +75,7 @@ class BetweenGraph(Strategy):
 class BetweenGraphSessions(LocalSessions):
     """Sessions on this task's TensorFlow server, with variables on the ps."""
 
-    def __init__(self, strategy: Strategy) -> None:
+    def __init__(self, strategy: Strategy[Any]) -> None:
         super().__init__(strategy)
         self.sync_optimizer: SyncReplicasOptimizer | None = None
         self._has_trained = False

@@ -20,7 +20,7 @@ class HorovodSessions(Sessions):
     strategy: Horovod
     has_private_model_dir = True
 
-    def __init__(self, strategy: Strategy) -> None:
+    def __init__(self, strategy: Strategy[Any]) -> None:
         super().__init__(strategy)
         self.averages = False
 

@@ -29,11 +29,11 @@ def sharded(input_fn: InputFunction, job: EstimatorJob) -> InputFunction:
     Raises:
       UsageError: several tasks train, but the function does not take an `input_context`.
     """
-    if job.num_input_pipelines > 1 and "input_context" not in _arguments(input_fn):
+    if _num_tasks(job) > 1 and "input_context" not in _arguments(input_fn):
         raise UsageError(
             "input_fn",
             received="a function without input_context",
-            accepted=f"a function with it, because {job.num_input_pipelines} tasks train",
+            accepted=f"a function with it, because {_num_tasks(job)} tasks train",
             remedy="Shard its dataset: dataset.shard(input_context.num_input_pipelines, "
             "input_context.input_pipeline_id).",
         )
@@ -60,7 +60,7 @@ def check_is_infinite(
     Raises:
       UsageError: several tasks train, and the dataset is not known to be infinite.
     """
-    if job.num_input_pipelines == 1:
+    if _num_tasks(job) == 1:
         return
     given = {"mode": tf.estimator.ModeKeys.TRAIN, "params": params, "config": config}
     # In a separate graph before the training, because this needs a session.
@@ -75,7 +75,7 @@ def check_is_infinite(
         raise UsageError(
             "input_fn",
             received=f"a dataset of {'unknown length' if is_unknown else f'{batches} batches'}",
-            accepted=f"an infinite dataset, because {job.num_input_pipelines} tasks train",
+            accepted=f"an infinite dataset, because {_num_tasks(job)} tasks train",
             remedy="Call repeat() on it as the last transformation, and pass max_steps.",
         )
 
@@ -107,3 +107,8 @@ def _arguments(input_fn: InputFunction) -> set[str]:
     """The names of a function's arguments, without those that `functools.partial` has bound."""
     bound = getattr(input_fn, "keywords", {})
     return {*inspect.signature(input_fn).parameters} - {*bound}
+
+
+def _num_tasks(job: EstimatorJob) -> int:
+    """The number of tasks that train, each with a shard of its own."""
+    return job.input_context.num_input_pipelines

@@ -14,13 +14,13 @@ from typing import Any, Self
 
 import tensorflow as tf
 
-from tfdist import start
+from tfdist import entry
 from tfdist.estimator.sessions import Sessions
 from tfdist.flags import define_flags
 from tfdist.job import Job
-from tfdist.plan import Plan
-from tfdist.strategies import table
-from tfdist.training.run import TrainingRun
+from tfdist.role import TaskRole
+from tfdist.strategy_table import table
+from tfdist.training.state import TrainingState
 from tfdist.upstream import estimator_deprecation, session_recovery_wait
 
 
@@ -31,15 +31,15 @@ class EstimatorJob(Job):
       sessions: configures this task's sessions.
     """
 
-    for_estimators = True
-
-    def __init__(self, plan: Plan, run: TrainingRun) -> None:
-        super().__init__(plan, run)
+    def __init__(self, role: TaskRole, state: TrainingState) -> None:
+        super().__init__(role, state)
         estimator_deprecation.apply()
         session_recovery_wait.apply()
-        self.sessions: Sessions = table.load(plan.own_spec.sessions)(run.strategy)
+        estimator = role.own_spec.estimator
+        assert estimator is not None
+        self.sessions: Sessions = table.load(estimator.sessions)(state.strategy)
 
-    def optimizer(self, optimizer: Any) -> Any:
+    def wrap_optimizer(self, optimizer: Any) -> Any:
         """Wraps an optimizer for a model function, or for `model_to_estimator`.
 
         Args:
@@ -60,7 +60,7 @@ class EstimatorJob(Job):
     @property
     def chief_evaluates(self) -> bool:
         """Whether the chief evaluates, instead of an evaluator."""
-        return self.plan.chief_evaluates
+        return self._role.chief_evaluates
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         # Estimators copy their configuration repeatedly, but a task has only one job.
@@ -72,14 +72,14 @@ def init() -> EstimatorJob:
 
     Also sets TF_CONFIG to the value that TensorFlow needs for this job, or removes it.
     """
-    job = start.start(EstimatorJob, os.environ)
+    job = entry.start(EstimatorJob, os.environ)
     # Estimators read their cluster only from TF_CONFIG.
     os.environ.pop("TF_CONFIG", None)
     os.environ.update(job.sessions.environment)
     return job
 
 
-def main(function: Callable[[EstimatorJob], Any]) -> start.Main:
+def main(function: Callable[[EstimatorJob], Any]) -> entry.Main:
     """Like `tfdist.main`, for the body of a script with Estimators or sessions."""
     define_flags()
-    return start.main_of(function, init)
+    return entry.main_of(function, init)

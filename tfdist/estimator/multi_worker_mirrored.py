@@ -17,7 +17,7 @@ _SAVE_STEPS = 1000
 class MultiWorkerMirroredSessions(Sessions):
     """Sessions whose workers make each step, and save, together."""
 
-    def __init__(self, strategy: Strategy) -> None:
+    def __init__(self, strategy: Strategy[Any]) -> None:
         super().__init__(strategy)
         self._agreements = 0
 
@@ -60,6 +60,8 @@ class MultiWorkerMirroredSessions(Sessions):
             key = f"tfdist_agreement_{self._agreements}"
             tasks = self.strategy.topology.peers
             store.put(f"{key}.{self.strategy.task}", str(number))
-            numbers = [store.get(f"{key}.{task}", self.strategy.startup_timeout) for task in tasks]
+            numbers = [
+                store.get(f"{key}.{task}", self.strategy.role.startup_timeout) for task in tasks
+            ]
             check_same_checkpoint(tasks, [f"step {number}" for number in numbers])
         return number

@@ -17,9 +17,9 @@ from tfdist.errors import UsageError
 from tfdist.strategies.base import Strategy
 
 NOT_WRAPPED = (
-    "The model's optimizer was not passed to job.optimizer, so each task would train "
-    "independently. Call config.job.optimizer in the model function, or job.optimizer before "
-    "model_to_estimator."
+    "The model's optimizer was not passed to job.wrap_optimizer, so each task would train "
+    "independently. Call config.job.wrap_optimizer in the model function, or job.wrap_optimizer "
+    "before model_to_estimator."
 )
 
 
@@ -33,7 +33,7 @@ class Sessions:
     #: Whether tasks other than the chief use a temporary output directory.
     has_private_model_dir: ClassVar[bool] = False
 
-    def __init__(self, strategy: Strategy) -> None:
+    def __init__(self, strategy: Strategy[Any]) -> None:
         self.strategy = strategy
 
     @property
@@ -44,11 +44,11 @@ class Sessions:
     @property
     def config(self) -> tf.compat.v1.ConfigProto:
         """The configuration of this task's sessions: threads and visible GPUs."""
-        options = self.strategy.options
+        flags = self.strategy.role.flags
         config = tf.compat.v1.ConfigProto(
             allow_soft_placement=True,
-            intra_op_parallelism_threads=options.num_intra_threads or 0,
-            inter_op_parallelism_threads=options.num_inter_threads or 0,
+            intra_op_parallelism_threads=flags.num_intra_threads or 0,
+            inter_op_parallelism_threads=flags.num_inter_threads or 0,
         )
         # As in `tf.estimator`: more optimizer iterations cost more than they gain.
         config.graph_options.rewrite_options.meta_optimizer_iterations = 1
@@ -93,7 +93,7 @@ class Sessions:
         """
 
     def agree(self, number: int) -> int:
-        """Returns the chief's number in all tasks; collective, if tasks may have different numbers.
+        """Returns the chief's number in all tasks. Every training task must call it.
 
         Raises:
           RuntimeError: the tasks read different numbers, so they do not share a directory.

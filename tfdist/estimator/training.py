@@ -49,7 +49,7 @@ def train_and_evaluate(
 
     Raises:
       UsageError: the input function cannot be sharded; see `inputs.sharded`.
-      RuntimeError: the model's optimizer was not passed to `job.optimizer`.
+      RuntimeError: the model's optimizer was not passed to `job.wrap_optimizer`.
       OutputError: another job writes in the directory, no checkpoint is intact, or one could not
         be written.
     """
@@ -60,7 +60,7 @@ def train_and_evaluate(
         return evaluation.metrics
     listeners = list(train_spec.saving_listeners)
     if _evaluates(job) and not job.sessions.is_coordinated:
-        listeners.append(EvaluationListener(evaluation, job.preemption))
+        listeners.append(EvaluationListener(evaluation, job.sessions.strategy.preemption))
     train(
         estimator,
         train_spec.input_fn,
@@ -96,8 +96,8 @@ def train(
 
     Raises:
       UsageError: the input function cannot be sharded, or is finite; see `inputs`.
-      RuntimeError: the model's optimizer was not passed to `job.optimizer`; or this is the second
-        call under `parameter_server`.
+      RuntimeError: the model's optimizer was not passed to `job.wrap_optimizer`; or this is the
+        second call under `parameter_server`.
       OutputError: another job writes in the directory, there are checkpoints but none is intact,
         or one could not be written.
       SystemExit: the job was preempted and has saved (code EXIT_PREEMPTED).
@@ -136,13 +136,13 @@ def train(
     if job.is_chief:
         output.done.unlink(missing_ok=True)
     own = [hook for hook in hooks if job.is_chief or not getattr(hook, "chief_only", False)]
-    own += [*job.sessions.hooks(), PreemptionHook(job.preemption)]
+    own += [*job.sessions.hooks(), PreemptionHook(job.sessions.strategy.preemption)]
     spec = tf.estimator.TrainSpec(shard, max_steps, hooks=own)
-    topology, kv_store = job.topology, job.distribution.kv_store
-    watched = job.preemption.watched(topology.peer, topology.peers, kv_store)
+    topology, kv_store = job.topology, job.sessions.strategy.kv_store
+    watched = job.sessions.strategy.preemption.watched(topology.peer, topology.peers, kv_store)
     with watched, writing(output.path, named=True):
         _train(estimator, spec, saving_listeners)
-    if job.preemption.is_preempted:
+    if job.sessions.strategy.preemption.is_preempted:
         if job.is_chief:
             log(f"saved at step {global_step(estimator)}, exiting with code {EXIT_PREEMPTED}")
         sys.exit(EXIT_PREEMPTED)

@@ -21,10 +21,10 @@ from tfdist.cluster import Cluster, Task, host_and_port
 from tfdist.coordination.startup import addresses
 from tfdist.errors import UsageError, log
 from tfdist.launch.host_discovery import FLAG, Host, HostDiscoveryScript
-from tfdist.launch.spec import JobSpec, TaskSpec, command_of
+from tfdist.launch.spec import JobSpec, TaskSpec, command_of, passed_flags
 from tfdist.runtime import environment as runtime
 from tfdist.runtime.cores import ALL_CORES, CORES_VARIABLE
-from tfdist.strategies import table
+from tfdist.strategy_table import table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +182,7 @@ class ElasticMembership:
         environment = {
             "TF_CONFIG": cluster.tf_config(task),
             table.STRATEGY_VARIABLE: self._job.strategy,
+            **passed_flags(self._job.flags),
             **{name: self._environ.get(name, value) for name, value in defaults.items()},
             "PYTHONUNBUFFERED": "1",
         }

@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import secrets
 import socket
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
@@ -26,6 +27,7 @@ from tfdist.launch.signals import signals
 from tfdist.launch.spec import HOST, FixedMembership, JobSpec, TaskSpec, plan
 from tfdist.launch.supervisor import Service, Supervision, Supervisor
 from tfdist.runtime.cores import given_cores
+from tfdist.runtime.environment import DRY_RUN_VARIABLE
 
 # Longer than a server takes to find that its chief has exited.
 _NOTICE_SECONDS = 10.0
@@ -72,6 +74,18 @@ def run(
         return Supervisor(
             FixedMembership(tasks), environ, wakeup, supervision or Supervision(), service
         ).run()
+
+
+def describe_model(chief: TaskSpec, environ: Mapping[str, str]) -> int:
+    """Runs the command of the chief up to its model, which its strategy describes; the exit code.
+
+    Args:
+      chief: the task.
+      environ: the environment that it inherits.
+    """
+    inherited = {name: value for name, value in environ.items() if name not in chief.removed}
+    own = {**inherited, **chief.environment, DRY_RUN_VARIABLE: "1"}
+    return subprocess.run(chief.command, env=own).returncode
 
 
 def run_one(

@@ -10,20 +10,22 @@ Ports, cores and the launcher's environment are arguments. A launcher starts the
 from __future__ import annotations
 
 import importlib
+import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.discovery import ClusterConfig
 from tfdist.coordination import horovod_rendezvous
 from tfdist.coordination.shutdown import RESTARTABLE_VARIABLE
 from tfdist.errors import UsageError
+from tfdist.flags import FLAGS_VARIABLE, JobFlags
 from tfdist.launch import main
 from tfdist.runtime import environment as runtime
 from tfdist.runtime.cores import ALL_CORES, CORES_VARIABLE
-from tfdist.strategies import table
+from tfdist.strategy_table import table
 
 HOST = "127.0.0.1"
 
@@ -33,6 +35,7 @@ _PLACE_VARIABLES = (
     RESTARTABLE_VARIABLE,
     CORES_VARIABLE,
     table.STRATEGY_VARIABLE,
+    FLAGS_VARIABLE,
     *horovod_rendezvous.environment(horovod_rendezvous.slots([HOST])[0], HOST, 0),
 )
 
@@ -47,6 +50,7 @@ class JobSpec:
       args: the arguments of the script.
       module: run `script` as `python -m` does.
       strategy: a name in the strategy table; `auto` chooses one by the number of tasks.
+      flags: the flags of the job that were given before the script, by name.
       ps: the number of parameter servers.
       workers: the number of workers.
       chief: whether there is a chief as well; under `parameter_server` it coordinates the
@@ -64,6 +68,7 @@ class JobSpec:
     args: tuple[str, ...] = ()
     module: bool = False
     strategy: str = "auto"
+    flags: Mapping[str, Any] = field(default_factory=dict)
     ps: int = 0
     workers: int = 1
     chief: bool = False
@@ -86,7 +91,7 @@ class JobSpec:
         if self.strategy == "auto":
             # The choice does not depend on the addresses.
             addresses = range(1, 1 + self.chief + self.workers + self.ps)
-            name = table.choose(self.cluster(addresses), "default")
+            name = table.choose(self.cluster(addresses), "default", self.flags.get("num_gpus"))
             object.__setattr__(self, "strategy", name)
         strategy = self.row
         if self.ps and not strategy.uses_ps:
@@ -121,6 +126,7 @@ class JobSpec:
                 )
         if self.passes_flags:
             check_passes_flags(strategy)
+        check_options(strategy, self.flags, self.cluster(range(1, 1 + self.num_ports)))
 
     @property
     def row(self) -> table.StrategySpec:
@@ -245,6 +251,7 @@ def plan(
             **share,
             # A flag of the script may give a single process several GPUs.
             **({} if job.row.single_replica else {table.STRATEGY_VARIABLE: job.strategy}),
+            **passed_flags(job.flags),
             **{name: environ.get(name, value) for name, value in defaults.items()},
             # Otherwise Python buffers what a task prints to a pipe.
             "PYTHONUNBUFFERED": "1",
@@ -264,7 +271,12 @@ def plan(
 
 
 def plan_one(
-    config: ClusterConfig, command: Sequence[str], strategy: str, *, passes_flags: bool = False
+    config: ClusterConfig,
+    command: Sequence[str],
+    strategy: str,
+    *,
+    flags: Mapping[str, Any] | None = None,
+    passes_flags: bool = False,
 ) -> TaskSpec:
     """Plans the task of this machine, in a job whose other tasks run on other machines.
 
@@ -272,9 +284,10 @@ def plan_one(
       config: the cluster and the task, from flags or TF_CONFIG.
       command: the command that runs the script.
       strategy: `auto`, or a name in the strategy table.
+      flags: as in `JobSpec`.
       passes_flags: as in `JobSpec`.
     """
-    environment = {RESTARTABLE_VARIABLE: "1", "PYTHONUNBUFFERED": "1"}
+    environment = {RESTARTABLE_VARIABLE: "1", "PYTHONUNBUFFERED": "1", **passed_flags(flags or {})}
     removed: tuple[str, ...] = ()
     if passes_flags:
         command = (*command, *config.cluster.flags(config.task))
@@ -284,6 +297,17 @@ def plan_one(
     if strategy != "auto":
         environment[table.STRATEGY_VARIABLE] = strategy
     return TaskSpec(str(config.task), tuple(command), environment, removed)
+
+
+def check_options(row: table.StrategySpec, flags: Mapping[str, Any], cluster: Cluster) -> None:
+    """Checks the flags before the script, as each task does when it starts.
+
+    Raises:
+      UsageError: a value is out of its bounds, or does not apply to this strategy and these tasks.
+    """
+    job_flags = JobFlags.of(**flags)
+    row.check_heartbeat(job_flags.heartbeat_timeout)
+    table.check_flags(row, job_flags.of_strategy, job_flags.num_gpus, cluster)
 
 
 def check_passes_flags(row: table.StrategySpec) -> None:
@@ -323,9 +347,14 @@ def _place(job: JobSpec, cluster: Cluster, task: Task, ports: Sequence[int]) -> 
     return environment
 
 
+def passed_flags(flags: Mapping[str, Any]) -> dict[str, str]:
+    """The variable that passes flags to a task; none without flags."""
+    return {FLAGS_VARIABLE: json.dumps(dict(flags))} if flags else {}
+
+
 def _reads_cluster(row: table.StrategySpec) -> bool:
     return row.spans_tasks and row.rendezvous is None
 
 
 def _names(has: Callable[[table.StrategySpec], bool]) -> str:
-    return " or ".join(row.name for row in table.TABLE.values() if has(row))
+    return " or ".join(row.name for row in table.rows().values() if has(row))

@@ -77,15 +77,3 @@ def use_devices(
             [tf.config.LogicalDeviceConfiguration()] * num_cpu_devices,
         )
     return [f"CPU:{index}" for index in range(num_cpu_devices)]
-
-
-def check_one_gpu(num_gpus: int | None, strategy: str, remedy: str) -> None:
-    """Checks that `--num_gpus` is at most 1, for a strategy with one device per process.
-
-    Raises:
-      UsageError: it is more than 1; the error contains `remedy`.
-    """
-    if num_gpus is not None and num_gpus > 1:
-        raise UsageError(
-            "--num_gpus", received=num_gpus, accepted=f"0 or 1 under {strategy}", remedy=remedy
-        )

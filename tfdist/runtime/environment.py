@@ -18,7 +18,7 @@ from pathlib import Path
 from tfdist.runtime import cores, log_level
 
 ONEDNN_VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
-#: The environment variable of a task that shows how its model is split, and does not train.
+#: The environment variable of a task that describes its model, and does not train.
 DRY_RUN_VARIABLE = "TFDIST_DRY_RUN"
 
 

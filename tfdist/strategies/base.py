@@ -5,7 +5,7 @@ Horovod) and defines the number of replicas, how they share the data, and how th
 combined. It does not handle files, the script's flags, or Keras's training loop, except for the
 callbacks that it needs.
 
-    class Mine(Strategy):
+    class Mine(Strategy[MineOptions]):
         name = "mine"
 
         def set_up(self, options): ...           # builds self.tf_strategy
@@ -14,30 +14,32 @@ callbacks that it needs.
         def scope(self): ...
         def wrap_optimizer(self, optimizer): ...
         def distribute(self, dataset_fn, *, training): ...
-        def check(self, model): ...
+        def prepare(self, model): ...            # may be left out
 
-These six members are abstract. `callbacks`, `checkpointing`, `cursor`, `cluster_metrics`, `serve`
-and `kv_store` have defaults. A row in `tfdist.strategies.table` names the class.
+The first five members are abstract. `prepare`, `describe`, `callbacks`, `checkpointing`, `cursor`,
+`cluster_metrics`, `serve` and `kv_store` have defaults. A row in `tfdist.strategy_table` names the
+class and that of its options.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import tensorflow as tf
 
-from tfdist.cluster import Cluster, Task
 from tfdist.coordination.kv_store import KeyValueStore
 from tfdist.coordination.preemption import Preemption
-from tfdist.flags import HEARTBEAT_TIMEOUT, JobFlags
+from tfdist.options import Options
+from tfdist.role import TaskRole
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.cursor import EpochCursor
 
 DatasetFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
+OptionsT = TypeVar("OptionsT", bound=Options)
 
 
 @dataclass(frozen=True)
@@ -82,18 +84,17 @@ class Topology:
         )
 
 
-class Strategy(ABC):
+class Strategy(ABC, Generic[OptionsT]):
     """A distribution strategy in one task.
 
     Args:
-      cluster: the job's tasks; empty for a single process and under `horovodrun`.
-      task: this task.
-      options: the values of tfdist's flags.
+      role: this task's place in the job, and its options.
       preemption: the signals that this task has received.
-      is_restartable: whether a launcher on this task's machine restarts the task when it fails.
-      environ: the environment of this process.
 
     Attributes:
+      cluster: the job's tasks; empty for a single process and under `horovodrun`.
+      task: this task.
+      options: the options of this strategy.
       tf_strategy: the `tf.distribute.Strategy`; TensorFlow's default strategy if TensorFlow does
         not distribute the training. Not set in a task that serves.
       checkpointing: saves the state of all tasks in one checkpoint, and restores it.
@@ -109,39 +110,23 @@ class Strategy(ABC):
     checkpointing: Checkpointing
     cursor: EpochCursor
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        task: Task,
-        options: JobFlags,
-        *,
-        preemption: Preemption | None = None,
-        is_restartable: bool = False,
-        environ: Mapping[str, str] | None = None,
-    ) -> None:
-        self.cluster = cluster
-        self.task = task
-        self.options = options
+    def __init__(self, role: TaskRole, preemption: Preemption | None = None) -> None:
+        self.role = role
+        self.cluster = role.cluster
+        self.task = role.task
+        self.options = cast(OptionsT, role.options)
         self.preemption = preemption or Preemption()
-        self.is_restartable = is_restartable
-        self.environ = environ or {}
         self.checkpointing = Checkpointing()
         self.cursor = EpochCursor(self.steps_of)
-        self.set_up(options)
-
-    @property
-    def startup_timeout(self) -> float:
-        """Seconds that the tasks of the job wait for each other before training."""
-        return self.options.startup_timeout
-
-    @property
-    def heartbeat_timeout(self) -> float:
-        """Seconds without a heartbeat after which another task is considered lost."""
-        return self.options.heartbeat_timeout or HEARTBEAT_TIMEOUT
+        self.set_up(self.options)
 
     @abstractmethod
-    def set_up(self, options: JobFlags) -> None:
-        """Builds `tf_strategy` and everything else that the engine needs."""
+    def set_up(self, options: OptionsT) -> None:
+        """Builds `tf_strategy` and everything else that the engine needs.
+
+        Args:
+          options: the options of this strategy, which are checked.
+        """
 
     @property
     @abstractmethod
@@ -167,7 +152,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
-        """The dataset for `model.fit` or `model.evaluate`; collective over the tasks.
+        """The dataset for `model.fit` or `model.evaluate`. Every training task must call it.
 
         Args:
           dataset_fn: takes a `tf.distribute.InputContext` and returns that shard, in batches of
@@ -176,16 +161,27 @@ class Strategy(ABC):
             numbers of steps. False for evaluation data, which contains every example once.
         """
 
-    @abstractmethod
-    def check(self, model: tf.keras.Model) -> None:
-        """Checks before the first step that this strategy can train the compiled model.
+    def prepare(self, model: tf.keras.Model) -> None:
+        """Prepares a compiled model for its first step: the strategy may build, cut or wrap it.
+
+        Called at the beginning of each `fit`, after the data was distributed and before the
+        optimizer is wrapped. The model is built if its inputs are known.
 
         Raises:
-          UsageError: the strategy cannot train it.
+          UsageError: the strategy cannot train the model.
         """
 
+    def describe(self, model: tf.keras.Model) -> Sequence[str]:
+        """What this strategy has made of a model after `prepare`, as lines for the user.
+
+        They are logged before the first step, and printed by `tfdist run --dry_run` if the
+        strategy's row says so.
+        """
+        return ()
+
     def steps_of(self, batches: int) -> int:
-        """The number of steps per epoch if this task's shard has `batches`; collective."""
+        """The number of steps per epoch if this task's shard has `batches`. Every training task
+        must call it."""
         return -(-batches // self.topology.num_local_replicas)
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
@@ -193,7 +189,8 @@ class Strategy(ABC):
         return []
 
     def cluster_metrics(self, model: tf.keras.Model, logs: dict[str, float]) -> dict[str, float]:
-        """The metrics over the examples of all tasks, after an evaluation; collective.
+        """The metrics over the examples of all tasks, after an evaluation. Every training task must
+        call it.
 
         Args:
           model: the evaluated model.

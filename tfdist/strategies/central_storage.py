@@ -63,8 +63,8 @@ class CentralStorage(LocalDevices):
         keras3_central_storage.share_learning_rate(optimizer)
         return optimizer
 
-    def check(self, model: tf.keras.Model) -> None:
-        super().check(model)
+    def prepare(self, model: tf.keras.Model) -> None:
+        super().prepare(model)
         if keras_compat.is_keras_3(model) and hasattr(model.optimizer, "inner_optimizer"):
             # A LossScaleOptimizer assigns inside a tf.cond, which this strategy does not support.
             raise UsageError(

@@ -38,7 +38,7 @@ class Checkpointing:
         return {}
 
     def broadcast(self, model: tf.keras.Model, position: Position) -> Position:
-        """Gives every task the same state; collective, before the first epoch.
+        """Gives every task the same state before the first epoch. Every training task must call it.
 
         Args:
           model: the model, as this task has restored it.
@@ -53,15 +53,20 @@ class Checkpointing:
         return position
 
     def synchronize(self) -> None:
-        """Makes the weights of all tasks equal before a checkpoint is saved; collective."""
+        """Makes the weights of all tasks equal before a checkpoint is saved.
+
+        Every training task must call it.
+        """
 
     def save_scope(self, model: tf.keras.Model) -> AbstractContextManager[None]:
-        """The scope for writing a checkpoint or the exported model; collective over the saving
-        tasks. The variables must not change within it."""
+        """The scope for writing a checkpoint or the exported model.
+
+        Every task that saves must enter it. The variables must not change within it.
+        """
         return nullcontext()
 
     def wait_for_chief(self) -> None:
-        """Returns when the chief has finished saving; collective.
+        """Returns when the chief has finished saving. Every training task must call it.
 
         If workers exit first, the engine reports their exit as a failure in the chief.
         """

@@ -15,8 +15,8 @@ class EpochCursor:
     """The cursor for strategies where Keras runs each step itself.
 
     Args:
-      steps_of: returns the steps per epoch for the number of batches of this task's shard;
-        collective.
+      steps_of: returns the steps per epoch for the number of batches of this task's shard; every
+        training task must call it.
     """
 
     #: Whether Keras's callbacks see each step; its number is then the same in all tasks.
@@ -26,13 +26,16 @@ class EpochCursor:
         self._steps_of = steps_of
         self._datasets: list[tf.data.Dataset] = []
 
-    def follow(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Registers a dataset of this task for `fast_forward`; returns it."""
-        self._datasets.append(dataset)
-        return dataset
+    def follow(self, dataset: tf.data.Dataset) -> None:
+        """Registers a result of `Strategy.distribute` for `fast_forward`."""
+        shards = sharding.shards_of(dataset)
+        self._datasets.append(dataset if shards is None else shards.local)
 
     def count_steps(self, dataset: tf.data.Dataset) -> int:
-        """Counts the steps per epoch by reading this task's shard once; collective."""
+        """Counts the steps per epoch by reading this task's shard once.
+
+        Every training task must call it.
+        """
         return self._steps_of(sharding.count_batches(dataset))
 
     def step_of_epoch(self, steps: Sequence[int]) -> int:

@@ -24,12 +24,12 @@ from tfdist.compat import keras as keras_compat
 from tfdist.coordination import horovod_rendezvous
 from tfdist.coordination.kv_store import RendezvousStore
 from tfdist.errors import UsageError
-from tfdist.flags import JobFlags
-from tfdist.runtime.devices import check_one_gpu, use_devices
-from tfdist.strategies import table
+from tfdist.runtime.devices import use_devices
 from tfdist.strategies.collectives import by_dtype
 from tfdist.strategies.local_sgd import outer_steps
 from tfdist.strategies.ranks import Ranks
+from tfdist.strategy_table import table
+from tfdist.strategy_table.rows import HorovodGradientOptions
 from tfdist.upstream import keras3_callbacks, keras3_loss, keras3_optimizer
 
 try:
@@ -49,26 +49,25 @@ except ImportError as error:
 _GLOO_TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 
 
-class Horovod(Ranks):
+class Horovod(Ranks[HorovodGradientOptions]):
     """Every rank has a copy of the variables; Horovod averages the gradients."""
 
     name = "horovod"
 
-    def set_up(self, options: JobFlags) -> None:
-        check_one_gpu(options.num_gpus, self.name, "Start a rank for each GPU.")
+    def set_up(self, options: HorovodGradientOptions) -> None:
         is_keras_3 = keras_compat.is_keras_3(tf.keras.Model)
         if is_keras_3:
             keras3_loss.apply()
         if self.cluster:
             self._find_peers()
-        if options.heartbeat_timeout is not None or _GLOO_TIMEOUT not in self.environ:
+        if self.role.flags.heartbeat_timeout is not None or _GLOO_TIMEOUT not in os.environ:
             # hvd.init reads this variable, in whole seconds.
-            os.environ[_GLOO_TIMEOUT] = str(math.ceil(self.heartbeat_timeout))
+            os.environ[_GLOO_TIMEOUT] = str(math.ceil(self.role.heartbeat_timeout))
         hvd.init()
         self.set_up_ranks(HorovodCollectives(), outer_steps(options))
         if is_keras_3 and not self.topology.is_chief:
             keras3_callbacks.apply()
-        use_devices(options.num_gpus, local_rank=hvd.local_rank())
+        use_devices(self.role.flags.num_gpus, local_rank=hvd.local_rank())
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         if self.local or _is_horovods(optimizer):
@@ -99,7 +98,7 @@ class Horovod(Ranks):
         """Horovod's compression of gradients, from `--gradient_dtype`."""
         return hvd.Compression.fp16 if self.options.gradient_dtype else hvd.Compression.none
 
-    def check(self, model: tf.keras.Model) -> None:
+    def prepare(self, model: tf.keras.Model) -> None:
         if self.local or not keras_compat.is_keras_3(model):
             return
         if _is_horovods(model.optimizer):
@@ -137,11 +136,11 @@ class Horovod(Ranks):
             atexit.register(server.__exit__, None, None, None)
         # hvd.init reads only the environment.
         variables = horovod_rendezvous.environment_of(hosts, rank, host, port)
-        if horovod_rendezvous.INTERFACE_VARIABLE in self.environ:
+        if horovod_rendezvous.INTERFACE_VARIABLE in os.environ:
             variables.pop(horovod_rendezvous.INTERFACE_VARIABLE, None)
         os.environ.update(variables)
         # Horovod aborts if the rendezvous does not answer.
-        horovod_rendezvous.wait_for_server(host, port, self.startup_timeout)
+        horovod_rendezvous.wait_for_server(host, port, self.role.startup_timeout)
 
 
 class HorovodCollectives:

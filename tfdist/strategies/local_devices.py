@@ -5,13 +5,13 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfdist.data import sharding
-from tfdist.flags import JobFlags
 from tfdist.runtime.devices import use_devices
 from tfdist.strategies.base import DatasetFunction, Topology
 from tfdist.strategies.replicas import Replicas
+from tfdist.strategy_table.rows import LocalDevicesOptions
 
 
-class LocalDevices(Replicas):
+class LocalDevices(Replicas[LocalDevicesOptions]):
     """In-graph replication over the GPUs of one process, or over logical CPU devices.
 
     Attributes:
@@ -20,8 +20,8 @@ class LocalDevices(Replicas):
 
     devices: list[str]
 
-    def build(self, options: JobFlags) -> tf.distribute.Strategy:
-        self.devices = use_devices(options.num_gpus, options.num_cpu_devices or 1)
+    def build(self, options: LocalDevicesOptions) -> tf.distribute.Strategy:
+        self.devices = use_devices(self.role.flags.num_gpus, options.num_cpu_devices)
         return self.build_over(self.devices)
 
     def build_over(self, devices: list[str]) -> tf.distribute.Strategy:
@@ -41,7 +41,7 @@ class LocalDevices(Replicas):
             steps = -(-steps // replicas)
         if steps != sharding.INFINITE:
             local = self.fill_last_step(local, dataset_fn(context), training)
-        return sharding.for_keras(sharding.Shards(self.cursor.follow(local)), steps)
+        return sharding.for_keras(sharding.Shards(local), steps)
 
     def fill_last_step(
         self, local: tf.data.Dataset, source: tf.data.Dataset, training: bool

@@ -19,8 +19,9 @@ import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.train_functions import is_skipping
-from tfdist.flags import JobFlags
+from tfdist.options import Options
 from tfdist.strategies.collectives import Collectives
+from tfdist.strategy_table.rows import LocalSGDOptions
 
 #: The default with an outer momentum, as in DiLoCo. Without a momentum, the default is 1.
 OUTER_LEARNING_RATE = 0.7
@@ -41,9 +42,9 @@ class OuterSteps:
     momentum: float = 0.0
 
 
-def outer_steps(options: JobFlags) -> OuterSteps | None:
-    """The settings from the flags; None without `--sync_period`."""
-    if options.sync_period is None:
+def outer_steps(options: Options) -> OuterSteps | None:
+    """The settings from the options; None without `--sync_period`, as always for Estimators."""
+    if not isinstance(options, LocalSGDOptions) or options.sync_period is None:
         return None
     momentum = options.outer_momentum or 0.0
     learning_rate = options.outer_learning_rate
@@ -91,7 +92,10 @@ class LocalSGD:
         self._has_changed = True
 
     def synchronize(self) -> None:
-        """Averages the weights if there were steps since the last average; collective."""
+        """Averages the weights of all tasks; every task must call it.
+
+        Does nothing if no step was made since the last average.
+        """
         if not self._has_changed:
             return
         self._has_changed = False

@@ -5,24 +5,22 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import tensorflow as tf
-
 from tfdist.errors import UsageError
-from tfdist.flags import JobFlags
 from tfdist.strategies.collectives import TensorFlowCollectives
 from tfdist.strategies.local_sgd import outer_steps
 from tfdist.strategies.multi_worker_mirrored import MultiWorkerMirrored, build_strategy
 from tfdist.strategies.ranks import Ranks
+from tfdist.strategy_table.rows import MultiWorkerMirroredOptions
 from tfdist.upstream import tf_coordination
 
 
-class MultiWorkerLocalSGD(Ranks):
+class MultiWorkerLocalSGD(Ranks[MultiWorkerMirroredOptions]):
     """Each task trains its own model; TensorFlow's collectives average the weights."""
 
     name = MultiWorkerMirrored.name
 
-    def set_up(self, options: JobFlags) -> None:
-        strategy = build_strategy(self, options)
+    def set_up(self, options: MultiWorkerMirroredOptions) -> None:
+        strategy = build_strategy(self.role, options)
         devices = len(strategy.extended.worker_devices)
         if devices > 1:
             raise UsageError(
@@ -33,15 +31,12 @@ class MultiWorkerLocalSGD(Ranks):
             )
         rank = self.cluster.training_tasks.index(self.task) if self.cluster else 0
         self.set_up_ranks(
-            TensorFlowCollectives(strategy, rank, self.kv_store, self.startup_timeout),
+            TensorFlowCollectives(strategy, rank, self.kv_store, self.role.startup_timeout),
             outer_steps(options),
         )
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         return optimizer
-
-    def check(self, model: tf.keras.Model) -> None:
-        """Accepts any model: each task trains its own copy."""
 
     @functools.cached_property
     def kv_store(self) -> tf_coordination.CoordinationServiceStore | None:

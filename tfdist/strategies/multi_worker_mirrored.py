@@ -14,12 +14,13 @@ from tfdist.coordination.probe import wait_for_server
 from tfdist.data import sharding
 from tfdist.data.position import Position
 from tfdist.data.sharding import TakesShards
-from tfdist.flags import JobFlags
+from tfdist.role import TaskRole
 from tfdist.runtime.devices import use_devices
 from tfdist.runtime.resources import check_semaphores
 from tfdist.strategies.base import DatasetFunction, Topology
 from tfdist.strategies.gradient_dtype import summed_in
 from tfdist.strategies.replicas import ReplicaCheckpointing, Replicas
+from tfdist.strategy_table.rows import AllReduceOptions
 from tfdist.upstream import keras3_callbacks, tf_coordination
 from tfdist.upstream.keras2_step_logs import KeepsMetricResults
 from tfdist.upstream.keras3_reduce import ReducesForKeras3
@@ -71,7 +72,6 @@ class _Checkpointing(ReplicaCheckpointing):
         self._gather(0)
 
     def broadcast(self, model: tf.keras.Model, position: Position) -> Position:
-        self._strategy.model = model
         epochs = self._gather(position.epoch)
         steps = self._gather(position.steps[0] if position.steps else 0)
         pairs = zip(epochs, steps, strict=True)
@@ -79,21 +79,21 @@ class _Checkpointing(ReplicaCheckpointing):
         return position
 
 
-class MultiWorkerMirrored(Replicas):
+class MultiWorkerMirrored(Replicas[AllReduceOptions]):
     """Every training task has a copy of the variables; a ring or NCCL sums the gradients."""
 
     name = "multi_worker_mirrored"
 
-    def set_up(self, options: JobFlags) -> None:
+    def set_up(self, options: AllReduceOptions) -> None:
         super().set_up(options)
         self.checkpointing = _Checkpointing(
             self.tf_strategy, self._statistics, self._gather, self.topology.peers
         )
 
-    def build(self, options: JobFlags) -> tf.distribute.Strategy:
+    def build(self, options: AllReduceOptions) -> tf.distribute.Strategy:
         if keras_compat.is_keras_3(tf.keras.Model) and not self._is_chief:
             keras3_callbacks.apply()
-        return build_strategy(self, options)
+        return build_strategy(self.role, options)
 
     @property
     def topology(self) -> Topology:
@@ -114,15 +114,23 @@ class MultiWorkerMirrored(Replicas):
     def _is_chief(self) -> bool:
         return not self.cluster or self.task == self.cluster.chief_task
 
+    @property
+    def gradient_dtype(self) -> str | None:
+        return self.options.gradient_dtype
+
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        if self.options.gradient_dtype and not keras_compat.is_keras_3(optimizer):
-            return summed_in(optimizer, self.options.gradient_dtype)
+        if self.gradient_dtype and not keras_compat.is_keras_3(optimizer):
+            return summed_in(optimizer, self.gradient_dtype)
         return super().wrap_optimizer(optimizer)
+
+    def prepare(self, model: tf.keras.Model) -> None:
+        super().prepare(model)
+        self.tf_strategy.model = model
 
     def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
         local = dataset_fn(self.topology.input_context)
         steps = self.steps_of(int(local.cardinality()))
-        return sharding.for_keras(sharding.Shards(self.cursor.follow(local)), steps)
+        return sharding.for_keras(sharding.Shards(local), steps)
 
     def steps_of(self, batches: int) -> int:
         """The number of steps that the longest shard needs."""
@@ -159,24 +167,24 @@ class MultiWorkerMirrored(Replicas):
         return gather
 
 
-def build_strategy(task: Any, options: JobFlags) -> MultiWorkerMirroredStrategy:
+def build_strategy(role: TaskRole, options: AllReduceOptions) -> MultiWorkerMirroredStrategy:
     """Creates the `tf.distribute.Strategy` of a task and connects it to the other tasks.
 
     Args:
-      task: a `Strategy` with its cluster, its task and its timeouts.
-      options: `num_gpus` and `all_reduce` are used.
+      role: the role of this task.
+      options: the implementation of the all-reduce.
 
     Raises:
       UsageError: TensorFlow cannot create its threads for collective operations here.
     """
     check_semaphores()
-    cluster, own = task.cluster, task.task
+    cluster, own = role.cluster, role.task
     tasks = cluster.training_tasks
     devices = use_devices(
-        options.num_gpus, place=cluster.local_rank_of(own, tasks) if tasks else (0, 1)
+        role.flags.num_gpus, place=cluster.local_rank_of(own, tasks) if tasks else (0, 1)
     )
     if len(tasks) > 1:
-        tf_coordination.set_heartbeat(cluster, task.heartbeat_timeout)
+        tf_coordination.set_heartbeat(cluster, role.heartbeat_timeout)
         if own != cluster.chief_task:
             # TensorFlow retries a refused connection only after a second.
             wait_for_server(cluster.address(cluster.chief_task), _SERVER_SECONDS)
@@ -190,7 +198,7 @@ def build_strategy(task: Any, options: JobFlags) -> MultiWorkerMirroredStrategy:
             num_accelerators={"GPU": sum(name.startswith("GPU") for name in devices)},
         ),
         communication_options=tf.distribute.experimental.CommunicationOptions(
-            implementation=CommunicationImplementation[(options.all_reduce or "auto").upper()]
+            implementation=CommunicationImplementation[options.all_reduce.upper()]
         ),
     )
 

@@ -7,32 +7,24 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.flags import JobFlags
-from tfdist.runtime.devices import check_one_gpu, use_devices
+from tfdist.options import Options
+from tfdist.runtime.devices import use_devices
 from tfdist.strategies.base import DatasetFunction, Strategy, Topology
 
 
-class OneDevice(Strategy):
+class OneDevice(Strategy[Options]):
     """Training without `tf.distribute`. The evaluator of every job also uses this class."""
 
     name = "one_device"
 
-    def set_up(self, options: JobFlags) -> None:
-        if not self._is_evaluator:  # An evaluator has the same flags as the training tasks.
-            check_one_gpu(
-                options.num_gpus, self.name, "Add --strategy=mirrored to train on all of them."
-            )
-        use_devices(options.num_gpus)
+    def set_up(self, options: Options) -> None:
+        use_devices(self.role.flags.num_gpus)
         self.tf_strategy = tf.distribute.get_strategy()
 
     @property
     def topology(self) -> Topology:
         own = str(self.task)
-        return Topology(own, (own,), is_chief=not self._is_evaluator)
-
-    @property
-    def _is_evaluator(self) -> bool:
-        return self.task.type == "evaluator"
+        return Topology(own, (own,), is_chief=not self.role.evaluates)
 
     def scope(self) -> AbstractContextManager[Any]:
         scope: AbstractContextManager[Any] = self.tf_strategy.scope()
@@ -42,7 +34,4 @@ class OneDevice(Strategy):
         return optimizer
 
     def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
-        return self.cursor.follow(dataset_fn(self.topology.input_context))
-
-    def check(self, model: tf.keras.Model) -> None:
-        """Accepts any model."""
+        return dataset_fn(self.topology.input_context)

@@ -69,7 +69,7 @@ class AveragedStatistics(tf.keras.callbacks.Callback):
         self.average()
 
     def average(self) -> None:
-        """Sets the statistics in all ranks to their mean; collective."""
+        """Sets the statistics in all ranks to their mean. Every rank must call it."""
         variables = [
             variable
             for variable in keras_compat.as_tensorflow(self.model.non_trainable_variables)
@@ -81,7 +81,7 @@ class AveragedStatistics(tf.keras.callbacks.Callback):
 
 
 def summed_results(model: tf.keras.Model, collectives: Collectives) -> dict[str, float]:
-    """The metrics over all ranks; does not change each rank's own metrics; collective."""
+    """The metrics over all ranks; does not change each rank's own. Every rank must call it."""
     variables = keras_compat.as_tensorflow(keras_compat.metric_variables(model))
     before = [variable.value() for variable in variables]
     for variable, total in zip(variables, collectives.sum(before), strict=True):

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfdist.compat import keras as keras_compat
 from tfdist.data import sharding
 from tfdist.data.position import Position
-from tfdist.strategies.base import DatasetFunction, Strategy, Topology
+from tfdist.strategies.base import DatasetFunction, OptionsT, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.collectives import Collectives
 from tfdist.strategies.local_sgd import LocalSGD, OuterSteps, Synchronization
@@ -76,8 +76,11 @@ class RankCheckpointing(Checkpointing):
         return Position.from_json(self._collectives.broadcast_object(position.to_json()))
 
 
-class Ranks(Strategy):
-    """A `Strategy` whose tasks are ranks; subclasses call `set_up_ranks` in `set_up`."""
+class Ranks(Strategy[OptionsT]):
+    """Base class for strategies in which each task trains its own copy of the model (a rank).
+
+    Subclasses call `set_up_ranks` in `set_up`.
+    """
 
     collectives: Collectives
     local: LocalSGD | None
@@ -130,7 +133,7 @@ class Ranks(Strategy):
         # All ranks must make the same number of steps.
         batches = sharding.count_batches(local)
         if batches == sharding.INFINITE:
-            return self.cursor.follow(local)
+            return local
         batches_of_ranks = self.collectives.gather(batches)
         if min(batches_of_ranks) == 0:
             raise RuntimeError(
@@ -140,4 +143,4 @@ class Ranks(Strategy):
         steps = max(batches_of_ranks)
         if batches < steps:
             local = sharding.with_repeats(local, steps - batches, dataset_fn(context))
-        return self.cursor.follow(local.apply(tf.data.experimental.assert_cardinality(steps)))
+        return local.apply(tf.data.experimental.assert_cardinality(steps))

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from tfdist.compat import checks
 from tfdist.compat import keras as keras_compat
-from tfdist.flags import JobFlags
-from tfdist.strategies.base import Strategy
+from tfdist.strategies.base import OptionsT, Strategy
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.upstream import keras3_optimizer, sync_on_read
 from tfdist.upstream.keras3_statistics import Statistics
@@ -26,18 +25,23 @@ class ReplicaCheckpointing(Checkpointing):
         self._statistics.average()
 
 
-class Replicas(Strategy):
+class Replicas(Strategy[OptionsT]):
     """A `Strategy` over a synchronous `tf.distribute.Strategy`; subclasses implement `build`."""
 
-    def set_up(self, options: JobFlags) -> None:
+    def set_up(self, options: OptionsT) -> None:
         sync_on_read.apply()
         self.tf_strategy = self.build(options)
         self._statistics = Statistics(self.tf_strategy)
         self.checkpointing = ReplicaCheckpointing(self._statistics)
 
-    def build(self, options: JobFlags) -> tf.distribute.Strategy:
+    def build(self, options: OptionsT) -> tf.distribute.Strategy:
         """Builds the `tf.distribute.Strategy` of this task."""
         raise NotImplementedError
+
+    @property
+    def gradient_dtype(self) -> str | None:
+        """The dtype in which the gradients are summed; None for their own."""
+        return None
 
     def scope(self) -> AbstractContextManager[Any]:
         scope: AbstractContextManager[Any] = self.tf_strategy.scope()
@@ -46,10 +50,10 @@ class Replicas(Strategy):
     def wrap_optimizer(self, optimizer: Any) -> Any:
         if keras_compat.is_keras_3(optimizer):
             checks.check_made_in_scope(optimizer, self.tf_strategy, self.name)
-            return keras3_optimizer.reduce_gradients_first(optimizer, self.options.gradient_dtype)
+            return keras3_optimizer.reduce_gradients_first(optimizer, self.gradient_dtype)
         return optimizer
 
-    def check(self, model: tf.keras.Model) -> None:
+    def prepare(self, model: tf.keras.Model) -> None:
         if keras_compat.is_keras_3(model):
             checks.check_model_of_keras_3(model, self.name)
             checks.check_scope(model, self.tf_strategy, self.name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tfdist.cluster import Task
 from tfdist.coordination import heartbeat, probe
@@ -29,7 +29,10 @@ _EXIT_SECONDS, _LOST_SECONDS = 0.25, 3.0
 
 
 def serve_until_end(
-    strategy: Strategy, others: Sequence[Task] = (), *, sleep: Callable[[float], None] = time.sleep
+    strategy: Strategy[Any],
+    others: Sequence[Task] = (),
+    *,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Returns when the chief and the others have exited.
 
@@ -48,15 +51,15 @@ def serve_until_end(
     # The workers of an Estimator do not wait for each other, so none of them is monitored.
     watched = {} if strategy.for_estimators else {str(chief): strategy.cluster.address(chief)}
     served = _Served(strategy, chief, others)
-    with strategy.preemption.serving(), heartbeat.watched(watched, strategy.heartbeat_timeout):
+    with strategy.preemption.serving(), heartbeat.watched(watched, strategy.role.heartbeat_timeout):
         while not served.have_exited():
             sleep(_POLL_SECONDS)
     if strategy.preemption.is_requested and not served.has_completed:
         sys.exit(EXIT_PREEMPTED)
     if not served.has_started:
-        log(f"error: {chief} has not started within {strategy.startup_timeout:g} s")
+        log(f"error: {chief} has not started within {strategy.role.startup_timeout:g} s")
         sys.exit(EXIT_FAILED)
-    if strategy.is_restartable and not served.has_completed:
+    if strategy.role.is_restartable and not served.has_completed:
         log(f"error: {chief} was lost")
         sys.exit(EXIT_FAILED)
     log(f"{strategy.task} exits because {exited}")
@@ -70,7 +73,7 @@ class _Served:
       has_completed: whether the chief's launcher has sent the completion notice.
     """
 
-    def __init__(self, strategy: Strategy, chief: Task, others: Sequence[Task]) -> None:
+    def __init__(self, strategy: Strategy[Any], chief: Task, others: Sequence[Task]) -> None:
         self.has_started = False
         self.has_completed = False
         self._strategy = strategy
@@ -102,6 +105,6 @@ class _Served:
         if self.has_completed:
             return 0.0
         if not self.has_started:
-            return self._strategy.startup_timeout
-        is_certain = set(found) == {Listener.REFUSED} and not self._strategy.is_restartable
+            return self._strategy.role.startup_timeout
+        is_certain = set(found) == {Listener.REFUSED} and not self._strategy.role.is_restartable
         return _EXIT_SECONDS if is_certain else _LOST_SECONDS

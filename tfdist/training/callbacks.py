@@ -1,6 +1,6 @@
 """The Keras callbacks of a job: speed, metrics log, TensorBoard, and `training.resume`.
 
-    model.fit(…, callbacks=job.callbacks(output_dir, batch_size=job.global_batch_size(32)))
+    model.fit(…, callbacks=job.callbacks(output_dir))
 
 All of them work per epoch, because Keras does not report the steps of a parameter-server job.
 """
@@ -17,47 +17,54 @@ import tensorflow as tf
 
 from tfdist.checkpoints import lock, output_directory
 from tfdist.checkpoints.output_directory import OutputDirectory
+from tfdist.errors import UsageError
 from tfdist.training.resume import resume
-from tfdist.training.run import TrainingRun
+from tfdist.training.state import TrainingState
 
 Logs = dict[str, Any]
 
 
 def standard(
-    run: TrainingRun,
+    state: TrainingState,
     output_dir: str,
     *,
-    batch_size: int | None = None,
     keep: int = 5,
     save_steps: int | None = None,
 ) -> list[tf.keras.callbacks.Callback]:
     """The callbacks of `Job.callbacks`, in the order that they require."""
+    if state.strategy.role.is_dry_run:
+        raise UsageError(
+            "--dry_run",
+            received="a script that calls job.callbacks",
+            accepted="a script that calls job.fit, which describes its model",
+            remedy="Call job.fit, which has the same callbacks.",
+        )
     output = OutputDirectory(output_dir)
-    callbacks = [*run.strategy.callbacks()]
-    if batch_size is not None:
-        callbacks.append(ExamplesPerSecond(batch_size))
-    if run.is_chief:
+    callbacks = [*state.strategy.callbacks(), ExamplesPerSecond(state)]
+    if state.is_chief:
         lock.hold(output.lock)
         output_directory.check_writable(output.path, output.checkpoints, output.logs)
         callbacks.append(MetricsLog(output))
         callbacks.append(EpochSummaries(str(output.logs), write_graph=False))
     # Last, so that every epoch with a checkpoint has a line in the metrics log.
-    callbacks.append(resume(run, output, keep=keep, save_steps=save_steps))
+    callbacks.append(resume(state, output, keep=keep, save_steps=save_steps))
     return callbacks
 
 
 class ExamplesPerSecond(tf.keras.callbacks.Callback):
     """Adds `examples_per_second` to an epoch's logs: training only, over the whole cluster.
 
+    Adds nothing if the batch size of the data is unknown. A smaller last batch counts as a full
+    one. The optimizer counts the updates, and all workers of an asynchronous job share it.
+
     Args:
-      batch_size: examples per update; a smaller last batch counts as a full one. The optimizer
-        counts the updates, and all workers of an asynchronous job share it.
+      state: knows the number of examples per update.
       clock: returns seconds, from any starting point.
     """
 
-    def __init__(self, batch_size: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, state: TrainingState, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
-        self._batch_size = batch_size
+        self._state = state
         self._clock = clock
         self._rate: float | None = None
 
@@ -70,12 +77,16 @@ class ExamplesPerSecond(tf.keras.callbacks.Callback):
             self._rate = self._measured()
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        if logs is not None:
-            logs["examples_per_second"] = self._rate or self._measured()
+        rate = self._rate or self._measured()
+        if logs is not None and rate is not None:
+            logs["examples_per_second"] = rate
 
-    def _measured(self) -> float:
+    def _measured(self) -> float | None:
+        examples = self._state.examples_per_update
+        if examples is None:
+            return None
         seconds, steps = self._started
-        return (self._steps() - steps) * self._batch_size / (self._clock() - seconds)
+        return (self._steps() - steps) * examples / (self._clock() - seconds)
 
     def _steps(self) -> int:
         return int(self.model.optimizer.iterations.numpy())

@@ -1,7 +1,7 @@
 """Evaluates a Keras model: once in the training tasks, or after each checkpoint in the evaluator.
 
-evaluate(run, model, eval_input)                    # in every training task
-follow(run, model, eval_input, "/shared/run1")      # in the evaluator
+evaluate(state, model, eval_input)                    # in every training task
+follow(state, model, eval_input, "/shared/run1")      # in the evaluator
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from tfdist.checkpoints import lock, output_directory
 from tfdist.checkpoints.checkpointer import Checkpointer
 from tfdist.checkpoints.files import Fingerprint
 from tfdist.checkpoints.output_directory import OutputDirectory
+from tfdist.compat import building
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import log
 from tfdist.strategies.base import DatasetFunction
-from tfdist.training.run import TrainingRun
+from tfdist.training.state import TrainingState
 
 #: If the number of epochs is unknown, a completion marker that existed at the start is considered
 #: this training's own after this time.
@@ -29,24 +30,24 @@ _STALE_MARKER_SECONDS = 60.0
 
 
 def evaluate(
-    run: TrainingRun, model: tf.keras.Model, dataset_fn: DatasetFunction
+    state: TrainingState, model: tf.keras.Model, dataset_fn: DatasetFunction
 ) -> dict[str, float]:
-    """Evaluates the current model on each example once; collective over the training tasks.
+    """Evaluates the current model on each example once. Every training task must call it.
 
     Returns:
       The metrics over the examples of all tasks, by name.
     """
     logs = model.evaluate(
-        run.eval_dataset(dataset_fn),
-        callbacks=run.strategy.callbacks(),
+        state.eval_dataset(dataset_fn),
+        callbacks=state.strategy.callbacks(),
         return_dict=True,
         verbose=0,
     )
-    return run.strategy.cluster_metrics(model, logs)
+    return state.strategy.cluster_metrics(model, logs)
 
 
 def follow(
-    run: TrainingRun,
+    state: TrainingState,
     model: tf.keras.Model,
     dataset_fn: DatasetFunction,
     output_dir: str,
@@ -61,7 +62,7 @@ def follow(
     TensorBoard. Skips a damaged checkpoint with a warning.
 
     Args:
-      run: the evaluator's `TrainingRun`.
+      state: the evaluator's `TrainingState`.
       model: the compiled model.
       dataset_fn: the input function of the evaluation data.
       output_dir: the training's output directory.
@@ -81,10 +82,11 @@ def follow(
     lock.hold(output.eval_lock)
     output_directory.check_writable(output.path, output.logs)
     output_directory.remove_leftovers(output.path, of_evaluation=True)
-    dataset = run.eval_dataset(dataset_fn)
+    dataset = state.eval_dataset(dataset_fn)
     if keras_compat.is_keras_3(model):
         # A Keras 3 checkpoint identifies some variables only by their number.
-        checkpoints.build(model, dataset.element_spec)
+        building.build_model(model, dataset.element_spec)
+        building.build_optimizer(model)
     checkpointer = Checkpointer(model, output.checkpoints)
     writer = tf.summary.create_file_writer(str(output.logs / "eval"))
     first_marker, started = checkpoints.read_marker(output), clock()

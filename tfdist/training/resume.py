@@ -1,6 +1,6 @@
 """Resumes a training, saves its checkpoints, and stops it when the task is preempted.
 
-    model.fit(…, callbacks=[…, resume(run, OutputDirectory("/shared/run1"), keep=5)])
+    model.fit(…, callbacks=[…, resume(state, OutputDirectory("/shared/run1"), keep=5)])
 
 A checkpoint contains a `Position`, which can be within an epoch, so a resumed job neither repeats
 nor skips an example. A job that resumes with a different number of replicas or shards repeats the
@@ -25,18 +25,18 @@ from tfdist.compat.train_functions import AfterSkippedSteps
 from tfdist.coordination.preemption import EXIT_PREEMPTED
 from tfdist.data.position import Position
 from tfdist.errors import log
-from tfdist.training.run import TrainingRun
+from tfdist.training.state import TrainingState
 from tfdist.upstream import keras_initial_epoch
 
 Logs = dict[str, Any]
 
 
 def resume(
-    run: TrainingRun, output: OutputDirectory, *, keep: int, save_steps: int | None = None
+    state: TrainingState, output: OutputDirectory, *, keep: int, save_steps: int | None = None
 ) -> Resume:
     """Creates the callback for this training; the arguments are those of `Job.callbacks`."""
-    kind = ResumeByStep if run.strategy.cursor.sees_steps else Resume
-    return kind(run, output, keep=keep, save_steps=save_steps)
+    kind = ResumeByStep if state.strategy.cursor.sees_steps else Resume
+    return kind(state, output, keep=keep, save_steps=save_steps)
 
 
 class Resume(tf.keras.callbacks.Callback):
@@ -46,16 +46,16 @@ class Resume(tf.keras.callbacks.Callback):
     """
 
     def __init__(
-        self, run: TrainingRun, output: OutputDirectory, *, keep: int, save_steps: int | None
+        self, state: TrainingState, output: OutputDirectory, *, keep: int, save_steps: int | None
     ) -> None:
         super().__init__()
         # This callback ignores the logs of a step, so Keras need not wait for them.
         self._supports_tf_logs = True
-        self._run = run
-        self._strategy = run.strategy
-        self._checkpointing = run.strategy.checkpointing
-        self._cursor = run.strategy.cursor
-        self._topology = run.strategy.topology
+        self._state = state
+        self._strategy = state.strategy
+        self._checkpointing = state.strategy.checkpointing
+        self._cursor = state.strategy.cursor
+        self._topology = state.strategy.topology
         self._output = output
         self._keep = keep
         self._save_steps = save_steps
@@ -74,17 +74,15 @@ class Resume(tf.keras.callbacks.Callback):
         super().set_model(model)
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        self._run.prepare(self.model)
-        if self._run.is_chief:
+        self._state.prepare(self.model)
+        if self._state.is_chief:
             output_directory.remove_leftovers(self._output.path)
             output_directory.remove_leftovers(self._output.checkpoints)
-        data = self._run.data
-        checkpointer.build(self.model, data.element_spec if data else None)
         self._io_device = self._checkpointing.io_device(self._output.checkpoints)
         self._checkpointer = checkpointer.Checkpointer(
             self.model,
             self._output.checkpoints,
-            writes=self._run.is_chief,
+            writes=self._state.is_chief,
             keep=self._keep,
             io_device=self._io_device,
             state=self._checkpointing.state(self.model),
@@ -106,13 +104,13 @@ class Resume(tf.keras.callbacks.Callback):
         elif start.epoch:
             self._log(f"resuming after epoch {start.epoch} of {epochs}")
         if start.epoch < epochs:
-            if self._run.is_chief:
+            if self._state.is_chief:
                 self._output.done.unlink(missing_ok=True)
             self._fast_forward(start, step)
         self._saved = self._updates()
         keras_initial_epoch.set_start(self.model, start.epoch, step)
         self._watching.enter_context(
-            self._run.preemption.watched(
+            self._state.preemption.watched(
                 self._topology.peer, self._topology.peers, self._strategy.kv_store
             )
         )
@@ -138,17 +136,17 @@ class Resume(tf.keras.callbacks.Callback):
                 export.export(
                     self.model,
                     self._output,
-                    writes=self._run.is_chief,
+                    writes=self._state.is_chief,
                     io_device=self._io_device,
                 )
         if not self._has_trained or self._finished >= epochs or self.model.stop_training:
-            if self._run.is_chief:
+            if self._state.is_chief:
                 checkpointer.mark_done(self._output, self._finished, epochs)
         else:
             self._log(f"fit ended early, after epoch {self._finished} of {epochs}")
 
     def _before_step(self, steps: Callable[[], Sequence[int]], count: int) -> None:
-        if self._run.preemption.should_stop():
+        if self._state.preemption.should_stop():
             self._exit(steps())
         if self._save_steps and self._steps // self._save_steps > self._saved_after:
             self._saved_after = self._steps // self._save_steps
@@ -156,12 +154,12 @@ class Resume(tf.keras.callbacks.Callback):
         self._steps += count
 
     def _within_epoch(self, position: Position) -> Position:
-        """The position from which this job can resume; collective over the training tasks."""
+        """The position from which this job can resume. Every training task must call it."""
         if not position.steps:
             return position
         saved_by = position.replicas, len(position.steps)
         if saved_by != (self._topology.num_replicas, self._topology.num_shards):
-            if self._run.is_chief:
+            if self._state.is_chief:
                 logging.warning(
                     "The checkpoint is from a job with %d replicas and %d shards of the data. "
                     "Epoch %d is repeated from its beginning.",
@@ -170,12 +168,12 @@ class Resume(tf.keras.callbacks.Callback):
                 )
             return Position(position.epoch)
         step = self._cursor.step_of_epoch(position.steps)
-        if self._cursor.sees_steps and step >= (self.params["steps"] or self._run.count_steps()):
+        if self._cursor.sees_steps and step >= (self.params["steps"] or self._state.count_steps()):
             return Position(position.epoch + 1)
         return position
 
     def _fast_forward(self, start: Position, step: int) -> None:
-        data = self._run.data
+        data = self._state.data
         # Fast-forwarding an infinite dataset may take as long as the training, so it starts from
         # its beginning.
         if data is not None and not data.is_infinite:
@@ -191,10 +189,10 @@ class Resume(tf.keras.callbacks.Callback):
         """Scales the checkpoint's learning rate from its number of replicas to this job's."""
         rate = keras_compat.learning_rate_variable(self.model.optimizer)
         own = self._topology.num_replicas
-        scales = self._run.scales_learning_rate and replicas not in (0, own)
+        scales = self._state.scales_learning_rate and replicas not in (0, own)
         if scales and rate is not None:
             rate.assign(rate * own / replicas)
-            if self._run.is_chief:
+            if self._state.is_chief:
                 log(
                     f"the checkpoint is from {_replicas(replicas)}; the learning rate is scaled to "
                     f"{rate.numpy():g} for {_replicas(own)}"
@@ -207,14 +205,14 @@ class Resume(tf.keras.callbacks.Callback):
         if self._saves and (updates != self._saved or not steps):
             position = Position(self._finished, tuple(steps), self._topology.num_replicas)
             with self._checkpointing.save_scope(self.model):
-                if self._run.is_chief:
+                if self._state.is_chief:
                     self._checkpointer.save(position, number=updates)
             self._saved = updates
 
     def _exit(self, steps: Sequence[int]) -> None:
         self._save(steps)
         self._checkpointing.wait_for_chief()
-        if self._run.is_chief:
+        if self._state.is_chief:
             log(
                 f"saved after step {self._cursor.step_of_epoch(steps)} of epoch "
                 f"{self._finished + 1}, exiting with code {EXIT_PREEMPTED}"
@@ -223,13 +221,13 @@ class Resume(tf.keras.callbacks.Callback):
 
     @property
     def _saves(self) -> bool:
-        return self._run.is_chief or self._checkpointing.all_save
+        return self._state.is_chief or self._checkpointing.all_save
 
     def _updates(self) -> int:
         return int(self.model.optimizer.iterations.numpy())
 
     def _log(self, text: str) -> None:
-        if self._run.is_chief:
+        if self._state.is_chief:
             log(f"{text} and {self._updates()} steps in {self._output.path}")
 
 
@@ -241,7 +239,7 @@ class ResumeByStep(Resume):
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         self._first_step = batch
-        if not self._run.preemption.begin_step():
+        if not self._state.preemption.begin_step():
             self._exit(self._of_all_shards(max(batch, self._skipped)))
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
@@ -250,7 +248,7 @@ class ResumeByStep(Resume):
             return  # The end of the epoch saves.
         # Without a known number of steps, this may be the last step, and some tasks could exit
         # before the end of the epoch and others after it.
-        if self.params["steps"] is not None and self._run.preemption.should_stop():
+        if self.params["steps"] is not None and self._state.preemption.should_stop():
             self._exit(self._of_all_shards(done))
         if self._save_steps and done // self._save_steps > self._first_step // self._save_steps:
             self._save(self._of_all_shards(done))

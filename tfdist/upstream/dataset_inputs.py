@@ -1,4 +1,7 @@
-"""Finds the datasets that a dataset was derived from; `tf.data` has no public API for this."""
+"""Finds the datasets that a dataset was derived from, and the size of its batches.
+
+`tf.data` has no public API for either.
+"""
 
 from __future__ import annotations
 
@@ -12,3 +15,16 @@ def ancestors(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
     for parent in dataset._inputs():
         yield parent
         yield from ancestors(parent)
+
+
+def batch_size(dataset: tf.data.Dataset) -> int | None:
+    """The number of examples in the full batches of a dataset; None if it is unknown."""
+    for shape in tf.nest.flatten(tf.compat.v1.data.get_output_shapes(dataset)):
+        if shape.rank and shape[0] is not None:
+            return int(shape[0])
+    for each in (dataset, *ancestors(dataset)):
+        size = getattr(each, "_batch_size", None)
+        if size is not None:
+            value = tf.get_static_value(size)
+            return None if value is None else int(value)
+    return None

@@ -55,7 +55,7 @@ class Statistics(tf.keras.callbacks.Callback):
         self.average()
 
     def average(self) -> None:
-        """Sets the statistics of all replicas to their mean; collective over the tasks."""
+        """Sets the statistics of all replicas to their mean. Every task must call it."""
         if self._average is None:
             variables = [
                 variable

@@ -44,7 +44,7 @@ def read_at_once(
 ) -> Iterator[None]:
     """In this context, one task can read the variables in cross-replica context without the others.
 
-    Entering it is collective over the strategy's tasks. The variables must not change in it.
+    Every task of the strategy must enter it. The variables must not change in it.
 
     Args:
       strategy: the strategy of the variables.

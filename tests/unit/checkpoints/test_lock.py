@@ -24,7 +24,7 @@ from tests.support.processes import ROOT
 from tfdist.checkpoints import lock
 from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.errors import OutputError, UsageError
-from tfdist.training.run import TrainingRun
+from tfdist.training.state import TrainingState
 
 pytestmark = [pytest.mark.stacks("2.15", "2.21"), pytest.mark.timeout(60)]
 
@@ -192,7 +192,7 @@ def test_a_second_training_changes_nothing(tiny: TinyTraining, tmp_path: Path) -
 def test_a_task_that_writes_nothing_does_not_need_the_lock(
     tiny: TinyTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TrainingRun, "is_chief", False)
+    monkeypatch.setattr(TrainingState, "is_chief", False)
     with held_by_another(OutputDirectory(tmp_path).lock):
         tiny.job().callbacks(str(tmp_path))
 

@@ -13,7 +13,7 @@ from tests.conftest import tf_config
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.discovery import ClusterConfig, ClusterFlags, discover
 from tfdist.errors import UsageError
-from tfdist.strategies.table import STRATEGY_VARIABLE
+from tfdist.strategy_table.table import STRATEGY_VARIABLE
 
 A, B, C, D = "10.0.0.1:2222", "10.0.0.2:2222", "10.0.0.3:2222", "10.0.0.4:2222"
 

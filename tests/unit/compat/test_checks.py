@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-import tfdist.start
+import tfdist.entry
 from tests.conftest import TinyTraining
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.stacks("2.15")
 
 
 def job_of(strategy: str, **flags: Any) -> Job:
-    return tfdist.start.create(JobFlags(strategy=strategy, **flags), {})
+    return tfdist.entry.create(JobFlags.of(strategy=strategy, **flags), {})
 
 
 def compiled(model: tf.keras.Model, optimizer: Any, **options: Any) -> tf.keras.Model:
@@ -34,21 +34,21 @@ def test_horovod_averages_the_gradients_of_any_optimizer(tiny: TinyTraining) -> 
     for optimizer in (
         "sgd",
         tf.keras.optimizers.SGD(0.1),
-        job.optimizer(tf.keras.optimizers.SGD(0.1)),
+        job.wrap_optimizer(tf.keras.optimizers.SGD(0.1)),
         scales_loss(tf.keras.optimizers.SGD(0.1)),
-        scales_loss(job.optimizer(tf.keras.optimizers.SGD(0.1))),
+        scales_loss(job.wrap_optimizer(tf.keras.optimizers.SGD(0.1))),
     ):
         model = compiled(tiny.model(), optimizer)
-        job.run.prepare(model)
+        job._state.prepare(model)
         own = getattr(model.optimizer, "inner_optimizer", model.optimizer)
         assert own.aggregate_gradients.__module__ == "tfdist.strategies.horovod"
     for optimizer in (
         hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1)),
         tf.keras.optimizers.legacy.Adam(0.1),
-        job.optimizer(tf.keras.optimizers.legacy.Adam(0.1)),
+        job.wrap_optimizer(tf.keras.optimizers.legacy.Adam(0.1)),
     ):
         model = compiled(tiny.model(), optimizer)
-        job.run.prepare(model)
+        job._state.prepare(model)
         assert type(model.optimizer).__module__.startswith("horovod.")
 
 
@@ -59,7 +59,7 @@ def test_horovod_accepts_a_custom_train_step(tiny: TinyTraining) -> None:
 
     base = tiny.model()
     model = CustomTrainStep(base.inputs, base.outputs)
-    job_of("horovod").run.prepare(compiled(model, "sgd"))
+    job_of("horovod")._state.prepare(compiled(model, "sgd"))
 
 
 @pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "horovod"])
@@ -67,7 +67,7 @@ def test_gradients_are_sent_in_the_requested_dtype(tiny: TinyTraining, strategy:
     job = job_of(strategy, gradient_dtype="float16")
     with job.scope():
         model = compiled(tiny.model(), "sgd")
-        job.run.prepare(model)
+        job._state.prepare(model)
     assert "aggregate_gradients" in vars(model.optimizer)
 
 
@@ -76,10 +76,10 @@ def test_automatic_steps_per_execution_are_rejected_with_several_tasks(
 ) -> None:
     job = job_of("multi_worker_mirrored")
     model = compiled(tiny.model(), "sgd", steps_per_execution="auto")
-    job.run.prepare(model)
+    job._state.prepare(model)
 
     peers = ("worker:0", "worker:1")
     together = dataclasses.replace(job.topology, peers=peers)
-    monkeypatch.setattr(type(job.distribution), "topology", together)
+    monkeypatch.setattr(type(job._strategy), "topology", together)
     with pytest.raises(UsageError, match=r"^steps_per_execution: received 'auto'"):
-        job.run.prepare(model)
+        job._state.prepare(model)

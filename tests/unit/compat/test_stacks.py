@@ -13,7 +13,7 @@ from tfdist.compat import keras as keras_compat
 from tfdist.compat import stacks
 from tfdist.compat.stacks import LOOPS, STACKS, Installed, Loop, refusal, stack_of, untested
 from tfdist.errors import UsageError
-from tfdist.strategies.table import TABLE, row
+from tfdist.strategy_table.table import row, rows
 
 ROOT = Path(__file__).parents[3]
 
@@ -107,7 +107,7 @@ def test_unknown_versions_are_reported_as_untested(tensorflow: str, keras: str) 
 
     assert sentence
     assert sentence.startswith(f"TensorFlow {tensorflow} with Keras {keras} is untested: install '")
-    for name in TABLE:
+    for name in rows():
         expected = None if name == "one_device" else sentence
         assert refusal(row(name), tensorflow=tensorflow, keras=keras) == expected
         assert refusal(row(name), tensorflow=tensorflow, keras=keras, loop="estimator") == sentence
@@ -127,7 +127,7 @@ def test_an_invalid_version_is_rejected(version: str) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("strategy", TABLE)
+@pytest.mark.parametrize("strategy", rows())
 @pytest.mark.parametrize(("tensorflow", "keras"), OF_EACH_ROW)
 def test_every_cell_is_supported_or_refused_with_a_remedy(
     tensorflow: str, keras: str, strategy: str, loop: Loop
@@ -163,7 +163,7 @@ def is_supported(tensorflow: str, keras: str, strategy: str, loop: Loop) -> bool
 
 def test_the_base_stack_supports_every_feature_of_every_strategy() -> None:
     tensorflow, keras = BASE
-    for name, strategy in TABLE.items():
+    for name, strategy in rows().items():
         for loop in FIT_AND_CUSTOM:
             sentence = refusal(row(name), tensorflow=tensorflow, keras=keras, loop=loop)
             assert (sentence is None) == (loop == "fit" or not strategy.fit_only)
@@ -222,18 +222,18 @@ def made_by(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(("tensorflow", "keras"), OF_EACH_ROW)
-@pytest.mark.parametrize("strategy", TABLE)
+@pytest.mark.parametrize("strategy", rows())
 def test_fit_checks_the_keras_version_of_the_model(
     made_by: Any, tensorflow: str, keras: str, strategy: str
 ) -> None:
     name = "tf_keras" if keras[0] == "2" and tensorflow != "2.15.1" else "keras"
     model = made_by(name, keras)
     if is_supported(tensorflow, keras, strategy, "fit"):
-        stacks.check_fit(row(strategy), model, tensorflow, TABLE.values())
+        stacks.check_fit(row(strategy), model, tensorflow, rows().values())
         return
 
     with pytest.raises(UsageError) as raised:
-        stacks.check_fit(row(strategy), model, tensorflow, TABLE.values())
+        stacks.check_fit(row(strategy), model, tensorflow, rows().values())
 
     error = raised.value
     assert error.field == "--strategy"
@@ -249,7 +249,7 @@ def test_fit_is_refused_with_untested_versions(made_by: Any) -> None:
 
     stacks.check_fit(row("one_device"), model, "2.15.1")
     with pytest.raises(UsageError, match=r"one_device\. TensorFlow 2\.15\.1 with Keras 3"):
-        stacks.check_fit(row("mirrored"), model, "2.15.1", TABLE.values())
+        stacks.check_fit(row("mirrored"), model, "2.15.1", rows().values())
 
 
 def test_objects_of_other_libraries_are_not_checked(made_by: Any) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tfdist.start
+import tfdist.entry
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.discovery import ClusterFlags
 from tfdist.errors import UsageError
@@ -46,7 +46,7 @@ def make_job(ports: tuple[int, ...], **flags: object) -> EstimatorJob:
     """The job of worker 0; the last port is that of the ps, the others are those of the workers."""
     *workers, ps = [f"127.0.0.1:{port}" for port in ports]
     hosts = ClusterFlags("worker", "0", worker_hosts=",".join(workers), ps_hosts=ps)
-    return tfdist.start.create(JobFlags(cluster=hosts, **flags), {}, job_class=EstimatorJob)  # type: ignore[arg-type]
+    return tfdist.entry.create(JobFlags.of(cluster=hosts, **flags), {}, job_class=EstimatorJob)
 
 
 def test_the_settings_of_a_worker_in_an_asynchronous_job() -> None:
@@ -57,14 +57,14 @@ def test_the_settings_of_a_worker_in_an_asynchronous_job() -> None:
     assert job.chief_evaluates
     assert job.num_replicas == 1
     assert job.global_batch_size(32) == 32
-    assert (job.num_input_pipelines, job.input_pipeline_id) == (2, 0)
+    assert (job.topology.num_shards, job.topology.shard) == (2, 0)
     assert list(job.sessions.config.device_filters) == ["/job:ps", "/job:chief/task:0"]
     config = json.loads(job.sessions.environment["TF_CONFIG"])
     assert config["task"] == {"type": "chief", "index": 0}
     assert sorted(config["cluster"]) == ["chief", "ps", "worker"]
     assert job.sessions.hooks() == []
     optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
-    assert job.optimizer(optimizer) is optimizer
+    assert job.wrap_optimizer(optimizer) is optimizer
     with tf.Graph().as_default(), tf.compat.v1.device(job.device_setter()):
         variable = tf.compat.v1.get_variable("v", [2])
         assert variable.device == "/job:ps/task:0"
@@ -76,39 +76,9 @@ def test_the_settings_of_a_worker_in_a_synchronous_job() -> None:
         job = make_job(ports, sync=True, replicas_to_aggregate=2)
     assert job.num_replicas == 2
     assert job.global_batch_size(32) == 64
-    assert job.num_input_pipelines == 3
-    optimizer = job.optimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1))
+    assert job.topology.num_shards == 3
+    optimizer = job.wrap_optimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1))
     assert isinstance(optimizer, SyncReplicasOptimizer)
-
-
-@pytest.mark.parametrize(
-    ("flags", "field"),
-    [
-        ({"replicas_to_aggregate": 1}, "--replicas_to_aggregate"),
-        ({"replicas_to_aggregate": 0, "sync": True}, "--replicas_to_aggregate"),
-        ({"replicas_to_aggregate": 3, "sync": True}, "--replicas_to_aggregate"),
-        ({"variable_partitions": 2}, "--variable_partitions"),
-    ],
-)
-def test_flags_that_do_not_apply_are_rejected(flags: dict[str, object], field: str) -> None:
-    with hold_ports(3) as ports, pytest.raises(UsageError) as error:
-        make_job(ports, **flags)
-    assert error.value.field == field
-
-
-def test_a_worker_accepts_at_most_one_gpu() -> None:
-    with hold_ports(2) as ports, pytest.raises(UsageError) as error:
-        make_job(ports, num_gpus=2)
-    assert str(error.value) == (
-        "--num_gpus: received 2; accepted: 0 or 1 under parameter_server, for Estimators and "
-        "sessions. Start one worker per GPU, and select its GPU with CUDA_VISIBLE_DEVICES."
-    )
-
-
-def test_replicas_to_aggregate_needs_parameter_servers() -> None:
-    with pytest.raises(UsageError) as error:
-        tfdist.start.create(JobFlags(replicas_to_aggregate=1), {}, job_class=EstimatorJob)
-    assert error.value.field == "--replicas_to_aggregate"
 
 
 def train_alone(optimizer: tf.compat.v1.train.Optimizer, steps: int) -> tuple[np.ndarray, int]:

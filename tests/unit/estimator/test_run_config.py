@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+import tfdist.entry
 import tfdist.estimator
-import tfdist.start
 from tfdist.errors import UsageError
 from tfdist.estimator.job import EstimatorJob
 from tfdist.flags import JobFlags
@@ -22,7 +22,7 @@ def job_of(**tf_config: Any) -> EstimatorJob:
     """The job of one worker, with additional fields in its TF_CONFIG."""
     cluster = {"worker": ["127.0.0.1:1"]}
     config = {"cluster": cluster, "task": {"type": "worker", "index": 0}, **tf_config}
-    return tfdist.start.create(
+    return tfdist.entry.create(
         JobFlags(), {"TF_CONFIG": json.dumps(config)}, job_class=EstimatorJob
     )
 

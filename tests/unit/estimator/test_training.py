@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfdist.entry
 import tfdist.estimator
-import tfdist.start
 from tfdist.cluster.discovery import ClusterFlags
 from tfdist.errors import OutputError, UsageError
 from tfdist.estimator import inputs
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def make_job(environ: Mapping[str, str] | None = None, **flags: Any) -> EstimatorJob:
-    return tfdist.start.create(JobFlags(**flags), environ or {}, job_class=EstimatorJob)
+    return tfdist.entry.create(JobFlags.of(**flags), environ or {}, job_class=EstimatorJob)
 
 
 def evaluator_job() -> EstimatorJob:
@@ -55,7 +55,7 @@ def model_fn(
     if mode == tf.estimator.ModeKeys.PREDICT:
         return tf.estimator.EstimatorSpec(mode, predictions)
     loss = tf.reduce_mean(tf.square(predictions["y"] - labels))
-    optimizer = config.job.optimizer(tf.compat.v1.train.GradientDescentOptimizer(0.01))
+    optimizer = config.job.wrap_optimizer(tf.compat.v1.train.GradientDescentOptimizer(0.01))
     step = tf.compat.v1.train.get_or_create_global_step()
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss, step))
 
@@ -122,13 +122,13 @@ def test_the_session_config_has_the_threads_from_the_flags(
 def test_sessions_start_the_threads_from_the_flags() -> None:
     script = """
 import glob, sys
-import tfdist.estimator, tfdist.start
+import tfdist.estimator, tfdist.entry
 from tfdist.estimator import EstimatorJob
 from tfdist.flags import JobFlags
 import tensorflow as tf
 threads = int(sys.argv[1])
-flags = JobFlags(num_intra_threads=threads, num_inter_threads=threads)
-job = tfdist.start.create(flags, {}, job_class=EstimatorJob)
+flags = JobFlags.of(num_intra_threads=threads, num_inter_threads=threads)
+job = tfdist.entry.create(flags, {}, job_class=EstimatorJob)
 with tf.Graph().as_default(), tf.compat.v1.Session(config=job.sessions.config) as session:
     session.run(tf.random.normal([300, 300]) @ tf.random.normal([300, 300]))
     print(len(glob.glob("/proc/self/task/*")))
@@ -364,7 +364,7 @@ def test_session_code_under_an_unsupported_strategy_is_rejected() -> None:
 def test_keras_needs_a_worker_besides_the_chief() -> None:
     hosts = ClusterFlags("chief", "0", chief_hosts="127.0.0.1:9", ps_hosts="127.0.0.1:8")
     with pytest.raises(UsageError) as error:
-        tfdist.start.create(JobFlags(cluster=hosts), {})
+        tfdist.entry.create(JobFlags.of(cluster=hosts), {})
     assert error.value.field == "cluster.worker"
 
 

@@ -16,7 +16,7 @@ import tfdist.estimator  # isort: skip  (before TensorFlow)
 import numpy as np
 import tensorflow as tf
 
-import tfdist.start
+import tfdist.entry
 from estimators import cifar10
 from estimators.cifar10 import HyperParameters
 from estimators.resnet import cifar_resnet
@@ -51,7 +51,7 @@ def input_fn() -> tf.data.Dataset:
 @pytest.fixture
 def config(tmp_path: Path) -> tfdist.estimator.RunConfig:
     tf.keras.utils.set_random_seed(1)
-    job = tfdist.start.create(JobFlags(), {}, job_class=EstimatorJob)
+    job = tfdist.entry.create(JobFlags(), {}, job_class=EstimatorJob)
     return tfdist.estimator.RunConfig(job, tmp_path / "model")
 
 
@@ -209,7 +209,7 @@ REPLICAS = """
     import numpy as np
     import tensorflow as tf
 
-    import tfdist.start
+    import tfdist.entry
     from estimators import cifar10
     from tests.unit.estimators.test_cifar10 import input_fn, small
     from tfdist.estimator import EstimatorJob
@@ -224,8 +224,8 @@ REPLICAS = """
 
     # The mirrored job must be first: it creates logical CPU devices before the first session.
     jobs = [
-        tfdist.start.create(options, {}, job_class=EstimatorJob)
-        for options in (JobFlags(strategy="mirrored", num_cpu_devices=2), JobFlags())
+        tfdist.entry.create(options, {}, job_class=EstimatorJob)
+        for options in (JobFlags.of(strategy="mirrored", num_cpu_devices=2), JobFlags())
     ]
     alone, together = (Path(sys.argv[1]) / name for name in ("alone", "together"))
     expected = weights(jobs[1], alone)

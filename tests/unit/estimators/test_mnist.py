@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfdist.entry
 import tfdist.estimator
-import tfdist.start
 from estimators import mnist
 from tests.support.processes import run_by_hand
 from tfdist.data import mnist as data
@@ -35,7 +35,7 @@ def batch(size: int = 6) -> tuple[np.ndarray, np.ndarray]:
 def config(
     optimizer: Callable[[Any], Any] = lambda optimizer: optimizer,
 ) -> SimpleNamespace:
-    return SimpleNamespace(job=SimpleNamespace(optimizer=optimizer))
+    return SimpleNamespace(job=SimpleNamespace(wrap_optimizer=optimizer))
 
 
 def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> float:
@@ -154,7 +154,7 @@ _REPLICAS = """
 import sys
 
 import tfdist.estimator
-import tfdist.start
+import tfdist.entry
 
 import numpy as np
 import tensorflow as tf
@@ -166,8 +166,8 @@ from tfdist.flags import JobFlags
 strategy, output_dir, batch_size = sys.argv[1:]
 batch_size = int(batch_size)
 devices = 2 if strategy == "mirrored" else None
-options = JobFlags(strategy=strategy, num_cpu_devices=devices)
-job = tfdist.start.create(options, {}, job_class=EstimatorJob)
+options = JobFlags.of(strategy=strategy, num_cpu_devices=devices)
+job = tfdist.entry.create(options, {}, job_class=EstimatorJob)
 images = np.random.RandomState(0).rand(24, 28, 28, 1).astype(np.float32)
 labels = np.arange(24, dtype=np.int32) % 10
 
@@ -263,7 +263,7 @@ def test_an_estimator_learns_the_digits_and_its_export_gives_the_same_prediction
     tmp_path: Path,
 ) -> None:
     digits = data.load("digits")
-    job = tfdist.start.create(JobFlags(), {}, job_class=EstimatorJob)
+    job = tfdist.entry.create(JobFlags(), {}, job_class=EstimatorJob)
     estimator = tf.estimator.Estimator(
         mnist.model_fn,
         config=tfdist.estimator.RunConfig(job, tmp_path, tf_random_seed=1),

@@ -124,7 +124,7 @@ for typed in (sys.argv[1:], ["--nosync_replicas"], ["--sync_replicas=True"], [])
     flags.FLAGS.unparse_flags()
     flags.FLAGS["sync"].value = False
     parse_flags(["script", "--output_dir=x", *typed])
-    print(read_flags().sync)
+    print(read_flags().of_strategy.get("sync"))
 """
     done = subprocess.run(
         [sys.executable, "-c", code, "--sync-replicas"],

@@ -6,8 +6,6 @@ import pytest
 import tensorflow as tf
 
 from tfdist.errors import UsageError
-from tfdist.flags import JobFlags
-from tfdist.strategies import table
 from tfdist.strategies.gradient_dtype import summed_in
 
 pytestmark = pytest.mark.stacks("2.15")
@@ -65,19 +63,3 @@ def test_sparse_gradients_of_an_embedding_stay_sparse() -> None:
 def test_other_optimizers_are_rejected(optimizer: object) -> None:
     with pytest.raises(UsageError, match="--gradient_dtype: received 'float16 with"):
         summed_in(optimizer, "float16")
-
-
-@pytest.mark.parametrize(
-    ("strategy", "options"),
-    [
-        ("multi_worker_mirrored", JobFlags(gradient_dtype="int8")),
-        ("horovod", JobFlags(gradient_dtype="bfloat16")),
-        ("parameter_server", JobFlags(gradient_dtype="float16")),
-        ("horovod", JobFlags(gradient_dtype="float16", sync_period=2)),
-    ],
-)
-def test_unsupported_combinations_are_rejected(strategy: str, options: JobFlags) -> None:
-    with pytest.raises(UsageError) as error:
-        table.check_flags(table.row(strategy), options)
-
-    assert error.value.field == "--gradient_dtype"

@@ -9,10 +9,8 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import TinyTraining
-from tfdist.errors import UsageError
-from tfdist.flags import JobFlags
-from tfdist.strategies import table
 from tfdist.strategies.local_sgd import LocalSGD, OuterSteps, Synchronization, outer_steps
+from tfdist.strategy_table.rows import HorovodOptions
 
 pytestmark = pytest.mark.stacks("2.15")
 
@@ -109,31 +107,9 @@ def test_the_tasks_average_after_each_period_and_epoch(
 
 
 def test_the_flags_select_the_outer_optimizer() -> None:
-    assert outer_steps(JobFlags()) is None
-    assert outer_steps(JobFlags(sync_period=50)) == OuterSteps(50, 1.0, 0.0)
-    with_momentum = JobFlags(sync_period=50, outer_momentum=0.9)
+    assert outer_steps(HorovodOptions()) is None
+    assert outer_steps(HorovodOptions(sync_period=50)) == OuterSteps(50, 1.0, 0.0)
+    with_momentum = HorovodOptions(sync_period=50, outer_momentum=0.9)
     assert outer_steps(with_momentum) == OuterSteps(50, 0.7, 0.9)
-    with_rate = JobFlags(sync_period=50, outer_learning_rate=0.5)
+    with_rate = HorovodOptions(sync_period=50, outer_learning_rate=0.5)
     assert outer_steps(with_rate) == OuterSteps(50, 0.5, 0.0)
-
-
-@pytest.mark.parametrize("name", ["horovod", "multi_worker_mirrored"])
-@pytest.mark.parametrize(
-    "options", [JobFlags(outer_momentum=0.9), JobFlags(outer_learning_rate=0.5)]
-)
-def test_an_outer_optimizer_needs_a_sync_period(name: str, options: JobFlags) -> None:
-    with pytest.raises(UsageError, match="accepted: only together with --sync_period"):
-        table.check_flags(table.row(name), options)
-
-
-@pytest.mark.parametrize("name", ["one_device", "mirrored", "parameter_server"])
-def test_other_strategies_reject_a_sync_period(name: str) -> None:
-    with pytest.raises(
-        UsageError, match=f"--sync_period: .* accepted: not supported with --strategy={name}"
-    ):
-        table.check_flags(table.row(name), JobFlags(sync_period=2))
-
-
-def test_estimators_reject_a_sync_period() -> None:
-    with pytest.raises(UsageError, match=r"--sync_period: .* not supported for Estimators"):
-        table.strategy_path(table.row("horovod"), JobFlags(sync_period=2), for_estimators=True)

@@ -25,6 +25,7 @@ class Job:
     cluster = Cluster(chief=("a:1",), worker=("b:1",), ps=("c:1",))
 
     def __init__(self) -> None:
+        self.role = self
         self.preemption = Preemption()
         self.seconds = 0.0
 

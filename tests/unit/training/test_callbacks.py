@@ -65,7 +65,7 @@ def train(
 ) -> tf.keras.callbacks.History:
     """One run of a script; `extra` runs just before the checkpoint of an epoch is saved."""
     job = tiny.job()
-    callbacks = job.callbacks(str(output), batch_size=tiny.batch_size, keep=keep)
+    callbacks = job.callbacks(str(output), keep=keep)
     return tiny.model(seed).fit(
         job.dataset(tiny.train_input),
         validation_data=job.eval_dataset(tiny.eval_input),
@@ -231,14 +231,14 @@ class Time(tf.keras.callbacks.Callback):
 
 @pytest.mark.parametrize("validated", [False, True], ids=["without_validation", "with_validation"])
 def test_examples_per_second_exclude_validation(validated: bool, tiny: TinyTraining) -> None:
-    context = tf.distribute.InputContext()
+    job = tiny.job()
     time = Time()
 
     history = tiny.model().fit(
-        tiny.train_input(context),
-        validation_data=tiny.eval_input(context) if validated else None,
+        job.dataset(tiny.train_input),
+        validation_data=job.eval_dataset(tiny.eval_input) if validated else None,
         epochs=2,
-        callbacks=[time, ExamplesPerSecond(tiny.batch_size, clock=lambda: time.now)],
+        callbacks=[time, ExamplesPerSecond(job._state, clock=lambda: time.now)],
         verbose=0,
     )
 
@@ -277,13 +277,19 @@ def test_the_metrics_log_counts_from_one_and_drops_lines_after_the_resumed_epoch
     ]
 
 
-def test_without_a_batch_size_examples_per_second_are_not_logged(
+def test_data_without_a_batch_size_has_no_examples_per_second(
     tiny: TinyTraining, tmp_path: Path
 ) -> None:
     job = tiny.job()
 
+    def from_a_generator(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        dataset = tiny.train_input(context)
+        return tf.data.Dataset.from_generator(
+            lambda: iter(dataset), output_signature=dataset.element_spec
+        )
+
     tiny.model().fit(
-        job.dataset(tiny.train_input),
+        job.dataset(from_a_generator),
         epochs=1,
         callbacks=job.callbacks(str(tmp_path)),
         verbose=0,
@@ -388,7 +394,7 @@ def test_a_failed_write_stops_the_training(
         tiny.model().fit(
             job.dataset(tiny.train_input),
             epochs=5,
-            callbacks=[Limit(limits, 3, size), *job.callbacks(str(tmp_path))[1:]],
+            callbacks=[Limit(limits, 3, size), *job.callbacks(str(tmp_path))[2:]],
             verbose=0,
         )
 

@@ -77,7 +77,7 @@ def follow(
         next(actions)()
 
     logs = evaluation.follow(
-        tiny.job(EVALUATOR).run,
+        tiny.job(EVALUATOR)._state,
         tiny.model(seed=9),
         tiny.eval_input,
         str(training.output.path),

@@ -54,7 +54,7 @@ def train(
     **options: Any,
 ) -> tf.keras.Model:
     job, model = tiny.job(), tiny.model()
-    job.preemption.listen()
+    job._state.preemption.listen()
     callbacks = job.callbacks(str(output), save_steps=2)
     model.fit(
         job.dataset(dataset_fn or tiny.train_input),

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from tfdist.cluster import Cluster, Task
-from tfdist.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -41,30 +40,13 @@ class Grid:
         return self.workers[stage :: self.num_stages]
 
 
-def check_stages(cluster: Cluster, stages: int) -> None:
-    """Checks that the workers of a cluster can be arranged in replicas of this many stages.
-
-    Raises:
-      UsageError: the number of workers is not a multiple of the number of stages.
-    """
-    workers = max(1, len(cluster.worker))
-    if workers % stages:
-        divisors = [str(number) for number in range(1, workers + 1) if workers % number == 0]
-        raise UsageError(
-            "--stages",
-            received=f"{stages} with {workers} worker{'s' * (workers > 1)}",
-            accepted=f"{', '.join(divisors)} (the divisors of the number of workers)",
-            remedy="Correct it, or change the number of workers.",
-        )
-
-
 def grid_of(cluster: Cluster, client: Task, stages: int, *, is_connected: bool = True) -> Grid:
     """Arranges the workers of a cluster.
 
     Args:
       cluster: the job's tasks; if there is no other task, this process is the only worker.
       client: this task.
-      stages: the number of stages; see `check_stages`.
+      stages: the number of stages, a divisor of the number of workers.
       is_connected: whether this process is connected to the workers; otherwise its own device
         stands for those of all workers.
     """

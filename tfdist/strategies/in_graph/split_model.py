@@ -27,11 +27,13 @@ class SplitModel:
 
     Attributes:
       model: the model.
+      stages: the layers of each stage.
       idle: measures how long its stages are idle in training.
     """
 
     def __init__(self, model: Any, grid: Grid, stages: Sequence[Stage], microbatches: int) -> None:
         self.model = model
+        self.stages = tuple(stages)
         self._grid = grid
         stage_of = {
             tensorflow_variable(variable).ref(): index

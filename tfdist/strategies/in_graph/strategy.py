@@ -17,22 +17,20 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.checkpoints import checkpointer
 from tfdist.coordination import heartbeat, probe
 from tfdist.errors import LostTaskError, UsageError, log
-from tfdist.flags import JobFlags
 from tfdist.runtime.devices import use_devices
-from tfdist.runtime.environment import DRY_RUN_VARIABLE
 from tfdist.strategies.base import DatasetFunction, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.in_graph import batches
-from tfdist.strategies.in_graph.grid import check_stages, grid_of
+from tfdist.strategies.in_graph.grid import grid_of
 from tfdist.strategies.in_graph.model_check import check_model
 from tfdist.strategies.in_graph.split_model import SplitModel
 from tfdist.strategies.in_graph.stages import stages_of
 from tfdist.strategies.in_graph.timing import seconds_of
 from tfdist.strategies.in_graph.variables import spread
 from tfdist.strategies.serving import serve_until_end
+from tfdist.strategy_table.rows import InGraphOptions
 
 
 class _Checkpointing(Checkpointing):
@@ -90,12 +88,12 @@ class _IdleReport(tf.keras.callbacks.Callback):
         )
 
 
-class InGraph(Strategy):
+class InGraph(Strategy[InGraphOptions]):
     """Training by one client on workers that serve.
 
     Attributes:
       grid: the workers, as replicas of stages.
-      split_model: the model in training, after `check`.
+      split_model: the model in training, after `prepare`.
     """
 
     name = "in_graph"
@@ -104,13 +102,10 @@ class InGraph(Strategy):
 
     _element_spec: Any = None
 
-    def set_up(self, options: JobFlags) -> None:
-        self._stages = options.stages or 1
-        self._microbatches = options.microbatches or 1
-        check_stages(self.cluster, self._stages)
+    def set_up(self, options: InGraphOptions) -> None:
         tasks = [task for task in self.cluster.tasks() if task.type == self.task.type]
         place = self.cluster.local_rank_of(self.task, tasks) if self.cluster else (0, 1)
-        use_devices(options.num_gpus, place=place)
+        use_devices(self.role.flags.num_gpus, place=place)
         if self._is_client:
             self._connect()
         else:
@@ -123,7 +118,7 @@ class InGraph(Strategy):
 
     @property
     def topology(self) -> Topology:
-        own, replicas = str(self.task), max(1, len(self.cluster.worker)) // self._stages
+        own, replicas = str(self.task), max(1, len(self.cluster.worker)) // self.options.stages
         return Topology(
             own,
             (own,),
@@ -146,19 +141,17 @@ class InGraph(Strategy):
 
     def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
         local = dataset_fn(self.topology.input_context)
-        dataset = batches.joined(self.cursor.follow(local), self.topology.num_replicas)
+        dataset = batches.joined(local, self.topology.num_replicas)
         self._element_spec = dataset.element_spec
         return dataset
 
-    def check(self, model: tf.keras.Model) -> None:
+    def prepare(self, model: tf.keras.Model) -> None:
         self._check_compiled(model)
         if self.split_model is not None:
             if self.split_model.is_of(model):
                 return
             self.split_model.undo()
             self.split_model = None
-        with self.scope():
-            checkpointer.build_model(model, self._element_spec)
         if not model.built:
             raise UsageError(
                 "model",
@@ -172,14 +165,18 @@ class InGraph(Strategy):
         measure = None
         if self.options.balance == "time":
             measure = functools.partial(seconds_of, model, inputs)
-        stages = stages_of(model, self._stages, measure)
-        self.split_model = SplitModel(model, self.grid, stages, self._microbatches)
-        for index, stage in enumerate(stages):
-            workers = ", ".join(map(str, self.grid.workers_of(index)))
-            log(f"in_graph: stage {index} on {workers}: {stage}")
+        stages = stages_of(model, self.options.stages, measure)
+        self.split_model = SplitModel(model, self.grid, stages, self.options.microbatches)
+
+    def describe(self, model: tf.keras.Model) -> list[str]:
+        assert self.split_model is not None
+        return [
+            f"stage {index} on {', '.join(map(str, self.grid.workers_of(index)))}: {stage}"
+            for index, stage in enumerate(self.split_model.stages)
+        ]
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
-        return [_IdleReport(self)] if self._stages > 1 else []
+        return [_IdleReport(self)] if self.options.stages > 1 else []
 
     def serve(self) -> None:
         if self._is_client:
@@ -196,8 +193,8 @@ class InGraph(Strategy):
             for task in self.cluster.tasks()
             if task != self.task
         }
-        is_dry_run = DRY_RUN_VARIABLE in self.environ
-        if servers and not is_dry_run:
+        is_connected = not self.role.is_dry_run
+        if servers and is_connected:
             self._wait_for(servers)
             tf.config.experimental_connect_to_cluster(
                 tf.train.ClusterSpec(self.cluster.jobs()),
@@ -205,17 +202,17 @@ class InGraph(Strategy):
                 task_index=self.task.index,
                 protocol="grpc",
             )
-            heartbeat.watch_in_subprocess(servers, self.heartbeat_timeout)
+            heartbeat.watch_in_subprocess(servers, self.role.heartbeat_timeout)
         self.tf_strategy = tf.distribute.get_strategy()
-        self.grid = grid_of(self.cluster, self.task, self._stages, is_connected=not is_dry_run)
+        self.grid = grid_of(self.cluster, self.task, self.options.stages, is_connected=is_connected)
         self.checkpointing = _Checkpointing(self)
 
     def _wait_for(self, servers: dict[str, str]) -> None:
         """Waits for the workers' servers: TensorFlow would wait for them without a limit."""
-        deadline = time.monotonic() + self.startup_timeout
+        deadline = time.monotonic() + self.role.startup_timeout
         for task, address in servers.items():
             if not probe.wait_for_server(address, deadline - time.monotonic()):
-                raise LostTaskError(task, address, self.startup_timeout, "--startup_timeout")
+                raise LostTaskError(task, address, self.role.startup_timeout, "--startup_timeout")
 
     def _check_compiled(self, model: tf.keras.Model) -> None:
         """Checks the arguments of `compile`."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.checkpoints import checkpointer
+from tfdist.compat import building
 from tfdist.strategies.in_graph.variables import tensorflow_variable
 from tfdist.strategies.sizes import bytes_of
 
@@ -41,7 +41,7 @@ def seconds_of(model: Any, inputs: Any, layers: Iterable[Any]) -> Callable[[Any]
         for layer in layers:
             vars(layer)["call"] = recording(layer, layer.call)
             stack.callback(vars(layer).pop, "call")
-        model(checkpointer.zeros(inputs, size=_EXAMPLES))
+        model(building.zeros(inputs, size=_EXAMPLES))
     return lambda layer: _seconds(layer, *arguments[id(layer)]) if id(layer) in arguments else 0.0
 
 

@@ -1,6 +1,6 @@
 """How large variables are split over the parameter servers.
 
-    partitioner = partitioner_of(JobFlags(partition_bytes=1 << 20))
+    partitioner = partitioner_of(ParameterServerOptions(partition_bytes=1 << 20))
     partitioner(tf.TensorShape([1 << 20, 16]), tf.float32)    # [64, 1]
 
 A variable is split along its first axis into parts of nearly equal size: the first ones may have
@@ -15,8 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.errors import UsageError
-from tfdist.flags import JobFlags
+from tfdist.strategy_table.rows import ParameterServerOptions
 
 Partitioner = Callable[[tf.TensorShape, tf.DType], Sequence[int]]
 
@@ -24,31 +23,14 @@ Partitioner = Callable[[tf.TensorShape, tf.DType], Sequence[int]]
 MIN_BYTES = 256 << 10
 
 
-def partitioner_of(options: JobFlags) -> Partitioner | None:
-    """The partitioner that the flags ask for; None if variables stay whole.
+def partitioner_of(options: ParameterServerOptions) -> Partitioner | None:
+    """The partitioner that the options ask for; None if variables stay whole.
 
     Returns:
       A function of a variable's shape and dtype, as `tf.distribute.ParameterServerStrategy` takes
       it. It returns the number of parts by axis, which is 1 for all but the first one.
-
-    Raises:
-      UsageError: the flags exclude each other, or a value is 0.
     """
     size, count = options.partition_bytes, options.variable_partitions
-    if size is not None and count is not None:
-        raise UsageError(
-            "--partition_bytes",
-            received=f"{size} with --variable_partitions={count}",
-            accepted="one of these flags",
-            remedy="Leave one of them out.",
-        )
-    if size == 0:
-        raise UsageError(
-            "--partition_bytes",
-            received=size,
-            accepted="at least 1",
-            remedy="Leave it out to keep variables whole.",
-        )
     if size is not None:
         return partition_bytes(size)
     if (count or 1) == 1:

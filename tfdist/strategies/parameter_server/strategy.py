@@ -18,13 +18,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster import host_and_port
-from tfdist.compat import checks
+from tfdist.compat import building, checks
 from tfdist.compat import keras as keras_compat
 from tfdist.coordination import heartbeat
 from tfdist.data import sharding
-from tfdist.data.position import Position
-from tfdist.errors import UsageError, log
-from tfdist.flags import JobFlags
 from tfdist.runtime.devices import use_devices
 from tfdist.strategies.base import DatasetFunction, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
@@ -35,35 +32,21 @@ from tfdist.strategies.parameter_server.layout import WholeLayout
 from tfdist.strategies.parameter_server.partitions import Partitioner, partitioner_of
 from tfdist.strategies.parameter_server.synchronous import Synchronous
 from tfdist.strategies.serving import serve_until_end
+from tfdist.strategy_table.rows import ParameterServerOptions
 from tfdist.upstream import keras2_steps_per_execution
 
 
 class _Checkpointing(Checkpointing):
     """The chief reads and writes; otherwise each ps would write to its own machine's disk."""
 
-    def __init__(self, strategy: PassesShards) -> None:
-        self._strategy = strategy
+    #: The layout of the model in training.
+    layout: WholeLayout
 
     def io_device(self, directory: Path) -> str | None:
         return "/job:chief/replica:0/task:0/device:CPU:0"
 
     def state(self, model: tf.keras.Model) -> dict[str, Any]:
-        for split in self._strategy.split_variables:
-            split.put_together()
-        self._layout = WholeLayout(model, self._strategy.placement)
-        return {"variables": self._layout.variables()} if keras_compat.is_keras_3(model) else {}
-
-    def broadcast(self, model: tf.keras.Model, position: Position) -> Position:
-        # The variables of a built model exist now, and no step has run.
-        partitioner = self._strategy.layer_partitioner
-        lines = [
-            partitions.whole_variables(partitioner, self._layout.variables()),
-            self._strategy.placement.advice(),
-        ]
-        for line in lines:
-            if line is not None:
-                log(f"parameter_server: {line}")
-        return position
+        return {"variables": self.layout.variables()} if keras_compat.is_keras_3(model) else {}
 
 
 class _Cursor(EpochCursor):
@@ -88,28 +71,22 @@ class _Cursor(EpochCursor):
         self._coordinator.start_at(epochs, steps)
 
 
-class ParameterServer(Strategy):
+class ParameterServer(Strategy[ParameterServerOptions]):
     """Training with variables on the ps: asynchronous, or synchronous with `--sync`."""
 
     name = "parameter_server"
 
-    def set_up(self, options: JobFlags) -> None:
-        if not self.cluster.worker:
-            raise UsageError(
-                "cluster.worker",
-                received=[],
-                accepted="at least one address in a cluster with ps",
-                remedy="Add a worker: the chief of a Keras job coordinates and does not train.",
-            )
-        self._replicas = _replicas_to_aggregate(options, len(self.cluster.worker))
-        partitioner = partitioner_of(options)
+    checkpointing: _Checkpointing
+
+    def set_up(self, options: ParameterServerOptions) -> None:
+        self._replicas = options.gradients_per_update(self.cluster)
         if keras_compat.is_keras_3(tf.keras.Model):
             _prepare_keras_3()
         else:
             keras2_steps_per_execution.apply()
         tasks = [task for task in self.cluster.tasks() if task.type == self.task.type]
         use_devices(
-            0 if self.task.type == "ps" else options.num_gpus,
+            0 if self.task.type == "ps" else self.role.flags.num_gpus,
             place=self.cluster.local_rank_of(self.task, tasks),
         )
         if self.task.type != "chief":
@@ -120,7 +97,7 @@ class ParameterServer(Strategy):
                 protocol="grpc",
             )
         if self._is_chief:
-            self._coordinate(partitioner)
+            self._coordinate(partitioner_of(options))
 
     @property
     def topology(self) -> Topology:
@@ -156,11 +133,24 @@ class ParameterServer(Strategy):
         finite = int(shards.local.cardinality()) != sharding.INFINITE
         return sharding.for_keras(shards, sharding.UNKNOWN if finite else sharding.INFINITE)
 
-    def check(self, model: tf.keras.Model) -> None:
+    def prepare(self, model: tf.keras.Model) -> None:
         if keras_compat.is_keras_3(model):
             checks.check_scope(model, self.tf_strategy, self.name)
         if self.tf_strategy.synchronous is not None:
             self.tf_strategy.synchronous.model = model
+        # The slots must exist, because they lie on the ps of their variables, too.
+        building.build_optimizer(model)
+        for split in self.tf_strategy.split_variables:
+            split.put_together()
+        self.checkpointing.layout = WholeLayout(model, self.tf_strategy.placement)
+
+    def describe(self, model: tf.keras.Model) -> list[str]:
+        variables = self.checkpointing.layout.variables()
+        lines = [
+            partitions.whole_variables(self.tf_strategy.layer_partitioner, variables),
+            self.tf_strategy.placement.advice(),
+        ]
+        return [line for line in lines if line is not None]
 
     def serve(self) -> None:
         if self._is_chief:
@@ -179,12 +169,12 @@ class ParameterServer(Strategy):
                 tf.train.ClusterSpec(jobs), task_type="chief", task_id=0, rpc_layer="grpc"
             ),
             variable_partitioner=None if is_keras_3 else partitioner,
-            heartbeat_timeout=self.heartbeat_timeout,
-            packs_transfers=self.options.pack_transfers is not False,
+            heartbeat_timeout=self.role.heartbeat_timeout,
+            packs_transfers=self.options.pack_transfers,
             synchronous=Synchronous(
                 replicas_to_aggregate=self._replicas,
-                recovery_timeout=self.startup_timeout,
-                packs_transfers=self.options.pack_transfers is not False,
+                recovery_timeout=self.role.startup_timeout,
+                packs_transfers=self.options.pack_transfers,
             )
             if self._replicas is not None
             else None,
@@ -192,25 +182,12 @@ class ParameterServer(Strategy):
         self.tf_strategy.layer_partitioner = partitioner if is_keras_3 else None
         servers = [task for task in self.cluster.tasks() if task != self.task]
         heartbeat.watch_in_subprocess(
-            {str(task): self.cluster.address(task) for task in servers}, self.heartbeat_timeout
+            {str(task): self.cluster.address(task) for task in servers}, self.role.heartbeat_timeout
         )
         # A strategy has one coordinator, so Keras uses this one.
         coordinator = EpochCoordinator(self.tf_strategy)
-        self.checkpointing = _Checkpointing(self.tf_strategy)
+        self.checkpointing = _Checkpointing()
         self.cursor = _Cursor(self.steps_of, coordinator)
-
-
-def _replicas_to_aggregate(options: JobFlags, workers: int) -> int | None:
-    """The number of gradients per update; None for asynchronous updates."""
-    replicas = options.replicas_to_aggregate
-    if replicas is not None and not (options.sync and 1 <= replicas <= workers):
-        raise UsageError(
-            "--replicas_to_aggregate",
-            received=replicas if options.sync else f"{replicas} without --sync",
-            accepted=f"1 to {workers} with --sync (the job has {workers} workers)",
-            remedy="Correct the number, or leave it out to wait for all workers.",
-        )
-    return (replicas or workers) if options.sync else None
 
 
 def _prepare_keras_3() -> None:

@@ -129,7 +129,7 @@ def _gradients(
             "optimizer",
             received="a train step without an optimizer of this job",
             accepted="one that calls it, under parameter_server with --sync",
-            remedy="Pass job.callbacks to fit, or the optimizer to job.optimizer.",
+            remedy="Pass job.callbacks to fit, or the optimizer to job.wrap_optimizer.",
         )
     return concrete, found[-1]
 

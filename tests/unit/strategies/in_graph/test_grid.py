@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tfdist.cluster import Cluster, Task
-from tfdist.errors import UsageError
-from tfdist.strategies.in_graph.grid import check_stages, grid_of
+from tfdist.strategies.in_graph.grid import grid_of
 
 
 def cluster(workers: int, *, chief: int = 0) -> Cluster:
@@ -41,17 +38,3 @@ def test_a_process_that_is_not_connected_has_only_its_own_device() -> None:
     grid = grid_of(cluster(4), Task("worker", 0), stages=2, is_connected=False)
     assert set(grid.devices) == {"/device:CPU:0"}
     assert grid.num_replicas == 2
-
-
-@pytest.mark.parametrize(("workers", "stages"), [(4, 1), (4, 2), (4, 4), (6, 3), (0, 1)])
-def test_a_divisor_of_the_workers_is_accepted(workers: int, stages: int) -> None:
-    check_stages(cluster(workers), stages)
-
-
-@pytest.mark.parametrize(
-    ("workers", "stages", "accepted"),
-    [(4, 3, "1, 2, 4"), (4, 8, "1, 2, 4"), (6, 4, "1, 2, 3, 6"), (1, 2, "1")],
-)
-def test_another_number_of_stages_is_refused(workers: int, stages: int, accepted: str) -> None:
-    with pytest.raises(UsageError, match=rf"accepted: {accepted} \(the divisors"):
-        check_stages(cluster(workers), stages)

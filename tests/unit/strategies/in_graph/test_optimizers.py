@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tfdist.cluster import Cluster, Task
-from tfdist.flags import JobFlags
+from tfdist.role import TaskRole
 from tfdist.strategies.in_graph.strategy import InGraph
+from tfdist.strategy_table.rows import InGraphOptions
 
 pytestmark = pytest.mark.stacks("2.15")
 
@@ -43,6 +43,6 @@ def operations(optimizer: Any) -> list[str]:
     ids=["sgd", "legacy", "scaled"],
 )
 def test_gradients_are_not_joined(make: Callable[[], Any]) -> None:
-    strategy = InGraph(Cluster(), Task("worker", 0), JobFlags())
+    strategy = InGraph(TaskRole(job_options=InGraphOptions()))
     assert "IdentityN" in operations(make())
     assert "IdentityN" not in operations(strategy.wrap_optimizer(make()))

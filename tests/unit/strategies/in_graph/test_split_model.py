@@ -17,28 +17,29 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from tfdist.cluster import Cluster, Task
+from tfdist.cluster import Task
 from tfdist.errors import UsageError
-from tfdist.flags import JobFlags
+from tfdist.role import TaskRole
 from tfdist.strategies.in_graph import strategy as module
 from tfdist.strategies.in_graph.grid import Grid
 from tfdist.strategies.in_graph.variables import tensorflow_variable
+from tfdist.strategy_table.rows import InGraphOptions
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 module.use_devices = lambda *_, **__: None
 layers = tf.keras.layers
 
-strategy = module.InGraph(Cluster(), Task("worker", 0), JobFlags(microbatches=2))
+options = InGraphOptions(stages=2, microbatches=2)
+strategy = module.InGraph(TaskRole(job_options=options))
 devices = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(2))
 strategy.grid = Grid((Task("worker", 0), Task("worker", 1)), devices, devices[0], 2)
-strategy._stages = 2
 strategy._element_spec = tf.TensorSpec([None, 4]), tf.TensorSpec([None, 1])
 
 
 def train(model, **compiled_with):
     model.compile("sgd", "mse", **compiled_with)
-    strategy.check(model)
+    strategy.prepare(model)
     model.fit(np.ones([8, 4], "f"), np.ones([8, 1], "f"), batch_size=8, verbose=0)
 
 
@@ -129,7 +130,7 @@ def gradients():
 
 expected = [gradient.numpy() for gradient in gradients()]
 wave.compile("sgd", "mse")
-strategy.check(wave)
+strategy.prepare(wave)
 for found, own in zip(tf.function(gradients)(), expected):
     np.testing.assert_allclose(found, own, rtol=1e-5)
 """

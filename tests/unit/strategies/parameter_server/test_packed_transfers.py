@@ -11,9 +11,6 @@ import pytest
 import tensorflow as tf
 
 from tests.support.processes import ROOT, launch
-from tfdist.errors import UsageError
-from tfdist.flags import JobFlags
-from tfdist.strategies import table
 from tfdist.strategies.parameter_server import worker_functions
 
 pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(180)]
@@ -59,10 +56,3 @@ def test_packing_can_be_turned_off(packs: bool, monkeypatch: pytest.MonkeyPatch)
     assert made == 1
     assert int(logs["loss"]) == 7
     assert bool(used) == packs
-
-
-def test_estimators_have_nothing_to_pack() -> None:
-    with pytest.raises(UsageError, match=r"--pack_transfers: .* not supported for Estimators"):
-        table.strategy_path(
-            table.row("parameter_server"), JobFlags(pack_transfers=False), for_estimators=True
-        )

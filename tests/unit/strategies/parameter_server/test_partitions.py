@@ -14,10 +14,8 @@ import tensorflow as tf
 
 from tests.conftest import keras_is_3
 from tests.support.processes import ROOT, Tasks, run_by_hand
-from tfdist.errors import UsageError
-from tfdist.flags import JobFlags
-from tfdist.strategies import table
 from tfdist.strategies.parameter_server import partitions
+from tfdist.strategy_table.rows import ParameterServerOptions
 
 # All in one pytest process, because most tests share a run of the program.
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("partitions")]
@@ -134,23 +132,8 @@ def test_parts_are_at_most_of_the_given_size(shape: list[int], size: int, parts:
 
 
 def test_without_flags_there_is_no_partitioner() -> None:
-    assert partitions.partitioner_of(JobFlags()) is None
-    assert partitions.partitioner_of(JobFlags(variable_partitions=1)) is None
-    partitioner = partitions.partitioner_of(JobFlags(variable_partitions=3))
+    assert partitions.partitioner_of(ParameterServerOptions()) is None
+    assert partitions.partitioner_of(ParameterServerOptions(variable_partitions=1)) is None
+    partitioner = partitions.partitioner_of(ParameterServerOptions(variable_partitions=3))
     assert partitioner is not None
     assert list(partitioner(tf.TensorShape([1 << 20, 4]), tf.float32)) == [3, 1]
-
-
-@pytest.mark.parametrize(("size", "count"), [(0, None), (64, 2)])
-def test_partition_bytes_of_0_or_with_variable_partitions_is_rejected(
-    size: int, count: int | None
-) -> None:
-    with pytest.raises(UsageError, match="--partition_bytes: received "):
-        partitions.partitioner_of(JobFlags(partition_bytes=size, variable_partitions=count))
-
-
-def test_estimators_reject_partition_bytes() -> None:
-    with pytest.raises(UsageError, match=r"--partition_bytes: .* not supported for Estimators"):
-        table.strategy_path(
-            table.row("parameter_server"), JobFlags(partition_bytes=64), for_estimators=True
-        )

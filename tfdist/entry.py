@@ -27,11 +27,11 @@ from tfdist.coordination.preemption import Preemption
 from tfdist.errors import EXIT_FAILED, UsageError, exit_on_usage_error, log
 from tfdist.flags import JobFlags, define_flags, parse_only_flags, read_flags
 from tfdist.job import Job
-from tfdist.plan import Plan, make_plan
+from tfdist.role import TaskRole, find_role
 from tfdist.runtime import environment, log_level
 from tfdist.runtime.cores import divide_cores, set_threads, take_cores
 from tfdist.runtime.excepthook import ERROR_FILE_VARIABLE, end_on_uncaught
-from tfdist.strategies import table
+from tfdist.strategy_table import table
 
 # Warnings about what TensorFlow and Keras themselves do, by their first words.
 _NOISE = (
@@ -121,25 +121,24 @@ def start(job_class: type[AnyJob], environ: Mapping[str, str]) -> AnyJob:
     take_cores()
     end_on_uncaught(environ.get(ERROR_FILE_VARIABLE))
     with exit_on_usage_error():
-        job = create(read_flags(), environ, job_class=job_class, waits_for_peers=True)
-    job.preemption.listen(has_nothing_to_save=job.evaluates)
+        job = create(read_flags(environ), environ, job_class=job_class, waits_for_peers=True)
     # Otherwise Python's garbage collector walks all of TensorFlow's modules at exit.
     gc.freeze()
     return job
 
 
 @overload
-def create(options: JobFlags, environ: Mapping[str, str]) -> Job: ...
+def create(job_flags: JobFlags, environ: Mapping[str, str]) -> Job: ...
 @overload
 def create(
-    options: JobFlags,
+    job_flags: JobFlags,
     environ: Mapping[str, str],
     *,
     job_class: type[AnyJob],
     waits_for_peers: bool = ...,
 ) -> AnyJob: ...
 def create(
-    options: JobFlags,
+    job_flags: JobFlags,
     environ: Mapping[str, str],
     *,
     job_class: type[Job] = Job,
@@ -148,69 +147,67 @@ def create(
     """Creates a job from explicit inputs.
 
     Args:
-      options: the flags.
+      job_flags: the flags.
       environ: the environment.
       job_class: the class of the job.
-      waits_for_peers: whether this task divides its machine's cores with other tasks, and waits for
-        its peers at the startup barrier.
+      waits_for_peers: whether this task divides its machine's cores with other tasks, waits for
+        its peers at the startup barrier, and handles signals.
 
     Raises:
       UsageError: a flag or an environment variable is invalid; the error names it.
       SystemExit: the tasks of the cluster do not reach each other (code 1).
     """
-    plan = make_plan(options, environ, for_estimators=job_class.for_estimators)
+    # The class of the jobs of Estimators is the only other one.
+    role = find_role(job_flags, environ, for_estimators=job_class is not Job)
+    # All usage errors that need no TensorFlow are found by now. TensorFlow is imported before the
+    # barrier, so that the tasks that have passed it need about the same time to their first step.
     try:
-        strategy_class = table.load(plan.strategy_path)
+        strategy_class = table.load(role.strategy_path)
     except ImportError as error:
         raise UsageError(
             "--strategy",
-            received=plan.own_spec.name,
+            received=role.own_spec.name,
             accepted="a strategy whose packages are installed",
             remedy=str(error),
         ) from None
     if waits_for_peers:
-        _divide_cores(plan, environ)
-    _set_up_tensorflow(options)
+        _divide_cores(role, environ)
+    _set_up_tensorflow(job_flags)
     log(
-        f"{plan.task} of {plan.cluster} ({plan.config.source}), {plan.spec.name}; "
+        f"{role.task} of {role.cluster} ({role.config.source}), {role.spec.name}; "
         f"{environment.description(environ)}"
     )
-    if waits_for_peers and plan.task in plan.cluster.tasks() and not plan.is_dry_run:
-        _wait_for_peers(plan)
-    # Imports TensorFlow, which reads its environment variables at that time.
-    from tfdist.training.run import TrainingRun
+    if waits_for_peers and role.waits_for_peers:
+        _wait_for_peers(role)
+    from tfdist.training.state import TrainingState
     from tfdist.upstream import server_messages
 
     preemption = Preemption()
     release = server_messages.hold()
     try:
-        strategy = strategy_class(
-            plan.cluster,
-            plan.task,
-            plan.options,
-            preemption=preemption,
-            is_restartable=plan.is_restartable,
-            environ=dict(environ),
-        )
+        strategy = strategy_class(role, preemption)
     finally:
-        if not plan.serves:  # A server logs again when its chief connects.
+        if not role.serves:  # A server logs again when its chief connects.
             release()
-    return job_class(plan, TrainingRun(strategy, preemption))
+    if waits_for_peers:
+        # TensorFlow replaces the handlers that are set before its strategy is built.
+        preemption.listen(has_nothing_to_save=role.evaluates)
+    return job_class(role, TrainingState(strategy, preemption))
 
 
-def _divide_cores(plan: Plan, environ: Mapping[str, str]) -> None:
+def _divide_cores(role: TaskRole, environ: Mapping[str, str]) -> None:
     place, tasks = 0, 1
-    if plan.config.source == "horovodrun":
+    if role.config.source == "horovodrun":
         place = int(environ.get("HOROVOD_LOCAL_RANK", place))
         tasks = int(environ.get("HOROVOD_LOCAL_SIZE", tasks))
-    compute_tasks = plan.spec.compute_tasks(plan.cluster)
-    if plan.task in compute_tasks:
-        place, tasks = plan.cluster.local_rank_of(plan.task, compute_tasks)
+    compute_tasks = role.spec.compute_tasks(role.cluster)
+    if role.task in compute_tasks:
+        place, tasks = role.cluster.local_rank_of(role.task, compute_tasks)
     divide_cores(place, tasks)
     set_threads()
 
 
-def _set_up_tensorflow(options: JobFlags) -> None:
+def _set_up_tensorflow(job_flags: JobFlags) -> None:
     import tensorflow as tf
 
     # At the log level of `absl.app`, TensorFlow reports every collective that it traces.
@@ -222,24 +219,22 @@ def _set_up_tensorflow(options: JobFlags) -> None:
     for warning in _NOISE:
         warnings.filterwarnings("ignore", re.escape(warning))
     log_level.list_devices(tf)
-    if options.num_intra_threads is not None:
-        tf.config.threading.set_intra_op_parallelism_threads(options.num_intra_threads)
-    if options.num_inter_threads is not None:
-        tf.config.threading.set_inter_op_parallelism_threads(options.num_inter_threads)
+    if job_flags.num_intra_threads is not None:
+        tf.config.threading.set_intra_op_parallelism_threads(job_flags.num_intra_threads)
+    if job_flags.num_inter_threads is not None:
+        tf.config.threading.set_inter_op_parallelism_threads(job_flags.num_inter_threads)
 
 
-def _wait_for_peers(plan: Plan) -> None:
-    if len(plan.cluster.tasks()) == 1:
-        return
+def _wait_for_peers(role: TaskRole) -> None:
     config = startup.BarrierConfig(
-        cluster=plan.cluster,
-        task=plan.task,
-        strategy=plan.variant,
-        timeout=plan.options.startup_timeout,
-        token=plan.token,
+        cluster=role.cluster,
+        task=role.task,
+        strategy=role.variant,
+        timeout=role.startup_timeout,
+        token=role.token,
         # A restarted worker joins while the others train.
-        joins=plan.spec.uses_ps,
-        versions=startup.versions(plan.spec.packages),
+        joins=role.spec.uses_ps,
+        versions=startup.versions(role.spec.packages),
     )
     outcome = startup.wait_at_barrier(config)
     if outcome.verdict:

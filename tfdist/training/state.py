@@ -1,24 +1,25 @@
-"""`TrainingRun`: the strategy, the preemption signals and the data that the callbacks share.
+"""`TrainingState`: the strategy, the preemption signals and the data that the callbacks share.
 
-run = TrainingRun(strategy, preemption)
-model.fit(run.dataset(train_input), callbacks=callbacks.standard(run, output_dir, …))
+state = TrainingState(strategy, preemption)
+model.fit(state.dataset(train_input), callbacks=callbacks.standard(state, output_dir, …))
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat import building, stacks
 from tfdist.compat import keras as keras_compat
-from tfdist.compat import stacks
 from tfdist.coordination.preemption import Preemption
 from tfdist.data import sharding
-from tfdist.errors import UsageError
-from tfdist.strategies import table
+from tfdist.errors import UsageError, log
 from tfdist.strategies.base import DatasetFunction, Strategy
-from tfdist.upstream import onednn_empty_batches
+from tfdist.strategy_table import table
+from tfdist.upstream import dataset_inputs, onednn_empty_batches
 
 _WRAPPED = "_tfdist_is_wrapped"
 
@@ -31,11 +32,13 @@ class TrainingData:
       dataset_fn: the function that creates a shard.
       element_spec: the `tf.TypeSpec` of a shard's elements.
       cardinality: the steps per epoch, `sharding.UNKNOWN`, or `sharding.INFINITE`.
+      batch_size: the number of examples of a batch; None if it is unknown.
     """
 
     dataset_fn: DatasetFunction
     element_spec: Any
     cardinality: int
+    batch_size: int | None
 
     @property
     def is_infinite(self) -> bool:
@@ -43,7 +46,7 @@ class TrainingData:
         return self.cardinality == sharding.INFINITE
 
 
-class TrainingRun:
+class TrainingState:
     """The state of a job's training in one task.
 
     Args:
@@ -55,11 +58,12 @@ class TrainingRun:
       scales_learning_rate: whether the script scales its learning rate by the number of replicas.
     """
 
-    def __init__(self, strategy: Strategy, preemption: Preemption) -> None:
+    def __init__(self, strategy: Strategy[Any], preemption: Preemption) -> None:
         self.strategy = strategy
         self.preemption = preemption
         self.data: TrainingData | None = None
         self.scales_learning_rate = False
+        self._described: Sequence[str] = ()
         if strategy.topology.num_replicas > 1:
             onednn_empty_batches.apply()
 
@@ -71,16 +75,35 @@ class TrainingRun:
     def dataset(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
         """The dataset for `model.fit`; see `tfdist.Job.dataset`."""
         dataset_fn = sharding.without_autotune(dataset_fn)
-        dataset = self.strategy.distribute(dataset_fn, training=True)
-        self.data = TrainingData(dataset_fn, dataset.element_spec, int(dataset.cardinality()))
+        sizes: list[int | None] = []
+
+        def with_size(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            shard = dataset_fn(context)
+            sizes.append(dataset_inputs.batch_size(shard))
+            return shard
+
+        dataset = self._distribute(with_size, training=True)
+        self.data = TrainingData(
+            dataset_fn, dataset.element_spec, int(dataset.cardinality()), sizes[0]
+        )
         return dataset
 
     def eval_dataset(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
         """The dataset for `model.evaluate`, or for the validation of `model.fit`."""
-        return self.strategy.distribute(sharding.without_autotune(dataset_fn), training=False)
+        return self._distribute(sharding.without_autotune(dataset_fn), training=False)
+
+    @property
+    def examples_per_update(self) -> int | None:
+        """The number of examples of a weight update; None if it is unknown."""
+        if self.data is None or self.data.batch_size is None:
+            return None
+        return self.data.batch_size * self.strategy.topology.num_replicas
 
     def count_steps(self) -> int:
-        """Counts the steps per epoch by reading this task's shard once; collective."""
+        """Counts the steps per epoch by reading this task's shard once.
+
+        Every training task must call it.
+        """
         assert self.data is not None
         shard = self.data.dataset_fn(self.strategy.topology.input_context)
         return self.strategy.cursor.count_steps(shard)
@@ -96,13 +119,17 @@ class TrainingRun:
         return wrapped
 
     def prepare(self, model: tf.keras.Model) -> None:
-        """Checks a compiled model and wraps its optimizer; call this before the first step.
+        """Builds a compiled model, has the strategy prepare it, and wraps its optimizer.
+
+        Call this before the first step.
 
         Raises:
           UsageError: the strategy cannot train this model.
         """
         peers = self.strategy.topology.peers
-        stacks.check_fit(table.row(self.strategy.name), model, tf.__version__, table.TABLE.values())
+        stacks.check_fit(
+            table.row(self.strategy.name), model, tf.__version__, table.rows().values()
+        )
         stacks.check_same_keras(model, model.optimizer)
         if len(peers) > 1 and getattr(model, "autotune_steps_per_execution", False):
             raise UsageError(
@@ -112,7 +139,23 @@ class TrainingRun:
                 remedy="Pass a number to model.compile: with 'auto' each task chooses its own "
                 "number, but all tasks must save after the same step.",
             )
-        self.strategy.check(model)
+        with self.strategy.scope():
+            building.build_model(model, self.data.element_spec if self.data else None)
+        self.strategy.prepare(model)
+        described = self.strategy.describe(model)
+        if described != self._described:
+            for line in described:
+                log(f"{self.strategy.name}: {line}")
+        self._described = described
+        self._wrap_optimizer_of(model)
+        building.build_optimizer(model)
+
+    def _distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
+        dataset = self.strategy.distribute(dataset_fn, training=training)
+        self.strategy.cursor.follow(dataset)
+        return dataset
+
+    def _wrap_optimizer_of(self, model: tf.keras.Model) -> None:
         if _is_wrapped(model.optimizer):
             return
         inner = getattr(model.optimizer, "inner_optimizer", None)
@@ -120,9 +163,9 @@ class TrainingRun:
         if keras_compat.is_keras_3(model) and inner is not None and _is_wrapped(inner):
             raise UsageError(
                 "optimizer",
-                received=f"{type(model.optimizer).__name__} around the result of job.optimizer",
+                received=f"{type(model.optimizer).__name__} around a wrapped optimizer",
                 accepted="a Keras optimizer, which fit wraps",
-                remedy="Compile the model with the optimizer itself, without job.optimizer.",
+                remedy="Compile the model with the optimizer itself, without job.wrap_optimizer.",
             )
         wrapped = self.wrap_optimizer(model.optimizer)
         if wrapped is not model.optimizer:

@@ -1,43 +1,45 @@
-"""Decides the role and the strategy of this task before anything is set up.
+"""Decides the role of this task, its strategy and its options before anything is set up.
 
-plan = make_plan(options, os.environ)    # raises UsageError; imports no TensorFlow
-plan.config.task, plan.spec.name
+role = find_role(flags, os.environ)      # raises UsageError; imports no TensorFlow
+role.task, role.spec.name, role.options
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.discovery import ClusterConfig, discover
 from tfdist.coordination import startup
 from tfdist.coordination.shutdown import RESTARTABLE_VARIABLE
 from tfdist.errors import UsageError
-from tfdist.flags import JobFlags
+from tfdist.flags import HEARTBEAT_TIMEOUT, JobFlags
+from tfdist.options import Options
 from tfdist.runtime.environment import DRY_RUN_VARIABLE
-from tfdist.strategies import table
-from tfdist.strategies.table import StrategySpec
+from tfdist.strategy_table import StrategySpec, table
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, kw_only=True)
+class TaskRole:
     """The role of one task in a job.
 
     Attributes:
       config: the cluster, this task, and the source of both.
       spec: the strategy of the training tasks.
-      options: the flags; for an evaluator, without those that do not apply to it.
+      flags: the flags of every job.
+      job_options: the options of the training tasks' strategy.
       for_estimators: whether the job is for Estimators and sessions.
       chief_evaluates: whether the chief of an Estimator's job evaluates it.
       is_restartable: whether a launcher on this task's machine restarts the task when it fails.
       token: the job's token; tasks with different tokens do not train together.
-      is_dry_run: whether this task shows how its model is split, and does not train.
+      is_dry_run: whether this task only describes its model, and connects to no other task.
     """
 
-    config: ClusterConfig
-    spec: StrategySpec
-    options: JobFlags
+    config: ClusterConfig = field(default_factory=ClusterConfig)
+    spec: StrategySpec = field(default_factory=lambda: table.row("one_device"))
+    flags: JobFlags = field(default_factory=JobFlags)
+    job_options: Options = field(default_factory=Options)
     for_estimators: bool = False
     chief_evaluates: bool = True
     is_restartable: bool = False
@@ -65,46 +67,71 @@ class Plan:
         return self.spec.serves(self.cluster, self.task, for_estimators=self.for_estimators)
 
     @property
+    def waits_for_peers(self) -> bool:
+        """Whether this task waits at the startup barrier for other tasks."""
+        tasks = self.cluster.tasks()
+        return self.task in tasks and len(tasks) > 1 and not self.is_dry_run
+
+    @property
     def own_spec(self) -> StrategySpec:
         """The strategy of this task; `one_device` for an evaluator, which does not train."""
         return table.row("one_device") if self.evaluates else self.spec
 
     @property
+    def options(self) -> Options:
+        """The options of this task's strategy."""
+        return Options() if self.evaluates else self.job_options
+
+    @property
     def strategy_path(self) -> str:
         """The class of this task's strategy as `module:name`."""
-        return table.strategy_path(self.own_spec, self.options, for_estimators=self.for_estimators)
+        return self.own_spec.strategy_path(self.options, for_estimators=self.for_estimators)
+
+    @property
+    def startup_timeout(self) -> float:
+        """Seconds that the tasks of the job wait for each other before training."""
+        return self.flags.startup_timeout
+
+    @property
+    def heartbeat_timeout(self) -> float:
+        """Seconds without a heartbeat after which another task is considered lost."""
+        return self.flags.heartbeat_timeout or HEARTBEAT_TIMEOUT
 
     @property
     def variant(self) -> str:
         """The strategy and the flags that must be the same in all tasks, as text."""
         flags = [
-            f"--{flag}={value}"
-            for flag in table.LOCAL_SGD_FLAGS
-            if (value := getattr(self.options, flag)) is not None
+            f"--{name}={value}"
+            for name, option in self.job_options.defined().items()
+            if option.same_in_all_tasks
+            and (value := getattr(self.job_options, name)) != option.default
         ]
         return " ".join([self.spec.name, *["for Estimators"] * self.for_estimators, *flags])
 
 
-def make_plan(
-    options: JobFlags, environ: Mapping[str, str], *, for_estimators: bool = False
-) -> Plan:
+def find_role(
+    flags: JobFlags, environ: Mapping[str, str], *, for_estimators: bool = False
+) -> TaskRole:
     """Decides the role of this process in the job that the flags and the environment describe.
 
     Args:
-      options: the flags.
+      flags: the flags.
       environ: the environment.
       for_estimators: whether the job is for Estimators and sessions.
 
     Raises:
       UsageError: a flag or an environment variable is invalid; the error names it.
     """
-    config = discover(options.cluster, environ)
+    config = discover(flags.cluster, environ)
     cluster = config.cluster
-    spec = table.named(options.strategy, environ, cluster, config.source, options.num_gpus)
-    table.check(spec, cluster, config.source)
-    table.check_flags(spec, options)
-    table.strategy_path(spec, options, for_estimators=for_estimators)
-    chief_evaluates = config.has_master or not cluster.chief or spec.chief_evaluates
+    spec = table.named(flags.strategy, environ, cluster, config.source, flags.num_gpus)
+    table.check_cluster(spec, cluster, config.source)
+    options = table.options_of(spec, flags.of_strategy, cluster, for_estimators=for_estimators)
+    spec.check_heartbeat(flags.heartbeat_timeout, for_estimators=for_estimators)
+    estimator = spec.estimator if for_estimators else None
+    chief_evaluates = (
+        config.has_master or not cluster.chief or (estimator and estimator.chief_evaluates) or False
+    )
     if config.task.type == "evaluator":
         if for_estimators and chief_evaluates and cluster:
             raise UsageError(
@@ -114,14 +141,16 @@ def make_plan(
                 remedy="Leave the evaluator out, because the master, worker 0 or rank 0 of Horovod "
                 "evaluates; or add a chief.",
             )
-        options = options.without(flag for flag in spec.flags if flag != "heartbeat_timeout")
-    elif cluster:
-        startup.check_port(cluster, config.task)
-        startup.check_addresses(cluster)
-    return Plan(
-        config,
-        spec,
-        options,
+    else:
+        spec.check_num_gpus(flags.num_gpus, for_estimators=for_estimators)
+        if cluster:
+            startup.check_port(cluster, config.task)
+            startup.check_addresses(cluster)
+    return TaskRole(
+        config=config,
+        spec=spec,
+        flags=flags,
+        job_options=options,
         for_estimators=for_estimators,
         chief_evaluates=chief_evaluates,
         is_restartable=RESTARTABLE_VARIABLE in environ,

@@ -1,0 +1,98 @@
+"""The short form of a training, `Job.fit`: every task makes the same call and does its own part."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.errors import EXIT_OK, UsageError
+from tfdist.strategies.base import DatasetFunction
+from tfdist.training import callbacks, evaluator
+from tfdist.training.state import TrainingState
+
+
+def fit(
+    state: TrainingState,
+    build_model: Callable[[], tf.keras.Model],
+    train_input: DatasetFunction,
+    *,
+    epochs: int,
+    output_dir: str,
+    validation: DatasetFunction | None,
+    steps_per_epoch: int | None,
+    save_steps: int | None,
+    keep: int,
+    own_callbacks: Sequence[tf.keras.callbacks.Callback],
+    verbose: int | None,
+) -> tf.keras.callbacks.History:
+    """Trains, serves, evaluates or describes, by the role of this task; see `Job.fit`.
+
+    Raises:
+      SystemExit: this task does not train (code 0), or it was preempted (code 75).
+    """
+    role, strategy = state.strategy.role, state.strategy
+    if role.serves:
+        strategy.serve()
+        sys.exit(EXIT_OK)
+    with strategy.scope():
+        model = build_model()
+    if role.evaluates:
+        if validation is None:
+            raise UsageError(
+                "validation",
+                received=None,
+                accepted="an input function in a job with an evaluator",
+                remedy="Pass validation to job.fit, or leave the evaluator out.",
+            )
+        evaluator.follow(state, model, validation, output_dir, epochs=epochs)
+        sys.exit(EXIT_OK)
+    data = state.dataset(train_input)
+    if role.is_dry_run:
+        state.prepare(model)  # Logs what the strategy makes of the model.
+        sys.exit(EXIT_OK)
+    own = callbacks.standard(state, output_dir, keep=keep, save_steps=save_steps)
+    return model.fit(
+        data,
+        epochs=epochs,
+        steps_per_epoch=steps_per_epoch,
+        validation_data=None if validation is None else state.eval_dataset(validation),
+        callbacks=[*own, *own_callbacks],
+        verbose=default_verbosity(state) if verbose is None else verbose,
+    )
+
+
+def default_verbosity(state: TrainingState) -> int:
+    """`verbose` for Keras: a progress bar on the chief's terminal, one line per epoch if the
+    chief's output goes to a file, and no output from the other tasks."""
+    if not state.is_chief:
+        return 0
+    return 1 if sys.stdout.isatty() else 2
+
+
+def evaluate(
+    state: TrainingState,
+    model: tf.keras.Model,
+    dataset_fn: DatasetFunction,
+    output_dir: str | None,
+    *,
+    epochs: int | None,
+) -> Any:
+    """Evaluates once in a training task, or each checkpoint in the evaluator; see `Job.evaluate`.
+
+    Raises:
+      UsageError: the evaluator has no `output_dir`.
+    """
+    if not state.strategy.role.evaluates:
+        return evaluator.evaluate(state, model, dataset_fn)
+    if output_dir is None:
+        raise UsageError(
+            "output_dir",
+            received=None,
+            accepted="the training's output directory",
+            remedy="Pass output_dir to job.evaluate.",
+        )
+    evaluator.follow(state, model, dataset_fn, output_dir, epochs=epochs)
+    return None
