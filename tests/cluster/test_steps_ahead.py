@@ -14,16 +14,16 @@ PROGRAM = """
 import tfdist
 import tensorflow as tf
 from absl import app, flags
-from tfdist.strategies.parameter_server.coordinator import EpochCoordinator
+from tfdist.strategies.parameter_server.steps.worker_thread import WorkerThread
 
 tfdist.define_flags()
 flags.DEFINE_bool("repeat", False, "Repeat the data forever.")
 runs, scheduled = [0], [0]
 
-def counted(self, fn, iterator, steps, done, schedule=EpochCoordinator.schedule_run):
+def counted(self, request, start=WorkerThread.start):
     runs[-1] += 1
-    scheduled[-1] += steps
-    return schedule(self, fn, iterator, steps, done)
+    scheduled[-1] += request.limit
+    return start(self, request)
 
 def either(x, y):
     if x[0] > 0:  # AutoGraph must convert this.
@@ -43,7 +43,7 @@ def main(_):
         data = data.shard(context.num_input_pipelines, context.input_pipeline_id)
         return (data.repeat() if flags.FLAGS.repeat else data).map(either).batch(2)
 
-    EpochCoordinator.schedule_run = counted
+    WorkerThread.start = counted
     ended = tf.keras.callbacks.LambdaCallback(
         on_epoch_end=lambda *_: (runs.append(0), scheduled.append(0))
     )

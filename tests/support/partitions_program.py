@@ -26,10 +26,11 @@ from tfdist.compat import keras as keras_compat
 from tfdist.data import sharding
 from tfdist.data.position import Position
 from tfdist.launch.local import hold_ports
-from tfdist.strategies.parameter_server import partitions
-from tfdist.strategies.parameter_server.coordinator import EpochCoordinator, PassesShards
-from tfdist.strategies.parameter_server.layout import WholeLayout
+from tfdist.strategies.parameter_server.steps.coordinator import EpochCoordinator
 from tfdist.strategies.parameter_server.strategy import _Checkpointing
+from tfdist.strategies.parameter_server.tensorflow_strategy import PassesShards
+from tfdist.strategies.parameter_server.variables import partitioner as partitions
+from tfdist.strategies.parameter_server.variables.checkpoint_layout import WholeLayout
 
 KERAS_3 = keras_compat.is_keras_3(tf.keras.Model)
 ROWS, WIDTH = 50, 4
@@ -61,11 +62,9 @@ def cluster(num_ps: int, part: int | None) -> PassesShards:
             task_id=0,
             rpc_layer="grpc",
         ),
-        None if KERAS_3 else partitioner,
-        heartbeat_timeout=30.0,
-        packs_transfers=True,
+        variable_partitioner=None if KERAS_3 else partitioner,
+        layer_partitioner=partitioner if KERAS_3 else None,
     )
-    strategy.layer_partitioner = partitioner if KERAS_3 else None
     strategy.servers = running
     EpochCoordinator(strategy)
     return strategy
@@ -258,10 +257,11 @@ def layers() -> dict[str, Any]:
 
 def main(directory: Path) -> None:
     if KERAS_3:
-        from tfdist.strategies.parameter_server import keras3, keras3_partitions
+        from tfdist.strategies.parameter_server.steps import keras3
+        from tfdist.strategies.parameter_server.variables import keras3_layers
 
         keras3.apply()
-        keras3_partitions.apply()
+        keras3_layers.apply()
     result = {optimizer: run(optimizer, directory) for optimizer in ("adam", "momentum")}
     if KERAS_3:
         result["layers"] = layers()

@@ -16,8 +16,8 @@ import tfdist  # isort: skip
 import tensorflow as tf
 from absl import app
 
-from tfdist.strategies.parameter_server.coordinator import EpochCoordinator
-from tfdist.strategies.parameter_server.packed_transfers import packed_transfers
+from tfdist.strategies.parameter_server.steps.coordinator import EpochCoordinator
+from tfdist.strategies.parameter_server.transfers.packed_step import packed_transfers
 
 tfdist.define_flags()
 

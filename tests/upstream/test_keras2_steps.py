@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist  # noqa: F401
-from tfdist.strategies.parameter_server import keras2_steps
+from tfdist.strategies.parameter_server.steps import keras2
 
 pytestmark = pytest.mark.stacks("2.15", "tf_keras")
 
@@ -21,7 +21,7 @@ class Coordinator:
 
 
 def test_the_closure_of_the_train_function_has_the_function_of_one_step() -> None:
-    """`keras2_steps`"""
+    """`keras2`"""
     model = tf.keras.Sequential([tf.keras.layers.Input([1]), tf.keras.layers.Dense(1)])
     model.compile("sgd", "mse", steps_per_execution=3)
     model._cluster_coordinator = coordinator = Coordinator()
@@ -29,7 +29,7 @@ def test_the_closure_of_the_train_function_has_the_function_of_one_step() -> Non
     iterator = iter(batches)
 
     model.make_train_function()(iterator)
-    logs = keras2_steps.single_step(coordinator.fn)(iterator)
+    logs = keras2.single_step(coordinator.fn)(iterator)
 
     assert int(coordinator.args[1]) == 3
     assert set(logs) == {"loss"}

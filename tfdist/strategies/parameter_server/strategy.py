@@ -26,11 +26,12 @@ from tfdist.runtime.devices import use_devices
 from tfdist.strategies.base import DatasetFunction, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.cursor import EpochCursor
-from tfdist.strategies.parameter_server import partitions
-from tfdist.strategies.parameter_server.coordinator import EpochCoordinator, PassesShards
-from tfdist.strategies.parameter_server.layout import WholeLayout
-from tfdist.strategies.parameter_server.partitions import Partitioner, partitioner_of
-from tfdist.strategies.parameter_server.synchronous import Synchronous
+from tfdist.strategies.parameter_server.steps.coordinator import EpochCoordinator
+from tfdist.strategies.parameter_server.steps.synchronous_epoch import Synchronous
+from tfdist.strategies.parameter_server.tensorflow_strategy import PassesShards
+from tfdist.strategies.parameter_server.variables import partitioner as partitioners
+from tfdist.strategies.parameter_server.variables.checkpoint_layout import WholeLayout
+from tfdist.strategies.parameter_server.variables.partitioner import Partitioner, partitioner_of
 from tfdist.strategies.serving import serve_until_end
 from tfdist.strategy_table.rows import ParameterServerOptions
 from tfdist.upstream import keras2_steps_per_execution
@@ -59,7 +60,7 @@ class _Cursor(EpochCursor):
         self._coordinator = coordinator
 
     def step_of_epoch(self, steps: Sequence[int]) -> int:
-        is_synchronous = self._coordinator.strategy.synchronous is not None
+        is_synchronous = self._coordinator.synchronous is not None
         return max(steps, default=0) if is_synchronous else sum(steps)
 
     def on_step_begin(self, call: Callable[[Callable[[], Sequence[int]], int], None]) -> None:
@@ -77,6 +78,8 @@ class ParameterServer(Strategy[ParameterServerOptions]):
     name = "parameter_server"
 
     checkpointing: _Checkpointing
+
+    _synchronous: Synchronous | None = None
 
     def set_up(self, options: ParameterServerOptions) -> None:
         self._replicas = options.gradients_per_update(self.cluster)
@@ -120,8 +123,9 @@ class ParameterServer(Strategy[ParameterServerOptions]):
         return scope
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        synchronous = self.tf_strategy.synchronous
-        return optimizer if synchronous is None else synchronous.recorder.wrap(optimizer)
+        return (
+            optimizer if self._synchronous is None else self._synchronous.recorder.wrap(optimizer)
+        )
 
     def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
         topology = self.topology
@@ -136,8 +140,8 @@ class ParameterServer(Strategy[ParameterServerOptions]):
     def prepare(self, model: tf.keras.Model) -> None:
         if keras_compat.is_keras_3(model):
             checks.check_scope(model, self.tf_strategy, self.name)
-        if self.tf_strategy.synchronous is not None:
-            self.tf_strategy.synchronous.model = model
+        if self._synchronous is not None:
+            self._synchronous.model = model
         # The slots must exist, because they lie on the ps of their variables, too.
         building.build_optimizer(model)
         for split in self.tf_strategy.split_variables:
@@ -147,7 +151,7 @@ class ParameterServer(Strategy[ParameterServerOptions]):
     def describe(self, model: tf.keras.Model) -> list[str]:
         variables = self.checkpointing.layout.variables()
         lines = [
-            partitions.whole_variables(self.tf_strategy.layer_partitioner, variables),
+            partitioners.whole_variables(self.tf_strategy.layer_partitioner, variables),
             self.tf_strategy.placement.advice(),
         ]
         return [line for line in lines if line is not None]
@@ -162,39 +166,43 @@ class ParameterServer(Strategy[ParameterServerOptions]):
         if "chief" not in jobs:
             host, _ = host_and_port(self.cluster.address(self.task))
             jobs["chief"] = [f"{host}:{_free_port()}"]
-        # TensorFlow's partitioned variables do not fit into those of Keras 3.
         is_keras_3 = keras_compat.is_keras_3(tf.keras.Model)
         self.tf_strategy = PassesShards(
             tf.distribute.cluster_resolver.SimpleClusterResolver(
                 tf.train.ClusterSpec(jobs), task_type="chief", task_id=0, rpc_layer="grpc"
             ),
+            # TensorFlow's partitioned variables do not fit into those of Keras 3.
             variable_partitioner=None if is_keras_3 else partitioner,
-            heartbeat_timeout=self.role.heartbeat_timeout,
-            packs_transfers=self.options.pack_transfers,
-            synchronous=Synchronous(
-                replicas_to_aggregate=self._replicas,
-                recovery_timeout=self.role.startup_timeout,
-                packs_transfers=self.options.pack_transfers,
-            )
-            if self._replicas is not None
-            else None,
+            layer_partitioner=partitioner if is_keras_3 else None,
         )
-        self.tf_strategy.layer_partitioner = partitioner if is_keras_3 else None
         servers = [task for task in self.cluster.tasks() if task != self.task]
         heartbeat.watch_in_subprocess(
             {str(task): self.cluster.address(task) for task in servers}, self.role.heartbeat_timeout
         )
+        packs_transfers = self.options.pack_transfers
+        if self._replicas is not None:
+            self._synchronous = Synchronous(
+                replicas_to_aggregate=self._replicas,
+                recovery_timeout=self.role.startup_timeout,
+                packs_transfers=packs_transfers,
+            )
         # A strategy has one coordinator, so Keras uses this one.
-        coordinator = EpochCoordinator(self.tf_strategy)
+        coordinator = EpochCoordinator(
+            self.tf_strategy,
+            packs_transfers=packs_transfers,
+            heartbeat_timeout=self.role.heartbeat_timeout,
+            synchronous=self._synchronous,
+        )
         self.checkpointing = _Checkpointing()
         self.cursor = _Cursor(self.steps_of, coordinator)
 
 
 def _prepare_keras_3() -> None:
-    from tfdist.strategies.parameter_server import keras3, keras3_partitions
+    from tfdist.strategies.parameter_server.steps import keras3
+    from tfdist.strategies.parameter_server.variables import keras3_layers
 
     keras3.apply()
-    keras3_partitions.apply()
+    keras3_layers.apply()
 
 
 def _free_port() -> int:

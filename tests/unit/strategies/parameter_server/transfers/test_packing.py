@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server import packing
+from tfdist.strategies.parameter_server.transfers import packing
 
 
 def over_packs(

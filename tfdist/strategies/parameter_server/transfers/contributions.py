@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
-from tfdist.strategies.parameter_server.packing import in_packs, pack, unpack
+from tfdist.strategies.parameter_server.transfers.packing import in_packs, pack, unpack
 
 
 class Update(NamedTuple):

@@ -6,7 +6,7 @@ import re
 
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server.placement import Placement
+from tfdist.strategies.parameter_server.variables.placement import Placement
 
 KIB = 256  # of float32
 

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.processes import ROOT, launch
-from tfdist.strategies.parameter_server import worker_functions
+from tfdist.strategies.parameter_server.steps import worker_functions
 
 pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(180)]
 
@@ -47,11 +47,15 @@ def test_packing_can_be_turned_off(packs: bool, monkeypatch: pytest.MonkeyPatch)
         yield
 
     monkeypatch.setattr(worker_functions, "packed_transfers", record)
-    monkeypatch.setattr(worker_functions, "_this_worker", lambda: tf.constant(0))
-    run = worker_functions.RunOf(lambda iterator: {"loss": next(iterator)}, packs=packs)
+    dataset = tf.data.Dataset.range(7, 8)
+    run = worker_functions.Run(
+        tf.distribute.get_strategy(),
+        lambda iterator: {"loss": next(iterator)},
+        tf.data.IteratorSpec(dataset.element_spec),
+        packs=packs,
+    )
 
-    numbers = run.function(iter(tf.data.Dataset.range(7, 8)), 1).numpy()
-    _, made, _, logs = run.unpacked(numbers)
+    made, (_, logs) = run.make(iter(dataset), 1)
 
     assert made == 1
     assert int(logs["loss"]) == 7

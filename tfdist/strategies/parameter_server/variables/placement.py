@@ -24,7 +24,7 @@ from tensorflow.python.distribute.parameter_server_strategy_v2 import (
     ParameterServerStrategyV2Extended,
 )
 
-from tfdist.strategies.parameter_server import partitions
+from tfdist.strategies.parameter_server.variables import partitioner as partitions
 from tfdist.strategies.sizes import bytes_of, readable
 
 #: The largest ps may store this many times the mean; above it, there is a line about it.

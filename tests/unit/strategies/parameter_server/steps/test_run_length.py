@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfdist.strategies.parameter_server.run_length import RunLength
+from tfdist.strategies.parameter_server.steps.run_length import RunLength
 
 
 def lengths(length: RunLength, seconds_per_step: float, runs: int) -> list[int]:

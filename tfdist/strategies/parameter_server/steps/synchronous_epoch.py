@@ -2,7 +2,7 @@
 
     synchronous = Synchronous(replicas_to_aggregate=2, recovery_timeout=300.0, packs_transfers=True)
     synchronous.recorder.wrap(optimizer)
-    epoch = SynchronousEpoch(per_worker_shards, synchronous)
+    epoch = SynchronousEpoch(per_worker_shards, threads, synchronous, strategy)
     epoch.step(train_function)                   # StopIteration at the end of the first epoch
 
 In step s every worker computes its gradients for batch s of its shard. The update averages the
@@ -17,18 +17,16 @@ import math
 import queue
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from tfdist.errors import log
-from tfdist.strategies.parameter_server.contributions import Recorder
-from tfdist.strategies.parameter_server.epoch import Epoch
-from tfdist.strategies.parameter_server.synchronous_functions import Functions
-from tfdist.strategies.parameter_server.worker_lane import Lane, Request, Result
-
-if TYPE_CHECKING:
-    from tfdist.strategies.parameter_server.coordinator import PerWorkerShards
+from tfdist.strategies.parameter_server.steps.epoch import Epoch, Logs
+from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
+from tfdist.strategies.parameter_server.steps.synchronous_functions import Functions
+from tfdist.strategies.parameter_server.steps.worker_thread import Request, Result, WorkerThread
+from tfdist.strategies.parameter_server.transfers.contributions import Recorder
 
 _POLL_SECONDS = 1.0  # between two looks at lost workers
 _LOGS_SECONDS = 0.5  # between two reads of the logs for Keras 3's progress bar
@@ -73,8 +71,6 @@ class Synchronous:
         self.model: Any = None
         self._packs = packs_transfers
         self._functions: dict[Any, Functions] = {}
-        self._shards: PerWorkerShards | None = None
-        self._lanes: list[Lane] = []
 
     def functions(self, strategy: Any, fn: Any, iterator_spec: Any) -> Functions:
         """The functions of a step; traced once."""
@@ -91,31 +87,32 @@ class Synchronous:
             )
         return self._functions[key]
 
-    def lanes(self, shards: PerWorkerShards) -> list[Lane]:
-        """The threads of the workers, which keep the datasets that all epochs share."""
-        if shards is not self._shards:
-            # Those of an earlier `fit`. They can be created again.
-            for lane in self._lanes:
-                lane.close()
-            workers = shards.coordinator._cluster.workers
-            self._shards = shards
-            self._lanes = [
-                Lane(worker, make, shards.iterator_spec)
-                for worker, make in zip(workers, shards.dataset_functions, strict=True)
-            ]
-        return self._lanes
-
 
 class SynchronousEpoch(Epoch):
-    """One epoch of synchronous steps, with the interface of the asynchronous `Epoch`."""
+    """One epoch of synchronous steps.
 
-    def __init__(self, shards: PerWorkerShards, synchronous: Synchronous) -> None:
+    Args:
+      shards: the shards.
+      threads: the thread of each worker.
+      synchronous: what the epochs share.
+      strategy: the TensorFlow strategy.
+    """
+
+    def __init__(
+        self,
+        shards: PerWorkerShards,
+        threads: Sequence[WorkerThread],
+        synchronous: Synchronous,
+        strategy: Any,
+    ) -> None:
         super().__init__(shards)
+        self._threads = threads
         self._synchronous = synchronous
-        self._lanes: list[Lane] = []
+        self._strategy = strategy
         self._functions: Functions
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
-        self._iterator = 0
+        # Set by the first step, because Keras creates an epoch that it does not use.
+        self._epoch = 0
         # The number of the next step, or of the step in flight.
         self._step = 0
         self._is_in_flight = False
@@ -130,7 +127,7 @@ class SynchronousEpoch(Epoch):
         # The number of steps whose final logs have been read.
         self._final_step = -1
 
-    def step(self, fn: Any, steps: int = 1) -> Any:
+    def step(self, fn: Any, steps: int = 1) -> Logs:
         """Makes steps; returns the logs, which a coordinator's caller may fetch.
 
         The last of the steps may still be in flight.
@@ -149,9 +146,9 @@ class SynchronousEpoch(Epoch):
                     self._complete()
             if self._has_ended:
                 if count == 0:
-                    self._stop()
+                    self._stop_if_requested()
                 break
-        return _Logs(self)
+        return Logs(self)
 
     def live_logs(self) -> dict[str, Any]:
         """The logs of a recent step; the returned dict is updated in place by later steps."""
@@ -161,9 +158,12 @@ class SynchronousEpoch(Epoch):
             self.read_logs()
         return self._shards.live_logs
 
+    def newest_logs(self) -> Any:
+        return self.read_logs()
+
     def finish(self, to_end: bool = True) -> None:
         self._complete()
-        if to_end and self._shards.runs_to_end and self._lanes:
+        if to_end and self._shards.runs_to_end and self._epoch:
             while not self._has_ended:
                 self._begin()
                 self._complete()
@@ -180,7 +180,7 @@ class SynchronousEpoch(Epoch):
     def steps(self) -> list[int]:
         """For each worker, the number of steps of this epoch; waits for the step in flight."""
         self._complete()
-        return [self._step] * self._coordinator.num_workers
+        return [self._step] * len(self._threads)
 
     def read_logs(self, *, all_steps: bool = False) -> Any:
         """Reads the logs of the newest step.
@@ -193,7 +193,7 @@ class SynchronousEpoch(Epoch):
         self._final_step = self._step if all_steps else -1
         self._logs_read = time.monotonic()
         results = self._functions.metric_results() if all_steps else {}
-        logs = self._newest.logs
+        logs, _ = self._newest.outcome
         try:
             read = tf.nest.map_structure(lambda tensor: tensor.numpy(), logs)
         except tf.errors.OpError:
@@ -205,11 +205,11 @@ class SynchronousEpoch(Epoch):
         return read
 
     def _prepare(self, fn: Any) -> None:
-        if not self._lanes:
-            self._iterator, self._step = self._shards.next_iterator()
-        self._lanes = self._synchronous.lanes(self._shards)
+        if not self._epoch:
+            start = self._shards.begin_epoch()
+            self._epoch, self._step = start.epoch, max(start.steps)
         self._functions = self._synchronous.functions(
-            self._coordinator.strategy, fn, self._shards.iterator_spec
+            self._strategy, fn, self._shards.iterator_spec
         )
 
     def _known_steps(self) -> float:
@@ -221,15 +221,15 @@ class SynchronousEpoch(Epoch):
     def _begin(self) -> None:
         self._is_in_flight = True
         self._arrived = dict(self._exhausted)
-        for lane in self._lanes:
-            self._start(lane)
+        for thread in self._threads:
+            self._start(thread)
 
-    def _start(self, lane: Lane) -> None:
-        if lane.is_busy or lane.index in self._arrived:
+    def _start(self, thread: WorkerThread) -> None:
+        if thread.in_flight or thread.index in self._arrived:
             return
-        lane.start(
-            Request(self._step, self._iterator, self._functions.gradients, self._results.put)
-        )
+        reader = self._shards.readers[thread.index]
+        make = self._functions.make
+        thread.start(Request(reader, self._epoch, self._step, 1, make, self._results.put))
 
     def _complete(self) -> None:
         """Waits for enough gradients of the step in flight, and updates the weights."""
@@ -238,27 +238,28 @@ class SynchronousEpoch(Epoch):
         while not self._is_complete():
             self._take(self._next_contribution())
         self._is_in_flight = False
-        with_data = [result for result in self._arrived.values() if result.had_data]
+        with_data = [result for result in self._arrived.values() if result.steps]
         if not with_data:
             self._has_ended = True
             return
-        without = [result for result in self._arrived.values() if not result.had_data]
+        without = [result for result in self._arrived.values() if not result.steps]
         chosen = (with_data + without)[: self._synchronous.replicas_to_aggregate]
         chosen.sort(key=lambda result: result.worker)
-        self._functions.apply([tensor for result in chosen for tensor in result.contribution])
-        self._newest = next(result for result in chosen if result.had_data)
-        self._dropped += len(with_data) - sum(result.had_data for result in chosen)
+        self._functions.apply([tensor for result in chosen for tensor in result.outcome[1]])
+        self._newest = next(result for result in chosen if result.steps)
+        self._dropped += len(with_data) - sum(result.steps for result in chosen)
         self._step += 1
 
     def _is_complete(self) -> bool:
         needed = self._synchronous.replicas_to_aggregate
         if len(self._arrived) < needed:
             return False
-        if any(result.had_data for result in self._arrived.values()):
+        if any(result.steps for result in self._arrived.values()):
             return True
         # Only the end of all shards is the end of the epoch.
         return all(
-            lane.index in self._arrived or lane.lost_since is not None for lane in self._lanes
+            thread.index in self._arrived or thread.lost_since is not None
+            for thread in self._threads
         )
 
     def _take(self, result: Result | None) -> None:
@@ -266,15 +267,15 @@ class SynchronousEpoch(Epoch):
             return
         if result.error is not None:
             raise result.error
-        if not result.had_data:
+        if not result.steps:
             self._exhausted[result.worker] = result
-        is_current = result.step == self._step and self._is_in_flight
-        if is_current or not result.had_data:
+        is_current = result.request.step == self._step and self._is_in_flight
+        if is_current or not result.steps:
             self._arrived[result.worker] = result
         else:
             self._dropped += 1
             if self._is_in_flight:
-                self._start(self._lanes[result.worker])
+                self._start(self._threads[result.worker])
 
     def _next_contribution(self) -> Result | None:
         try:
@@ -284,33 +285,20 @@ class SynchronousEpoch(Epoch):
             return None
 
     def _check_lost(self) -> None:
-        lost = {lane.index: lane.lost_since for lane in self._lanes if lane.lost_since is not None}
+        lost = {
+            thread.index: thread.lost_since
+            for thread in self._threads
+            if thread.lost_since is not None
+        }
         needed, limit = self._synchronous.replicas_to_aggregate, self._synchronous.recovery_timeout
-        if len(self._lanes) - len(lost) >= needed:
+        if len(self._threads) - len(lost) >= needed:
             return
         if time.monotonic() - min(lost.values()) >= limit:
             raise LostWorkersError(sorted(lost), needed, limit)
 
     def _wait_for_late_workers(self) -> None:
         """Waits until no worker computes any more, because their steps update the metrics."""
-        while any(lane.is_busy and lane.lost_since is None for lane in self._lanes):
+        while any(thread.in_flight and thread.lost_since is None for thread in self._threads):
             self._take(self._next_contribution())
-
-    def _stop(self) -> None:
-        if self._shards.always_raises_at_end or not self._shards.runs_to_end:
-            self._shards.runs_to_end = self._shards.steps_per_epoch is None
-            self.finish()
-            raise StopIteration
-
-
-class _Logs(tf.distribute.experimental.coordinator.RemoteValue):
-    """The logs of an epoch, as Keras 2 expects them from a coordinator."""
-
-    def __init__(self, epoch: SynchronousEpoch) -> None:
-        self._epoch = epoch
-
-    def fetch(self) -> Any:
-        return self._epoch.read_logs()
-
-    def get(self) -> Any:
-        return self._epoch.read_logs()
+        for thread in self._threads:
+            thread.withdraw()

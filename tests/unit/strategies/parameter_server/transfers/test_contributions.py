@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
-from tfdist.strategies.parameter_server.contributions import Recorded, Recorder
+from tfdist.strategies.parameter_server.transfers.contributions import Recorded, Recorder
 
 pytestmark = pytest.mark.stacks("2.15", "2.21", "tf_keras")
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps
 
-from tfdist.strategies.parameter_server.packing import in_packs, pack, unpack
+from tfdist.strategies.parameter_server.transfers.packing import in_packs, pack, unpack
 
 # Operations that may wait for another operation of the step without an edge in the graph.
 _WAITS = re.compile("Mutex|Queue|Barrier|Stage")

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tests.conftest import keras_is_3
 from tests.support.processes import ROOT, Tasks, run_by_hand
-from tfdist.strategies.parameter_server import partitions
+from tfdist.strategies.parameter_server.variables import partitioner as partitions
 from tfdist.strategy_table.rows import ParameterServerOptions
 
 # All in one pytest process, because most tests share a run of the program.

@@ -19,7 +19,7 @@ from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
-from tfdist.strategies.parameter_server.placement import Placement
+from tfdist.strategies.parameter_server.variables.placement import Placement
 
 
 class WholeLayout:

@@ -3,7 +3,7 @@
     keras3.apply()
 
     strategy = PassesShards(…)
-    EpochCoordinator(strategy)
+    EpochCoordinator(strategy, …)
     with strategy.scope():
         model = keras.Sequential(…)
     model.fit(job.dataset(train_input), validation_data=job.eval_dataset(eval_input))
@@ -25,12 +25,10 @@ from keras.src.backend.tensorflow import trainer
 
 from tfdist.data.sharding import shards_of
 from tfdist.errors import UsageError
-from tfdist.strategies.parameter_server.coordinator import (
-    DistributedShards,
-    Epoch,
-    EpochCoordinator,
-    PassesShards,
-)
+from tfdist.strategies.parameter_server.steps.coordinator import EpochCoordinator
+from tfdist.strategies.parameter_server.steps.epoch import Epoch
+from tfdist.strategies.parameter_server.steps.shards import DistributedShards
+from tfdist.strategies.parameter_server.tensorflow_strategy import PassesShards
 from tfdist.upstream.keras3_assign_add import add_in_one_operation
 
 

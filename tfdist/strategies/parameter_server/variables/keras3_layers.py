@@ -26,9 +26,8 @@ import tensorflow as tf
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
 from tfdist.errors import UsageError
-from tfdist.strategies.parameter_server.coordinator import PassesShards
-from tfdist.strategies.parameter_server.keras3_initializers import part_initializer
-from tfdist.strategies.parameter_server.partitions import offsets_of
+from tfdist.strategies.parameter_server.variables.keras3_initializers import part_initializer
+from tfdist.strategies.parameter_server.variables.partitioner import offsets_of
 
 # The layers that can use a variable in parts, and the name of that variable.
 _SPLIT = {keras.layers.Embedding: "embeddings", keras.layers.Dense: "kernel"}
@@ -130,8 +129,7 @@ def _parts_of(layer: Any, weight: dict[str, Any]) -> int:
     strategy = tf.distribute.get_strategy()
     partitioner = getattr(strategy, "layer_partitioner", None)
     if (
-        not isinstance(strategy, PassesShards)
-        or partitioner is None
+        partitioner is None
         or _SPLIT.get(type(layer)) != weight.get("name")
         or len(weight["shape"]) != 2
         or layer.quantization_mode is not None

@@ -8,19 +8,19 @@ functions.metric_results()                                      # after the last
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.autograph.core import ag_ctx as autograph_status
 
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
-from tfdist.strategies.parameter_server.contributions import Recorded, Recorder
-from tfdist.strategies.parameter_server.packed_transfers import packed_transfers
-from tfdist.strategies.parameter_server.worker_functions import OneBatch
+from tfdist.strategies.parameter_server.steps.tracing import converting, scheduled
+from tfdist.strategies.parameter_server.steps.worker_functions import OneBatch
+from tfdist.strategies.parameter_server.transfers.contributions import Recorded, Recorder
+from tfdist.strategies.parameter_server.transfers.packed_step import packed_transfers
 
 
 class Functions:
@@ -59,7 +59,7 @@ class Functions:
         self._model = model
         self._results: Any = None
         step = getattr(fn, "python_function", fn)
-        with _scheduled(strategy):
+        with scheduled(strategy):
             self.gradients, recorded = _gradients(
                 step,
                 iterator_spec,
@@ -70,13 +70,22 @@ class Functions:
                 strategy, recorded, self.gradients.structured_outputs[2], contributions
             )
 
+    def make(self, iterator: Any) -> tuple[int, tuple[Any, list[tf.Tensor]]]:
+        """Computes gradients on the worker that calls this.
+
+        Returns:
+          The number of batches that were read, 0 or 1; and the logs with the contribution.
+        """
+        had_data, logs, contribution = self.gradients(iterator)
+        return int(had_data.numpy()), (logs, contribution)
+
     def metric_results(self) -> dict[str, Any]:
         """The results of the metrics that the workers' steps update."""
         if self._model is None:
             return {}
         if self._results is None:
             results = tf.function(self._model.get_metrics_result, autograph=False)
-            with _scheduled(self._strategy):
+            with scheduled(self._strategy):
                 self._results = results.get_concrete_function()
         captured = {id(tensor) for tensor in self.gradients.captured_inputs}
         unused = {
@@ -143,7 +152,7 @@ def _apply(strategy: Any, recorded: Recorded, contribution: Sequence[tf.Tensor],
 
     @tf.autograph.experimental.do_not_convert
     def update(tensors: list[tf.Tensor]) -> None:
-        with autograph_status.ControlStatusCtx(autograph_status.Status.UNSPECIFIED):
+        with converting():
             recorded.apply([tensors[i * size : (i + 1) * size] for i in range(count)])
 
     @tf.function(autograph=False)
@@ -167,14 +176,3 @@ def _statistics(model: Any) -> list[tf.Variable]:
 def _counters(model: Any) -> list[tf.Variable]:
     """The counter of steps that Keras 2 shows in its progress bar; Keras 3 has none."""
     return [] if model is None or keras_compat.is_keras_3(model) else [model._train_counter]
-
-
-@contextmanager
-def _scheduled(strategy: Any) -> Iterator[None]:
-    """TensorFlow allows `strategy.run` only in functions that a coordinator schedules."""
-    with strategy.scope():
-        strategy.extended._being_scheduled = True
-        try:
-            yield
-        finally:
-            strategy.extended._being_scheduled = False

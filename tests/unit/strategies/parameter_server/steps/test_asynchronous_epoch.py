@@ -1,0 +1,307 @@
+"""Asynchronous epochs: how many steps each worker makes, and what happens if one is lost.
+
+The threads of the workers are replaced, so that a test decides when and how a run ends.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.data import sharding
+from tfdist.strategies.parameter_server.steps import asynchronous_epoch
+from tfdist.strategies.parameter_server.steps.asynchronous_epoch import AsynchronousEpoch
+from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
+from tfdist.strategies.parameter_server.steps.worker_thread import Request, Result
+
+PATIENCE = 30.0
+
+
+class Thread:
+    """The thread of a worker whose shard has a number of batches; makes runs when asked to.
+
+    Attributes:
+      made: the steps of the current epoch.
+      stopped: whether it makes no runs until `resume`.
+    """
+
+    def __init__(self, index: int, batches: int) -> None:
+        self.index, self.batches = index, batches
+        self.lost_since: float | None = None
+        self.is_given_up = False
+        self.made = 0
+        self.stopped = False
+        self.epoch = 1
+        self.requests: list[Request] = []
+        self.waiting: list[Request] = []
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.waiting)
+
+    def start(self, request: Request) -> None:
+        self.requests.append(request)
+        self.waiting.append(request)
+        if not self.stopped:
+            self.resume()
+
+    def resume(self) -> None:
+        self.stopped = False
+        while self.waiting:
+            request = self.waiting.pop(0)
+            if request.epoch != self.epoch:
+                self.epoch, self.made = request.epoch, 0
+            self.made = max(self.made, request.step)
+            steps = max(0, min(request.limit, self.batches - self.made))
+            self.made += steps
+            logs = {"loss": np.float64(self.made)}
+            request.report(Result(self.index, request, steps, (0.01 * steps, logs)))
+
+    def withdraw(self) -> list[Request]:
+        withdrawn, self.waiting = self.waiting, []
+        return withdrawn
+
+
+class Clock:
+    """Time that passes only while an epoch waits.
+
+    Attributes:
+      hook: called whenever time has passed.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.hook: Callable[[], None] = lambda: None
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        self.hook()
+
+
+class Run:
+    def make(self, iterator: Any, limit: int) -> Any:
+        raise AssertionError("A replaced thread makes no steps.")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    # An empty queue of results lets time pass.
+    clock = Clock()
+
+    class Results(queue.SimpleQueue[Result]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Result:
+            if self.empty():
+                clock.advance(timeout or 0.0)
+            return super().get(timeout=0)
+
+    monkeypatch.setattr(asynchronous_epoch.queue, "SimpleQueue", Results)
+    return clock
+
+
+class Training:
+    """Epochs over shards of some numbers of batches, one for each worker."""
+
+    def __init__(self, clock: Clock, *batches: int, start: tuple[int, tuple[int, ...]] = (0, ())):
+        self.threads = [Thread(index, count) for index, count in enumerate(batches)]
+        self._clock = clock
+        starts = iter([start])
+        local = tf.data.Dataset.range(1)
+        shards = sharding.Shards(local, tuple(lambda: local for _ in batches), trains=True)
+        self.shards = PerWorkerShards(shards, lambda: next(starts, (0, ())), self._epoch)
+
+    def _epoch(self, shards: PerWorkerShards) -> AsynchronousEpoch:
+        threads: Any = self.threads
+        run: Any = Run()
+        return AsynchronousEpoch(shards, threads, lambda *_: run, PATIENCE, self._clock)
+
+    def epoch(self) -> AsynchronousEpoch:
+        epoch = iter(self.shards)
+        assert isinstance(epoch, AsynchronousEpoch)
+        return epoch
+
+    def requested(self) -> int:
+        return sum(request.limit for thread in self.threads for request in thread.requests)
+
+
+def request_until_stopped(epoch: AsynchronousEpoch, limit: int = 1000) -> int:
+    for step in range(limit):
+        try:
+            epoch.step(step_function)
+        except StopIteration:
+            return step
+    raise AssertionError("The epoch does not end.")
+
+
+def step_function(iterator: Any) -> Any:
+    return iterator
+
+
+def test_the_first_epoch_ends_when_all_shards_have_ended(clock: Clock) -> None:
+    training = Training(clock, 7, 3, 5)
+    epoch = training.epoch()
+    # Keras learns the number of steps from the end, so it may request more of them.
+    assert request_until_stopped(epoch) >= 15
+    assert epoch.steps() == [7, 3, 5]
+    assert training.shards.steps_of_epoch == (7, 3, 5)
+    assert training.shards.logs["loss"] in (7.0, 3.0, 5.0)
+
+
+def test_a_later_epoch_reads_each_shard_once(clock: Clock) -> None:
+    training = Training(clock, 40, 40)
+    request_until_stopped(training.epoch())
+    for thread in training.threads:
+        thread.requests.clear()
+    epoch = training.epoch()
+    for _ in range(80):
+        epoch.step(step_function)
+    epoch.finish()
+    assert epoch.steps() == [40, 40]
+    # Runs are long by now, so few of them find no data.
+    assert sum(len(thread.requests) for thread in training.threads) < 20
+
+
+def test_the_number_of_steps_is_exact_if_the_user_sets_it(clock: Clock) -> None:
+    training = Training(clock, 1000, 1000)
+    training.shards.steps_per_epoch = 37
+    for _ in range(3):
+        epoch = training.epoch()
+        for _ in range(37):
+            epoch.step(step_function)
+        epoch.finish()
+        assert sum(epoch.steps()) == 37
+    assert training.requested() == 3 * 37
+
+
+def test_other_workers_make_the_steps_that_a_short_shard_has_not(clock: Clock) -> None:
+    training = Training(clock, 2, 1000)
+    training.shards.steps_per_epoch = 20
+    epoch = training.epoch()
+    for _ in range(20):
+        epoch.step(step_function)
+    epoch.finish()
+    assert epoch.steps() == [2, 18]
+
+
+def test_a_fast_worker_makes_the_steps_of_a_slow_one(clock: Clock) -> None:
+    training = Training(clock, 1000, 1000)
+    training.shards.steps_per_epoch = 100
+    slow = training.threads[1]
+    slow.stopped = True
+    epoch = training.epoch()
+    for _ in range(90):
+        epoch.step(step_function)
+    assert epoch._steps[0] > 60
+    slow.resume()
+    for _ in range(10):
+        epoch.step(step_function)
+    assert sum(epoch.steps()) == 100
+
+
+def test_a_resumed_epoch_starts_at_the_steps_of_each_worker(clock: Clock) -> None:
+    training = Training(clock, 10, 10, start=(3, (4, 6)))
+    epoch = training.epoch()
+    request_until_stopped(epoch)
+    assert [thread.requests[0].step for thread in training.threads] == [4, 6]
+    assert {request.epoch for thread in training.threads for request in thread.requests} == {4}
+    assert epoch.steps() == [10, 10]
+    following = training.epoch()
+    following.step(step_function)
+    assert sum(following.steps()) == 1
+    newest = max(
+        (request for thread in training.threads for request in thread.requests),
+        key=lambda request: request.epoch,
+    )
+    assert (newest.epoch, newest.step) == (5, 0)
+
+
+def test_steps_waits_for_what_was_requested_and_for_no_more(clock: Clock) -> None:
+    training = Training(clock, 1000, 1000)
+    epoch = training.epoch()
+    for _ in range(23):
+        epoch.step(step_function)
+    assert sum(epoch.steps()) == 23
+
+
+def test_the_other_workers_make_the_steps_of_a_lost_one(clock: Clock) -> None:
+    training = Training(clock, 1000, 1000)
+    training.shards.steps_per_epoch = 50
+    lost = training.threads[1]
+    lost.stopped = True
+    epoch = training.epoch()
+    for step in range(50):
+        if step == 10:
+            lost.lost_since = clock.now
+        epoch.step(step_function)
+    epoch.finish()
+    assert sum(epoch.steps()) == 50
+    assert clock.now == 0.0  # Nobody has waited.
+    assert lost.waiting == []
+
+
+def test_a_lost_worker_that_comes_back_reads_the_rest_of_its_shard(clock: Clock) -> None:
+    training = Training(clock, 20, 20)
+    request_until_stopped(training.epoch())
+    lost = training.threads[0]
+    lost.stopped = True
+    epoch = training.epoch()
+    epoch.step(step_function)
+    lost.lost_since = clock.now
+
+    def come_back() -> None:
+        if clock.now > PATIENCE / 2 and lost.lost_since is not None:
+            lost.lost_since = None
+            lost.resume()
+
+    clock.hook = come_back
+    for _ in range(39):
+        epoch.step(step_function)
+    epoch.finish()
+    assert epoch.steps() == [20, 20]
+
+
+def test_an_epoch_ends_without_a_worker_that_stays_lost(clock: Clock) -> None:
+    training = Training(clock, 20, 20)
+    request_until_stopped(training.epoch())
+    lost = training.threads[1]
+    lost.stopped, lost.lost_since = True, clock.now
+    epoch = training.epoch()
+    for _ in range(40):
+        epoch.step(step_function)
+    epoch.finish()
+    assert epoch.steps() == [20, 0]
+    assert PATIENCE <= clock.now < 2 * PATIENCE
+    # The next epoch does not wait for it again.
+    begin = clock.now
+    following = training.epoch()
+    for _ in range(40):
+        following.step(step_function)
+    following.finish()
+    assert following.steps() == [20, 0]
+    assert clock.now - begin <= 2.0
+
+
+def test_an_error_of_a_step_is_raised(clock: Clock) -> None:
+    training = Training(clock, 1000)
+    thread = training.threads[0]
+    thread.stopped = True
+    epoch = training.epoch()
+    epoch.step(step_function)
+    request = thread.waiting.pop()
+    request.report(Result(0, request, error=ValueError("wrong shape")))
+    with pytest.raises(ValueError, match="wrong shape"):
+        epoch.step(step_function)
+
+
+def test_an_empty_shard_trains_nobody(clock: Clock) -> None:
+    training = Training(clock, 0, 4)
+    epoch = training.epoch()
+    request_until_stopped(epoch)
+    assert epoch.steps() == [0, 4]

@@ -1,0 +1,176 @@
+"""The thread of a worker: order, failures of the worker, and withdrawn requests."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tfdist.strategies.parameter_server.steps.shard_reader import ShardReader
+from tfdist.strategies.parameter_server.steps.worker_thread import Request, Result, WorkerThread
+
+SECONDS = 60.0
+
+
+class LostError(Exception):
+    """The worker was lost."""
+
+
+class Worker:
+    """A worker of TensorFlow's coordinator on this process's device, and its failure handler."""
+
+    worker_index = 2
+    device_name = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+    def __init__(self) -> None:
+        self.failure_handler = self
+        self.returns = threading.Event()
+        self.returns.set()
+        self.failures: list[BaseException] = []
+
+    @contextmanager
+    def wait_on_failure(
+        self, on_failure_fn: Callable[[Any], None], on_recovery_fn: Callable[[], None], **_: Any
+    ) -> Iterator[None]:
+        try:
+            yield
+        except LostError as error:
+            on_failure_fn(error)
+            assert self.returns.wait(SECONDS)
+            on_recovery_fn()
+
+    def _on_worker_recovery(self) -> None:
+        pass
+
+    def _on_resource_closure_failure(self, error: BaseException) -> None:
+        self.failures.append(error)
+
+
+@pytest.fixture
+def worker() -> Worker:
+    return Worker()
+
+
+@pytest.fixture
+def thread(worker: Worker) -> WorkerThread:
+    return WorkerThread(worker)
+
+
+@pytest.fixture
+def results() -> queue.SimpleQueue[Result]:
+    return queue.SimpleQueue()
+
+
+def reader(examples: int = 9) -> ShardReader:
+    dataset = tf.data.Dataset.range(examples)
+    return ShardReader(lambda: tf.data.experimental.to_variant(dataset), dataset.element_spec)
+
+
+def taking(count: int, before: Callable[[], None] = lambda: None) -> Callable[[Any], Any]:
+    """Reads batches; returns their number, and the batches."""
+
+    def call(iterator: Any) -> tuple[int, list[int]]:
+        before()
+        taken = [int(batch) for _, batch in zip(range(count), iterator, strict=False)]
+        return len(taken), taken
+
+    return call
+
+
+def test_requests_are_made_in_order(
+    thread: WorkerThread, results: queue.SimpleQueue[Result]
+) -> None:
+    shard = reader()
+    for step in (0, 2, 4):
+        thread.start(Request(shard, 1, step, 2, taking(2), results.put))
+    found = [results.get(timeout=SECONDS) for _ in range(3)]
+    assert [result.outcome for result in found] == [[0, 1], [2, 3], [4, 5]]
+    assert {result.worker for result in found} == {2}
+    assert thread.in_flight == 0 and thread.lost_since is None
+
+
+def test_a_lost_worker_repeats_the_steps_from_the_same_place(
+    worker: Worker, thread: WorkerThread, results: queue.SimpleQueue[Result]
+) -> None:
+    fails = iter([True, False])
+
+    def lose_once() -> None:
+        if next(fails):
+            raise LostError
+
+    shard = reader()
+    thread.start(Request(shard, 1, 0, 3, taking(3), results.put))
+    thread.start(Request(shard, 1, 3, 3, taking(3, lose_once), results.put))
+    found = [results.get(timeout=SECONDS) for _ in range(2)]
+    assert [result.outcome for result in found] == [[0, 1, 2], [3, 4, 5]]
+    assert len(worker.failures) == 1
+    assert thread.lost_since is None
+
+
+def test_all_shards_of_a_lost_worker_are_created_again(
+    thread: WorkerThread, results: queue.SimpleQueue[Result]
+) -> None:
+    made: list[int] = []
+
+    def make() -> tf.Tensor:
+        made.append(len(made))
+        return tf.data.experimental.to_variant(tf.data.Dataset.range(9))
+
+    evaluation = ShardReader(make, tf.TensorSpec([], tf.int64))
+    fails = iter([True, False])
+
+    def lose_once() -> None:
+        if next(fails):
+            raise LostError
+
+    thread.start(Request(evaluation, 1, 0, 1, taking(1), results.put))
+    thread.start(Request(reader(), 1, 0, 1, taking(1, lose_once), results.put))
+    thread.start(Request(evaluation, 1, 1, 1, taking(1), results.put))
+    found = [results.get(timeout=SECONDS).outcome for _ in range(3)]
+    assert found == [[0], [0], [1]]
+    assert made == [0, 1]
+
+
+def test_another_error_is_reported(
+    thread: WorkerThread, results: queue.SimpleQueue[Result]
+) -> None:
+    def fail() -> None:
+        raise ValueError("wrong shape")
+
+    thread.start(Request(reader(), 1, 0, 1, taking(1, fail), results.put))
+    result = results.get(timeout=SECONDS)
+    assert isinstance(result.error, ValueError) and result.steps == 0
+
+
+def test_a_withdrawn_request_of_a_lost_worker_is_not_made(
+    worker: Worker, thread: WorkerThread, results: queue.SimpleQueue[Result]
+) -> None:
+    worker.returns.clear()
+    lost = threading.Event()
+
+    def lose() -> None:
+        lost.set()
+        raise LostError
+
+    shard = reader()
+    first = Request(shard, 1, 0, 1, taking(1, lose), results.put)
+    second = Request(shard, 1, 1, 1, taking(1), results.put)
+    thread.start(first)
+    thread.start(second)
+    assert lost.wait(SECONDS)
+    while thread.lost_since is None:
+        pass
+    assert thread.withdraw() == [first, second]
+    assert thread.in_flight == 0
+
+    worker.returns.set()
+    # The next epoch: the worker is back, and the withdrawn steps are not made.
+    thread.start(Request(shard, 2, 0, 2, taking(2), results.put))
+    assert results.get(timeout=SECONDS).outcome == [0, 1]
+    assert results.empty()
+    assert thread.lost_since is None

@@ -1,0 +1,1 @@
+"""The engine: epochs as steps on the workers, asynchronous or synchronous."""

@@ -1,0 +1,236 @@
+"""One epoch of asynchronous steps: each worker makes runs of steps, independently of the others.
+
+The chief hands a worker a run, which is a number of steps, because each message costs the chief
+some milliseconds. A run ends early if the shard of its worker ends. If the number of steps is
+fixed, fast workers make more of them than slow ones.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from absl import logging
+
+from tfdist.strategies.parameter_server.steps.epoch import Epoch, Logs
+from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
+from tfdist.strategies.parameter_server.steps.worker_functions import Run
+from tfdist.strategies.parameter_server.steps.worker_thread import Request, Result, WorkerThread
+
+_STEPS_AHEAD = 8  # in flight per worker, so that no worker waits for the chief
+_RUNS_AHEAD = 2  # the same in runs, where a run is long
+_POLL_SECONDS = 1.0  # between two looks at lost workers
+
+
+class AsynchronousEpoch(Epoch):
+    """One epoch of asynchronous steps.
+
+    Args:
+      shards: the shards.
+      threads: the thread of each worker.
+      run_of: returns the run of a step; see `worker_functions.Run`.
+      patience: seconds to wait for the return of a lost worker that has data left.
+      clock: returns seconds.
+    """
+
+    def __init__(
+        self,
+        shards: PerWorkerShards,
+        threads: Sequence[WorkerThread],
+        run_of: Callable[[Callable[[Any], Any], Any], Run],
+        patience: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(shards)
+        self._threads = threads
+        self._run_of = run_of
+        self._patience = patience
+        self._clock = clock
+        self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        # Set by the first step, because Keras creates an epoch that it does not use.
+        self._epoch = 0
+        self._run: Run
+        # Steps that Keras has requested and that are in no run yet.
+        self._requested = 0
+        # By worker: the steps made, the steps made or in flight, and the runs in flight.
+        self._steps = [0] * len(threads)
+        self._scheduled = [0] * len(threads)
+        self._in_flight: list[list[Request]] = [[] for _ in threads]
+        # The workers whose shard has ended.
+        self._ended: set[int] = set()
+
+    def step(self, fn: Callable[[Any], Any], steps: int = 1) -> Logs:
+        self._run = self._run_of(fn, self._shards.iterator_spec)
+        if not self._epoch:
+            start = self._shards.begin_epoch()
+            self._epoch = start.epoch
+            self._steps, self._scheduled = list(start.steps), list(start.steps)
+        while not self._results.empty():
+            self._take_result()
+        if self._is_over():
+            self._stop_if_requested()
+        self._requested += steps
+        if steps > 1:
+            self._shards.length.limit = max(steps, self._shards.length.limit or 0)
+        if self._requested >= self._shards.length.steps:
+            self._schedule(self._shards.length.steps)
+        return Logs(self)
+
+    def live_logs(self) -> dict[str, Any]:
+        self._wait_for_logs()
+        return self._shards.live_logs
+
+    def newest_logs(self) -> Any:
+        self._wait_for_logs()
+        return self._shards.logs
+
+    def finish(self, to_end: bool = True) -> None:
+        to_end = to_end and self._shards.runs_to_end
+        while to_end and not self._is_over():
+            self._schedule(self._shards.length.steps)
+        self._finish_requested()
+        if to_end:
+            self._shards.steps_of_epoch = tuple(self._steps)
+
+    def steps(self) -> list[int]:
+        self._finish_requested()
+        return list(self._steps)
+
+    def _finish_requested(self) -> None:
+        while True:
+            if self._requested > 0 and not self._is_over():
+                share = -(-self._requested // len(self._threads))
+                self._schedule(min(share, self._shards.length.steps))
+            elif self._is_working():
+                self._take_result()
+            elif self._num_in_flight():
+                self._withdraw_lost()  # The other workers make these steps.
+            else:
+                break
+        self._requested = 0
+
+    def _schedule(self, steps: int) -> None:
+        """Starts a run on a worker with few runs in flight; waits until there is one."""
+        while not self._is_over():
+            worker = self._free_worker()
+            if worker is not None:
+                self._start(worker, steps)
+                return
+            self._take_result()
+
+    def _free_worker(self) -> int | None:
+        """The worker for the next run; None if all have enough."""
+        length = self._shards.length.steps
+        ahead = max(_RUNS_AHEAD, _STEPS_AHEAD // length)
+        found = [
+            worker
+            for worker in self._unfinished()
+            if self._threads[worker].lost_since is None
+            and len(self._in_flight[worker]) < (1 if self._has_data_in_flight(worker) else ahead)
+        ]
+        return min(
+            found,
+            key=lambda each: (len(self._in_flight[each]), self._scheduled[each]),
+            default=None,
+        )
+
+    def _has_data_in_flight(self, worker: int) -> bool:
+        """Whether the steps in flight are the last ones of the shard, as in the last epoch."""
+        last = self._shards.steps_of_epoch
+        return bool(last) and self._scheduled[worker] >= last[worker]
+
+    def _start(self, worker: int, steps: int) -> None:
+        request = Request(
+            self._shards.readers[worker],
+            self._epoch,
+            self._scheduled[worker],
+            steps,
+            partial(self._run.make, limit=steps),
+            self._results.put,
+        )
+        self._in_flight[worker].append(request)
+        self._scheduled[worker] += steps
+        self._requested = max(0, self._requested - steps)
+        self._threads[worker].start(request)
+
+    def _is_over(self) -> bool:
+        """Whether no worker has data left; gives up those that are lost for too long."""
+        left = self._unfinished()
+        if not left:
+            return True
+        since = [self._threads[worker].lost_since for worker in left]
+        patience = self._patience + 4 * self._shards.length.seconds
+        is_given_up = self._ended and all(
+            lost is not None and self._clock() - lost >= patience for lost in since
+        )
+        if not is_given_up:
+            return False
+        new = [str(worker) for worker in left if not self._threads[worker].is_given_up]
+        if new:
+            logging.warning(
+                "The epoch ends without the rest of the data of worker %s, which makes no steps. "
+                "Later epochs do not wait for it until it returns.",
+                ", ".join(new),
+            )
+        for worker in left:
+            self._threads[worker].is_given_up = True
+        self._withdraw_lost()
+        self._ended.update(left)
+        return True
+
+    def _unfinished(self) -> list[int]:
+        return [worker for worker in range(len(self._threads)) if worker not in self._ended]
+
+    def _num_in_flight(self) -> int:
+        return sum(map(len, self._in_flight))
+
+    def _is_working(self) -> bool:
+        """Whether a worker that is not lost has a run in flight."""
+        return any(
+            runs and thread.lost_since is None
+            for runs, thread in zip(self._in_flight, self._threads, strict=True)
+        )
+
+    def _withdraw_lost(self) -> None:
+        """Takes the runs of lost workers back; others can make these steps."""
+        for worker, thread in enumerate(self._threads):
+            if thread.lost_since is not None and self._in_flight[worker]:
+                thread.withdraw()
+                self._requested += sum(run.limit for run in self._in_flight[worker])
+                self._in_flight[worker] = []
+                self._scheduled[worker] = self._steps[worker]
+
+    def _wait_for_logs(self) -> None:
+        while self._shards.logs is None:
+            if self._requested:
+                self._schedule(self._requested)
+            elif self._num_in_flight():
+                self._take_result()
+            else:
+                break
+
+    def _take_result(self) -> None:
+        """Waits for the result of a run, but not for long."""
+        try:
+            result = self._results.get(timeout=_POLL_SECONDS)
+        except queue.Empty:
+            return
+        if result.request not in self._in_flight[result.worker]:
+            return  # Withdrawn a moment before it was reported.
+        if result.error is not None:
+            raise result.error
+        worker, limit = result.worker, result.request.limit
+        self._in_flight[worker].remove(result.request)
+        seconds, logs = result.outcome
+        self._steps[worker] += result.steps
+        self._shards.length.measured(result.steps, seconds)
+        if result.steps or self._shards.logs is None:
+            self._shards.set_logs(logs)
+        if result.steps < limit:
+            self._ended.add(worker)
+            if self._shards.steps_per_epoch is not None or not self._shards.runs_to_end:
+                # The other workers make the rest of the requested steps.
+                self._requested += limit - result.steps

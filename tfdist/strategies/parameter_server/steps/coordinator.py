@@ -1,0 +1,151 @@
+"""`EpochCoordinator`: what Keras calls, and the threads of the workers that make its steps.
+
+    EpochCoordinator(strategy, …)     # before Keras asks for the strategy's coordinator
+    model.fit(job.dataset(train_input), epochs=10)
+
+A `ClusterCoordinator` schedules each function on any free worker. With a dataset of `job.dataset`,
+each worker has a shard of its own, and the steps of an epoch go to the thread of the worker whose
+shard they read. TensorFlow's own queue stays for everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.data import sharding
+from tfdist.strategies.parameter_server.steps import keras2
+from tfdist.strategies.parameter_server.steps.asynchronous_epoch import AsynchronousEpoch
+from tfdist.strategies.parameter_server.steps.epoch import Epoch
+from tfdist.strategies.parameter_server.steps.shards import DistributedShards, PerWorkerShards
+from tfdist.strategies.parameter_server.steps.synchronous_epoch import (
+    Synchronous,
+    SynchronousEpoch,
+)
+from tfdist.strategies.parameter_server.steps.worker_functions import Run
+from tfdist.strategies.parameter_server.steps.worker_thread import WorkerThread
+from tfdist.strategies.parameter_server.tensorflow_strategy import PassesShards
+
+
+class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
+    """A `ClusterCoordinator` whose epochs read each worker's shard.
+
+    A strategy has one coordinator. Constructing another one, as Keras does repeatedly, returns the
+    existing object and calls `__init__` on it again.
+
+    Args:
+      strategy: the strategy.
+      packs_transfers: whether the transfers of a step are packed.
+      heartbeat_timeout: seconds to wait for a lost worker that has data left.
+      synchronous: what synchronous steps need; None if steps are asynchronous.
+
+    Attributes:
+      before_step: called before training steps are requested, with their epoch and number.
+    """
+
+    def __new__(cls, strategy: PassesShards, **_: Any) -> EpochCoordinator:
+        coordinator: EpochCoordinator = super().__new__(cls, strategy)
+        return coordinator
+
+    def __init__(
+        self,
+        strategy: PassesShards,
+        *,
+        packs_transfers: bool = True,
+        heartbeat_timeout: float = 0.0,
+        synchronous: Synchronous | None = None,
+    ) -> None:
+        if hasattr(self, "_threads"):
+            return
+        super().__init__(strategy)
+        self.synchronous = synchronous
+        self.before_step: Callable[[Epoch, int], None] | None = None
+        self._packs_transfers = packs_transfers
+        self._heartbeat_timeout = heartbeat_timeout
+        self._threads = [WorkerThread(worker) for worker in self._cluster.workers]
+        self._epoch: Epoch | None = None
+        # By `tf.function` of Keras, the function of one step; by that and an iterator's spec, the
+        # run of several steps.
+        self._step_functions: dict[Any, Callable[[Any], Any]] = {}
+        self._runs: dict[tuple[Callable[[Any], Any], Any], Run] = {}
+        self._start: tuple[int, tuple[int, ...]] | None = None
+        strategy.distribute_shards = lambda shards: DistributedShards(shards, self._per_worker)
+
+    def create_per_worker_dataset(self, dataset_fn: Any) -> Any:
+        """As TensorFlow's; a dataset of `job.dataset` becomes one shard per worker."""
+        is_distributed = isinstance(dataset_fn, DistributedShards)
+        shards = dataset_fn.shards if is_distributed else sharding.shards_of(dataset_fn)
+        if shards is None:
+            return super().create_per_worker_dataset(dataset_fn)
+        return self._per_worker(shards)
+
+    def schedule(self, fn: Any, args: Any = None, kwargs: Any = None) -> Any:
+        """As TensorFlow's; a step of an epoch goes to the worker of its shard.
+
+        Raises:
+          StopIteration: the first epoch of a dataset has ended; Keras learns its length from this.
+        """
+        if not (args and isinstance(args[0], Epoch)):
+            return super().schedule(fn, args, kwargs)
+        epoch, *rest = args
+        # With `steps_per_execution`, Keras 2 passes the number of steps.
+        steps = int(rest[0]) if rest else 1
+        if fn not in self._step_functions:
+            self._step_functions[fn] = keras2.single_step(fn) if rest else fn.python_function
+        return self.request(epoch, self._step_functions[fn], steps)
+
+    def request(self, epoch: Epoch, step: Callable[[Any], Any], steps: int) -> Any:
+        """Requests steps of an epoch; see `Epoch.step`."""
+        self._epoch = epoch
+        if epoch.steps_left is not None:
+            # Keras 3 requests full executions, even if the last one passes the end of the epoch.
+            steps = min(steps, epoch.steps_left)
+            epoch.steps_left -= steps
+        if epoch.trains and self.before_step is not None:
+            self.before_step(epoch, steps)
+        return epoch.step(step, steps)
+
+    def start_at(self, epochs: int, steps: Sequence[int]) -> None:
+        """Sets the position from which training resumes.
+
+        Args:
+          epochs: the number of completed epochs.
+          steps: for each worker, the number of its steps in the next epoch; empty for none.
+        """
+        self._start = epochs, tuple(steps)
+
+    def join(self, to_end: bool = True) -> None:
+        """As TensorFlow's; also finishes the current epoch.
+
+        Args:
+          to_end: whether the epoch reads its data to the end. If False, it ends with the steps that
+            are already requested.
+        """
+        epoch, self._epoch = self._epoch, None
+        if epoch is not None:
+            epoch.finish(to_end)
+            # With steps_per_epoch, Keras 3 continues with this iterator in the next epoch.
+            epoch.steps_left = epoch.steps_per_epoch
+        super().join()
+
+    def _per_worker(self, shards: sharding.Shards) -> PerWorkerShards:
+        return PerWorkerShards(shards, self._take_start, self._new_epoch)
+
+    def _take_start(self) -> tuple[int, tuple[int, ...]]:
+        """Returns the position of `start_at` and resets it to the beginning."""
+        start, self._start = self._start, None
+        return start or (0, ())
+
+    def _new_epoch(self, shards: PerWorkerShards) -> Epoch:
+        if self.synchronous is not None and shards.trains:
+            return SynchronousEpoch(shards, self._threads, self.synchronous, self.strategy)
+        return AsynchronousEpoch(shards, self._threads, self._run_of, self._heartbeat_timeout)
+
+    def _run_of(self, step: Callable[[Any], Any], iterator_spec: Any) -> Run:
+        """The run of a step; traced once, by the thread that calls Keras's `fit`."""
+        key = step, iterator_spec
+        if key not in self._runs:
+            self._runs[key] = Run(self.strategy, step, iterator_spec, packs=self._packs_transfers)
+        return self._runs[key]

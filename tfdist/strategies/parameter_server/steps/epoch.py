@@ -1,0 +1,102 @@
+"""`Epoch`: what Keras sees of one epoch under parameter servers; its steps are on the workers.
+
+epoch = iter(per_worker_shards)
+logs = epoch.step(train_function)     # StopIteration at the end of the first epoch
+epoch.finish()
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
+
+
+class Epoch(ABC):
+    """One epoch, which reads each worker's shard to its end, or makes a number of steps.
+
+    In the first epoch Keras requests steps until one raises StopIteration. In later epochs it
+    requests the same number of steps, and `finish` makes the rest.
+
+    Args:
+      shards: the shards.
+
+    Attributes:
+      steps_left: the steps that Keras may still request until `join`; None for any number.
+    """
+
+    def __init__(self, shards: PerWorkerShards) -> None:
+        self._shards = shards
+        self.element_spec = shards.element_spec
+        self.trains = shards.trains
+        self.steps_per_epoch = self.steps_left = shards.steps_per_epoch
+
+    def __iter__(self) -> Epoch:
+        return self
+
+    def __next__(self) -> Any:
+        """The spec of a batch, for Keras 3; the batches themselves are on the workers."""
+        return self.element_spec
+
+    @abstractmethod
+    def step(self, fn: Callable[[Any], Any], steps: int = 1) -> Logs:
+        """Requests steps, which may still be in flight when this returns.
+
+        Args:
+          fn: makes one step; takes an iterator and returns the logs.
+          steps: the number of steps.
+
+        Raises:
+          StopIteration: the data has ended.
+        """
+
+    @abstractmethod
+    def live_logs(self) -> dict[str, Any]:
+        """The logs of a recent step; the returned dict is updated in place by later steps."""
+
+    @abstractmethod
+    def newest_logs(self) -> Any:
+        """The logs of a recent step."""
+
+    @abstractmethod
+    def finish(self, to_end: bool = True) -> None:
+        """Waits for the requested steps.
+
+        Args:
+          to_end: whether to read the data to the end, if the number of steps is not fixed.
+        """
+
+    @abstractmethod
+    def steps(self) -> list[int]:
+        """For each worker, the number of its steps in this epoch, including those before a restart.
+
+        Waits for the requested steps.
+        """
+
+    def _stop_if_requested(self) -> None:
+        """Ends the epoch whose data has ended, if Keras needs to know it.
+
+        Raises:
+          StopIteration: Keras needs to know it.
+        """
+        if self._shards.always_raises_at_end or not self._shards.runs_to_end:
+            self._shards.runs_to_end = self._shards.steps_per_epoch is None
+            self.finish()
+            raise StopIteration
+
+
+class Logs(tf.distribute.experimental.coordinator.RemoteValue):
+    """The logs of an epoch, as Keras 2 expects them from a coordinator."""
+
+    def __init__(self, epoch: Epoch) -> None:
+        self._epoch = epoch
+
+    def fetch(self) -> Any:
+        return self._epoch.newest_logs()
+
+    def get(self) -> Any:
+        return self._epoch.newest_logs()

@@ -1,0 +1,138 @@
+"""The shards of a dataset on the workers, as Keras sees them: each `iter` is an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.data import sharding
+from tfdist.strategies.parameter_server.steps.run_length import RunLength
+from tfdist.strategies.parameter_server.steps.shard_reader import ShardReader
+from tfdist.strategies.parameter_server.steps.tracing import converting
+from tfdist.upstream import dataset_arrays
+
+
+@dataclass(frozen=True)
+class EpochStart:
+    """Where an epoch starts.
+
+    Attributes:
+      epoch: the number of the iterators over the shards, from 1.
+      steps: by worker, the steps that were made before a restart.
+    """
+
+    epoch: int
+    steps: tuple[int, ...]
+
+
+class PerWorkerShards:
+    """The shards of a dataset; each `iter` is an epoch.
+
+    Args:
+      shards: the shards, with a function for each worker.
+      take_start: returns the completed epochs and, by worker, the steps from which a training
+        resumes; later (0, ()).
+      make_epoch: creates an epoch.
+
+    Attributes:
+      readers: for each worker, the reader of its shard.
+      runs_to_end: whether Keras does not request all steps of an epoch, which then reads its data
+        to the end.
+      always_raises_at_end: whether every epoch ends with StopIteration, as Keras 3 needs it;
+        otherwise only the first one does.
+      steps_per_epoch: the number of steps that the user has set; None if the data decides.
+      length: the length of the next run.
+      logs: the logs of the newest finished run with data, or of the first run if none had data.
+      live_logs: the same for Keras 3, which reads the returned dict again at the end of the epoch.
+      steps_of_epoch: by worker, the steps of the last epoch; empty until an epoch has ended.
+    """
+
+    def __init__(
+        self,
+        shards: sharding.Shards,
+        take_start: Callable[[], tuple[int, Sequence[int]]],
+        make_epoch: Callable[[PerWorkerShards], Iterator[Any]],
+    ) -> None:
+        self.trains = shards.trains
+        self.element_spec = shards.local.element_spec
+        self.runs_to_end = False
+        self.always_raises_at_end = False
+        self.steps_per_epoch: int | None = None
+        self.length = RunLength(len(shards.makers))
+        self.logs: Any = None
+        self.live_logs: dict[str, Any] = {}
+        self.steps_of_epoch: tuple[int, ...] = ()
+        with dataset_arrays.as_inputs():
+            self.readers = [
+                ShardReader(_variant_function(make), self.element_spec) for make in shards.makers
+            ]
+        self._take_start = take_start
+        self._make_epoch = make_epoch
+        self._epochs = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._make_epoch(self)
+
+    @property
+    def iterator_spec(self) -> tf.data.IteratorSpec:
+        """The `tf.TypeSpec` of the iterators on the workers."""
+        return tf.data.IteratorSpec(self.element_spec)
+
+    def begin_epoch(self) -> EpochStart:
+        """Begins the next epoch, which shuffles again."""
+        epochs, steps = self._take_start() if self.trains else (0, ())
+        self._epochs += epochs + 1
+        return EpochStart(self._epochs, tuple(steps) or (0,) * len(self.readers))
+
+    def set_logs(self, logs: Any) -> None:
+        """Stores the logs of a run."""
+        self.logs = logs
+        if isinstance(logs, dict):
+            self.live_logs.update(logs)
+
+
+class DistributedShards:
+    """A dataset of `job.dataset`, distributed over the workers.
+
+    Keras 2 passes it to the coordinator. Keras 3 iterates over it: each `iter` is an epoch, and all
+    epochs use the same datasets on the workers.
+
+    Args:
+      shards: the shards.
+      distribute: creates the datasets on the workers.
+
+    Attributes:
+      steps_per_epoch: the number of steps per epoch that the user has set; None if Keras does not
+        know it.
+    """
+
+    def __init__(
+        self, shards: sharding.Shards, distribute: Callable[[sharding.Shards], PerWorkerShards]
+    ) -> None:
+        self.shards = shards
+        self.steps_per_epoch: int | None = None
+        self._distribute = distribute
+        self._per_worker: PerWorkerShards | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._per_worker is None:
+            self._per_worker = self._distribute(self.shards)
+            self._per_worker.always_raises_at_end = True
+            self._per_worker.steps_per_epoch = self.steps_per_epoch
+        return iter(self._per_worker)
+
+
+def _variant_function(make: Callable[[], tf.data.Dataset]) -> Any:
+    """The concrete function that creates a shard on the worker that calls it."""
+
+    @tf.function
+    @tf.autograph.experimental.do_not_convert
+    def variant() -> tf.Tensor:
+        # Only this function is not converted: the user's may have an `if` on a tensor in a `map`.
+        with converting():
+            return tf.data.experimental.to_variant(make())
+
+    return variant.get_concrete_function()

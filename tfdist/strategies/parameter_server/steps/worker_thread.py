@@ -1,0 +1,169 @@
+"""Runs steps on one worker, in a thread of its own, and repeats those that the worker lost.
+
+    thread = WorkerThread(worker)
+    thread.start(Request(reader, epoch=1, step=0, call=call, report=results.put))
+    results.get()                                # Result
+
+A `ClusterCoordinator` runs a function on any free worker, but a step needs the worker that reads a
+given shard. If the worker is lost, the thread waits until another process has replaced it, and
+repeats the step with the same batches.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute.coordinator import coordinator_context
+from tensorflow.python.eager import context, executor
+
+from tfdist.strategies.parameter_server.steps.shard_reader import ShardReader
+
+_RETRY_SECONDS = 0.1  # after a failure of the connection
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """Steps for a worker.
+
+    Attributes:
+      reader: reads the worker's shard.
+      epoch: the number of the iterator over the shard, from 1.
+      step: the number of the first of the steps within the epoch.
+      limit: the maximum number of steps.
+      call: makes the steps; takes the iterator and returns the number of batches that it has read,
+        and anything else.
+      report: called in this thread with the result.
+    """
+
+    reader: ShardReader
+    epoch: int
+    step: int
+    limit: int
+    call: Callable[[Any], tuple[int, Any]]
+    report: Callable[[Result], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a `Request`.
+
+    Attributes:
+      worker: the index of the worker.
+      request: the request.
+      steps: the number of batches that were read.
+      outcome: what else `Request.call` has returned.
+      error: the exception that ended the steps; None if they succeeded.
+    """
+
+    worker: int
+    request: Request
+    steps: int = 0
+    outcome: Any = None
+    error: BaseException | None = None
+
+
+class WorkerThread:
+    """The thread of one worker.
+
+    Args:
+      worker: the worker of TensorFlow's coordinator.
+
+    Attributes:
+      index: the index of the worker.
+      lost_since: the time at which the worker was lost; None while it works.
+      is_given_up: whether an epoch has ended without the data of the lost worker.
+    """
+
+    def __init__(self, worker: Any) -> None:
+        self.index: int = worker.worker_index
+        self.lost_since: float | None = None
+        self.is_given_up = False
+        self._worker = worker
+        self._executor = executor.new_executor(enable_async=False)
+        self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        # The requests that are not reported, the oldest first.
+        self._in_flight: list[Request] = []
+        # The readers whose datasets are lost with the worker.
+        self._readers: weakref.WeakSet[ShardReader] = weakref.WeakSet()
+        name = f"steps-of-worker-{self.index}"
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    @property
+    def in_flight(self) -> int:
+        """The number of requests that are not reported."""
+        return len(self._in_flight)
+
+    def start(self, request: Request) -> None:
+        """Starts a request; its result is reported later."""
+        with self._lock:
+            self._in_flight.append(request)
+        self._requests.put(request)
+
+    def withdraw(self) -> list[Request]:
+        """Withdraws the requests that are not reported; they will not be, even if they are made."""
+        with self._lock:
+            withdrawn, self._in_flight = self._in_flight, []
+        return withdrawn
+
+    def _work(self) -> None:
+        while True:
+            self._make(self._requests.get())
+
+    def _make(self, request: Request) -> None:
+        try:
+            result = self._result(request)
+        except BaseException as error:
+            request.reader.forget()
+            result = Result(self.index, request, error=error)
+        with self._lock:
+            if result is None or request not in self._in_flight:
+                return
+            self._in_flight.remove(request)
+        request.report(result)
+
+    def _result(self, request: Request) -> Result | None:
+        """The result; None if the request was withdrawn."""
+        while request in self._in_flight:
+            with self._worker.failure_handler.wait_on_failure(
+                on_failure_fn=self._on_failure,
+                on_transient_failure_fn=request.reader.forget,
+                on_recovery_fn=self._worker._on_worker_recovery,
+                worker_device_name=self._worker.device_name,
+            ):
+                return self._attempt(request)
+            # The failure was handled. After one of the connection alone, do not retry immediately.
+            time.sleep(_RETRY_SECONDS)
+        self._is_back()  # Another process has replaced the worker in the meantime.
+        return None
+
+    def _attempt(self, request: Request) -> Result:
+        reader = request.reader
+        self._readers.add(reader)
+        with (
+            tf.device(self._worker.device_name),
+            context.executor_scope(self._executor),
+            coordinator_context.with_dispatch_context(self._worker),
+        ):
+            steps, outcome = request.call(reader.at(request.epoch, request.step))
+            reader.advance(steps)
+        self._is_back()
+        return Result(self.index, request, steps, outcome)
+
+    def _is_back(self) -> None:
+        self.lost_since = None
+        self.is_given_up = False
+
+    def _on_failure(self, error: BaseException) -> None:
+        self.lost_since = self.lost_since or time.monotonic()
+        for reader in list(self._readers):
+            reader.forget()
+        # TensorFlow's own thread of this worker creates the other resources again.
+        self._worker._on_resource_closure_failure(error)

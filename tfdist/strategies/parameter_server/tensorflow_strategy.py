@@ -1,0 +1,51 @@
+"""TensorFlow's `ParameterServerStrategy`, for shards of data and variables placed by bytes."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.data import sharding
+from tfdist.strategies.parameter_server.variables.partitioner import Partitioner
+from tfdist.strategies.parameter_server.variables.placement import place_by_bytes
+
+
+class PassesShards(tf.distribute.ParameterServerStrategy):
+    """A `ParameterServerStrategy` that distributes a dataset of `job.dataset`.
+
+    Args:
+      cluster_resolver: the cluster, as TensorFlow's strategy takes it.
+      variable_partitioner: TensorFlow's partitioner of variables; None with Keras 3.
+      layer_partitioner: the partitioner of the layers of Keras 3; None if variables stay whole.
+
+    Attributes:
+      num_workers: the number of workers.
+      placement: where the variables lie.
+      split_variables: the variables of Keras 3 in parts.
+      distribute_shards: distributes shards over the workers; set by the coordinator.
+    """
+
+    distribute_shards: Callable[[sharding.Shards], Any]
+
+    def __init__(
+        self,
+        cluster_resolver: Any,
+        *,
+        variable_partitioner: Partitioner | None = None,
+        layer_partitioner: Partitioner | None = None,
+    ) -> None:
+        spec = cluster_resolver.cluster_spec()
+        self.num_workers = len(spec.job_tasks("worker"))
+        self.layer_partitioner = layer_partitioner
+        self.split_variables: weakref.WeakSet[Any] = weakref.WeakSet()
+        super().__init__(cluster_resolver, variable_partitioner)
+        self.placement = place_by_bytes(self, len(spec.job_tasks("ps")))
+
+    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+        shards = sharding.shards_of(dataset)
+        if shards is not None:
+            return self.distribute_shards(shards)
+        return super().experimental_distribute_dataset(dataset, options)

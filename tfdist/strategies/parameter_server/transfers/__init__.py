@@ -1,0 +1,1 @@
+"""What a step sends between workers and parameter servers, in few messages."""
