@@ -10,6 +10,8 @@ from typing import Any
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+#: The task was preempted and has saved; start the job again to resume (EX_TEMPFAIL of sysexits.h).
+EXIT_PREEMPTED = 75
 
 
 def log(text: str) -> None:
@@ -59,14 +61,24 @@ class LostTaskError(RuntimeError):
       address: the task's address.
       seconds: how long the task has not answered.
       flag: the flag that sets this time.
+      what: what was observed; default: that nothing at the address has answered.
+
+    Attributes:
+      task: the task's name.
     """
 
     def __init__(
-        self, task: str, address: str, seconds: float, flag: str = "--heartbeat_timeout"
+        self,
+        task: str,
+        address: str,
+        seconds: float,
+        flag: str = "--heartbeat_timeout",
+        *,
+        what: str | None = None,
     ) -> None:
-        super().__init__(
-            f"{task} was lost: nothing at {address} has answered for {seconds:g} s ({flag})"
-        )
+        self.task = task
+        what = what or f"nothing at {address} has answered"
+        super().__init__(f"{task} was lost: {what} for {seconds:g} s ({flag})")
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from tests.support.processes import (
     results,
     run_by_hand,
 )
-from tfdist.coordination.preemption import EXIT_PREEMPTED
+from tfdist.errors import EXIT_PREEMPTED
 from tfdist.launch.local import hold_ports
 
 pytestmark = pytest.mark.timeout(240)

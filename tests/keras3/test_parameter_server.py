@@ -24,7 +24,7 @@ from tests.support.processes import (
     run_by_hand,
 )
 from tfdist.checkpoints.output_directory import OutputDirectory
-from tfdist.coordination.preemption import EXIT_PREEMPTED
+from tfdist.errors import EXIT_PREEMPTED
 
 # All in one pytest process, because most tests share a job.
 pytestmark = [

@@ -159,7 +159,7 @@ def main(_: list[str]) -> None:
     for value, right in zip(found, expected, strict=True):
         tf.debugging.assert_equal(value, right, "under a lock")
     print("under a lock", flush=True)
-    print("packs", job.strategy.packs_transfers, flush=True)
+    print("packs", EpochCoordinator(job.strategy).packs_transfers, flush=True)
 
 
 if __name__ == "__main__":

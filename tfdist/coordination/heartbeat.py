@@ -21,13 +21,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tfdist.coordination.call_watch import ALIVE, CallWatch, report_calls
 from tfdist.coordination.probe import Listener, identify
 from tfdist.errors import LostTaskError, log
 from tfdist.runtime import excepthook
 
 _NO_ANSWER = (Listener.UNREACHABLE, Listener.SILENT)
 _PROBES = 6  # per timeout
-_ORPHAN_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
+
+# The processes of `watch_in_subprocess`.
+_reports: list[subprocess.Popen[bytes]] = []
 
 
 @contextmanager
@@ -52,17 +56,36 @@ def watched(tasks: Mapping[str, str], timeout: float) -> Iterator[None]:
         stopped.set()
 
 
-def watch_in_subprocess(tasks: Mapping[str, str], timeout: float) -> None:
+def watch_in_subprocess(
+    tasks: Mapping[str, str],
+    timeout: float,
+    calls: Mapping[str, Callable[[], object]] | None = None,
+) -> None:
     """Like `watched`, until this process exits, from a subprocess that kills this process.
 
     A thread is not enough for a task that calls servers: some of TensorFlow's remote calls hold
     Python's global interpreter lock while they wait.
+
+    Args:
+      tasks: the addresses of TensorFlow servers, by task name.
+      timeout: seconds.
+      calls: by task, a small remote call of this process; see `tfdist.coordination.call_watch`.
     """
     package = str(Path(__file__).parents[2])
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([package, *sys.path])}
     command = [sys.executable, "-P", "-m", "tfdist.coordination.heartbeat", str(os.getpid())]
     command += [str(timeout), *(f"{task}={address}" for task, address in tasks.items())]
-    subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environ)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environ)
+    assert process.stdin is not None
+    reports = process.stdin.fileno()
+    _reports.append(process)  # Otherwise Python closes the pipe.
+    if calls:
+        # A short write to a pipe is not mixed with that of another thread.
+        report_calls(calls, timeout / _PROBES, lambda name: _write(reports, name))
+
+
+def _write(reports: int, name: str) -> None:
+    os.write(reports, f"{name}\n".encode())
 
 
 def _watch(
@@ -99,17 +122,53 @@ def _main(parent: int, timeout: float, tasks: Mapping[str, str]) -> None:
         if is_orphan():
             return
         error_file = os.environ.get(excepthook.ERROR_FILE_VARIABLE)
-        excepthook.write_uncaught(error_file, f"{type(error).__name__}: {error}", time.time())
+        excepthook.write_uncaught(error_file, error, time.time())
         log(f"error: {error}")
         os.kill(parent, signal.SIGKILL)
+
+    watch = CallWatch(tasks, timeout)
+    os.set_blocking(sys.stdin.fileno(), False)
 
     def sleep(seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0 and not is_orphan():
-            time.sleep(min(left, _ORPHAN_SECONDS))
+            time.sleep(min(left, _CHECK_SECONDS))
+            for name in _received():
+                watch.receive(name)
+            if not _is_suspended(parent):
+                # This process, too, may have been suspended: do not measure the time.
+                watch.advance(min(left, _CHECK_SECONDS))
+            if silent := watch.silent():
+                end(_unanswered(silent, tasks, timeout))
+                return True
         return is_orphan()
 
     _watch(tasks, timeout, end, sleep)
+
+
+def _unanswered(silent: str, tasks: Mapping[str, str], timeout: float) -> BaseException:
+    if silent == ALIVE:
+        return RuntimeError("This task has been blocked in a call for too long.")
+    address = tasks[silent]
+    what = f"a call of {address} has not returned"
+    return LostTaskError(silent, address, timeout, what=what)
+
+
+def _received() -> list[str]:
+    """The reports that have arrived."""
+    try:
+        return os.read(sys.stdin.fileno(), 1 << 16).decode().split()
+    except BlockingIOError:
+        return []
+
+
+def _is_suspended(process: int) -> bool:
+    """Whether a process is stopped by a signal or a debugger."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][:1]
+    except OSError:
+        return False
+    return state in "Tt"
 
 
 if __name__ == "__main__":

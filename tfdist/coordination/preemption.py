@@ -27,9 +27,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from tfdist.coordination.kv_store import KeyValueStore
-
-#: The exit code of a preempted task that has saved: EX_TEMPFAIL of sysexits.h, "try again later".
-EXIT_PREEMPTED = 75
+from tfdist.errors import EXIT_PREEMPTED
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 

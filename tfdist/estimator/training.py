@@ -20,8 +20,7 @@ import tensorflow as tf
 from tfdist.checkpoints import files as checkpoint_files
 from tfdist.checkpoints import lock, output_directory
 from tfdist.checkpoints.output_directory import OutputDirectory, writing
-from tfdist.coordination.preemption import EXIT_PREEMPTED
-from tfdist.errors import UsageError, log
+from tfdist.errors import EXIT_PREEMPTED, UsageError, log
 from tfdist.estimator import inputs
 from tfdist.estimator.evaluation import Evaluation, EvaluationListener, Progress, global_step
 from tfdist.estimator.hooks import PreemptionHook

@@ -21,7 +21,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO
 
-from tfdist.coordination.preemption import EXIT_PREEMPTED
+from tfdist.errors import EXIT_PREEMPTED
 from tfdist.launch.output import LineReader
 from tfdist.launch.spec import TaskSpec
 from tfdist.launch.starting import Start, spawn

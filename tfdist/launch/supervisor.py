@@ -20,8 +20,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfdist.coordination.preemption import EXIT_PREEMPTED
-from tfdist.errors import EXIT_FAILED, EXIT_USAGE, log
+from tfdist.errors import EXIT_FAILED, EXIT_PREEMPTED, EXIT_USAGE, log
 from tfdist.launch.forkserver import ForkServer
 from tfdist.launch.output import prefix
 from tfdist.launch.process import Process, how_it_ended
@@ -281,8 +280,8 @@ class Supervisor:
 
     def _restarts_alone(self, process: Process, cause: Process) -> bool:
         # A task that has lost the chief exits first; the chief and all other tasks hang.
-        message = f"{self._tasks[0].name} was lost"
-        has_lost_chief = cause.uncaught is not None and message in cause.uncaught.error
+        chief = self._tasks[0].name
+        has_lost_chief = cause.uncaught is not None and cause.uncaught.lost_task == chief
         return process.task.restarts_alone and cause.task.restarts_alone and not has_lost_chief
 
     def _fail(self, process: Process, cause: Process, code: int, how: str) -> None:

@@ -42,10 +42,17 @@ _LOST_RANK = re.compile(r"Horovod has been shut down|/gloo/transport/\S+\] ")
 
 @dataclass(frozen=True)
 class Uncaught:
-    """An uncaught exception: its message in one line, and its time in seconds since 1970."""
+    """An uncaught exception.
+
+    Attributes:
+      error: its message in one line.
+      time: its time in seconds since 1970.
+      lost_task: the task that was lost, such as `chief:0`; None if none was, or if it is unknown.
+    """
 
     error: str
     time: float
+    lost_task: str | None = None
 
 
 def end_on_uncaught(error_file: str | None) -> None:
@@ -64,10 +71,7 @@ def end_on_uncaught(error_file: str | None) -> None:
 
     def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         now = time.time()
-        peer = lost_peer(error)
-        lost = peer and f"{peer} was lost"
-        cause = lost or next(iter(str(error).strip().splitlines()), "")
-        write_uncaught(error_file, f"{kind.__name__}: {cause}".removesuffix(": "), now)
+        write_uncaught(error_file, error, now)
         code = EXIT_FAILED
         if isinstance(error, (UsageError, OutputError, LostTaskError)):
             # The message contains the cause and the remedy.
@@ -78,8 +82,8 @@ def end_on_uncaught(error_file: str | None) -> None:
             # Compares the name, because this module does not import TensorFlow.
             if kind.__name__ == "DataLossError":
                 log("error: a file is damaged. To find it, run: tfdist data verify FILE...")
-            elif lost:
-                log(f"error: {lost}")
+            elif peer := lost_peer(error):
+                log(f"error: {peer} was lost")
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else code)
@@ -115,20 +119,36 @@ def read_uncaught(error_file: Path) -> Uncaught | None:
         return None
 
 
-def write_uncaught(error_file: str | None, error: str, seconds: float) -> None:
+def write_uncaught(error_file: str | None, error: BaseException, seconds: float) -> None:
     """Reports an exception to `read_uncaught`.
 
     Args:
       error_file: the path of the file; None does nothing.
-      error: the message in one line.
+      error: the exception.
       seconds: the time of the exception, in seconds since 1970.
     """
     if not error_file:
         return
+    uncaught = Uncaught(_message(error), seconds, _lost_task(error))
     path = Path(error_file)
     temporary = path.with_suffix(".new")
     try:
-        temporary.write_text(json.dumps(asdict(Uncaught(error, seconds))))
+        temporary.write_text(json.dumps(asdict(uncaught)))
         os.replace(temporary, path)
     except OSError:
         pass  # The launcher has exited. The traceback is already printed.
+
+
+def _message(error: BaseException) -> str:
+    """The message of an exception in one line; of a lost task, only that it was lost."""
+    peer = lost_peer(error)
+    cause = f"{peer} was lost" if peer else next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {cause}".removesuffix(": ")
+
+
+def _lost_task(error: BaseException) -> str | None:
+    """The name of the lost task that an exception reports."""
+    if isinstance(error, LostTaskError):
+        return error.task
+    peer = lost_peer(error)
+    return peer if peer and ":" in peer else None

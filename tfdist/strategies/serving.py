@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from tfdist.cluster import Task
 from tfdist.coordination import heartbeat, probe
-from tfdist.coordination.preemption import EXIT_PREEMPTED
 from tfdist.coordination.probe import RUNNING, Listener
-from tfdist.errors import EXIT_FAILED, log
+from tfdist.errors import EXIT_FAILED, EXIT_PREEMPTED, log
 
 if TYPE_CHECKING:
     from tfdist.strategies.base import Strategy

@@ -22,9 +22,8 @@ from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.compat import keras as keras_compat
 from tfdist.compat import stacks
 from tfdist.compat.train_functions import AfterSkippedSteps
-from tfdist.coordination.preemption import EXIT_PREEMPTED
 from tfdist.data.position import Position
-from tfdist.errors import log
+from tfdist.errors import EXIT_PREEMPTED, log
 from tfdist.training.state import TrainingState
 from tfdist.upstream import keras_initial_epoch
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.coordination.preemption import EXIT_PREEMPTED, Preemption
+from tfdist.coordination.preemption import Preemption
+from tfdist.errors import EXIT_PREEMPTED
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tests.conftest import TinyTraining
 from tfdist.checkpoints.checkpointer import Checkpointer, Position
-from tfdist.coordination.preemption import EXIT_PREEMPTED
+from tfdist.errors import EXIT_PREEMPTED
 from tfdist.strategies.base import DatasetFunction
 
 pytestmark = pytest.mark.stacks("2.15", "2.21", "tf_keras")

@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.cluster import host_and_port
+from tfdist.cluster import Task, host_and_port
 from tfdist.compat import building, checks
 from tfdist.compat import keras as keras_compat
 from tfdist.coordination import heartbeat
@@ -177,7 +177,9 @@ class ParameterServer(Strategy[ParameterServerOptions]):
         )
         servers = [task for task in self.cluster.tasks() if task != self.task]
         heartbeat.watch_in_subprocess(
-            {str(task): self.cluster.address(task) for task in servers}, self.role.heartbeat_timeout
+            {str(task): self.cluster.address(task) for task in servers},
+            self.role.heartbeat_timeout,
+            calls={str(task): partial(_call, task) for task in servers},
         )
         packs_transfers = self.options.pack_transfers
         if self._replicas is not None:
@@ -203,6 +205,12 @@ def _prepare_keras_3() -> None:
 
     keras3.apply()
     keras3_layers.apply()
+
+
+def _call(task: Task) -> None:
+    """Makes a small remote call of a task."""
+    with tf.device(f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"):
+        tf.identity(0).numpy()
 
 
 def _free_port() -> int:

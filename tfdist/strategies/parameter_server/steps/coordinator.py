@@ -62,7 +62,7 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         super().__init__(strategy)
         self.synchronous = synchronous
         self.before_step: Callable[[Epoch, int], None] | None = None
-        self._packs_transfers = packs_transfers
+        self.packs_transfers = packs_transfers
         self._heartbeat_timeout = heartbeat_timeout
         self._threads = [WorkerThread(worker) for worker in self._cluster.workers]
         self._epoch: Epoch | None = None
@@ -147,5 +147,5 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         """The run of a step; traced once, by the thread that calls Keras's `fit`."""
         key = step, iterator_spec
         if key not in self._runs:
-            self._runs[key] = Run(self.strategy, step, iterator_spec, packs=self._packs_transfers)
+            self._runs[key] = Run(self.strategy, step, iterator_spec, packs=self.packs_transfers)
         return self._runs[key]

@@ -1,0 +1,139 @@
+"""A worker whose server answers every new connection, but no longer reads from that of the chief.
+
+TensorFlow's calls have no deadline, so the chief would wait forever, and a heartbeat, which makes
+new connections, would see nothing. The connection passes through a proxy that stops forwarding it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import ROOT
+from tfdist.coordination.probe import wait_for_server
+from tfdist.launch.local import hold_ports
+
+pytestmark = [pytest.mark.stacks("2.15", "2.21"), pytest.mark.timeout(180)]
+
+SERVER = """
+import json, sys, time
+import tfdist
+import tensorflow as tf
+cluster, job, task = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+server = tf.distribute.Server(cluster, job_name=job, task_index=task, protocol="grpc")
+server.join()
+"""
+
+CHIEF = """
+import json, sys, time
+import tfdist
+import tensorflow as tf
+from tfdist.cluster import Task
+from tfdist.coordination import heartbeat
+from tfdist.strategies.parameter_server.strategy import _call
+
+cluster = json.loads(sys.argv[1])
+resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+    tf.train.ClusterSpec(cluster), task_type="chief", task_id=0, rpc_layer="grpc"
+)
+strategy = tf.distribute.ParameterServerStrategy(resolver)
+tasks = [Task("worker", 0), Task("worker", 1), Task("ps", 0)]
+heartbeat.watch_in_subprocess(
+    {str(task): cluster[task.type][task.index] for task in tasks},
+    6.0,
+    calls={str(task): lambda task=task: _call(task) for task in tasks},
+)
+time.sleep(3)  # All tasks have reported.
+print("training", flush=True)
+while True:
+    _call(tasks[1])
+    time.sleep(0.1)
+"""
+
+
+class Proxy:
+    """Forwards connections to an address; after `stall`, only the new ones."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._generation = 0
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def stall(self) -> None:
+        self._generation += 1
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._target)
+                for one, other in ((client, server), (server, client)):
+                    arguments = (one, other, self._generation)
+                    threading.Thread(target=self._forward, args=arguments, daemon=True).start()
+
+    def _forward(self, source: socket.socket, target: socket.socket, generation: int) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                if generation != self._generation:
+                    threading.Event().wait()  # Keeps the connection open, and reads nothing.
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+
+@pytest.fixture
+def ports() -> Iterator[tuple[int, ...]]:
+    with hold_ports(4) as ports:
+        yield tuple(ports)
+
+
+def test_the_chief_names_the_task_and_ends(tmp_path: Path, ports: tuple[int, ...]) -> None:
+
+    hosts = [f"127.0.0.1:{port}" for port in ports]
+    cluster = {"worker": hosts[:2], "ps": hosts[2:3], "chief": hosts[3:]}
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+    def start(code: str, cluster: dict[str, list[str]], *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", code, json.dumps(cluster), *arguments]
+        return subprocess.Popen(
+            command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    proxy = Proxy(("127.0.0.1", ports[1]))
+    servers = [
+        start(SERVER, cluster, *task) for task in (("worker", "0"), ("worker", "1"), ("ps", "0"))
+    ]
+    assert all(wait_for_server(host, 60) for host in hosts[:3])
+    seen_by_chief = {**cluster, "worker": [hosts[0], proxy.address]}
+    chief = start(CHIEF, seen_by_chief)
+    try:
+        assert chief.stdout is not None
+        for line in chief.stdout:
+            if line == "training\n":
+                break
+        proxy.stall()
+        output, _ = chief.communicate(timeout=90)
+    finally:
+        for process in (*servers, chief):
+            process.kill()
+            process.wait()
+        proxy.close()
+    assert chief.returncode == -signal.SIGKILL, output
+    assert (
+        f"tfdist: error: worker:1 was lost: a call of {proxy.address} has not returned for 6 s"
+        in output
+    )

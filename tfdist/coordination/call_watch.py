@@ -1,0 +1,91 @@
+"""Finds a remote call that does not return although the called task is alive.
+
+    report_calls({"worker:0": call}, seconds=5.0, write=write)       # in the process that calls
+    watch = CallWatch(["worker:0"], timeout=30.0)                    # in the process that watches
+    watch.receive("worker:0"); watch.advance(1.0); watch.silent()    # None: no task is silent
+
+TensorFlow's remote calls have no deadline. A server that accepts a connection and never reads from
+it, while it answers all new ones, blocks them forever. So the calling process makes a small call of
+each task again and again, each in a thread of its own, and reports every return. If the reports of
+one task stop while the process itself runs, a call of this task does not return.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+#: The report that the process itself runs.
+ALIVE = "alive"
+
+# A call may hold Python's global interpreter lock. Then all reports stop, also those of a process
+# that computes for long in an extension, which has more time.
+_BLOCKED_TIMEOUTS = 10
+
+
+def report_calls(
+    calls: Mapping[str, Callable[[], object]], seconds: float, write: Callable[[str], None]
+) -> None:
+    """Calls each task in a thread of its own, and reports each return.
+
+    Args:
+      calls: by task, a small call. An exception is a return: whether a task was lost is for the
+        calls that need it.
+      seconds: the seconds between two calls of a task.
+      write: reports a line; ends the thread with an OSError when nobody reads any more.
+    """
+
+    def repeat(name: str, call: Callable[[], object]) -> None:
+        while True:
+            with contextlib.suppress(Exception):
+                call()
+            try:
+                write(name)
+            except (OSError, ValueError):
+                return
+            time.sleep(seconds)
+
+    for name, call in {ALIVE: lambda: None, **calls}.items():
+        thread = threading.Thread(
+            target=repeat, args=(name, call), name=f"calls-of-{name}", daemon=True
+        )
+        thread.start()
+
+
+class CallWatch:
+    """Decides from the reports whether a task does not return a call.
+
+    Args:
+      tasks: the names of the called tasks.
+      timeout: seconds after which a call that has not returned is considered lost.
+    """
+
+    def __init__(self, tasks: Iterable[str], timeout: float) -> None:
+        self._timeout = timeout
+        self._silence = dict.fromkeys([ALIVE, *tasks], 0.0)
+        # A task counts from its first report: connecting to it takes a while.
+        self._known: set[str] = set()
+
+    def receive(self, name: str) -> None:
+        """Takes a report."""
+        if name in self._silence:
+            self._silence[name] = 0.0
+            self._known.add(name)
+
+    def advance(self, seconds: float) -> None:
+        """Records that time has passed in which the calling process could run."""
+        self._silence[ALIVE] += seconds
+        if self._silence[ALIVE] > self._timeout / 2:
+            return  # Without its own report, the process cannot report its tasks either.
+        for name in self._known - {ALIVE}:
+            self._silence[name] += seconds
+
+    def silent(self) -> str | None:
+        """The task whose call does not return; ALIVE for the process itself; None without any."""
+        if ALIVE in self._known and self._silence[ALIVE] >= _BLOCKED_TIMEOUTS * self._timeout:
+            return ALIVE
+        tasks = {name: silence for name, silence in self._silence.items() if name != ALIVE}
+        longest = max(tasks, key=lambda name: tasks[name], default=None)
+        return longest if longest is not None and tasks[longest] >= self._timeout else None
