@@ -7,8 +7,8 @@ a call as one operation, whose gradient `tf.gradients` computes, which colocates
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import record
@@ -18,9 +18,41 @@ from tfdist.strategies.in_graph import lanes
 from tfdist.strategies.in_graph.batches import Parts
 from tfdist.strategies.in_graph.gradients import total
 from tfdist.strategies.in_graph.lanes import Lane
+from tfdist.strategies.in_graph.pipeline import Pipeline
 
-if TYPE_CHECKING:
-    from tfdist.strategies.in_graph.pipeline import Pipeline
+
+def call_in_parts(pipeline: Pipeline, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps the method `call` of a model, so that it runs in the parts of a pipeline."""
+
+    def call_model(inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        # As Keras 2 does for the method that is replaced here.
+        context = tf.__internal__.autograph.control_status_ctx()
+        converted = tf.__internal__.autograph.tf_convert(call, context)
+        return _call(pipeline, converted, inputs, args, kwargs)
+
+    return call_model
+
+
+@tf.autograph.experimental.do_not_convert
+def _call(
+    pipeline: Pipeline,
+    call: Callable[..., Any],
+    inputs: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    # A call outside of a function has no graph to place.
+    if tf.executing_eagerly():
+        return call(inputs, *args, **kwargs)
+    masks = kwargs.get("mask")
+    others = {name: value for name, value in kwargs.items() if name != "mask"}
+
+    def call_with(batch: Any) -> Any:
+        values, mask = batch
+        masked = {} if masks is None else {"mask": mask}
+        return call(values, *args, **masked, **others)
+
+    return ModelCall(pipeline, call_with, (inputs, masks)).run()
 
 
 class ModelCall:

@@ -7,7 +7,7 @@ of the parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,6 @@ from tfdist.strategies.in_graph.devices import following_inputs
 from tfdist.strategies.in_graph.grid import Grid
 from tfdist.strategies.in_graph.idle import Clock, IdleShare
 from tfdist.strategies.in_graph.lanes import Lane
-from tfdist.strategies.in_graph.model_call import ModelCall
 
 # A layer and its gradients run in the same way with and without AutoGraph.
 _not_converted = tf.autograph.experimental.do_not_convert
@@ -39,7 +38,9 @@ class _Part:
 
 
 class Pipeline:
-    """Wraps the calls of one model and of its layers.
+    """Runs the layers of one model in their stages, and wraps the calls of layers.
+
+    `model_call.call_in_parts` wraps the call of the model.
 
     Args:
       grid: the workers.
@@ -60,17 +61,6 @@ class Pipeline:
         self.idle = IdleShare(grid, microbatches)
         self.is_measured = False
         self._part: _Part | None = None
-
-    def call_of_model(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps the method `call` of the model."""
-
-        def call_in_parts(inputs: Any, *args: Any, **kwargs: Any) -> Any:
-            # As Keras 2 does for the method that is replaced here.
-            context = tf.__internal__.autograph.control_status_ctx()
-            converted = tf.__internal__.autograph.tf_convert(call, context)
-            return self._call(converted, inputs, args, kwargs)
-
-        return call_in_parts
 
     def call_of_layer(self, call: Callable[..., Any], stage: int) -> Callable[..., Any]:
         """Wraps the method `call` of a layer."""
@@ -109,27 +99,6 @@ class Pipeline:
             yield
         for stage, results in part.results.items():
             stages[stage].end(results)
-
-    @_not_converted
-    def _call(
-        self,
-        call: Callable[..., Any],
-        inputs: Any,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-    ) -> Any:
-        # A call outside of a function has no graph to place.
-        if tf.executing_eagerly():
-            return call(inputs, *args, **kwargs)
-        masks = kwargs.get("mask")
-        others = {name: value for name, value in kwargs.items() if name != "mask"}
-
-        def call_with(batch: Any) -> Any:
-            values, mask = batch
-            masked = {} if masks is None else {"mask": mask}
-            return call(values, *args, **masked, **others)
-
-        return ModelCall(self, call_with, (inputs, masks)).run()
 
     @_not_converted
     def _enter(self, stage: int, arguments: Any) -> Any:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfdist.strategies.in_graph.devices import following_inputs
 from tfdist.strategies.in_graph.grid import Grid
+from tfdist.strategies.in_graph.model_call import call_in_parts
 from tfdist.strategies.in_graph.pipeline import Pipeline
 from tfdist.strategies.in_graph.stages import Stage
 from tfdist.strategies.in_graph.variables import move, tensorflow_variable
@@ -51,7 +52,7 @@ class SplitModel:
         self.idle = pipeline.idle
         self._trainable = _trainable(model)
         self._calls: list[tuple[Any, str, Any]] = [
-            (model, "call", pipeline.call_of_model(model.call)),
+            (model, "call", call_in_parts(pipeline, model.call)),
             (model, "train_step", self._train_step(model.train_step)),
             *(
                 (layer, "call", pipeline.call_of_layer(layer.call, index))
