@@ -25,12 +25,12 @@ from tfdist.runtime.environment import set_environment as _set_environment
 from tfdist.version import __version__
 
 if TYPE_CHECKING:
-    from tfdist import placement
     from tfdist.cluster import Cluster, Task
     from tfdist.entry import init, main, run
     from tfdist.errors import UsageError, exit_on_usage_error
     from tfdist.flags import define_flags, parse_flags, parse_only_flags
     from tfdist.job import Job
+    from tfdist.stage_scope import stage
 
 __all__ = [
     "Cluster",
@@ -44,8 +44,8 @@ __all__ = [
     "main",
     "parse_flags",
     "parse_only_flags",
-    "placement",
     "run",
+    "stage",
 ]
 
 _MODULES = {
@@ -60,6 +60,7 @@ _MODULES = {
     "parse_flags": "tfdist.flags",
     "parse_only_flags": "tfdist.flags",
     "run": "tfdist.entry",
+    "stage": "tfdist.stage_scope",
 }
 
 _set_environment()
@@ -67,8 +68,6 @@ _log_level.hold_on_import()
 
 
 def __getattr__(name: str) -> Any:
-    if name == "placement":
-        return importlib.import_module("tfdist.placement")
     if name not in _MODULES:
         raise AttributeError(f"module 'tfdist' has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name]), name)

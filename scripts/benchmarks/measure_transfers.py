@@ -29,8 +29,8 @@ sys.path.insert(0, str(ROOT))
 from tests.support.namespaces import Machine, machines  # noqa: E402
 from tests.support.processes import Tasks, run_by_hand  # noqa: E402
 from tfdist.cluster import Cluster  # noqa: E402
-from tfdist.splits import costs  # noqa: E402
-from tfdist.splits.model import FLOAT_BYTES, Layer, Model  # noqa: E402
+from tfdist.planner import costs  # noqa: E402
+from tfdist.planner.model import FLOAT_BYTES, Layer, Model  # noqa: E402
 
 PROGRAM = str(ROOT / "scripts" / "benchmarks" / "transfers_training.py")
 IN_MACHINE = str(ROOT / "tests" / "support" / "in_machine.py")
@@ -83,12 +83,12 @@ class Training:
     steps: int = 5
     more_steps: int = 20
 
-    def planned(self) -> costs.Split:
+    def planned(self) -> costs.Candidate:
         """The split, as `tfdist plan` computes it."""
         row = FLOAT_BYTES * self.width
         layer = Layer(self.width * row, row, row)
         model = Model.of_layers([layer] * self.layers, row, row)
-        job = costs.Job(
+        job = costs.Training(
             model,
             self.workers,
             ps=self.ps,
@@ -178,7 +178,7 @@ def counters(machine: Machine) -> tuple[int, int]:
     return link["stats64"]["tx"]["bytes"], link["stats64"]["rx"]["bytes"]
 
 
-def compared(split: costs.Split, traffic: Traffic) -> list[tuple[float, float]]:
+def compared(split: costs.Candidate, traffic: Traffic) -> list[tuple[float, float]]:
     """Measured and computed bytes: what the busiest task sends, receives, and what all send."""
     return [
         (traffic.sent[split.busiest], split.sent),

@@ -31,7 +31,7 @@ import psutil
 from scripts.benchmarks import marks
 from scripts.benchmarks.jobs import APART, ONEDNN, ROOT, Job, Size, marks_of
 from tfdist.launch.local import hold_ports
-from tfdist.launch.starting import die_with
+from tfdist.launch.spawn import die_with
 
 Name = TypeVar("Name", bound=Hashable)
 

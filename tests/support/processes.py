@@ -27,7 +27,7 @@ import psutil
 
 from tfdist.cluster import Cluster, Task
 from tfdist.launch.forkserver import ForkServer
-from tfdist.launch.starting import Started
+from tfdist.launch.spawn import Started
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = str(Path(__file__).with_name("program.py"))

@@ -36,7 +36,7 @@ ENVIRONMENT = {
     "strategies/horovod.py": "hvd.init reads nothing else",
     "coordination/heartbeat.py": "passes it on to the process that watches",
     "launch/forkserver.py": "a fork server starts, and a task starts in a copy of it",
-    "launch/main.py": "a task starts",
+    "launch/run_script.py": "a task starts",
     "launch/process.py": "passes it on to the tasks",
     "data/sources.py": "keeps TensorFlow Datasets from asking the network",
 }
@@ -75,7 +75,7 @@ def test_the_launcher_and_the_rooms_below_import_no_tensorflow() -> None:
         "role",
         "launch",
         "commands",
-        "splits",
+        "planner",
     )
     for path in files():
         if room_of(module_of(path)) not in bare:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import tfdist  # noqa: F401
 from tests.conftest import keras_is_3
-from tfdist.upstream import dataset_inputs, tf_coordination
+from tfdist.upstream import dataset_inputs, keras_layer_creation, tf_coordination
 
 pytestmark = pytest.mark.stacks("2.15", "2.21")
 
@@ -40,3 +40,26 @@ def test_a_callback_has_no_public_way_to_set_the_first_epoch() -> None:
     source = inspect.getsource(tf.keras.callbacks.BackupAndRestore)
     assert ("_initial_epoch" if keras_is_3() else "_training_state") in source
     assert not hasattr(tf.keras.Model, "initial_epoch")
+
+
+def test_keras_has_no_hook_for_the_creation_of_a_layer() -> None:
+    """`keras_layer_creation`"""
+    created: list[tf.keras.layers.Layer] = []
+    with keras_layer_creation.after_creation(created.append):
+        layer = tf.keras.layers.Dense(1)
+    tf.keras.layers.Dense(1)
+    assert created == [layer]
+    public = [name for name in dir(tf.keras.layers.Layer) if not name.startswith("_")]
+    hooks = [name for name in public if "creat" in name or "on_init" in name]
+    assert hooks == []
+
+
+def test_a_dataset_has_no_public_batch_size() -> None:
+    """`dataset_inputs`"""
+    source = tf.data.Dataset.range(7)
+    assert dataset_inputs.batch_size(source) is None
+    assert dataset_inputs.batch_size(source.batch(3).map(lambda x: x + 1).prefetch(1)) == 3
+    assert dataset_inputs.batch_size(source.batch(3, num_parallel_calls=2)) == 3
+    assert dataset_inputs.batch_size(source.batch(3, drop_remainder=True)) == 3
+    assert source.batch(3).element_spec.shape == [None]
+    assert not hasattr(source.batch(3), "batch_size")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from tfdist.commands import model_sizes
 from tfdist.commands.arguments import Commands, flag, some_seconds
 from tfdist.errors import EXIT_OK, UsageError
-from tfdist.splits import quantities
-from tfdist.splits.choice import choose
-from tfdist.splits.costs import Job, Split, splits_of
-from tfdist.splits.model import FLOAT_BYTES, Model
-from tfdist.splits.quantities import bandwidth_text, seconds_text, size_text
+from tfdist.launch import model_sizes
+from tfdist.planner import quantities
+from tfdist.planner.choice import choose
+from tfdist.planner.costs import Candidate, Training, candidates
+from tfdist.planner.model import FLOAT_BYTES, Model
+from tfdist.planner.quantities import bandwidth_text, seconds_text, size_text
 
 #: Slots of each optimizer: numbers that it keeps for each parameter.
 SLOTS = {"sgd": 0, "momentum": 1, "adam": 2}
@@ -27,7 +27,7 @@ def add_to(commands: Commands) -> None:
         help="compare the ways to split a training over tasks",
         description="Prints, for each strategy, the bytes of a step, the memory of the fullest "
         "task, the share of a step in which a worker is idle, and which one to choose. A step is "
-        "one batch of every replica. The numbers are computed, not measured; docs/splits.md has "
+        "one batch of every replica. The numbers are computed, not measured; docs/plan.md has "
         "the formulas.",
         usage="%(prog)s (--parameters=N | --model=SCRIPT) --workers=N --bandwidth=B [options] "
         "[-- ARGS ...]",
@@ -108,8 +108,8 @@ def _run(arguments: argparse.Namespace) -> int:
             remedy="Pass fewer microbatches, or a larger --batch_size.",
         )
     model, embeddings = _model(arguments)
-    job = Job(model, slots=SLOTS[arguments.optimizer], **sizes)
-    splits = splits_of(job)
+    job = Training(model, slots=SLOTS[arguments.optimizer], **sizes)
+    splits = candidates(job)
     choice = choose(
         splits,
         bandwidth=bandwidth,
@@ -155,7 +155,7 @@ def _model(arguments: argparse.Namespace) -> tuple[Model, list[str]]:
     return Model.even(FLOAT_BYTES * parameters, FLOAT_BYTES * activation), []
 
 
-def _title(job: Job, bandwidth: float, optimizer: str) -> str:
+def _title(job: Training, bandwidth: float, optimizer: str) -> str:
     model = job.model
     border = f"{size_text(model.border_bytes)} per example at a border; memory without activations"
     details = f"layers with weights: {len(model.layers)}" if model.layers else border
@@ -168,8 +168,8 @@ def _title(job: Job, bandwidth: float, optimizer: str) -> str:
 
 
 def _table(
-    splits: list[Split],
-    job: Job,
+    splits: list[Candidate],
+    job: Training,
     bandwidth: float,
     memory: float | None,
     replica_seconds: float | None,

@@ -31,8 +31,8 @@ from tfdist.launch.spec import (
     check_options,
     check_passes_flags,
     command_of,
-    plan,
-    plan_one,
+    own_task_spec,
+    task_specs,
 )
 from tfdist.launch.supervisor import Supervision
 from tfdist.runtime import environment as runtime
@@ -212,7 +212,7 @@ def _run(arguments: argparse.Namespace) -> int:
         command = command_of(
             sys.executable, arguments.script, arguments.args, module=arguments.module
         )
-        task = plan_one(
+        task = own_task_spec(
             cluster_config, command, arguments.strategy, flags=given, passes_flags=passes_flags
         )
         if arguments.dry_run:
@@ -237,7 +237,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if not arguments.dry_run:
         return local.launch(job, environ=os.environ, supervision=supervision)
     with local.hold_ports(job.num_ports) as ports:
-        tasks = plan(job, ports=ports, cores=given_cores(os.environ), environ=os.environ)
+        tasks = task_specs(job, ports=ports, cores=given_cores(os.environ), environ=os.environ)
     return _dry_run(tasks, job.strategy, job.cluster(ports))
 
 

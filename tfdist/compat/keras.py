@@ -60,6 +60,12 @@ def is_graph_of_layers(layer: Any) -> bool:
     return is_known and isinstance(layer, keras_of(layer).Model)
 
 
+def layers_of(model: Any) -> list[Any]:
+    """The layers of a model, in its order, without those that only stand for its inputs."""
+    inputs = keras_of(model).layers.InputLayer
+    return [layer for layer in model.layers if not isinstance(layer, inputs)]
+
+
 def as_tensorflow(variables: Iterable[Any]) -> list[tf.Variable]:
     """The `tf.Variable` inside each Keras 3 variable; other variables unchanged."""
     # `value` is a method of TensorFlow's variables, but a property of Keras 3's.

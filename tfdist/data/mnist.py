@@ -44,7 +44,7 @@ _BORDER = 2
 _BATCHES_AHEAD = 2
 
 
-class Split(NamedTuple):
+class Examples(NamedTuple):
     """Images and their labels.
 
     Attributes:
@@ -56,7 +56,7 @@ class Split(NamedTuple):
     labels: np.ndarray
 
 
-def load(source: str | os.PathLike[str]) -> dict[str, Split]:
+def load(source: str | os.PathLike[str]) -> dict[str, Examples]:
     """Reads the splits `train` and `test` of a source into memory.
 
     Args:
@@ -154,11 +154,11 @@ def dataset(
     return batches.map(scale).prefetch(_BATCHES_AHEAD).with_options(options)
 
 
-def _load_digits() -> dict[str, Split]:
+def _load_digits() -> dict[str, Examples]:
     splits = sources.load("digits")
     parts = {"train": ("train", "validation"), "test": ("eval",)}
     return {
-        split: Split(
+        split: Examples(
             np.concatenate([_resized(splits[part].images) for part in names]),
             np.concatenate([splits[part].labels for part in names]),
         )
@@ -166,7 +166,7 @@ def _load_digits() -> dict[str, Split]:
     }
 
 
-def _load_fashion_mnist() -> dict[str, Split]:
+def _load_fashion_mnist() -> dict[str, Examples]:
     try:
         splits = prepared.load("fashion_mnist", _FASHION_URL, SPLITS)
     except prepared.UnavailableError as error:
@@ -177,7 +177,7 @@ def _load_fashion_mnist() -> dict[str, Split]:
             f"that has it ({error}).",
         ) from error
     return {
-        split: Split(arrays["image"][..., 0], arrays["label"].astype(np.int64))
+        split: Examples(arrays["image"][..., 0], arrays["label"].astype(np.int64))
         for split, arrays in splits.items()
     }
 
@@ -190,7 +190,7 @@ def _resized(images: np.ndarray) -> np.ndarray:
     return np.pad(gray, ((0, 0), border, border))
 
 
-def _load_archive(path: Path) -> dict[str, Split]:
+def _load_archive(path: Path) -> dict[str, Examples]:
     names = [f"{array}_{split}" for split in SPLITS for array in "xy"]
     try:
         # Pickled data could run arbitrary code, and MNIST does not need it.
@@ -217,11 +217,12 @@ def _load_archive(path: Path) -> dict[str, Split]:
         raise _unusable(
             path, "an intact .npz archive of NumPy", f"Download mnist.npz again ({error})."
         ) from error
-    splits = {split: Split(arrays[f"x_{split}"], arrays[f"y_{split}"]) for split in SPLITS}
+    splits = {split: Examples(arrays[f"x_{split}"], arrays[f"y_{split}"]) for split in SPLITS}
     for split, (images, labels) in splits.items():
         _check(path, split, images, labels)
     return {
-        split: Split(images, labels.astype(np.int64)) for split, (images, labels) in splits.items()
+        split: Examples(images, labels.astype(np.int64))
+        for split, (images, labels) in splits.items()
     }
 
 

@@ -24,7 +24,7 @@ from tfdist.coordination.startup import TOKEN_VARIABLE
 from tfdist.errors import UsageError
 from tfdist.launch.elastic import Elasticity, ElasticMembership
 from tfdist.launch.signals import signals
-from tfdist.launch.spec import HOST, FixedMembership, JobSpec, TaskSpec, plan
+from tfdist.launch.spec import HOST, FixedMembership, JobSpec, TaskSpec, task_specs
 from tfdist.launch.supervisor import Service, Supervision, Supervisor
 from tfdist.runtime.cores import given_cores
 from tfdist.runtime.environment import DRY_RUN_VARIABLE
@@ -42,7 +42,7 @@ def launch(
       UsageError: a package that the strategy needs is not installed.
     """
     with hold_ports(job.num_ports) as ports:
-        tasks = plan(job, ports=ports, cores=given_cores(environ), environ=environ)
+        tasks = task_specs(job, ports=ports, cores=given_cores(environ), environ=environ)
         # Separates the tasks from those of another job that uses their ports by mistake.
         environ = {TOKEN_VARIABLE: secrets.token_hex(16), **environ}
         service: Service = nullcontext
@@ -99,7 +99,7 @@ def run_one(
 
     Args:
       config: the cluster, and the task of this machine.
-      task: the planned task; see `plan_one`.
+      task: the planned task; see `own_task_spec`.
       environ: the environment that the task inherits.
       supervision: as for `run`.
 

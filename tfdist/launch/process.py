@@ -23,8 +23,8 @@ from typing import IO
 
 from tfdist.errors import EXIT_PREEMPTED
 from tfdist.launch.output import LineReader
+from tfdist.launch.spawn import Start, spawn
 from tfdist.launch.spec import TaskSpec
-from tfdist.launch.starting import Start, spawn
 from tfdist.runtime.excepthook import ERROR_FILE_VARIABLE, Uncaught, read_uncaught
 
 _LAST_LINES = 20

@@ -1,7 +1,7 @@
 """Plans a job as data, before anything is started: each task's command and environment.
 
     job = JobSpec(python=sys.executable, script="train.py", workers=2)
-    for task in plan(job, ports=(4001, 4002), cores=8, environ=os.environ):
+    for task in task_specs(job, ports=(4001, 4002), cores=8, environ=os.environ):
         print(task.name, task.shell())
 
 Ports, cores and the launcher's environment are arguments. A launcher starts the planned tasks.
@@ -22,7 +22,7 @@ from tfdist.coordination import horovod_rendezvous
 from tfdist.coordination.shutdown import RESTARTABLE_VARIABLE
 from tfdist.errors import UsageError
 from tfdist.flags import FLAGS_VARIABLE, JobFlags
-from tfdist.launch import main
+from tfdist.launch import run_script
 from tfdist.runtime import environment as runtime
 from tfdist.runtime.cores import ALL_CORES, CORES_VARIABLE
 from tfdist.strategy_table import table
@@ -219,7 +219,7 @@ class FixedMembership:
         return None
 
 
-def plan(
+def task_specs(
     job: JobSpec, *, ports: Sequence[int], cores: int, environ: Mapping[str, str]
 ) -> tuple[TaskSpec, ...]:
     """Plans every task; the chief comes first.
@@ -270,7 +270,7 @@ def plan(
     return tuple(result)
 
 
-def plan_one(
+def own_task_spec(
     config: ClusterConfig,
     command: Sequence[str],
     strategy: str,
@@ -329,7 +329,7 @@ def command_of(
     python: str, script: str, args: Sequence[str], *, module: bool = False
 ) -> tuple[str, ...]:
     """The command that runs a script, or a module like `python -m`."""
-    return (python, *(main.MODULE if module else ()), script, *args)
+    return (python, *(run_script.MODULE if module else ()), script, *args)
 
 
 def _place(job: JobSpec, cluster: Cluster, task: Task, ports: Sequence[int]) -> dict[str, str]:

@@ -26,8 +26,8 @@ from tfdist.launch.output import prefix
 from tfdist.launch.process import Process, how_it_ended
 from tfdist.launch.servers import Servers
 from tfdist.launch.signals import INTERRUPTIONS
+from tfdist.launch.spawn import spawn
 from tfdist.launch.spec import Membership, TaskSpec
-from tfdist.launch.starting import spawn
 from tfdist.launch.timers import Timers
 from tfdist.runtime.cores import OPENMP_VARIABLE
 

@@ -164,6 +164,7 @@ PRIVATE_NAMES = (
     "estimator_deprecation",
     "keras3_export",
     "keras_initial_epoch",
+    "keras_layer_creation",
     "keras_legacy_optimizer",
     "tf_coordination",
 )

@@ -11,7 +11,9 @@ import pytest
 import tensorflow as tf
 
 from tests.support.pages import readme_script
-from tfdist.commands import cli, model_sizes
+from tfdist.commands import cli
+from tfdist.launch import model_sizes
+from tfdist.planner import sizes
 from tfdist.strategies.in_graph.stages import stages_of
 
 NETWORK = ["--workers=4", "--bandwidth=10Gbit"]
@@ -201,8 +203,8 @@ def twice() -> tf.keras.Model:
 def test_a_model_without_a_sequence_of_layers_is_refused(
     make: Callable[[], Any], named: str
 ) -> None:
-    with pytest.raises(model_sizes.UnsupportedModelError, match=named):
-        model_sizes.sizes_of(make())
+    with pytest.raises(sizes.UnsupportedModelError, match=named):
+        sizes.sizes_of(make())
 
 
 def sequence() -> tf.keras.Model:
@@ -224,7 +226,7 @@ def test_the_layers_of_a_model_in_a_sequence_count_one_by_one(
     make: Callable[[], tf.keras.Model],
 ) -> None:
     whole = tf.keras.Sequential([tf.keras.Input([4]), make(), tf.keras.layers.Dense(2)])
-    found = model_sizes.sizes_of(whole)
+    found = sizes.sizes_of(whole)
     assert found["layers"] == [
         [4 * 15, 4 * 3, 4 * 3, 0],
         [4 * 20, 4 * 5, 4 * 5, 0],
@@ -240,7 +242,7 @@ def test_a_skip_connection_crosses_each_border() -> None:
     second = tf.keras.layers.Dense(2)(first)
     joined = tf.keras.layers.Concatenate()([inputs, first, second])
     outputs = tf.keras.layers.Dense(3)(joined)
-    found = model_sizes.sizes_of(tf.keras.Model(inputs, [outputs, first]))
+    found = sizes.sizes_of(tf.keras.Model(inputs, [outputs, first]))
     assert found["layers"] == [
         [4 * (8 * 4 + 4), 4 * 4, 4 * (8 + 4), 0],
         [4 * (4 * 2 + 2), 4 * 2, 4 * (8 + 4 + 2), 0],
@@ -260,7 +262,7 @@ def test_all_weights_are_counted() -> None:
         tf.keras.layers.Dense(5, trainable=False),
     ]
     model = tf.keras.Sequential([tf.keras.Input([7], dtype="int32"), *layers])
-    found = model_sizes.sizes_of(model)
+    found = sizes.sizes_of(model)
     weights = [(layer[0], layer[3]) for layer in found["layers"]]
     assert weights == [
         (4 * 200, 0),

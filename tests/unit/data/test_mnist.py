@@ -35,12 +35,12 @@ def arrays() -> Arrays:
     }
 
 
-def examples(count: int) -> mnist.Split:
+def examples(count: int) -> mnist.Examples:
     """Examples; the first two pixels of example i encode i in base 256."""
     images = np.random.RandomState(1).randint(0, 256, (count, 28, 28)).astype(np.uint8)
     images[:, 0, 0] = np.arange(count) % 256
     images[:, 0, 1] = np.arange(count) // 256
-    return mnist.Split(images, np.arange(count, dtype=np.int64) % 10)
+    return mnist.Examples(images, np.arange(count, dtype=np.int64) % 10)
 
 
 def context(pipelines: int, pipeline: int) -> tf.distribute.InputContext:

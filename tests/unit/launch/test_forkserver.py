@@ -19,8 +19,8 @@ import pytest
 
 from tests.support import processes
 from tests.support.launchers import HEADER, ROOT, Start, is_alive, lines_until
-from tfdist.launch.main import MODULE
 from tfdist.launch.process import Process
+from tfdist.launch.run_script import MODULE
 from tfdist.launch.spec import TaskSpec
 
 ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -12,7 +12,7 @@ import pytest
 from tests.support.processes import ROOT
 from tfdist.errors import UsageError
 from tfdist.launch.output import PROGRESS_SECONDS, LineReader, prefix
-from tfdist.launch.spec import JobSpec, TaskSpec, plan
+from tfdist.launch.spec import JobSpec, TaskSpec, task_specs
 from tfdist.runtime import environment
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -26,7 +26,9 @@ def planned(
     job: JobSpec, *, cores: int = 8, environ: dict[str, str] | None = None
 ) -> dict[str, TaskSpec]:
     ports = range(4001, 4001 + job.num_ports)
-    return {task.name: task for task in plan(job, ports=ports, cores=cores, environ=environ or {})}
+    return {
+        task.name: task for task in task_specs(job, ports=ports, cores=cores, environ=environ or {})
+    }
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfdist import placement
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
-from tfdist.splits.stages import cut
+from tfdist.planner.cut import cut
+from tfdist.stage_scope import stage_of
 from tfdist.strategies.sizes import bytes_of, readable
 
 
@@ -67,13 +67,12 @@ def stages_of(
 
 def _layers(model: Any, stage: int | None) -> Iterator[tuple[Any, int | None]]:
     """The layers of a model that run as a whole, with the stage that the script gave them."""
-    keras = keras_compat.keras_of(model)
-    for layer in model.layers:
-        own = placement.stage_of(layer)
+    for layer in keras_compat.layers_of(model):
+        own = stage_of(layer)
         own = stage if own is None else own
         if keras_compat.is_graph_of_layers(layer):
             yield from _layers(layer, own)
-        elif not isinstance(layer, keras.layers.InputLayer):
+        else:
             yield layer, own
 
 
@@ -87,7 +86,7 @@ def _given(layers: Sequence[tuple[Any, int | None]], count: int) -> list[int] | 
         # Only a layer that two models within the model share can be listed twice.
         if stage_of_layer.setdefault(layer, stage) != stage:
             raise UsageError(
-                "tfdist.placement.stage",
+                "tfdist.stage",
                 received=f"layer {layer.name} in models of different stages",
                 accepted="one stage for each layer",
                 remedy="Create the layer in the block of its stage.",
@@ -95,7 +94,7 @@ def _given(layers: Sequence[tuple[Any, int | None]], count: int) -> list[int] | 
     missing, beyond = set(range(count)) - given, given - set(range(count))
     if missing or beyond:
         raise UsageError(
-            "tfdist.placement.stage",
+            "tfdist.stage",
             received=f"stages {', '.join(map(str, sorted(given)))} with --stages={count}",
             accepted=f"a layer in each of the stages 0 to {count - 1}",
             remedy="Correct the script or --stages.",

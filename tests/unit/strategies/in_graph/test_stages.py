@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.errors import UsageError
-from tfdist.placement import stage
+from tfdist.stage_scope import stage
 from tfdist.strategies.in_graph.stages import stages_of
 
 Dense = tf.keras.layers.Dense

@@ -1,4 +1,4 @@
-"""`tfdist.placement.stage` assigns the layers that are created in its block."""
+"""`tfdist.stage` assigns the layers that are created in its block."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.errors import UsageError
-from tfdist.placement import stage, stage_of
+from tfdist.stage_scope import stage, stage_of
 
 Dense = tf.keras.layers.Dense
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from tfdist.splits.model import Layer
+from tfdist.planner.model import Layer
 
 
 class Phase(IntEnum):

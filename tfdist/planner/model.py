@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfdist.splits.stages import cut
+from tfdist.planner.cut import cut
 
 #: Bytes of a parameter, a gradient or an activation: float32.
 FLOAT_BYTES = 4

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfdist.splits.costs import Split
-from tfdist.splits.quantities import seconds_text, size_text
+from tfdist.planner.costs import Candidate
+from tfdist.planner.quantities import seconds_text, size_text
 
 
 @dataclass(frozen=True)
 class Choice:
     """A split, or None if the memory suffices for none; and why."""
 
-    split: Split | None
+    split: Candidate | None
     reason: str
 
 
 def choose(
-    splits: Sequence[Split],
+    splits: Sequence[Candidate],
     *,
     bandwidth: float,
     batch_size: int,
@@ -42,7 +42,7 @@ def choose(
       replica_seconds: seconds in which one worker computes a step of one replica alone.
     """
 
-    def seconds_per_example(split: Split) -> float:
+    def seconds_per_example(split: Candidate) -> float:
         step = (
             split.network_seconds(bandwidth)
             if replica_seconds is None

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdist.splits.model import Layer
-from tfdist.splits.traffic import Traffic, all_reduce, in_graph, parameter_servers, server, worker
+from tfdist.planner.model import Layer
+from tfdist.planner.traffic import Traffic, all_reduce, in_graph, parameter_servers, server, worker
 
 TASKS = st.integers(1, 12)
 SIZES = st.integers(1, 1000)

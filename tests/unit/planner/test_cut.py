@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdist.splits.stages import cut
+from tfdist.planner.cut import cut
 
 
 def greatest(costs: list[int], stage_of_item: list[int]) -> int:

@@ -1,6 +1,6 @@
 """Runs a training script as the main program of this process, as Python's command line does.
 
-    python -P tfdist/launch/main.py package.module --epochs=2
+    python -P tfdist/launch/run_script.py package.module --epochs=2
 
 `python -m package.module` imports from the current directory first: a `json.py` there would replace
 the one of the standard library. Here the current directory comes last. This file imports nothing of

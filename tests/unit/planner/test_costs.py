@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tfdist.splits.costs import Job, Split, splits_of
-from tfdist.splits.model import Layer, Model
+from tfdist.planner.costs import Candidate, Training, candidates
+from tfdist.planner.model import Layer, Model
 
 # 100 MB of parameters, 1 MB per example at a border; Adam.
-JOB = Job(Model.even(100e6, 1e6), workers=4, ps=2, batch_size=8)
+JOB = Training(Model.even(100e6, 1e6), workers=4, ps=2, batch_size=8)
 
 
-def splits(job: Job = JOB) -> dict[str, Split]:
-    return {split.flags: split for split in splits_of(job)}
+def splits(job: Training = JOB) -> dict[str, Candidate]:
+    return {split.flags: split for split in candidates(job)}
 
 
 def test_the_pipelines_divide_the_workers() -> None:
@@ -48,20 +48,20 @@ def test_the_memory_of_the_fullest_task(flags: str, megabytes: float) -> None:
 
 
 def test_a_worker_is_fullest_when_there_are_many_ps() -> None:
-    job = Job(Model.even(100e6, 1e6), workers=2, ps=8)
+    job = Training(Model.even(100e6, 1e6), workers=2, ps=8)
     assert splits(job)["parameter_server --ps=8"].memory == 200e6
 
 
 def test_known_activations_are_in_the_memory() -> None:
     layers = [Layer(40e6, 1e6, 2e6), Layer(60e6, 3e6, 0)]
-    job = Job(Model.of_layers(layers, 5, 6), workers=2, batch_size=8)
+    job = Training(Model.of_layers(layers, 5, 6), workers=2, batch_size=8)
     assert splits(job)["one_device"].memory == 4 * 100e6 + 8 * 4e6
     assert splits(job)["in_graph --stages=2 --microbatches=8"].memory == 4 * 60e6 + 8 * 3e6
 
 
 def test_untrained_weights_are_in_the_memory_once() -> None:
     layers = [Layer(10e6, 0, 0, 80e6), Layer(20e6, 0, 0), Layer(30e6, 0, 0)]
-    found = splits(Job(Model.of_layers(layers, 5, 6), workers=2))
+    found = splits(Training(Model.of_layers(layers, 5, 6), workers=2))
     assert found["one_device"].memory == found["horovod"].memory == 4 * 60e6 + 80e6
     # A ps: weights, two slots, the gradients of two workers.
     assert found["parameter_server --ps=1"].memory == 5 * 60e6 + 80e6
@@ -72,7 +72,7 @@ def test_untrained_weights_are_in_the_memory_once() -> None:
 
 
 def test_a_worker_of_a_ps_has_the_untrained_weights() -> None:
-    job = Job(Model.of_layers([Layer(10e6, 0, 0, 80e6)], 5, 6), workers=2, ps=8)
+    job = Training(Model.of_layers([Layer(10e6, 0, 0, 80e6)], 5, 6), workers=2, ps=8)
     assert splits(job)["parameter_server --ps=8"].memory == 2 * 10e6 + 80e6
 
 
@@ -94,14 +94,14 @@ def test_the_seconds_of_the_network(flags: str, megabytes: float) -> None:
 
 
 def test_asynchronous_workers_need_the_time_of_their_own_phases() -> None:
-    job = Job(Model.even(100e6, 1e6), workers=1, ps=4)
+    job = Training(Model.even(100e6, 1e6), workers=1, ps=4)
     split = splits(job)["parameter_server --ps=4"]
     assert split.network_seconds(1e6) == 200
     assert split.step_seconds(1e6, 50) == 250
 
 
 def test_a_full_ps_hides_the_computation_of_asynchronous_workers() -> None:
-    job = Job(Model.even(100e6, 1e6), workers=8, ps=1)
+    job = Training(Model.even(100e6, 1e6), workers=8, ps=1)
     asynchronous = splits(job)["parameter_server --ps=1"]
     assert asynchronous.step_seconds(1e6, 50) == 800
     assert splits(job)["parameter_server --ps=1 --sync"].step_seconds(1e6, 50) == 1650
@@ -121,13 +121,13 @@ def test_the_network_is_idle_time() -> None:
 
 
 def test_microbatches_that_are_given() -> None:
-    job = Job(Model.even(100e6, 1e6), workers=2, microbatches=3)
+    job = Training(Model.even(100e6, 1e6), workers=2, microbatches=3)
     assert "in_graph --stages=2 --microbatches=3" in splits(job)
 
 
 def test_a_model_has_no_more_stages_than_layers() -> None:
     model = Model.of_layers([Layer(1, 1, 1)] * 3, 1, 1)
-    found = [split.stages for split in splits_of(Job(model, workers=4)) if split.stages > 1]
+    found = [split.stages for split in candidates(Training(model, workers=4)) if split.stages > 1]
     assert found == [2]
 
 

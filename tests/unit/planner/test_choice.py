@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tfdist.splits.choice import Choice, choose
-from tfdist.splits.costs import Job, splits_of
-from tfdist.splits.model import Model
+from tfdist.planner.choice import Choice, choose
+from tfdist.planner.costs import Training, candidates
+from tfdist.planner.model import Model
 
 
 def chosen(
@@ -14,9 +14,9 @@ def chosen(
     replica_seconds: float | None = None,
 ) -> Choice:
     """The choice for 100 MB of parameters, with 8 examples per replica, at 1 MB/s."""
-    job = Job(Model.even(100e6, border), workers=workers, batch_size=8)
+    job = Training(Model.even(100e6, border), workers=workers, batch_size=8)
     return choose(
-        splits_of(job),
+        candidates(job),
         bandwidth=1e6,
         batch_size=8,
         memory=memory,

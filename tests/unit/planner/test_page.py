@@ -1,4 +1,4 @@
-"""The tables of docs/splits.md are what the code computes."""
+"""The tables of docs/plan.md are what the code computes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import re
 import pytest
 
 from tests.support.pages import ROOT
-from tfdist.splits import quantities
-from tfdist.splits.choice import choose
-from tfdist.splits.costs import Job, Split, splits_of
-from tfdist.splits.model import FLOAT_BYTES, Model
+from tfdist.planner import quantities
+from tfdist.planner.choice import choose
+from tfdist.planner.costs import Candidate, Training, candidates
+from tfdist.planner.model import FLOAT_BYTES, Model
 
-PAGE = (ROOT / "docs" / "splits.md").read_text()
+PAGE = (ROOT / "docs" / "plan.md").read_text()
 _CELLS = r" \| ".join([r"([\w -]+)", r"([\d.]+[kMB])", *[r"(.*)"] * 5])
 MODELS = re.findall(rf"^\| {_CELLS} \|$", PAGE, re.MULTILINE)
 MEASURED = re.findall(r"^\| `[^`]+` \| (\d+) \| (.*) \|$", PAGE, re.MULTILINE)
 
 
-def name_of(split: Split) -> str:
+def name_of(split: Candidate) -> str:
     if split.stages > 1:
         return f"{split.stages} stages"
     return "one device" if split.replicas == 1 else "all-reduce"
@@ -28,7 +28,7 @@ def name_of(split: Split) -> str:
 def test_the_choice_for_typical_models(row: tuple[str, ...]) -> None:
     _, parameters, activation, seconds, *cells = row
     sizes = (quantities.count("", text) * FLOAT_BYTES for text in (parameters, activation))
-    splits = splits_of(Job(Model.even(*sizes), workers=8, ps=2))
+    splits = candidates(Training(Model.even(*sizes), workers=8, ps=2))
     for text, cell in zip(("1Gbit", "10Gbit", "100Gbit"), cells, strict=True):
         bandwidth, step = quantities.bandwidth("", text), float(seconds)
         found = choose(

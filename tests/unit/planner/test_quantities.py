@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdist.errors import UsageError
-from tfdist.splits import quantities
+from tfdist.planner import quantities
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The splits of a job: what each one sends, the memory that it needs, and its seconds.
 
-splits = splits_of(Job(model, workers=4))
+splits = candidates(Training(model, workers=4))
 splits[1].flags, splits[1].network_seconds(bandwidth=125e6), splits[1].memory
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from tfdist.splits import traffic as step_traffic
-from tfdist.splits.model import Layer, Model
-from tfdist.splits.traffic import Bytes, Traffic, worker
+from tfdist.planner import traffic as step_traffic
+from tfdist.planner.model import Layer, Model
+from tfdist.planner.traffic import Bytes, Traffic, worker
 
 
 @dataclass(frozen=True)
-class Job:
+class Training:
     """A training to split.
 
     Attributes:
@@ -38,7 +38,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Split:
+class Candidate:
     """A way to split a job.
 
     Attributes:
@@ -139,7 +139,7 @@ def _fuller(size: Bytes) -> float:
     return max(size.sent, size.received)
 
 
-def splits_of(job: Job) -> list[Split]:
+def candidates(job: Training) -> list[Candidate]:
     """The splits that a job can have, with a pipeline for each number of stages that divides W."""
     counts = [
         stages
@@ -156,21 +156,21 @@ def splits_of(job: Job) -> list[Split]:
     ]
 
 
-def one_device(job: Job) -> Split:
+def one_device(job: Training) -> Candidate:
     """One process.
 
     Memory: weights, gradients and slots, (2 + slots) P, untrained weights U, and activations.
     """
-    return Split("one_device", 1, 1, Traffic(), _replica_memory(job))
+    return Candidate("one_device", 1, 1, Traffic(), _replica_memory(job))
 
 
-def all_reduce(strategy: str, job: Job) -> Split:
+def all_reduce(strategy: str, job: Training) -> Candidate:
     """A ring of all workers. Memory of each: that of one process."""
     ring = step_traffic.all_reduce(job.model.parameter_bytes, job.workers)
-    return Split(strategy, job.workers, job.workers, ring, _replica_memory(job))
+    return Candidate(strategy, job.workers, job.workers, ring, _replica_memory(job))
 
 
-def parameter_server(job: Job, *, is_synchronous: bool) -> Split:
+def parameter_server(job: Training, *, is_synchronous: bool) -> Candidate:
     """Parameter servers.
 
     Memory of each of p ps: weights, slots and the gradients of W workers, and untrained weights,
@@ -180,7 +180,7 @@ def parameter_server(job: Job, *, is_synchronous: bool) -> Split:
     total, untrained = job.model.parameter_bytes, job.model.untrained_bytes
     of_ps = ((1 + job.slots + job.workers) * total + untrained) / job.ps
     of_worker = 2 * total + untrained + _activations(job.model.stages(1)[0], job.batch_size)
-    return Split(
+    return Candidate(
         f"parameter_server --ps={job.ps}" + " --sync" * is_synchronous,
         job.workers + job.ps,
         job.workers,
@@ -190,7 +190,7 @@ def parameter_server(job: Job, *, is_synchronous: bool) -> Split:
     )
 
 
-def in_graph(job: Job, stages: int) -> Split:
+def in_graph(job: Training, stages: int) -> Candidate:
     """Replicas of a pipeline.
 
     Memory of stage s of replica 0: weights, slots and the gradients of R replicas,
@@ -201,7 +201,7 @@ def in_graph(job: Job, stages: int) -> Split:
     layers = job.model.stages(stages)
     microbatches = 1 if stages == 1 else (job.microbatches or min(4 * stages, job.batch_size))
     flags = f"in_graph --stages={stages}"
-    return Split(
+    return Candidate(
         flags if stages == 1 else f"{flags} --microbatches={microbatches}",
         job.workers,
         replicas,
@@ -223,7 +223,7 @@ def in_graph(job: Job, stages: int) -> Split:
     )
 
 
-def _replica_memory(job: Job) -> float:
+def _replica_memory(job: Training) -> float:
     (model,) = job.model.stages(1)
     weights = (2 + job.slots) * model.parameter_bytes + model.untrained_bytes
     return weights + _activations(model, job.batch_size)
