@@ -23,7 +23,15 @@ PRIVATE_ROOMS = ("upstream", "strategies/parameter_server", "strategies/in_graph
 #: Private names elsewhere, each with its reason.
 ALLOWED_PRIVATE = {
     ("estimator/between_graph.py", "_global_step"): "state of the base class, which it extends",
-    ("estimator/sync_replicas.py", "_accumulator_list"): "state of the base class of TensorFlow",
+    **{
+        ("estimator/sync_replicas.py", name): "state of the base class of TensorFlow"
+        for name in (
+            "_accumulator_list",
+            "_opt",
+            "_replicas_to_aggregate",
+            "_total_num_replicas",
+        )
+    },
 }
 
 #: Modules that read or write the environment, each with its reason.
@@ -35,6 +43,7 @@ ENVIRONMENT = {
     "runtime/": "reads what the task was started with",
     "strategies/horovod.py": "hvd.init reads nothing else",
     "coordination/heartbeat.py": "passes it on to the process that watches",
+    "launch/model_sizes.py": "passes it on to the process that builds a model",
     "launch/forkserver.py": "a fork server starts, and a task starts in a copy of it",
     "launch/run_script.py": "a task starts",
     "launch/process.py": "passes it on to the tasks",
@@ -109,32 +118,70 @@ def is_package(path: Path, line: int) -> bool:
     return "packages" in path.read_text().splitlines()[line - 1]
 
 
+@cache
+def own_names() -> frozenset[str]:
+    """The functions, classes and variables that the package itself defines."""
+    found: set[str] = set()
+    for path in files():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+                found.add(node.name)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+    return frozenset(found)
+
+
+@cache
+def assigned_names() -> frozenset[str]:
+    """The attributes that the package gives its own objects."""
+    return frozenset().union(*(assigned(tree_of(path)) for path in files()))
+
+
+@cache
+def read_names() -> frozenset[str]:
+    """The attributes that the package reads anywhere."""
+    return frozenset(
+        node.attr
+        for path in files()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    )
+
+
+BY_NAME = ("getattr", "hasattr", "setattr", "delattr")
+
+
+def is_private(name: str) -> bool:
+    is_dunder = name.startswith("__") and name.endswith("__")
+    return name.startswith("_") and not is_dunder and not name.startswith("_tfdist")
+
+
 def private_names(path: Path) -> Iterator[str]:
-    """What a module uses of others' private names."""
+    """What a module uses of others' private names: imports, attributes, and names as strings.
+
+    An attribute of `self` that the package sets and never reads is one that others read.
+    """
     tree = tree_of(path)
-    own = {
-        node.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)
-    }
-    own |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    set_here = assigned(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             module = getattr(node, "module", None) or ""
             names = [module, *(alias.name for alias in node.names)]
             yield from (n for n in names if n.startswith(("tensorflow.python", "keras.src")))
-        if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
-            is_dunder = node.attr.startswith("__") and node.attr.endswith("__")
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in BY_NAME:
+            name = node.args[1]
+            text = name.value if isinstance(name, ast.Constant) else None
+            if isinstance(text, str) and is_private(text):
+                yield text
+        elif isinstance(node, ast.Attribute) and is_private(node.attr):
             target = ast.unparse(node.value)
-            is_own = target in ("self", "cls") or target.startswith(("self.", "super()"))
             # The documented name of the call of the operating system.
-            is_exit = target == "os" and node.attr == "_exit"
-            if (
-                not is_dunder
-                and not is_own
-                and not is_exit
-                and node.attr not in assigned(tree) | own
-            ):
+            if target == "os" and node.attr == "_exit":
+                continue
+            own = own_names() | set_here
+            if target in ("self", "cls"):
+                own = own_names() | (assigned_names() & read_names())
+            if node.attr not in own:
                 yield node.attr
 
 

@@ -63,3 +63,12 @@ def test_a_dataset_has_no_public_batch_size() -> None:
     assert dataset_inputs.batch_size(source.batch(3, drop_remainder=True)) == 3
     assert source.batch(3).element_spec.shape == [None]
     assert not hasattr(source.batch(3), "batch_size")
+
+
+def test_a_callback_cannot_publicly_ignore_the_logs_of_a_step() -> None:
+    """`keras_callback_logs`"""
+    if keras_is_3():
+        assert not hasattr(tf.keras.callbacks.Callback, "_supports_tf_logs")
+        return
+    source = inspect.getsource(tf.keras.callbacks.CallbackList)
+    assert "_supports_tf_logs" in source

@@ -56,7 +56,8 @@ def check_made_in_scope(optimizer: Any, strategy: tf.distribute.Strategy, name: 
       UsageError: it was not. Keras fails if such an optimizer has variables for each weight.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if getattr(inner, "_distribution_strategy", strategy) is not strategy:
+    (counter,) = keras_compat.as_tensorflow([inner.iterations])
+    if not strategy.extended.variable_created_in_scope(counter):
         raise _outside_of_scope("optimizer", name)
 
 

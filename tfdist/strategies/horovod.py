@@ -30,7 +30,7 @@ from tfdist.strategies.local_sgd import outer_steps
 from tfdist.strategies.ranks import Ranks
 from tfdist.strategy_table import table
 from tfdist.strategy_table.rows import HorovodGradientOptions
-from tfdist.upstream import keras3_callbacks, keras3_loss, keras3_optimizer
+from tfdist.upstream import horovod_optimizer, keras3_callbacks, keras3_loss, keras3_optimizer
 
 try:
     import horovod.tensorflow as hvd
@@ -70,7 +70,7 @@ class Horovod(Ranks[HorovodGradientOptions]):
         use_devices(self.role.flags.num_gpus, local_rank=hvd.local_rank())
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        if self.local or _is_horovods(optimizer):
+        if self.local or horovod_optimizer.is_distributed(optimizer):
             return optimizer
         compression = self.compression
         if keras_compat.is_keras_3(optimizer):
@@ -101,7 +101,7 @@ class Horovod(Ranks[HorovodGradientOptions]):
     def prepare(self, model: tf.keras.Model) -> None:
         if self.local or not keras_compat.is_keras_3(model):
             return
-        if _is_horovods(model.optimizer):
+        if horovod_optimizer.is_distributed(model.optimizer):
             raise UsageError(
                 "optimizer",
                 received="an optimizer of hvd.DistributedOptimizer, which does not reduce the "
@@ -166,16 +166,6 @@ class HorovodCollectives:
     def broadcast_object(self, text: str) -> str:
         received: str = hvd.broadcast_object(text, root_rank=0)
         return received
-
-
-def _is_horovods(optimizer: Any) -> bool:
-    """Whether an optimizer is from `hvd.DistributedOptimizer`, which averages the gradients."""
-    own = getattr(optimizer, "inner_optimizer", optimizer)
-    # Horovod creates a class for each optimizer. With Keras 2 only this attribute identifies it.
-    return any(
-        type(each).__module__.startswith("horovod.") or hasattr(each, "_allreduce_grads")
-        for each in (optimizer, own)
-    )
 
 
 def _averages(gradients: Sequence[Any], _: Any, *, compression: Any) -> list[Any]:

@@ -22,6 +22,7 @@ from tfdist.compat.train_functions import is_skipping
 from tfdist.options import Options
 from tfdist.strategies.collectives import Collectives
 from tfdist.strategy_table.rows import LocalSGDOptions
+from tfdist.upstream.keras_callback_logs import ignores_step_logs
 
 #: The default with an outer momentum, as in DiLoCo. Without a momentum, the default is 1.
 OUTER_LEARNING_RATE = 0.7
@@ -124,8 +125,7 @@ class Synchronization(tf.keras.callbacks.Callback):
 
     def __init__(self, local: LocalSGD) -> None:
         super().__init__()
-        # This callback ignores the logs of a step, so Keras need not wait for them.
-        self._supports_tf_logs = True
+        ignores_step_logs(self)
         self._local = local
         self._periods = 0
 

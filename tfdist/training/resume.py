@@ -26,6 +26,7 @@ from tfdist.data.position import Position
 from tfdist.errors import EXIT_PREEMPTED, log
 from tfdist.training.state import TrainingState
 from tfdist.upstream import keras_initial_epoch
+from tfdist.upstream.keras_callback_logs import ignores_step_logs
 
 Logs = dict[str, Any]
 
@@ -48,8 +49,7 @@ class Resume(tf.keras.callbacks.Callback):
         self, state: TrainingState, output: OutputDirectory, *, keep: int, save_steps: int | None
     ) -> None:
         super().__init__()
-        # This callback ignores the logs of a step, so Keras need not wait for them.
-        self._supports_tf_logs = True
+        ignores_step_logs(self)
         self._state = state
         self._strategy = state.strategy
         self._checkpointing = state.strategy.checkpointing

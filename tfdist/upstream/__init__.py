@@ -162,7 +162,9 @@ FIXES = (
 PRIVATE_NAMES = (
     "dataset_inputs",
     "estimator_deprecation",
+    "horovod_optimizer",
     "keras3_export",
+    "keras_callback_logs",
     "keras_initial_epoch",
     "keras_layer_creation",
     "keras_legacy_optimizer",

@@ -31,6 +31,7 @@ from tfdist.strategies.in_graph.timing import seconds_of
 from tfdist.strategies.in_graph.variables import spread
 from tfdist.strategies.serving import serve_until_end
 from tfdist.strategy_table.rows import InGraphOptions
+from tfdist.upstream.keras_callback_logs import ignores_step_logs
 
 
 class _Checkpointing(Checkpointing):
@@ -71,8 +72,7 @@ class _IdleReport(tf.keras.callbacks.Callback):
 
     def __init__(self, strategy: InGraph) -> None:
         super().__init__()
-        # This callback ignores the logs of a step, so Keras need not wait for them.
-        self._supports_tf_logs = True
+        ignores_step_logs(self)
         self._strategy = strategy
         self._has_reported = False
 
