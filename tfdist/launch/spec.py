@@ -58,6 +58,7 @@ class JobSpec:
       evaluator: whether a task outside the cluster evaluates the checkpoints.
       passes_flags: whether a task gets the cluster as flags of the script, not as TF_CONFIG.
       divides_cores: whether each training task is pinned to its own cores of this machine.
+      is_auto: whether `strategy` was `auto`.
 
     Raises:
       UsageError: the strategy cannot use these tasks; the error names the flag.
@@ -75,6 +76,7 @@ class JobSpec:
     evaluator: bool = False
     passes_flags: bool = False
     divides_cores: bool = True
+    is_auto: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         if self.ps < 0:
@@ -93,6 +95,7 @@ class JobSpec:
             addresses = range(1, 1 + self.chief + self.workers + self.ps)
             name = table.choose(self.cluster(addresses), "default", self.flags.get("num_gpus"))
             object.__setattr__(self, "strategy", name)
+            object.__setattr__(self, "is_auto", True)
         strategy = self.row
         if self.ps and not strategy.uses_ps:
             raise UsageError(
@@ -250,7 +253,11 @@ def task_specs(
             **_place(job, cluster, task, ports),
             **share,
             # A flag of the script may give a single process several GPUs.
-            **({} if job.row.single_replica else {table.STRATEGY_VARIABLE: job.strategy}),
+            **(
+                {}
+                if job.is_auto and job.row.single_replica
+                else {table.STRATEGY_VARIABLE: job.strategy}
+            ),
             **passed_flags(job.flags),
             **{name: environ.get(name, value) for name, value in defaults.items()},
             # Otherwise Python buffers what a task prints to a pipe.
