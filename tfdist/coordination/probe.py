@@ -4,7 +4,7 @@
     wait_for_server("10.0.0.1:2222", seconds=5.0)    # True as soon as that is so
 
 The tasks of a job use one address each for several programs in turn: the startup barrier, then the
-TensorFlow server, and at last the completion notice of `tfdist.coordination.shutdown`. They differ
+TensorFlow server, and finally the completion notice of `tfdist.coordination.shutdown`. They differ
 in what they send on a new connection, which is all that a probe needs.
 """
 

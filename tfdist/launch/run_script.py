@@ -4,7 +4,7 @@
 
 `python -m package.module` imports from the current directory first: a `json.py` there would replace
 the one of the standard library. Here the current directory comes last. This file imports nothing of
-tfdist, because the module may not use it.
+tfdist, because the script that it runs may not be a script of tfdist.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ class Started(Protocol):
 
     @property
     def sentinel(self) -> int | None:
-        """A file descriptor that can be read when it has ended; None: SIGCHLD tells."""
+        """A file descriptor that becomes readable when it has ended; None if only SIGCHLD
+        reports it."""
 
     def has_ended(self) -> bool: ...
 

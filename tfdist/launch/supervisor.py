@@ -367,7 +367,7 @@ class Supervisor:
                 process.signal(signal.SIGKILL)
 
     def _watch_servers(self) -> None:
-        # Anew after each end of a task, so that servers have the whole time to end by themselves.
+        # Starts again after each end of a task: servers have the whole time to end by themselves.
         if self._chief_has_ended and self._outcome is None and self._has_ps():
             servers = Servers(self._tasks[0], self._running)
             seconds = self._options.server_timeout

@@ -19,7 +19,7 @@ _MESSAGE = re.compile(
     re.DOTALL,
 )
 _WITHOUT_SEVERITY = b"WARNING: All log messages before absl::InitializeLog() is called are written"
-# Errors that are none. Two libraries of TensorFlow register the same factories; and the driver of
+# Harmless messages at the level ERROR. Two libraries of TensorFlow register the same factories; and the driver of
 # GPUs is not found on a machine without GPUs.
 _HARMLESS = re.compile(
     rb"Unable to register cu(?:DNN|FFT|BLAS) factory: |"

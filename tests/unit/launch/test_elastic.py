@@ -154,7 +154,7 @@ def test_the_job_waits_for_hosts(
 
 
 def change(found: ElasticMembership) -> str | None:
-    """What there is to say once the program has been asked anew."""
+    """The message after the program was asked again."""
     found.change()
     deadline = time.monotonic() + DEADLINE
     while (said := found.change()) is None and time.monotonic() < deadline:

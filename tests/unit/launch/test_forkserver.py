@@ -375,7 +375,7 @@ def test_a_task_searches_modules_where_a_new_process_does(
     assert task == new_process
 
 
-def test_tensorflow_begins_anew_in_each_task(in_script: InScript) -> None:
+def test_each_task_has_a_tensorflow_of_its_own(in_script: InScript) -> None:
     script = in_script("""
         import json, os, sys
         is_there, threads = "tensorflow" in sys.modules, len(os.listdir("/proc/self/task"))

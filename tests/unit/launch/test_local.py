@@ -180,7 +180,7 @@ def test_a_reader_that_has_left_ends_the_job(tfdist_run: Start) -> None:
     assert outlive(processes) == []
 
 
-def test_who_outlasts_the_leader_is_named_once(start: Start, tmp_path: Path) -> None:
+def test_a_task_that_outlasts_the_chief_is_named_once(start: Start, tmp_path: Path) -> None:
     launcher = start(["-c", RUN_WITH_LITTLE_PATIENCE, "ps:0"])
     assert launcher.stderr is not None
 
@@ -200,7 +200,7 @@ def test_an_evaluator_may_take_its_time(start: Start, tmp_path: Path) -> None:
     assert (launcher.returncode, err) == (0, "")
 
 
-# The leader ends at once; a ps when it is let go, an evaluator after many times that patience.
+# The chief ends immediately; a ps when the test lets it, an evaluator after many times that patience.
 RUN_WITH_LITTLE_PATIENCE = """
 import os, sys
 from tfdist.launch.local import run

@@ -122,7 +122,7 @@ elif name == "worker:0":
     assert starts(tmp_path) == {"evaluator-0": 2, "worker-0": 1}
 
 
-def test_who_fails_when_the_leader_has_ended_is_not_started_again(
+def test_a_task_that_fails_after_the_end_of_the_chief_is_not_restarted(
     tfdist_run: Start, tmp_path: Path
 ) -> None:
     script = """
@@ -177,7 +177,9 @@ sys.exit(75)
     assert not (tmp_path / "signalled").exists()
 
 
-def test_a_server_that_was_told_to_end_and_stayed_fails_no_complete_job(tfdist_run: Start) -> None:
+def test_a_server_that_ignores_the_signal_to_end_does_not_fail_a_complete_job(
+    tfdist_run: Start,
+) -> None:
     script = """
 if name == "ps:0":
     wait_for("ended")
@@ -310,7 +312,7 @@ raise (KeyboardInterrupt if os.environ.get("INTERRUPT") else RuntimeError)("brok
         ("OutputError('/out', problem='is full', remedy='Make room.')", "/out is full. Make", 1),
     ],
 )
-def test_an_error_that_says_all_is_one_line(
+def test_an_error_that_names_its_remedy_is_printed_as_one_line(
     tfdist_run: Start, raised: str, line: str, code: int
 ) -> None:
     launcher = tfdist_run(
@@ -332,10 +334,10 @@ def test_a_wrong_number_of_restarts_is_refused(tfdist_run: Start, value: str) ->
     assert f"received {value!r}; accepted: a number from 0" in err
 
 
-def test_a_worker_that_has_lost_the_leader_takes_all_along(
+def test_a_worker_that_has_lost_the_chief_restarts_all_tasks(
     tfdist_run: Start, tmp_path: Path
 ) -> None:
-    """The leader is stopped, and would wait for ever for a worker that alone starts again."""
+    """The chief is suspended, and would wait forever for a worker that is restarted alone."""
     launcher = tfdist_run(
         """
         from tfdist.errors import LostTaskError

@@ -4,8 +4,8 @@
     startup.check_port(cluster, task)
     outcome = startup.wait_at_barrier(startup.BarrierConfig(cluster=cluster, task=task, ...))
 
-`tfdist check` does only this. `tfdist.init()` does it before TensorFlow, which would wait for ever
-for a task that never starts. Nothing here imports TensorFlow.
+`tfdist check` does only this. `tfdist.init()` does it before it sets up a strategy, because
+TensorFlow would wait forever for a task that never starts. Nothing here imports TensorFlow.
 """
 
 from tfdist.coordination.startup.addresses import check_addresses, check_port

@@ -128,7 +128,7 @@ def reasons(findings: Findings, awaited: Sequence[Task]) -> str:
 def matrix(findings: Findings) -> tuple[str, ...]:
     """Which task reaches which: a grid if it fits, and a line for each failure.
 
-    In a large job the failures to reach a task share a line.
+    In a large job, all failed attempts to reach one task are printed on one line.
     """
     tasks = findings.cluster.tasks()
     lines = _grid(findings, tasks) if len(tasks) <= _FEW_TASKS else []
