@@ -19,8 +19,8 @@ _MESSAGE = re.compile(
     re.DOTALL,
 )
 _WITHOUT_SEVERITY = b"WARNING: All log messages before absl::InitializeLog() is called are written"
-# Harmless messages at the level ERROR. Two libraries of TensorFlow register the same factories; and the driver of
-# GPUs is not found on a machine without GPUs.
+# Harmless messages at the level ERROR. Two libraries of TensorFlow register the same factories, and
+# the driver of GPUs is not found on a machine without GPUs.
 _HARMLESS = re.compile(
     rb"Unable to register cu(?:DNN|FFT|BLAS) factory: |"
     rb"failed call to cuInit: .*(?:\(303\)|CUDA_ERROR_NO_DEVICE)"

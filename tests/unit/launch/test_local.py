@@ -200,7 +200,7 @@ def test_an_evaluator_may_take_its_time(start: Start, tmp_path: Path) -> None:
     assert (launcher.returncode, err) == (0, "")
 
 
-# The chief ends immediately; a ps when the test lets it, an evaluator after many times that patience.
+# The chief ends immediately, a ps when the test lets it, an evaluator long after that patience.
 RUN_WITH_LITTLE_PATIENCE = """
 import os, sys
 from tfdist.launch.local import run

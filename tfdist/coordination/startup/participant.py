@@ -25,8 +25,8 @@ from tfdist.coordination.startup.peers import Peer, PeerTable
 from tfdist.coordination.startup.protocol import LIMIT, Hello, Verdict, decode, encode
 from tfdist.coordination.startup.report import Findings, explain, matrix
 
-# All in seconds. The first and the longest interval between two attempts to reach a peer. A task that starts
-# connects to its peers at once, and they connect to it at once.
+# All in seconds. The first and the longest interval between two attempts to reach a peer. A task
+# that starts connects to its peers immediately, and they connect to it.
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0
 #: Between two messages on a connection; without one for `LOST_SECONDS` the connection is dropped.
 HEARTBEAT_SECONDS, LOST_SECONDS = 1.0, 15.0
