@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 STACKS = ("2.15", "2.21", "tf_keras", "2.18", "newest")
-UNIT = Path(__file__).with_name("unit")
+# The tests of single modules: within a process, and of what a module starts.
+UNIT = tuple(Path(__file__).with_name(name) for name in ("unit", "process"))
 # Rooms that use little of TensorFlow, and that the cluster tests use with every stack. Their unit
 # tests run only in newest.
-ROOMS_TESTED_ONCE = tuple(UNIT / room for room in ("coordination", "data", "launch"))
+ROOMS_TESTED_ONCE = tuple(
+    root / room for root in UNIT for room in ("coordination", "data", "launch")
+)
 
 
 def take_cores() -> None:
@@ -93,7 +96,7 @@ def stacks_of(path: Path) -> set[str]:
     Unit tests run on the newest Python as well, unless they are only for Keras 2; there, not in
     2.21, they test Keras 3.
     """
-    is_unit = path.is_relative_to(UNIT)
+    is_unit = any(map(path.is_relative_to, UNIT))
     stacks = {*(marked_stacks(path) or {"2.15", *(["newest"] if is_unit else [])})}
     if "2.21" in stacks:
         # Horovod's tests of Keras 3 run where Horovod is.

@@ -210,6 +210,17 @@ def test_private_names_of_others_are_used_in_three_rooms() -> None:
     assert wrong == []
 
 
+def test_the_unit_tests_start_no_process() -> None:
+    starts = ("subprocess.run", "subprocess.Popen", "launch(", "run_by_hand(", "ForkServer(")
+    own = Path(__file__)
+    found = [
+        path.name
+        for path in (ROOT / "tests" / "unit").rglob("test_*.py")
+        if path != own and any(start in path.read_text() for start in starts)
+    ]
+    assert found == []
+
+
 def test_the_environment_is_read_where_a_process_starts() -> None:
     wrong = [
         relative

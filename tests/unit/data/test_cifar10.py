@@ -15,7 +15,12 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.data.test_sources import binary_members, check_splits, python_members, write_archive
+from tests.process.data.test_sources import (
+    binary_members,
+    check_splits,
+    python_members,
+    write_archive,
+)
 from tfdist.data import cifar10, records, sources
 from tfdist.errors import UsageError
 

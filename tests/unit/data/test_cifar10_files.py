@@ -10,8 +10,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.process.data.test_sources import (
+    binary_members,
+    check_splits,
+    python_members,
+    write_archive,
+)
 from tests.unit.data.test_cifar10 import context, read, write_examples
-from tests.unit.data.test_sources import binary_members, check_splits, python_members, write_archive
 from tfdist.data import cifar10, memory, records, sources
 from tfdist.errors import UsageError
 

@@ -10,9 +10,8 @@ import pytest
 import tensorflow as tf
 
 import tfdist.estimator
-from tests.unit.checkpoints.test_lock import held_by_another, impatient  # noqa: F401
-from tests.unit.estimator.test_run_config import job_of
-from tests.unit.estimator.test_training import (
+from tests.process.checkpoints.test_lock import held_by_another, impatient  # noqa: F401
+from tests.process.estimator.test_training import (
     eval_spec,
     evaluator_job,
     input_fn,
@@ -20,6 +19,7 @@ from tests.unit.estimator.test_training import (
     make_job,
     train_input,
 )
+from tests.unit.estimator.test_run_config import job_of
 from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.errors import OutputError, UsageError
 from tfdist.estimator.evaluation import Evaluation

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist.estimator
-from tests.unit.estimator.test_training import (
+from tests.process.estimator.test_training import (
     eval_spec,
     evaluated_steps,
     evaluator_job,

@@ -211,7 +211,7 @@ REPLICAS = """
 
     import tfdist.entry
     from estimators import cifar10
-    from tests.unit.estimators.test_cifar10 import input_fn, small
+    from tests.process.estimators.test_cifar10 import input_fn, small
     from tfdist.estimator import EstimatorJob
     from tfdist.flags import JobFlags
 
