@@ -40,7 +40,7 @@ def main(_: list[str]) -> None:
 
     count = FLAGS.steps * FLAGS.batch_size * job.input_context.num_input_pipelines
     with job.scope():
-        model = compiled(job.wrap_optimizer(tf.keras.optimizers.SGD(0.1, momentum=0.9)))
+        model = compiled(tf.keras.optimizers.SGD(0.1, momentum=0.9))
     model.fit(
         job.dataset(train_input),
         epochs=FLAGS.epochs,

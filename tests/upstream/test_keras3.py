@@ -230,7 +230,7 @@ def test_every_task_writes_model_checkpoints() -> None:
 
 
 def test_fit_does_not_accept_a_dataset_with_parameter_servers() -> None:
-    """The workaround is `tfdist.strategies.parameter_server.steps.keras3`."""
+    """The workaround is `keras3_coordinator`."""
     with hold_ports(2) as ports:
         lines = run(
             f"""

@@ -69,6 +69,13 @@ FIXES = (
         _KERAS3 + "every_task_writes_model_checkpoints",
     ),
     Fix(
+        "keras3_coordinator",
+        "fit does not schedule its steps on the coordinator of parameter servers",
+        "keras/src/backend/tensorflow/trainer.py",
+        "Keras 3",
+        _KERAS3 + "fit_does_not_accept_a_dataset_with_parameter_servers",
+    ),
+    Fix(
         "keras3_assign_add",
         "assign_add reads, adds and assigns, so that concurrent additions are lost",
         "keras/src/backend/common/variables.py",
