@@ -134,6 +134,6 @@ def test_the_chief_names_the_task_and_ends(tmp_path: Path, ports: tuple[int, ...
         proxy.close()
     assert chief.returncode == -signal.SIGKILL, output
     assert (
-        f"tfdist: error: worker:1 was lost: a call of {proxy.address} has not returned for 6 s"
+        f"tfdist: error: worker:1 was lost: a call of {proxy.address} has not returned for 12 s"
         in output
     )

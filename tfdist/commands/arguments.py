@@ -49,7 +49,10 @@ def option_flags(parser: argparse.ArgumentParser, exclude: Sequence[str] = ()) -
       parser: the parser.
       exclude: flags that the command itself has.
     """
-    group = parser.add_argument_group("flags of the job", "as in the script, where they win")
+    group = parser.add_argument_group(
+        "flags of the job",
+        "for a script that uses tfdist; the same flags after SCRIPT have precedence",
+    )
     for name, defined in flags.option_flags().items():
         if name == "strategy" or name in exclude:
             continue

@@ -30,8 +30,11 @@ _NO_ANSWER = (Listener.UNREACHABLE, Listener.SILENT)
 _PROBES = 6  # per timeout
 _CHECK_SECONDS = 1.0
 
+# A call needs a thread of the called task, which may be busy, so it has more time.
+_CALL_TIMEOUTS = 2
+
 # The processes of `watch_in_subprocess`.
-_reports: list[subprocess.Popen[bytes]] = []
+_watchers: list[subprocess.Popen[bytes]] = []
 
 
 @contextmanager
@@ -78,7 +81,7 @@ def watch_in_subprocess(
     process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environ)
     assert process.stdin is not None
     reports = process.stdin.fileno()
-    _reports.append(process)  # Otherwise Python closes the pipe.
+    _watchers.append(process)  # Otherwise Python closes the pipe.
     if calls:
         # A short write to a pipe is not mixed with that of another thread.
         report_calls(calls, timeout / _PROBES, lambda name: _write(reports, name))
@@ -126,7 +129,8 @@ def _main(parent: int, timeout: float, tasks: Mapping[str, str]) -> None:
         log(f"error: {error}")
         os.kill(parent, signal.SIGKILL)
 
-    watch = CallWatch(tasks, timeout)
+    call_timeout = _CALL_TIMEOUTS * timeout
+    watch = CallWatch(tasks, call_timeout)
     os.set_blocking(sys.stdin.fileno(), False)
 
     def sleep(seconds: float) -> bool:
@@ -139,7 +143,7 @@ def _main(parent: int, timeout: float, tasks: Mapping[str, str]) -> None:
                 # This process, too, may have been suspended: do not measure the time.
                 watch.advance(min(left, _CHECK_SECONDS))
             if silent := watch.silent():
-                end(_unanswered(silent, tasks, timeout))
+                end(_unanswered(silent, tasks, call_timeout))
                 return True
         return is_orphan()
 

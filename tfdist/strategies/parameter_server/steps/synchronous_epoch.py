@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import queue
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -96,6 +96,7 @@ class SynchronousEpoch(Epoch):
       threads: the thread of each worker.
       synchronous: what the epochs share.
       strategy: the TensorFlow strategy.
+      clock: returns seconds.
     """
 
     def __init__(
@@ -104,8 +105,10 @@ class SynchronousEpoch(Epoch):
         threads: Sequence[WorkerThread],
         synchronous: Synchronous,
         strategy: Any,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(shards)
+        self._clock = clock
         self._threads = threads
         self._synchronous = synchronous
         self._strategy = strategy
@@ -154,7 +157,7 @@ class SynchronousEpoch(Epoch):
         """The logs of a recent step; the returned dict is updated in place by later steps."""
         if self._newest is None:
             self._complete()
-        if time.monotonic() - self._logs_read >= _LOGS_SECONDS:
+        if self._clock() - self._logs_read >= _LOGS_SECONDS:
             self.read_logs()
         return self._shards.live_logs
 
@@ -191,7 +194,7 @@ class SynchronousEpoch(Epoch):
         if self._newest is None or self._final_step == self._step:
             return self._shards.logs
         self._final_step = self._step if all_steps else -1
-        self._logs_read = time.monotonic()
+        self._logs_read = self._clock()
         results = self._functions.metric_results() if all_steps else {}
         logs, _ = self._newest.outcome
         try:
@@ -293,7 +296,7 @@ class SynchronousEpoch(Epoch):
         needed, limit = self._synchronous.replicas_to_aggregate, self._synchronous.recovery_timeout
         if len(self._threads) - len(lost) >= needed:
             return
-        if time.monotonic() - min(lost.values()) >= limit:
+        if self._clock() - min(lost.values()) >= limit:
             raise LostWorkersError(sorted(lost), needed, limit)
 
     def _wait_for_late_workers(self) -> None:
