@@ -20,8 +20,7 @@ _DTYPES = frozenset({tf.float16, tf.bfloat16, tf.float32, tf.float64})
 
 def pack(tensors: Iterable[tf.Tensor]) -> tf.Tensor:
     """Concatenates tensors of one dtype and of static shapes; returns shape [elements]."""
-    # Horovod's ranks match tensors by name, so the name must not depend on other operations.
-    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0, name="pack")
+    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
 
 
 def unpack(packed: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
