@@ -12,18 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 STACKS = ("2.15", "2.21", "tf_keras", "2.18", "newest")
-# The tests of single modules: within a process, and of what a module starts.
-UNIT = tuple(Path(__file__).with_name(name) for name in ("unit", "process"))
-# Rooms that use little of TensorFlow, and that the cluster tests use with every stack. Their unit
-# tests run only in newest.
-ROOMS_TESTED_ONCE = tuple(
-    root / room for root in UNIT for room in ("coordination", "data", "launch")
-)
+#: The stacks with Horovod.
+HOROVOD_STACKS = {"2.15", "2.18"}
 
 
 def take_cores() -> None:
@@ -76,9 +71,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+class Stacks(NamedTuple):
+    """The stacks that run a test file.
+
+    Attributes:
+      plain: those of its tests that do not need Horovod.
+      horovod: those of its tests that need it.
+    """
+
+    plain: frozenset[str]
+    horovod: frozenset[str]
+
+
 @functools.cache
-def marked_stacks(path: Path) -> frozenset[str] | None:
-    """The stacks of the `pytest.mark.stacks` of a test file; None if it has none.
+def stacks_of(path: Path) -> Stacks:
+    """The stacks in the `pytest.mark.stacks` of a test file.
 
     Parses the source, because a file for another stack may fail to import here.
     """
@@ -86,30 +93,18 @@ def marked_stacks(path: Path) -> frozenset[str] | None:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
             for call in ast.walk(node.value):
                 if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.stacks":
-                    return frozenset(ast.literal_eval(argument) for argument in call.args)
-    return None
+                    plain = frozenset(ast.literal_eval(argument) for argument in call.args)
+                    named = {each.arg: ast.literal_eval(each.value) for each in call.keywords}
+                    horovod = named.get("horovod", plain & HOROVOD_STACKS)
+                    return Stacks(plain, frozenset(horovod))
+    raise pytest.UsageError(f"{path} has no pytestmark with pytest.mark.stacks(...).")
 
 
-def stacks_of(path: Path) -> set[str]:
-    """The stacks that run a test file, by default 2.15.
-
-    Unit tests run on the newest Python as well, unless they are only for Keras 2; there, not in
-    2.21, they test Keras 3.
-    """
-    is_unit = any(map(path.is_relative_to, UNIT))
-    stacks = {*(marked_stacks(path) or {"2.15", *(["newest"] if is_unit else [])})}
-    if "2.21" in stacks:
-        # Horovod's tests of Keras 3 run where Horovod is.
-        stacks.add("2.18")
-        if is_unit:
-            stacks = stacks - {"2.21"} | {"newest"}
-    return stacks
-
-
-def runs_only_horovod(stack: str, path: Path) -> bool:
-    """Whether a stack leaves out the tests of a file that do not have "horovod" in their names."""
-    is_tested_once = any(map(path.is_relative_to, ROOMS_TESTED_ONCE))
-    return stack == "2.18" or (stack == "2.15" and is_tested_once and not marked_stacks(path))
+def needs_horovod(item: pytest.Item) -> bool:
+    """Whether a test needs Horovod: it is marked so, or the id of its parameters names it."""
+    parameters = getattr(item, "callspec", None)
+    is_named = parameters is not None and "horovod" in parameters.id
+    return is_named or item.get_closest_marker("horovod") is not None
 
 
 class OtherStack(pytest.Module):
@@ -122,20 +117,18 @@ class OtherStack(pytest.Module):
 def pytest_pycollect_makemodule(
     module_path: Path, parent: pytest.Collector
 ) -> pytest.Module | None:
-    is_here = parent.config.getoption("--stack") in stacks_of(module_path)
+    stacks = stacks_of(module_path)
+    is_here = parent.config.getoption("--stack") in stacks.plain | stacks.horovod
     return None if is_here else OtherStack.from_parent(parent, path=module_path)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out Horovod's tests where there is no Horovod, and those that run in another stack."""
+    """Leaves out the tests of a file that run in other stacks."""
     stack = config.getoption("--stack")
     parts: dict[bool, list[pytest.Item]] = {True: [], False: []}
     for item in items:
-        if "horovod" in item.nodeid:
-            is_here = stack in ("2.15", "2.18")
-        else:
-            is_here = not runs_only_horovod(stack, item.path)
-        parts[is_here].append(item)
+        stacks = stacks_of(item.path)
+        parts[stack in (stacks.horovod if needs_horovod(item) else stacks.plain)].append(item)
     items[:] = parts[True]
     config.hook.pytest_deselected(items=parts[False])
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support.launchers import outlive
 from tests.support.processes import Processes, Tasks, run_by_hand
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(120)]
 
 PLAIN = Path(__file__).parents[1] / "support" / "plain"
 PS = ("--cluster_as=flags", "--ps=1", "--workers=2", str(PLAIN / "sessions.py"), "--steps=20")

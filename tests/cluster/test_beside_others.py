@@ -23,7 +23,7 @@ from tests.support.processes import (
 )
 from tfdist.checkpoints import files as checkpoint_files
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(120)]
 
 
 def one_process(path: Path, *flags: str) -> Tasks:

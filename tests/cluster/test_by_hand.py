@@ -27,7 +27,7 @@ from tests.support.processes import (
 from tfdist.cluster import Task
 from tfdist.launch.local import hold_ports
 
-pytestmark = pytest.mark.timeout(330)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(330)]
 
 Configure = Callable[..., processes.Tasks]
 Start = Callable[..., dict[str, processes.Ended]]

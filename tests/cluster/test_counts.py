@@ -10,7 +10,15 @@ import pytest
 from tests.conftest import keras_is_3
 from tests.support.processes import PROGRAM, directories, launch, results
 
-pytestmark = [pytest.mark.stacks("2.15", "2.21", "tf_keras"), pytest.mark.timeout(150)]
+pytestmark = [
+    pytest.mark.stacks(
+        "2.15",
+        "2.21",
+        "tf_keras",
+        horovod=("2.15", "2.18"),
+    ),
+    pytest.mark.timeout(150),
+]
 
 EXACT = {
     "one_device": [],
@@ -71,6 +79,7 @@ def test_central_storage_only_repeats_examples_to_fill_the_last_step(tmp_path: P
     assert found["evaluated_seen"] == 11
 
 
+@pytest.mark.horovod
 def test_horovod_repeats_one_example_for_each_missing_step_of_a_rank(tmp_path: Path) -> None:
     # The ranks have 5, 4 and 4 of 13 examples: 2, 1 and 1 steps. One rank has none to evaluate.
     found = count(tmp_path, "horovod", "--examples=13", "--eval_examples=2", "--batch_norm")

@@ -15,6 +15,8 @@ import pytest
 
 from tests.support.processes import ROOT
 
+pytestmark = pytest.mark.stacks("2.15")
+
 ENVIRON = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
 LIMITED = "TF_NUM_INTEROP_THREADS=2 TF_NUM_INTRAOP_THREADS=1 OMP_NUM_THREADS=1"
 

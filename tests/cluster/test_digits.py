@@ -19,7 +19,7 @@ from tests.support.processes import ROOT, launch
 from tfdist.data import cifar10
 from tfdist.strategy_table import table
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(300)]
 
 TASKS = {
     "parameter_server": ["--ps=1", "--workers=2", "--chief", "--evaluator"],

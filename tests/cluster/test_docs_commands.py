@@ -13,7 +13,7 @@ from tests.support.pages import PAGES, ROOT, Command, commands, readme_script
 from tests.support.processes import Tasks, run_by_hand
 from tfdist.launch.local import hold_ports
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(240)]
 
 
 def without_output_dir(command: Command) -> str:

@@ -16,7 +16,7 @@ from tests.support.processes import ROOT, Ended, Tasks, cluster_of, launch, run_
 from tfdist.data import cifar10
 from tfdist.launch.local import hold_ports
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(240)]
 
 CIFAR10 = str(ROOT / "examples" / "cifar10_estimator_main.py")
 # Synchronous parameter servers, with an evaluator; without `tfdist run`.

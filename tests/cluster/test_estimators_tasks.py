@@ -25,7 +25,7 @@ from tests.support.estimator_jobs import (
 from tests.support.processes import Processes, cluster_of, directories, results, run_by_hand
 from tfdist.launch.local import hold_ports
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(150)]
 
 
 def test_the_platforms_layout_with_only_tf_config(tmp_path: Path) -> None:

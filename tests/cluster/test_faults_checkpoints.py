@@ -29,7 +29,7 @@ from tests.support.processes import (
 from tests.unit.checkpoints.test_files import DAMAGES, STATES
 from tfdist.checkpoints import files as checkpoint_files
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(120)]
 
 ESTIMATOR_PROGRAM = str(Path(__file__).parents[1] / "support" / "estimator_program.py")
 SAVER_PROGRAM = str(Path(__file__).parents[1] / "support" / "saver_program.py")

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tests.support.processes import launch
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(180)]
 
 PROGRAM = str(Path(__file__).parents[1] / "support" / "records_program.py")
 _RECORDS = 100

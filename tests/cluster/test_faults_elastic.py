@@ -23,7 +23,7 @@ from tests.support.processes import (
     run_by_hand,
 )
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(240)]
 
 # With 1001 examples each of 3 workers has the same number of batches, so no example is repeated.
 TRAINING = ["--shuffle", "--examples=1001", "--batch_size=2", "--epochs=3", "--save_steps=50"]

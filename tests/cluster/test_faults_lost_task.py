@@ -32,7 +32,7 @@ from tests.support.processes import (
 )
 from tfdist.launch.local import hold_ports
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(180)]
 
 EPOCHS = 10
 # On a busy machine a task may not run for more than the five seconds of SHORT_TIMEOUT.

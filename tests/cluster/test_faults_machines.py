@@ -26,7 +26,7 @@ from tests.support.processes import (
 from tfdist.cluster import Cluster
 from tfdist.launch.local import hold_ports
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(180)]
 
 TRAINING = ["--shuffle", "--epochs=8", "--examples=41", "--startup_timeout=60"]
 TRAINING += ["--heartbeat_timeout=15"]

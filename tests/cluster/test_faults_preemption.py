@@ -33,7 +33,7 @@ from tests.support.processes import (
 from tfdist.errors import EXIT_PREEMPTED
 from tfdist.launch.local import hold_ports
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(240)]
 
 FLAGS = ["--shuffle", "--epochs=2", "--examples=201", "--batch_size=1", "--save_steps=20"]
 

@@ -10,9 +10,10 @@ import pytest
 
 from tests.support.processes import ROOT, Tasks, run_by_hand
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.stacks(horovod=("2.15",)), pytest.mark.timeout(400)]
 
 
+@pytest.mark.horovod
 def test_horovod_jobs_with_random_faults_give_the_expected_weights(tmp_path: Path) -> None:
     soak = [sys.executable, str(ROOT / "scripts" / "benchmarks" / "soak.py"), "--strategy=horovod"]
     task: Tasks = {"soak": ([*soak, "--seconds=3", "--every=2", "--epochs=3"], {})}

@@ -22,7 +22,7 @@ from tests.support.processes import (
 from tfdist.cluster import Cluster, Task
 from tfdist.launch.local import hold_ports
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(120)]
 
 STRATEGIES = ("multi_worker_mirrored", "horovod", "parameter_server")
 DEADLINE = 60.0

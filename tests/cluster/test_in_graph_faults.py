@@ -14,7 +14,7 @@ import pytest
 from tests.support.processes import OnceSaved, Processes, Tasks, launch, run_by_hand, tasks_of
 from tests.support.split_jobs import PROGRAM, assert_close, files, places, train, weights
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(240)]
 
 # With batches of unequal sizes, the replicas of multi_worker_mirrored do not equal one process.
 EVEN = "--examples=96"

@@ -13,6 +13,7 @@ import pytest
 from tests.support.processes import ROOT, launch
 
 pytestmark = [
+    pytest.mark.stacks("2.15"),
     pytest.mark.timeout(400),
     pytest.mark.skipif(os.geteuid() != 0, reason="a cgroup needs root"),
 ]

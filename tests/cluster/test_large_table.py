@@ -11,6 +11,7 @@ import pytest
 from scripts.benchmarks.table_jobs import TableJob, TableResult, run
 
 pytestmark = [
+    pytest.mark.stacks("2.15"),
     pytest.mark.timeout(600),
     pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root"),
 ]

@@ -12,7 +12,15 @@ import pytest
 from tests.support.pages import readme_script
 from tests.support.processes import ROOT, launch
 
-pytestmark = [pytest.mark.stacks("2.15", "2.21", "tf_keras"), pytest.mark.timeout(200)]
+pytestmark = [
+    pytest.mark.stacks(
+        "2.15",
+        "2.21",
+        "tf_keras",
+        horovod=("2.15", "2.18"),
+    ),
+    pytest.mark.timeout(200),
+]
 
 CPP = re.compile(
     r"^(?:\[\S+\] )?(?:\d{4}-\d\d-\d\d [\d:.]+: [IWEF] |[IWEF]\d{4} [\d:.]+ |WARNING: All log )",

@@ -17,7 +17,15 @@ from tests.support.processes import (
     results,
 )
 
-pytestmark = [pytest.mark.stacks("2.15", "2.21", "tf_keras"), pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.stacks(
+        "2.15",
+        "2.21",
+        "tf_keras",
+        horovod=("2.15", "2.18"),
+    ),
+    pytest.mark.timeout(240),
+]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.processes import launch
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(120)]
 
 PROGRAM = """
 import tfdist

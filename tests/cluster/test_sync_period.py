@@ -10,7 +10,14 @@ import pytest
 from tests.support.processes import PROGRAM, directories, launch, results
 
 # In tf_keras, test_weights.py has --sync_period.
-pytestmark = [pytest.mark.stacks("2.15", "2.21"), pytest.mark.timeout(150)]
+pytestmark = [
+    pytest.mark.stacks(
+        "2.15",
+        "2.21",
+        horovod=("2.15", "2.18"),
+    ),
+    pytest.mark.timeout(150),
+]
 
 TRAINING = ["--examples=81", "--shuffle", "--batch_norm", "--validate", "--save_steps=4"]
 

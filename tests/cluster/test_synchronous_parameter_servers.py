@@ -27,7 +27,7 @@ from tests.support.processes import (
 )
 from tfdist.launch.local import hold_ports
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(240)]
 
 EPOCHS = 10
 # 11 updates per epoch.

@@ -6,7 +6,7 @@ import pytest
 
 from scripts.benchmarks.measure_transfers import Training, compared, measure
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(120)]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,15 @@ import pytest
 from tests.conftest import keras_is_3
 from tests.support.processes import PROGRAM, directories, launch, results
 
-pytestmark = [pytest.mark.stacks("2.15", "2.21", "tf_keras"), pytest.mark.timeout(150)]
+pytestmark = [
+    pytest.mark.stacks(
+        "2.15",
+        "2.21",
+        "tf_keras",
+        horovod=("2.15", "2.18"),
+    ),
+    pytest.mark.timeout(150),
+]
 
 # 100 steps with 8 examples each, regardless of the number of replicas.
 EXAMPLES, GLOBAL_BATCH, EPOCHS = 80, 8, 10

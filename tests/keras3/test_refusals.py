@@ -16,7 +16,7 @@ from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
 from tfdist.upstream.keras3_optimizer import is_wrapped, reduce_gradients_first
 
-pytestmark = pytest.mark.stacks("2.21")
+pytestmark = pytest.mark.stacks("2.21", horovod=("2.18",))
 
 
 def compiled(**options: Any) -> tf.keras.Model:
@@ -139,6 +139,7 @@ def test_an_optimizer_of_another_keras_is_rejected() -> None:
         stacks.check_same_keras(compiled(), tf_keras.optimizers.SGD())
 
 
+@pytest.mark.horovod
 def test_horovods_own_wrapper_is_rejected(tmp_path: Path, tiny: TinyTraining) -> None:
     import horovod.tensorflow as hvd
 

@@ -23,6 +23,8 @@ from tfdist.errors import UsageError
 from tfdist.flags import JobFlags, read_flags, with_underscores
 from tfdist.strategy_table import table
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 REPOSITORY = Path(__file__).parents[2]
 A, B, C = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.processes import ROOT
 
-pytestmark = [pytest.mark.stacks("2.15", "2.21", "tf_keras"), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.stacks("2.15", "tf_keras", "newest"), pytest.mark.timeout(200)]
 
 SCRIPT = """
 import importlib, json, pkgutil, sys

@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 SCRIPT = """
 import gc, sys
 import tfdist

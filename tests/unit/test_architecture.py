@@ -15,6 +15,8 @@ import pytest
 from tests.support.processes import ROOT
 from tfdist.strategy_table.table import rows
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 PACKAGE = ROOT / "tfdist"
 
 #: Where private names of others are used.

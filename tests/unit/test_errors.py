@@ -7,6 +7,8 @@ import tensorflow as tf
 
 from tfdist.errors import UsageError
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 
 def test_autograph_passes_a_usage_error_on() -> None:
     @tf.function(autograph=True)

@@ -13,6 +13,8 @@ import tfdist
 from tests.conftest import TinyTraining
 from tfdist import job as job_module
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 
 @pytest.fixture(autouse=True)
 def _warns_again() -> None:

@@ -9,6 +9,8 @@ from absl import flags as absl_flags
 
 from tfdist.flags import parse_flags, parse_only_flags, with_underscores
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 
 @pytest.fixture
 def booleans(monkeypatch: pytest.MonkeyPatch) -> absl_flags.FlagValues:

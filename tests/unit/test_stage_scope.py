@@ -8,6 +8,8 @@ import tensorflow as tf
 from tfdist.errors import UsageError
 from tfdist.stage_scope import stage, stage_of
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 Dense = tf.keras.layers.Dense
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
+import pytest
 import tensorflow as tf
 
 from tfdist.upstream.keras2_step_logs import KeepsMetricResults
+
+pytestmark = pytest.mark.stacks("2.15")
 
 
 class SumsOverTwoWorkers:

@@ -13,7 +13,7 @@ import pytest
 
 from tfdist.launch.local import hold_ports
 
-pytestmark = [pytest.mark.stacks("2.21"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.stacks("2.21", horovod=("2.18",)), pytest.mark.timeout(120)]
 
 _TWO_DEVICES = """
 import numpy as np
@@ -295,6 +295,7 @@ def test_adding_to_a_variable_is_not_atomic() -> None:
     assert lines == ["False", "True"]
 
 
+@pytest.mark.horovod
 def test_horovods_wrapper_of_a_keras_3_optimizer_does_not_reduce_gradients() -> None:
     """The workaround is `Horovod.wrap_optimizer`."""
     lines = run(

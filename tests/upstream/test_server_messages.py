@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.stacks("2.18"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.stacks(horovod=("2.18",)), pytest.mark.timeout(120)]
 
 
+@pytest.mark.horovod
 def test_a_server_of_horovods_tensorflow_logs_information_at_every_level() -> None:
     script = "import tensorflow as tf; tf.distribute.Server.create_local_server()"
     done = subprocess.run(

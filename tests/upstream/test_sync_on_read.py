@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(120)]
 
 # Each script runs in a new process, because a process can set logical devices only once.
 HEADER = """

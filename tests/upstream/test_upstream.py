@@ -21,7 +21,7 @@ from tensorflow_estimator.python.estimator import keras_lib
 import tfdist  # noqa: F401
 from tests.conftest import TinyTraining
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(120)]
 
 
 def run(script: str) -> str:

@@ -19,7 +19,7 @@ from tfdist.version import __version__
 
 ROOT = Path(__file__).parents[3]
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.stacks("2.15", "newest"), pytest.mark.timeout(60)]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tfdist.strategy_table.table import row
 
 ROOT = Path(__file__).parents[3]
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.stacks("2.15", "newest"), pytest.mark.timeout(60)]
 
 ENVIRONMENTS = [
     (Installed(*BASE, horovod="0.28.1"), [0]),

@@ -14,6 +14,8 @@ from tfdist.coordination import heartbeat
 from tfdist.coordination.probe import Listener
 from tfdist.errors import LostTaskError
 
+pytestmark = pytest.mark.stacks("newest")
+
 
 @pytest.mark.parametrize("no_answer", [Listener.SILENT, Listener.UNREACHABLE])
 @pytest.mark.parametrize(

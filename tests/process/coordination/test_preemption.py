@@ -17,7 +17,7 @@ import pytest
 from tfdist.coordination.preemption import Preemption
 from tfdist.errors import EXIT_PREEMPTED
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(30)]
 
 
 class MemoryStore:

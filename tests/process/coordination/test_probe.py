@@ -18,6 +18,8 @@ from tfdist.coordination import probe, shutdown, startup
 from tfdist.coordination.probe import Listener
 from tfdist.launch.local import hold_ports
 
+pytestmark = pytest.mark.stacks("newest")
+
 # The first bytes from a gRPC server: an HTTP/2 SETTINGS frame.
 SETTINGS = b"\x00\x00\x12\x04\x00\x00\x00\x00\x00"
 

@@ -19,6 +19,8 @@ from sklearn.datasets import load_digits
 from tfdist.data import mnist
 from tfdist.errors import UsageError
 
+pytestmark = pytest.mark.stacks("newest")
+
 Arrays = dict[str, np.ndarray]
 
 REPOSITORY = Path(__file__).parents[3]

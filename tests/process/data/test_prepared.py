@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.support import prepared_datasets
+
+pytestmark = pytest.mark.stacks("newest")
 
 COUNTS = {"train": 5, "test": 3}
 

@@ -16,6 +16,8 @@ import pytest
 from tfdist.data import records
 from tfdist.errors import UsageError
 
+pytestmark = pytest.mark.stacks("newest")
+
 PAYLOADS = [bytes([i]) * (i + 1) for i in range(5)]
 REPOSITORY = Path(__file__).parents[3]
 

@@ -17,6 +17,8 @@ from tests.support import prepared_datasets
 from tfdist.data import sources
 from tfdist.errors import UsageError
 
+pytestmark = pytest.mark.stacks("newest")
+
 BATCHES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
 PER_BATCH = 3
 

@@ -19,7 +19,7 @@ from tfdist.launch.elastic import Elasticity, ElasticMembership
 from tfdist.launch.host_discovery import Host, HostDiscoveryScript, parse
 from tfdist.launch.spec import JobSpec, TaskSpec
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
 
 PORTS = (4001, 4002, 4003)
 

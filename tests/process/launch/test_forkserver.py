@@ -23,6 +23,8 @@ from tfdist.launch.process import Process
 from tfdist.launch.run_script import MODULE
 from tfdist.launch.spec import TaskSpec
 
+pytestmark = pytest.mark.stacks("newest")
+
 ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 

@@ -18,7 +18,7 @@ from tfdist.errors import UsageError
 from tfdist.launch import local
 from tfdist.launch.spec import JobSpec
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.stacks("newest", horovod=("2.15",)), pytest.mark.timeout(60)]
 
 
 def test_each_line_names_its_task_and_keeps_its_order(tfdist_run: Start) -> None:
@@ -261,6 +261,7 @@ print(tf.distribute.Server(cluster, job_name="worker", task_index=0).target)
     assert (served.returncode, served.stdout) == (0, f"grpc://127.0.0.1:{port}\n"), served.stderr
 
 
+@pytest.mark.horovod
 def test_the_launcher_serves_horovods_rendezvous(tfdist_run: Start) -> None:
     launcher = tfdist_run(
         """
@@ -294,6 +295,7 @@ def test_the_launcher_serves_horovods_rendezvous(tfdist_run: Start) -> None:
     ]
 
 
+@pytest.mark.horovod
 def test_without_horovod_its_jobs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "horovod.runner.common.util.hosts", None)
     job = JobSpec(python=sys.executable, script="train.py", strategy="horovod")

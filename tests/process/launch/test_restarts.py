@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.launchers import DEADLINE, Start, lines_until, outlive
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.stacks("newest", horovod=("2.15",)), pytest.mark.timeout(60)]
 
 # Each start of a task leaves a file; `starts` counts them, `nth` is this one's number from 1.
 COUNT = """

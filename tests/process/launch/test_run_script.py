@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.launchers import DEADLINE, Start
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
 
 # The command itself: `python -m tfdist` would import from the current directory.
 TFDIST = str(Path(sys.executable).with_name("tfdist"))

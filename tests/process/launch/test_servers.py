@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.launchers import DEADLINE, Start
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
 
 # Runs a job from the names and scripts of its tasks.
 RUN = """

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.launchers import DEADLINE, Start, lines_until, outlive
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

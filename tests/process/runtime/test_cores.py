@@ -11,6 +11,8 @@ import pytest
 
 from tfdist.runtime import cores as runtime
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 CORES = os.sched_getaffinity(0)
 ROOT = Path(__file__).parents[3]
 NAMES = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")

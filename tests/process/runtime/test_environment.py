@@ -11,6 +11,8 @@ import pytest
 
 from tfdist.runtime import environment as runtime
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 DEFAULTS = {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 

@@ -16,6 +16,8 @@ from tests.support.processes import ROOT
 from tfdist.runtime import gpus, log_level
 from tfdist.runtime.message_filter import is_hidden
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 TSL = "2026-01-31 23:59:59.012345: "
 ABSEIL = "0000 00:00:1795568800.728317   18213 "
 UNINITIALIZED = (

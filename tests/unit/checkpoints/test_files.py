@@ -15,7 +15,7 @@ from tfdist.checkpoints import files as checkpoint_files
 from tfdist.checkpoints.files import damage, newest_intact, newest_saved, repair_state
 from tfdist.errors import OutputError
 
-pytestmark = pytest.mark.stacks("2.15", "2.21")
+pytestmark = pytest.mark.stacks("2.15", "newest")
 
 
 Damage = Callable[[Path], None]

@@ -22,6 +22,8 @@ from tfdist.checkpoints.output_directory import (
 )
 from tfdist.errors import OutputError, UsageError
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 
 def lines(*epochs: int) -> str:
     return "".join(json.dumps({"epoch": epoch}) + "\n" for epoch in epochs)

@@ -15,6 +15,8 @@ from tfdist.cluster.discovery import ClusterConfig, ClusterFlags, discover
 from tfdist.errors import UsageError
 from tfdist.strategy_table.table import STRATEGY_VARIABLE
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 A, B, C, D = "10.0.0.1:2222", "10.0.0.2:2222", "10.0.0.3:2222", "10.0.0.4:2222"
 
 FLAGS = ClusterFlags(job_name="worker", task_index="0", worker_hosts=A)

@@ -13,6 +13,8 @@ from tfdist.cluster import Cluster, Task, host_and_port
 from tfdist.cluster.discovery import ClusterConfig, ClusterFlags, from_flags, from_tf_config
 from tfdist.errors import UsageError
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 A, B, C, D = "10.0.0.1:2222", "b.example.org:2222", "[fe80::1]:2222", "d:1"
 FULL = Cluster(chief=(A,), worker=(B, C), ps=(D,))
 

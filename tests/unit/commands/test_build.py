@@ -12,6 +12,8 @@ from tfdist.commands import horovod
 from tfdist.commands.cli import main
 from tfdist.compat import stacks
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 BUILD = ["horovod", "build"]
 
 

@@ -11,7 +11,7 @@ from tests.conftest import TinyTraining, keras_is_3
 from tfdist.compat import keras as keras_compat
 from tfdist.upstream import keras_initial_epoch
 
-pytestmark = pytest.mark.stacks("2.15", "2.21", "tf_keras")
+pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")
 
 
 def test_the_keras_version_of_a_model_and_an_optimizer_is_detected(tiny: TinyTraining) -> None:

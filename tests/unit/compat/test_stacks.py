@@ -17,7 +17,7 @@ from tfdist.strategy_table.table import row, rows
 
 ROOT = Path(__file__).parents[3]
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.stacks("2.15", "newest"), pytest.mark.timeout(60)]
 
 BASE = ("2.15.1", "2.15.0")
 #: The versions of TensorFlow and Keras, and the names of their row.

@@ -9,6 +9,8 @@ import pytest
 
 from tfdist.coordination.call_watch import ALIVE, CallWatch, report_calls
 
+pytestmark = pytest.mark.stacks("newest")
+
 
 @pytest.fixture
 def watch() -> CallWatch:

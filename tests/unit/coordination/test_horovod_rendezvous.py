@@ -20,7 +20,7 @@ from tfdist.coordination.horovod_rendezvous import (
 from tfdist.coordination.kv_store import RendezvousStore
 from tfdist.launch.local import hold_ports
 
-pytestmark = pytest.mark.stacks("2.15")
+pytestmark = [pytest.mark.stacks(horovod=("2.15",)), pytest.mark.horovod]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ import pytest
 
 from tfdist.coordination.kv_store import KeyValueStore, RendezvousStore
 
+pytestmark = pytest.mark.stacks("newest")
+
 
 class Handler(BaseHTTPRequestHandler):
     values: dict[str, bytes]

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from tfdist.coordination.probe import Listener, identify
 from tfdist.coordination.shutdown import announce_completion
 from tfdist.launch.local import hold_ports
+
+pytestmark = pytest.mark.stacks("newest")
 
 
 def test_the_notice_is_sent_for_a_while() -> None:

@@ -20,6 +20,8 @@ from tests.unit.data.test_cifar10 import context, read, write_examples
 from tfdist.data import cifar10, memory, records, sources
 from tfdist.errors import UsageError
 
+pytestmark = pytest.mark.stacks("newest")
+
 
 def read_split(data_dir: Path, split: str) -> sources.Split:
     """Reads a complete split, and converts it to the layout of the sources."""

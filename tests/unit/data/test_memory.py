@@ -10,6 +10,8 @@ import pytest
 
 from tfdist.data import memory
 
+pytestmark = pytest.mark.stacks("newest")
+
 MEMINFO = "MemTotal:       2000 kB\nMemFree:        100 kB\nMemAvailable:   1000 kB\n"
 UNLIMITED = "9223372036854771712\n"
 

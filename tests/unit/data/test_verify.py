@@ -11,6 +11,8 @@ import tensorflow as tf
 from tfdist.commands import cli
 from tfdist.data.verify import verify
 
+pytestmark = pytest.mark.stacks("newest")
+
 # The size of a record's header, and of all its bytes besides the payload.
 _HEADER_BYTES, _FRAME_BYTES = 12, 16
 _PAYLOADS = [bytes([index]) * (50 + 7 * index) for index in range(40)]

@@ -15,6 +15,8 @@ from scripts import flags_page
 from tests.support.pages import PAGES, ROOT, blocks
 from tfdist.strategy_table.table import rows
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150

@@ -14,6 +14,8 @@ from tfdist.errors import EXIT_USAGE
 from tfdist.flags import FLAGS_VARIABLE, read_flags
 from tfdist.launch.spec import JobSpec, own_task_spec, task_specs
 
+pytestmark = pytest.mark.stacks("newest")
+
 PS = ["--strategy=parameter_server", "--ps=1", "--workers=3", "--chief"]
 
 

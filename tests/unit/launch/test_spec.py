@@ -15,6 +15,8 @@ from tfdist.launch.output import PROGRESS_SECONDS, LineReader, prefix
 from tfdist.launch.spec import JobSpec, TaskSpec, task_specs
 from tfdist.runtime import environment
 
+pytestmark = pytest.mark.stacks("newest", horovod=("2.15",))
+
 GOLDEN = Path(__file__).parent / "golden"
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tfdist.planner.choice import Choice, choose
 from tfdist.planner.costs import Training, candidates
 from tfdist.planner.model import Model
+
+pytestmark = pytest.mark.stacks("2.15", "newest")
 
 
 def chosen(

@@ -7,6 +7,8 @@ import pytest
 from tfdist.planner.costs import Candidate, Training, candidates
 from tfdist.planner.model import Layer, Model
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 # 100 MB of parameters, 1 MB per example at a border; Adam.
 JOB = Training(Model.even(100e6, 1e6), workers=4, ps=2, batch_size=8)
 

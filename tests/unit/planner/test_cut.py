@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from tfdist.planner.cut import cut
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 
 def greatest(costs: list[int], stage_of_item: list[int]) -> int:
     """The cost of the most expensive stage."""

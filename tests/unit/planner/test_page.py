@@ -12,6 +12,8 @@ from tfdist.planner.choice import choose
 from tfdist.planner.costs import Candidate, Training, candidates
 from tfdist.planner.model import FLOAT_BYTES, Model
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 PAGE = (ROOT / "docs" / "plan.md").read_text()
 _CELLS = r" \| ".join([r"([\w -]+)", r"([\d.]+[kMB])", *[r"(.*)"] * 5])
 MODELS = re.findall(rf"^\| {_CELLS} \|$", PAGE, re.MULTILINE)

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from tfdist.errors import UsageError
 from tfdist.planner import quantities
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 
 @pytest.mark.parametrize(
     ("text", "expected"),

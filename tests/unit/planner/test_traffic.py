@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from tfdist.planner.model import Layer
 from tfdist.planner.traffic import Traffic, all_reduce, in_graph, parameter_servers, server, worker
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 TASKS = st.integers(1, 12)
 SIZES = st.integers(1, 1000)
 

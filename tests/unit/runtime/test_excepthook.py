@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from tfdist.runtime.excepthook import lost_peer
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 
 @pytest.mark.parametrize(
     ("kind", "message", "peer"),

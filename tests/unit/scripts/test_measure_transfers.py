@@ -12,6 +12,8 @@ import pytest
 from scripts.benchmarks.measure_transfers import Traffic, Training, compared
 from tests.support.namespaces import Machine
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 MACHINES = [Machine(f"machine-{n}", f"10.99.0.{n + 1}") for n in range(4)]
 
 

@@ -13,6 +13,8 @@ from tfdist.coordination.probe import Listener
 from tfdist.strategies import serving
 from tfdist.strategies.serving import serve_until_end
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 POLL = 0.25
 
 

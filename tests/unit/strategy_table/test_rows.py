@@ -13,6 +13,8 @@ from tfdist.options import Options
 from tfdist.strategy_table import table
 from tfdist.strategy_table.rows import ParameterServerOptions
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 # The tasks of a job with parameter servers for Keras: the chief coordinates three workers.
 PS = Cluster(chief=("c:1",), worker=("w:1", "w:2", "w:3"), ps=("p:1",))
 WORKERS = Cluster(worker=("w:1", "w:2", "w:3", "w:4"))

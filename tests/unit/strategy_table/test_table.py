@@ -13,6 +13,8 @@ from tfdist.flags import JobFlags
 from tfdist.role import TaskRole, find_role
 from tfdist.strategy_table import StrategySpec, register, table
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 A, B = "127.0.0.1:1", "127.0.0.1:2"
 
 

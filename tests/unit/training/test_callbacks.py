@@ -18,7 +18,7 @@ from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.errors import OutputError, UsageError
 from tfdist.training.callbacks import ExamplesPerSecond, MetricsLog
 
-pytestmark = pytest.mark.stacks("2.15", "2.21", "tf_keras")
+pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")
 
 
 class Interruption(Exception):

@@ -15,6 +15,8 @@ from matplotlib.axes import Axes
 from tfdist.errors import UsageError
 from tfdist.training import curves
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 PNG = b"\x89PNG"
 
 

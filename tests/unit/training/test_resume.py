@@ -17,7 +17,7 @@ from tfdist.checkpoints.checkpointer import Checkpointer, Position
 from tfdist.errors import EXIT_PREEMPTED
 from tfdist.strategies.base import DatasetFunction
 
-pytestmark = pytest.mark.stacks("2.15", "2.21", "tf_keras")
+pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")
 
 
 EPOCHS = 3

@@ -14,7 +14,7 @@ from tfdist.commands import cli
 
 ROOT = Path(__file__).parents[4]
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
 
 
 def check(cluster: Cluster, task: Task, *more: str, **environment: str) -> subprocess.Popen[str]:

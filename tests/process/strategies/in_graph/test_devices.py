@@ -6,10 +6,13 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
 import tensorflow as tf
 
 from tests.support.processes import ROOT
 from tfdist.strategies.in_graph.devices import following_inputs
+
+pytestmark = pytest.mark.stacks("2.15", "newest")
 
 FIRST, SECOND, OTHER = (f"/job:worker/replica:0/task:{task}/device:CPU:0" for task in range(3))
 RANKS = {FIRST: 0, SECOND: 1}

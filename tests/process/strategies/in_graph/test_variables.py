@@ -12,6 +12,8 @@ import tensorflow as tf
 from tests.support.processes import ROOT
 from tfdist.strategies.in_graph.variables import bytes_of, move
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 _TWO_DEVICES = """
 import tfdist
 import tempfile

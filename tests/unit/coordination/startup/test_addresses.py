@@ -13,7 +13,7 @@ from tfdist.cluster import Cluster
 from tfdist.coordination.startup import addresses as lint
 from tfdist.errors import UsageError
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
 
 
 NAMES = {"a": {"10.0.0.1"}, "b": {"10.0.0.2", "::2"}, "also-b": {"10.0.0.9", "10.0.0.2"}}

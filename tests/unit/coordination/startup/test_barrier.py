@@ -33,7 +33,7 @@ from tfdist.coordination.startup.protocol import Hello, Reach, Report, Status, e
 from tfdist.errors import UsageError
 from tfdist.launch.local import hold_ports
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.stacks("newest", horovod=("2.15",)), pytest.mark.timeout(60)]
 
 
 def test_all_tasks_pass_and_close_their_ports(three: Cluster) -> None:

@@ -13,7 +13,7 @@ from tfdist.cluster import Cluster, Task
 from tfdist.coordination.startup.conflicts import are_of_one_job, clocks, find
 from tfdist.coordination.startup.protocol import Hello
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.stacks("newest", horovod=("2.15",)), pytest.mark.timeout(60)]
 
 
 def hellos(**changes: Mapping[str, Any]) -> dict[Task, Hello]:

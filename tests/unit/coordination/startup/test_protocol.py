@@ -23,7 +23,7 @@ from tfdist.coordination.startup.protocol import (
     encode,
 )
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
 
 
 HELLO = hello(Cluster(worker=("a:1", "b:1"), ps=("c:1",)), W1, clock=1e9)

@@ -14,7 +14,7 @@ from tfdist.coordination.startup.conflicts import names
 from tfdist.coordination.startup.protocol import Reach, Report
 from tfdist.coordination.startup.report import Findings, explain, matrix
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
 
 
 def findings_with(reports: Mapping[Task, Report], **more: Any) -> Findings:

@@ -27,7 +27,7 @@ from tfdist.cluster import Cluster
 from tfdist.coordination.startup.protocol import LIMIT, Report, Verdict, encode
 from tfdist.launch.local import hold_ports
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
 
 
 @pytest.mark.parametrize(

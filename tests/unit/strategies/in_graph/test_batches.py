@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from tfdist.strategies.in_graph.batches import Parts, joined
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 
 def of_size(size: int, *, is_static: bool = True) -> tf.Tensor:
     """A batch; in a function, its size may be unknown."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tfdist.strategies.in_graph.gradients import total
+
+pytestmark = pytest.mark.stacks("2.15", "newest")
 
 
 def rows(indices: list[int]) -> tf.IndexedSlices:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tfdist.cluster import Cluster, Task
 from tfdist.strategies.in_graph.grid import grid_of
+
+pytestmark = pytest.mark.stacks("2.15", "newest")
 
 
 def cluster(workers: int, *, chief: int = 0) -> Cluster:

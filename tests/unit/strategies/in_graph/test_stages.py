@@ -11,6 +11,8 @@ from tfdist.errors import UsageError
 from tfdist.stage_scope import stage
 from tfdist.strategies.in_graph.stages import stages_of
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 Dense = tf.keras.layers.Dense
 
 

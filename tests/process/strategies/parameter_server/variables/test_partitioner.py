@@ -18,7 +18,11 @@ from tfdist.strategies.parameter_server.variables import partitioner as partitio
 from tfdist.strategy_table.rows import ParameterServerOptions
 
 # All in one pytest process, because most tests share a run of the program.
-pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("partitions")]
+pytestmark = [
+    pytest.mark.stacks("2.15", "newest"),
+    pytest.mark.timeout(240),
+    pytest.mark.xdist_group("partitions"),
+]
 
 PROGRAM = str(ROOT / "tests" / "support" / "partitions_program.py")
 IDS = np.random.default_rng(3).integers(0, 50, size=(32, 3)).astype("int32")  # as in the program

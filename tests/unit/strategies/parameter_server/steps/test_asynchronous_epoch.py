@@ -19,6 +19,8 @@ from tfdist.strategies.parameter_server.steps.asynchronous_epoch import Asynchro
 from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
 from tfdist.strategies.parameter_server.steps.worker_thread import Request, Result
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 PATIENCE = 30.0
 
 

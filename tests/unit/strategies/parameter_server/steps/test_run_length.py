@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tfdist.strategies.parameter_server.steps.run_length import RunLength
+
+pytestmark = pytest.mark.stacks("2.15", "newest")
 
 
 def lengths(length: RunLength, seconds_per_step: float, runs: int) -> list[int]:

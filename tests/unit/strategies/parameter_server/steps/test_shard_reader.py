@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import tensorflow as tf
 
 from tfdist.strategies.parameter_server.steps.shard_reader import ShardReader
+
+pytestmark = pytest.mark.stacks("2.15", "newest")
 
 
 def shuffled() -> tf.data.Dataset:

@@ -24,6 +24,8 @@ from tfdist.strategies.parameter_server.steps.synchronous_epoch import (
 )
 from tfdist.strategies.parameter_server.steps.worker_thread import Request, Result
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 RECOVERY = 60.0
 
 

@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from tfdist.strategies.parameter_server.steps.worker_functions import Run
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 
 def run_of(step: Callable[[Any], Any], dataset: tf.data.Dataset) -> tuple[Run, Any]:
     """The run of a step, and an iterator over a dataset."""

@@ -14,6 +14,8 @@ import tensorflow as tf
 from tfdist.strategies.parameter_server.steps.shard_reader import ShardReader
 from tfdist.strategies.parameter_server.steps.worker_thread import Request, Result, WorkerThread
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 SECONDS = 60.0
 
 

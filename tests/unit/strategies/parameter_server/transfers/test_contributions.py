@@ -12,7 +12,7 @@ from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
 from tfdist.strategies.parameter_server.transfers.contributions import Recorded, Recorder
 
-pytestmark = pytest.mark.stacks("2.15", "2.21", "tf_keras")
+pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")
 
 # Two batches of different rows of the table, one row twice.
 BATCHES = [np.array([[0, 1], [1, 2]]), np.array([[3, 1], [3, 3]])]

@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from tfdist.strategies.parameter_server.transfers import packing
 
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
 
 def over_packs(
     operation: Callable[[tf.Tensor], tf.Tensor], tensors: Sequence[tf.Tensor]

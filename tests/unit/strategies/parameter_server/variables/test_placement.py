@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
 import tensorflow as tf
 
 from tfdist.strategies.parameter_server.variables.placement import Placement
+
+pytestmark = pytest.mark.stacks("2.15", "newest")
 
 KIB = 256  # of float32
 
