@@ -34,7 +34,7 @@ def report_calls(
       calls: by task, a small call. An exception is a return: whether a task was lost is for the
         calls that need it.
       seconds: the seconds between two calls of a task.
-      write: reports a line; ends the thread with an OSError when nobody reads any more.
+      write: reports a line; an OSError, when the reader has exited, ends the thread.
     """
 
     def repeat(name: str, call: Callable[[], object]) -> None:

@@ -244,7 +244,7 @@ def test_the_other_workers_make_the_steps_of_a_lost_one(clock: Clock) -> None:
         epoch.step(step_function)
     epoch.finish()
     assert sum(epoch.steps()) == 50
-    assert clock.now == 0.0  # Nobody has waited.
+    assert clock.now == 0.0  # The epoch has not waited.
     assert lost.waiting == []
 
 
@@ -302,7 +302,7 @@ def test_an_error_of_a_step_is_raised(clock: Clock) -> None:
         epoch.step(step_function)
 
 
-def test_an_empty_shard_trains_nobody(clock: Clock) -> None:
+def test_an_empty_shard_makes_no_step(clock: Clock) -> None:
     training = Training(clock, 0, 4)
     epoch = training.epoch()
     request_until_stopped(epoch)

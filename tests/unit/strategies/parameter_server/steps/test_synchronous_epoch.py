@@ -213,7 +213,7 @@ def test_a_worker_that_returns_repeats_its_step(clock: Clock) -> None:
     ]
 
 
-def test_a_lost_backup_stops_nobody_and_keeps_no_request(clock: Clock) -> None:
+def test_the_epoch_ends_without_a_lost_backup_and_withdraws_its_request(clock: Clock) -> None:
     training = Training(clock, 2, 2, 2, replicas=2)
     lost = training.threads[2]
     lost.stopped, lost.lost_since = True, 0.0
