@@ -20,9 +20,10 @@ from collections.abc import Callable, Iterable, Mapping
 #: The report that the process itself runs.
 ALIVE = "alive"
 
-# A call may hold Python's global interpreter lock. Then all reports stop, also those of a process
-# that computes for long in an extension, which has more time.
-_BLOCKED_TIMEOUTS = 10
+#: The timeouts after which a process that reports nothing is considered blocked. A call may hold
+#: Python's global interpreter lock, which stops all reports. But so may a long computation in an
+#: extension, which needs more time than a call.
+BLOCKED_TIMEOUTS = 10
 
 
 def report_calls(
@@ -84,7 +85,7 @@ class CallWatch:
 
     def silent(self) -> str | None:
         """The task whose call does not return; ALIVE for the process itself; None without any."""
-        if ALIVE in self._known and self._silence[ALIVE] >= _BLOCKED_TIMEOUTS * self._timeout:
+        if ALIVE in self._known and self._silence[ALIVE] >= BLOCKED_TIMEOUTS * self._timeout:
             return ALIVE
         tasks = {name: silence for name, silence in self._silence.items() if name != ALIVE}
         longest = max(tasks, key=lambda name: tasks[name], default=None)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tfdist.coordination.call_watch import ALIVE, CallWatch, report_calls
+from tfdist.coordination.call_watch import ALIVE, BLOCKED_TIMEOUTS, CallWatch, report_calls
 from tfdist.coordination.probe import Listener, identify
 from tfdist.errors import LostTaskError, log
 from tfdist.runtime import excepthook
@@ -140,7 +140,7 @@ def _main(parent: int, timeout: float, tasks: Mapping[str, str]) -> None:
             for name in _received():
                 watch.receive(name)
             if not _is_suspended(parent):
-                # This process, too, may have been suspended: do not measure the time.
+                # Counted, not measured: this process, too, may have been suspended.
                 watch.advance(min(left, _CHECK_SECONDS))
             if silent := watch.silent():
                 end(_unanswered(silent, tasks, call_timeout))
@@ -152,7 +152,10 @@ def _main(parent: int, timeout: float, tasks: Mapping[str, str]) -> None:
 
 def _unanswered(silent: str, tasks: Mapping[str, str], timeout: float) -> BaseException:
     if silent == ALIVE:
-        return RuntimeError("This task has been blocked in a call for too long.")
+        seconds = BLOCKED_TIMEOUTS * timeout
+        return RuntimeError(
+            f"a call has held the Python interpreter of this task for {seconds:g} s"
+        )
     address = tasks[silent]
     what = f"a call of {address} has not returned"
     return LostTaskError(silent, address, timeout, what=what)

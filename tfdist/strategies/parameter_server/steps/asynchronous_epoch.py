@@ -129,7 +129,7 @@ class AsynchronousEpoch(Epoch):
             worker
             for worker in self._unfinished()
             if self._threads[worker].lost_since is None
-            and len(self._in_flight[worker]) < (1 if self._has_data_in_flight(worker) else ahead)
+            and len(self._in_flight[worker]) < (1 if self._is_at_its_end(worker) else ahead)
         ]
         return min(
             found,
@@ -137,8 +137,8 @@ class AsynchronousEpoch(Epoch):
             default=None,
         )
 
-    def _has_data_in_flight(self, worker: int) -> bool:
-        """Whether the steps in flight are the last ones of the shard, as in the last epoch."""
+    def _is_at_its_end(self, worker: int) -> bool:
+        """Whether the shard had no more steps than those in flight in the last epoch."""
         last = self._shards.steps_of_epoch
         return bool(last) and self._scheduled[worker] >= last[worker]
 
