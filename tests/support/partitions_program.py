@@ -258,10 +258,10 @@ def layers() -> dict[str, Any]:
 def main(directory: Path) -> None:
     if KERAS_3:
         from tfdist.strategies.parameter_server.steps import keras3
-        from tfdist.strategies.parameter_server.variables import keras3_layers
+        from tfdist.upstream import keras3_split_layers
 
         keras3.apply()
-        keras3_layers.apply()
+        keras3_split_layers.apply()
     result = {optimizer: run(optimizer, directory) for optimizer in ("adam", "momentum")}
     if KERAS_3:
         result["layers"] = layers()

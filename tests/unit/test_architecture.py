@@ -22,20 +22,6 @@ PACKAGE = ROOT / "tfdist"
 #: Where private names of others are used.
 PRIVATE_ROOMS = ("upstream", "strategies/parameter_server", "strategies/in_graph")
 
-#: Private names elsewhere, each with its reason.
-ALLOWED_PRIVATE = {
-    ("estimator/between_graph.py", "_global_step"): "state of the base class, which it extends",
-    **{
-        ("estimator/sync_replicas.py", name): "state of the base class of TensorFlow"
-        for name in (
-            "_accumulator_list",
-            "_opt",
-            "_replicas_to_aggregate",
-            "_total_num_replicas",
-        )
-    },
-}
-
 #: Modules that read or write the environment, each with its reason.
 ENVIRONMENT = {
     "__init__.py": "sets what TensorFlow reads when it is imported",
@@ -204,11 +190,7 @@ def test_private_names_of_others_are_used_in_three_rooms() -> None:
         relative = path.relative_to(PACKAGE).as_posix()
         if relative.startswith(PRIVATE_ROOMS):
             continue
-        wrong += [
-            f"{relative}: {name}"
-            for name in private_names(path)
-            if (relative, name) not in ALLOWED_PRIVATE
-        ]
+        wrong += [f"{relative}: {name}" for name in private_names(path)]
     assert wrong == []
 
 

@@ -173,14 +173,6 @@ def test_a_session_treats_a_failed_write_as_the_end_of_its_input() -> None:
     assert "Unknown" not in source
 
 
-def test_estimators_have_no_public_switch_for_their_deprecation_warnings() -> None:
-    """`estimator_deprecation`"""
-    from tensorflow.python.util import deprecation
-
-    assert isinstance(deprecation._PRINT_DEPRECATION_WARNINGS, bool)
-    assert not [name for name in dir(tf.estimator) if "deprecat" in name.lower()]
-
-
 def test_the_conversion_to_a_legacy_optimizer_has_no_public_api() -> None:
     """`keras_legacy_optimizer`"""
     from tfdist.upstream.keras_legacy_optimizer import convert

@@ -151,7 +151,7 @@ class _SyncHook(tf.compat.v1.train.SessionRunHook):
     def begin(self) -> None:
         optimizer = self._sessions.sync_optimizer
         graph = tf.compat.v1.get_default_graph()
-        if optimizer is None or getattr(optimizer._global_step, "graph", None) is not graph:
+        if optimizer is None or getattr(optimizer.global_step, "graph", None) is not graph:
             raise RuntimeError(NOT_WRAPPED)
         self._hook = optimizer.make_session_run_hook(self._sessions.strategy.topology.is_chief)
         self._hook.begin()

@@ -8,6 +8,7 @@ tfdist.estimator.run(main)
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -21,7 +22,10 @@ from tfdist.job import Job
 from tfdist.role import TaskRole
 from tfdist.strategy_table import table
 from tfdist.training.state import TrainingState
-from tfdist.upstream import estimator_deprecation, session_recovery_wait
+from tfdist.upstream import session_recovery_wait
+
+# The end of TensorFlow's warning about each function of `tf.estimator`.
+_IS_DEPRECATED = "is deprecated and will be removed"
 
 
 class EstimatorJob(Job):
@@ -33,7 +37,7 @@ class EstimatorJob(Job):
 
     def __init__(self, role: TaskRole, state: TrainingState) -> None:
         super().__init__(role, state)
-        estimator_deprecation.apply()
+        tf.get_logger().addFilter(_is_wanted)
         session_recovery_wait.apply()
         estimator = role.own_spec.estimator
         assert estimator is not None
@@ -83,3 +87,7 @@ def main(function: Callable[[EstimatorJob], Any]) -> entry.Main:
     """Like `tfdist.main`, for the body of a script with Estimators or sessions."""
     define_flags()
     return entry.main_of(function, init)
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+    return _IS_DEPRECATED not in str(record.msg)

@@ -22,7 +22,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.errors import log
-from tfdist.upstream import estimator_deprecation
 
 _COLLECTION = "tfdist_sync_replicas"
 
@@ -31,8 +30,8 @@ _END = -1
 _JOIN_SECONDS = 5.0
 
 
-class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
-    """`tf.compat.v1.train.SyncReplicasOptimizer` with a queue of tokens for each worker.
+class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
+    """Like `tf.compat.v1.train.SyncReplicasOptimizer`, with a queue of tokens for each worker.
 
     TensorFlow's optimizer has one queue for all workers. A fast worker can take the old tokens of a
     slow one, and then computes gradients that are dropped, or two gradients for one update. With
@@ -45,6 +44,10 @@ class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
       total_num_replicas: the number of workers; those beyond `replicas_to_aggregate` are backups.
       worker: the index of this worker; 0 is the chief.
       device: the device of this worker's own step counter.
+
+    Attributes:
+      global_step: the variable that counts the updates; None before `apply_gradients`.
+      sync_op: the op that makes one update, on the chief.
     """
 
     def __init__(
@@ -56,10 +59,27 @@ class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
         worker: int,
         device: str,
     ) -> None:
-        with estimator_deprecation.silence():
-            super().__init__(opt, replicas_to_aggregate, total_num_replicas)
+        super().__init__(use_locking=False, name="sync_replicas")
+        self._optimizer = opt
+        self._gradients_per_update = replicas_to_aggregate
+        self._num_workers = total_num_replicas
         self._worker = worker
         self._device = device
+        self.global_step: Any = None
+        # (accumulator, device) pairs.
+        self._accumulators: list[tuple[Any, str]] = []
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer.compute_gradients(*args, **kwargs)
+
+    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer.get_slot(*args, **kwargs)
+
+    def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer.get_slot_names(*args, **kwargs)
+
+    def variables(self) -> Any:
+        return self._optimizer.variables()
 
     def apply_gradients(
         self,
@@ -81,7 +101,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
             raise ValueError(
                 "global_step: received None; accepted: the variable that counts the updates."
             )
-        self._global_step = global_step
+        self.global_step = global_step
         # The ops that only the chief runs must not inherit the control dependencies of a worker's
         # step, such as updates of moving statistics, which read a batch.
         with tf.control_dependencies(None):
@@ -99,11 +119,11 @@ class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
                         [()],
                         shared_name=f"sync_token_q_{worker}",
                     )
-                    for worker in range(self._total_num_replicas)
+                    for worker in range(self._num_workers)
                 ]
                 own = queues[self._worker]
                 self._stale_tokens = own.dequeue_many(own.size())
-                update_op = self._opt.apply_gradients(averages, global_step)
+                update_op = self._optimizer.apply_gradients(averages, global_step)
                 self.sync_op = self._release(update_op, queues)
                 self._end_op = self._end_all(queues)
         contributions = [
@@ -113,7 +133,6 @@ class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
         with tf.device(global_step.device), tf.control_dependencies(contributions):
             # Only this worker dequeues from it, so the tokens of `size` are still there.
             token = own.dequeue_many(tf.maximum(own.size(), 1))[-1]
-        self._gradients_applied = True
         return self._local_step.assign(token)
 
     def make_session_run_hook(
@@ -143,7 +162,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
                 "sync_rep_local_step", tf.compat.v1.GraphKeys.LOCAL_VARIABLES
             )
         # Counters of the whole cluster. Checkpoints do not contain them; the chief sets them to 0.
-        with tf.device(self._global_step.device):
+        with tf.device(self.global_step.device):
             self.contributed = counter("sync_rep_contributed", _COLLECTION)
             self.dropped = counter("sync_rep_dropped", _COLLECTION)
             self._ended = counter("sync_rep_ended", _COLLECTION)
@@ -159,22 +178,22 @@ class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
                 accumulator = tf.compat.v1.ConditionalAccumulator(
                     gradient.dtype, shape=variable.shape, shared_name=name
                 )
-        self._accumulator_list.append((accumulator, variable.device))
+        self._accumulators.append((accumulator, variable.device))
         return accumulator
 
     def _take(self, accumulator: Any, variable: tf.Variable) -> Any:
         with tf.device(variable.device):
             if isinstance(accumulator, tf.compat.v1.SparseConditionalAccumulator):
-                return accumulator.take_indexed_slices_grad(self._replicas_to_aggregate)
-            return accumulator.take_grad(self._replicas_to_aggregate)
+                return accumulator.take_indexed_slices_grad(self._gradients_per_update)
+            return accumulator.take_grad(self._gradients_per_update)
 
     def _contribute(self, accumulator: Any, gradient: Any, variable: tf.Variable) -> tf.Operation:
         """Adds a gradient to its accumulator, which drops a stale one; counts the first one."""
         counts = []
-        if (accumulator, variable.device) == self._accumulator_list[0]:
+        if (accumulator, variable.device) == self._accumulators[0]:
             tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-            with tf.device(self._global_step.device), tf.control_dependencies([tensor]):
-                is_stale = self._global_step.read_value() > self._local_step.read_value()
+            with tf.device(self.global_step.device), tf.control_dependencies([tensor]):
+                is_stale = self.global_step.read_value() > self._local_step.read_value()
                 counts = [
                     self.contributed.assign_add(1),
                     self.dropped.assign_add(tf.cast(is_stale, tf.int64)),
@@ -187,7 +206,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
     def _release(self, update_op: tf.Operation, queues: list[Any]) -> tf.Operation:
         """Sends a token to each worker; to the chief last, because it may then end the session."""
         with tf.control_dependencies([update_op]):
-            token = tf.identity(self._global_step.read_value())
+            token = tf.identity(self.global_step.read_value())
             others = [queue.enqueue(token) for queue in queues[1:]]
         with tf.control_dependencies(others):
             return queues[0].enqueue(token)
@@ -195,7 +214,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.SyncReplicasOptimizer):
     def _end_all(self, queues: list[Any]) -> tf.Operation:
         """Ends the other workers' training, including workers that have not yet started."""
         with tf.control_dependencies([self._ended.assign(1)]):
-            token = tf.constant(_END, self._global_step.dtype.base_dtype)
+            token = tf.constant(_END, self.global_step.dtype.base_dtype)
             return tf.group(*(queue.enqueue(token) for queue in queues[1:]))
 
 
@@ -212,7 +231,7 @@ class SyncReplicasHook(tf.compat.v1.train.SessionRunHook):
 
     def begin(self) -> None:
         optimizer = self._optimizer
-        if not optimizer._gradients_applied:
+        if optimizer.global_step is None:
             raise ValueError("Call SyncReplicasOptimizer.apply_gradients before using its hook.")
         counters = tf.compat.v1.get_collection(_COLLECTION)
         if len(counters) != 3:
@@ -226,13 +245,13 @@ class SyncReplicasHook(tf.compat.v1.train.SessionRunHook):
         )
         self._initialize_counters = tf.group(*(counter.initializer for counter in counters))
         self._start_accumulating = []
-        for accumulator, device in optimizer._accumulator_list:
+        for accumulator, device in optimizer._accumulators:
             with tf.device(device):
                 self._start_accumulating.append(
-                    accumulator.set_global_step(optimizer._global_step.read_value())
+                    accumulator.set_global_step(optimizer.global_step.read_value())
                 )
         self._discard_tokens = optimizer._stale_tokens
-        self._update_local_step = optimizer._local_step.assign(optimizer._global_step.read_value())
+        self._update_local_step = optimizer._local_step.assign(optimizer.global_step.read_value())
         self._local_step = optimizer._local_step.read_value()
 
     def after_create_session(

@@ -83,6 +83,14 @@ FIXES = (
         _KERAS3 + "adding_to_a_variable_is_not_atomic",
     ),
     Fix(
+        "keras3_split_layers",
+        "a variable holds one tf.Variable, so that no part of it can lie on another ps",
+        "keras/src/backend/tensorflow/core.py",
+        "Keras 3",
+        "tests/upstream/test_keras3_split_layers.py::"
+        "test_the_layers_of_keras_3_add_their_large_weight_by_name",
+    ),
+    Fix(
         "keras3_central_storage",
         "assignments to shared variables are summed over replicas: metrics, scheduled rates",
         "tensorflow/python/distribute/central_storage_strategy.py",
@@ -168,7 +176,6 @@ FIXES = (
 #: `tests/upstream` that quote a module are its canaries.
 PRIVATE_NAMES = (
     "dataset_inputs",
-    "estimator_deprecation",
     "horovod_optimizer",
     "keras3_export",
     "keras_callback_logs",

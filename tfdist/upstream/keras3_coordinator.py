@@ -121,8 +121,9 @@ def _epoch_iterator(coordination: Coordination) -> type[trainer.TFEpochIterator]
     class EpochIterator(trainer.TFEpochIterator):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
+            self._strategy = kwargs.get("distribute_strategy")
             self._is_coordinated = coordination.is_coordinated(
-                self._distribute_strategy
+                self._strategy
             ) and coordination.begin_epochs(
                 self._distributed_dataset, self.steps_per_epoch, kwargs.get("x")
             )
@@ -132,7 +133,7 @@ def _epoch_iterator(coordination: Coordination) -> type[trainer.TFEpochIterator]
             if self._is_coordinated:
                 # If a callback stops the training, the generator is not closed.
                 state = inspect.getgeneratorstate(self._epoch_iterator)
-                coordination.join(self._distribute_strategy, state == inspect.GEN_CLOSED)
+                coordination.join(self._strategy, state == inspect.GEN_CLOSED)
 
         def _interrupted_warning(self) -> None:
             # Without steps_per_epoch, an epoch of unknown length always ends this way.

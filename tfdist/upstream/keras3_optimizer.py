@@ -47,14 +47,19 @@ def apply_reduced(optimizer: Any, reduce: Callable[[list[Any], list[Any]], list[
     apply = optimizer.apply
 
     def call(grads: Iterable[Any], trainable_variables: Any = None) -> None:
-        if trainable_variables is None:
-            trainable_variables = optimizer._trainable_variables
-        variables = list(trainable_variables)
+        variables = variables_of(optimizer, trainable_variables)
         apply(reduce(list(grads), variables), variables)
 
     # Set on the instance, so that the class, which a saved model names, does not change.
     optimizer.apply = call
     return optimizer
+
+
+def variables_of(optimizer: Any, trainable_variables: Iterable[Any] | None) -> list[Any]:
+    """The variables that `optimizer.apply` updates, given its argument; default: all of them."""
+    if trainable_variables is None:
+        trainable_variables = optimizer._trainable_variables
+    return list(trainable_variables)
 
 
 def is_wrapped(optimizer: Any) -> bool:

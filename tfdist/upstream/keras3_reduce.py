@@ -5,7 +5,8 @@ class Strategy(ReducesForKeras3, tf.distribute.MultiWorkerMirroredStrategy): …
 
 from __future__ import annotations
 
-import sys
+import inspect
+from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -31,8 +32,7 @@ class ReducesForKeras3:
             keras3_loss.apply()
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None) -> Any:
-        caller = sys._getframe(1).f_globals.get("__name__", "")
-        if reduce_op == "MEAN" and caller.startswith("keras."):
+        if reduce_op == "MEAN" and _is_of_keras(inspect.currentframe()):
             if isinstance(value, dict | list | tuple):
                 return tf.nest.map_structure(
                     lambda part: self.experimental_local_results(part)[0],  # type: ignore[attr-defined]
@@ -40,3 +40,9 @@ class ReducesForKeras3:
                 )
             axis = None
         return super().reduce(reduce_op, value, axis)  # type: ignore[misc]
+
+
+def _is_of_keras(frame: FrameType | None) -> bool:
+    """Whether Keras has called the function of a frame."""
+    caller = frame.f_back if frame is not None else None
+    return caller is not None and str(caller.f_globals.get("__name__")).startswith("keras.")

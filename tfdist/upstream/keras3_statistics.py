@@ -39,7 +39,7 @@ class Statistics(tf.keras.callbacks.Callback):
         normalization = keras_compat.keras_of(self.model).layers.BatchNormalization
         layers = [
             layer
-            for layer in self.model._flatten_layers()
+            for layer in tf.train.TrackableView(self.model).descendants()
             if isinstance(layer, normalization) and "_moments" not in vars(layer)
         ]
         for layer in layers:

@@ -10,34 +10,25 @@ from typing import Any
 from tfdist.compat.keras import is_keras_3
 
 
-def set_start(model: Any, epoch: int, step: int) -> None:
+def set_start(model: Any, start: tuple[int, int] | None) -> None:
     """Sets the start of the current `fit`; call this in `on_train_begin`.
 
     Args:
       model: a Keras model.
-      epoch: the first epoch, from 0.
-      step: the first step of this epoch. Ignored by Keras 3, which starts every epoch at step 0.
+      start: the first epoch, from 0, and the first step of this epoch, which Keras 3 ignores: it
+        starts every epoch at step 0. None for the start that `fit` chooses itself.
     """
     if is_keras_3(model):
-        # As Keras's own BackupAndRestore does.
-        model._initial_epoch = epoch
+        model._initial_epoch = start[0] if start else None
     else:
-        model._training_state = _StartingPoint(epoch, step)
-
-
-def forget_start(model: Any) -> None:
-    """Undoes `set_start`, for the next `fit`."""
-    if is_keras_3(model):
-        model._initial_epoch = None
-    else:
-        model._training_state = None
+        model._training_state = _StartingPoint(start) if start else None
 
 
 class _StartingPoint:
     """The object that Keras 2's `fit` asks for its first epoch and step."""
 
-    def __init__(self, epoch: int, step: int) -> None:
-        self._start = epoch, step
+    def __init__(self, start: tuple[int, int]) -> None:
+        self._start = start
 
     def maybe_load_initial_counters_from_ckpt(
         self, steps_per_epoch: int | None, initial_epoch: int, mode: Any

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.training import monitored_session
 
 
 @functools.cache
@@ -21,7 +20,8 @@ def apply(is_write_error: Callable[[BaseException], bool]) -> None:
     Args:
       is_write_error: whether an exception means that a file could not be written.
     """
-    exit_session = monitored_session._MonitoredSession.__exit__
+    session = tf.compat.v1.train.MonitoredSession
+    exit_session = session.__exit__
 
     @functools.wraps(exit_session)
     def exit_with_error(self: Any, kind: Any, error: BaseException | None, trace: Any) -> Any:
@@ -29,4 +29,4 @@ def apply(is_write_error: Callable[[BaseException], bool]) -> None:
             kind = tf.errors.UnknownError
         return exit_session(self, kind, error, trace)
 
-    monitored_session._MonitoredSession.__exit__ = exit_with_error
+    session.__exit__ = exit_with_error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from tensorflow.python.training import session_manager
+import tensorflow as tf
 
 _SECONDS = 1
 
@@ -13,11 +13,12 @@ _SECONDS = 1
 @functools.cache
 def apply() -> None:
     """Sets the interval to one second."""
-    init = session_manager.SessionManager.__init__
+    manager = tf.compat.v1.train.SessionManager
+    init = manager.__init__
 
     @functools.wraps(init)
     def initialize(*args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("recovery_wait_secs", _SECONDS)
         init(*args, **kwargs)
 
-    session_manager.SessionManager.__init__ = initialize
+    manager.__init__ = initialize

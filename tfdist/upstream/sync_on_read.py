@@ -81,7 +81,7 @@ def _inner(variable: Any) -> Any:
 
 def _shape(variable: SyncOnReadVariable) -> tf.TensorShape:
     is_static = variable.shape.is_fully_defined()
-    return variable.shape if is_static else variable._primary.read_value().shape
+    return variable.shape if is_static else variable.values[0].read_value().shape
 
 
 def _kind(variable: tf.Variable) -> tuple[str, str]:
@@ -122,7 +122,7 @@ def _read(variable: SyncOnReadVariable) -> Any:
         return _reduce(variable) if value is None else value
     # Keras uses this graph only to infer the shapes of a layer's outputs.
     if _SCRATCH_GRAPH in getattr(tf.compat.v1.get_default_graph(), "name", ""):
-        return variable._primary.value()
+        return variable.values[0].value()
     return _reduce(variable)
 
 

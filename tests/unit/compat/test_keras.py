@@ -60,10 +60,10 @@ def test_fit_starts_at_the_given_epoch_once(tiny: TinyTraining) -> None:
 
     class Starts(tf.keras.callbacks.Callback):
         def on_train_begin(self, logs: object = None) -> None:
-            keras_initial_epoch.set_start(self.model, 2, 0)
+            keras_initial_epoch.set_start(self.model, (2, 0))
 
         def on_train_end(self, logs: object = None) -> None:
-            keras_initial_epoch.forget_start(self.model)
+            keras_initial_epoch.set_start(self.model, None)
 
     dataset = tiny.train_input(tf.distribute.InputContext())
     assert model.fit(dataset, epochs=3, callbacks=[Starts()], verbose=0).epoch == [2]

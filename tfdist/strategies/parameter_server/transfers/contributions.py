@@ -22,6 +22,7 @@ import tensorflow as tf
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
 from tfdist.strategies.parameter_server.transfers.packing import in_packs, pack, unpack
+from tfdist.upstream import keras3_optimizer
 
 
 class Update(NamedTuple):
@@ -58,9 +59,7 @@ class Recorder:
             def record(grads: Iterable[Any], trainable_variables: Any = None) -> Any:
                 if self._recorded is None:
                     return apply(grads, trainable_variables)
-                if trainable_variables is None:
-                    trainable_variables = optimizer._trainable_variables
-                variables = list(trainable_variables)
+                variables = keras3_optimizer.variables_of(optimizer, trainable_variables)
                 self._recorded.add(lambda means: apply(means, variables), grads, variables)
                 return optimizer.iterations
 

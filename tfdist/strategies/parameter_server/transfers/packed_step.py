@@ -93,7 +93,7 @@ def _transfers(operations: Sequence[Any], devices: _Devices) -> dict[Any, int]:
         for operation in operations:
             device = devices.of(operation)
             resources = [tensor.ref() for tensor, _ in _resources(operation)]
-            if not resources and operation._is_stateful:
+            if not resources and operation.op_def.is_stateful:
                 resources = [None]
             number = max(
                 transfers[operation],

@@ -11,15 +11,16 @@ parts and of parameter servers, and one process without any. The optimizers of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
 from tfdist.strategies.parameter_server.variables.placement import Placement
+
+ShardedVariable: Any = tf.__internal__.distribute.ShardedVariable
 
 
 class WholeLayout:
@@ -39,7 +40,7 @@ class WholeLayout:
         self._model = model
         self._placement = placement
         # By `id` of a part or of its slot.
-        self._wholes: dict[int, ShardedVariable] = {}
+        self._wholes: dict[int, Any] = {}
         for whole in _sharded(model):
             self._wholes.update(dict.fromkeys(map(id, whole.variables), whole))
             self._put_slots_together(whole)
@@ -51,7 +52,7 @@ class WholeLayout:
         """The model's variables as `tf.Variable`; a `ShardedVariable` in place of its parts."""
         return self._without_parts(keras_compat.as_tensorflow(self._model.variables))
 
-    def _put_slots_together(self, whole: ShardedVariable) -> None:
+    def _put_slots_together(self, whole: Any) -> None:
         by_part = [self._placement.slots_of(part) for part in whole.variables]
         counts = {len(slots) for slots in by_part}
         # The slots do not exist yet if the optimizer is not built.
@@ -104,33 +105,24 @@ class WholeLayout:
             result.setdefault(id(kept), kept)
         return list(result.values())
 
-    def _whole(self, variable: Any) -> ShardedVariable | None:
+    def _whole(self, variable: Any) -> Any:
         (variable,) = keras_compat.as_tensorflow([variable])
         return self._wholes.get(id(variable))
 
 
-def _sharded(model: tf.keras.Model) -> list[ShardedVariable]:
+def _sharded(model: tf.keras.Model) -> list[Any]:
+    """The `ShardedVariable`s of a model."""
     wholes = map(_whole_of, keras_compat.as_tensorflow(model.variables))
     return list({id(whole): whole for whole in wholes if whole is not None}.values())
 
 
-def _whole_of(variable: Any) -> ShardedVariable | None:
+def _whole_of(variable: Any) -> Any:
     """The `ShardedVariable` of a part; None for other variables."""
-    container: Callable[[], ShardedVariable | None] | None
     container = getattr(variable, "_sharded_container", None)
     return container() if container is not None else None
 
 
 def _lists_of(optimizer: Any) -> list[Any]:
     """The lists that an optimizer, or the optimizer inside it, saves."""
-    found, queue = [], [optimizer]
-    seen: set[int] = set()
-    while queue:
-        tracked = queue.pop()
-        if id(tracked) in seen or not hasattr(tracked, "_trackable_children"):
-            continue
-        seen.add(id(tracked))
-        if isinstance(tracked, list):
-            found.append(tracked)
-        queue.extend(tracked._trackable_children().values())
-    return found
+    tracked = tf.train.TrackableView(optimizer).descendants()
+    return [each for each in tracked if isinstance(each, list)]

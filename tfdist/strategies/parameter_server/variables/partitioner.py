@@ -10,7 +10,6 @@ one row more than the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
 from typing import Any
 
 import tensorflow as tf
@@ -91,9 +90,3 @@ def whole_variables(partitioner: Partitioner | None, variables: Iterable[Any]) -
         "with Keras 3, only the table of an Embedding and the kernel of a Dense layer are split, "
         f"without constraints and LoRA. These large variables stay whole: {names}."
     )
-
-
-def offsets_of(rows: int, parts: int) -> list[int]:
-    """Where each part begins, and the end: `div` partitioning, as in `tf.nn.embedding_lookup`."""
-    sizes = [rows // parts + (part < rows % parts) for part in range(parts)]
-    return [0, *accumulate(sizes)]

@@ -16,6 +16,7 @@ from tests.conftest import keras_is_3
 from tests.support.processes import ROOT, Tasks, run_by_hand
 from tfdist.strategies.parameter_server.variables import partitioner as partitions
 from tfdist.strategy_table.rows import ParameterServerOptions
+from tfdist.upstream.keras3_split_layers import offsets_of
 
 # All in one pytest process, because most tests share a run of the program.
 pytestmark = [
@@ -129,7 +130,7 @@ def test_layers_of_keras_3_in_parts(found: dict[str, Any]) -> None:
 def test_parts_are_at_most_of_the_given_size(shape: list[int], size: int, parts: int) -> None:
     partition = partitions.partition_bytes(size)(tf.TensorShape(shape), tf.float32)
     assert list(partition) == [parts, *[1] * (len(shape) - 1)]
-    offsets = partitions.offsets_of(shape[0], parts)
+    offsets = offsets_of(shape[0], parts)
     assert (offsets[0], offsets[-1]) == (0, shape[0])
     largest = max(end - begin for begin, end in pairwise(offsets))
     assert largest * int(np.prod(shape[1:])) * 4 <= max(size, 16)

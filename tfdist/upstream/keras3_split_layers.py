@@ -1,6 +1,6 @@
 """Splits the tables of `Embedding` and the kernels of `Dense` of Keras 3 over the ps.
 
-    keras3_partitions.apply()
+    apply()
     strategy.layer_partitioner = partition_bytes(1 << 20)
     with strategy.scope():
         table = keras.layers.Embedding(1 << 20, 16)
@@ -17,17 +17,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
+from tfdist.compat.keras3_initializers import part_initializer
 from tfdist.errors import UsageError
-from tfdist.strategies.parameter_server.variables.keras3_initializers import part_initializer
-from tfdist.strategies.parameter_server.variables.partitioner import offsets_of
 
 # The layers that can use a variable in parts, and the name of that variable.
 _SPLIT = {keras.layers.Embedding: "embeddings", keras.layers.Dense: "kernel"}
@@ -55,7 +53,7 @@ class SplitVariable:
         self.parts = parts
         self.offsets = offsets
         self.shape = (offsets[-1], *parts[0].shape[1:])
-        self._whole: ShardedVariable | None = None
+        self._whole: Any = None
 
     @property
     def dtype(self) -> str:
@@ -66,7 +64,9 @@ class SplitVariable:
         """Makes TensorFlow save the parts as one tensor, if they have values."""
         values = [part._value for part in self.parts]
         if self._whole is None and None not in map(_or_none, values):
-            self._whole = ShardedVariable(values, name=self.parts[0].path)
+            self._whole = tf.__internal__.distribute.ShardedVariable(
+                values, name=self.parts[0].path
+            )
 
     def numpy(self) -> np.ndarray:
         """The whole value."""
@@ -85,6 +85,12 @@ class SplitVariable:
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
         whole = tf.concat([part.value for part in self.parts], axis=0, name=name or "whole")
         return whole if dtype is None else tf.cast(whole, dtype)
+
+
+def offsets_of(rows: int, parts: int) -> list[int]:
+    """Where each part begins, and the end: `div` partitioning, as in `tf.nn.embedding_lookup`."""
+    sizes = [rows // parts + (part < rows % parts) for part in range(parts)]
+    return [0, *accumulate(sizes)]
 
 
 def _or_none(value: Any) -> bool | None:
@@ -278,10 +284,10 @@ def _refuses(own: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def apply() -> None:
-    """Patches `Embedding` and `Dense` of Keras 3 to split variables under `PassesShards`.
+    """Patches `Embedding` and `Dense` of Keras 3 to split variables.
 
-    Layers outside such a strategy's scope, and variables that its partitioner leaves whole, are not
-    affected.
+    Only in the scope of a strategy that has a `layer_partitioner`, which takes the shape and the
+    dtype of a variable and returns the number of its parts by axis; and `split_variables`, a set.
     """
     keras.layers.Embedding.call = _looks_up(keras.layers.Embedding.call)
     keras.layers.Dense.call = _multiplies(keras.layers.Dense.call)

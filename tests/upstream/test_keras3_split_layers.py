@@ -1,4 +1,4 @@
-"""What `strategies/parameter_server/keras3_partitions.py` assumes about the layers of Keras 3."""
+"""What `keras3_split_layers` assumes about the layers of Keras 3."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import pytest
 
-from tfdist.strategies.parameter_server.variables.keras3_initializers import part_initializer
-from tfdist.strategies.parameter_server.variables.partitioner import offsets_of
+from tfdist.compat.keras3_initializers import part_initializer
+from tfdist.upstream.keras3_split_layers import offsets_of
 
 pytestmark = pytest.mark.stacks("newest")
 
