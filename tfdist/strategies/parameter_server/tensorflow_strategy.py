@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.data import sharding
 from tfdist.strategies.parameter_server.variables.partitioner import Partitioner
-from tfdist.strategies.parameter_server.variables.placement import place_by_bytes
+from tfdist.strategies.parameter_server.variables.placement import Placement
 
 
 class PassesShards(tf.distribute.ParameterServerStrategy):
@@ -41,8 +42,13 @@ class PassesShards(tf.distribute.ParameterServerStrategy):
         self.num_workers = len(spec.job_tasks("worker"))
         self.layer_partitioner = layer_partitioner
         self.split_variables: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.placement = Placement(len(spec.job_tasks("ps")))
         super().__init__(cluster_resolver, variable_partitioner)
-        self.placement = place_by_bytes(self, len(spec.job_tasks("ps")))
+
+    def scope(self) -> AbstractContextManager[Any]:
+        scope: AbstractContextManager[Any] = super().scope()
+        is_entered = tf.distribute.has_strategy() and tf.distribute.get_strategy() is self
+        return scope if is_entered else self.placement.scope(scope)
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
         shards = sharding.shards_of(dataset)

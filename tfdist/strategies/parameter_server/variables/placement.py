@@ -1,7 +1,7 @@
 """Places each variable on the ps that stores the fewest bytes, and reports an uneven result.
 
-    placement = place_by_bytes(strategy, num_ps=2)
-    with strategy.scope():
+    placement = Placement(num_ps=2)
+    with placement.scope(strategy.scope()):
         model = build()
     placement.bytes_per_ps()                # [4100, 4096]
     placement.advice()                      # None, or a line for the user
@@ -15,14 +15,12 @@ optimizer are created with `colocate_vars_with` their variable and lie on its ps
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute.parameter_server_strategy_v2 import (
-    ParameterServerStrategyV2Extended,
-)
 
 from tfdist.strategies.parameter_server.variables import partitioner as partitions
 from tfdist.strategies.sizes import bytes_of, readable
@@ -68,20 +66,37 @@ class Placement:
         # By `id` of an existing variable, in the order of creation.
         self._placed: dict[int, Placed] = {}
 
+    @contextmanager
+    def scope(self, strategy_scope: AbstractContextManager[Any]) -> Iterator[Any]:
+        """The scope of a strategy, in which variables are placed and recorded."""
+        # TensorFlow calls the creators from the inside to the outside. The strategy gives a
+        # variable the next ps in turn, `_place` another one, and `_record` sees what the strategy
+        # returns, which wraps the variables that `_place` sees.
+        with (
+            tf.variable_creator_scope(self._place),
+            strategy_scope as strategy,
+            tf.variable_creator_scope(self._record),
+        ):
+            yield strategy
+
+    def count(self, variable: Any, ps: int) -> None:
+        """Counts the bytes of a variable that was created on a ps, as long as it exists."""
+        size = bytes_of(variable)
+        self._bytes[ps] += size
+        weakref.finalize(variable, self._uncount, size, ps).atexit = False
+
     def add(self, variable: Any, ps: int) -> None:
         """Records a variable that was created on a ps."""
         shape = variable.shape
         rows = int(shape[0] or 1) if shape.rank else 1
         self._placed[id(variable)] = Placed(ps, bytes_of(variable), rows)
         weakref.finalize(variable, self._placed.pop, id(variable), None).atexit = False
-        self._count(variable, ps)
 
     def add_slot(self, variable: Any, of: Any) -> None:
         """Records a variable that was colocated with another one; ignores unknown ones."""
         placed = self._placed.get(id(of))
         if placed is not None:
             placed.slots.append(weakref.ref(variable))
-            self._count(variable, placed.ps)
 
     def slots_of(self, variable: Any) -> list[Any]:
         """The variables that were colocated with a variable, in the order of their creation."""
@@ -112,10 +127,24 @@ class Placement:
         )
         return f"the largest ps stores {skew:.2f} times the mean ({found}). {remedy}"
 
-    def _count(self, variable: Any, ps: int) -> None:
-        size = bytes_of(variable)
-        self._bytes[ps] += size
-        weakref.finalize(variable, self._uncount, size, ps).atexit = False
+    def _place(self, next_creator: Any, **kwargs: Any) -> Any:
+        if kwargs.get("colocate_with") is not None:
+            variable = next_creator(**kwargs)
+        else:
+            with tf.device(f"/job:ps/task:{self.least_loaded()}/device:CPU:0"):
+                variable = next_creator(**kwargs)
+        self.count(variable, _ps_of(variable))
+        return variable
+
+    def _record(self, next_creator: Any, **kwargs: Any) -> Any:
+        variable = next_creator(**kwargs)
+        if kwargs.get("colocate_with") is not None:
+            self.add_slot(variable, kwargs["colocate_with"])
+            return variable
+        # A `ShardedVariable` has parts.
+        for part in getattr(variable, "variables", [variable]):
+            self.add(part, _ps_of(part))
+        return variable
 
     def _uncount(self, size: int, ps: int) -> None:
         self._bytes[ps] -= size
@@ -139,41 +168,8 @@ class Placement:
         return None
 
 
-class PlacingExtended(ParameterServerStrategyV2Extended):
-    """TensorFlow's implementation of a strategy, which asks a `Placement` for each variable's ps.
-
-    Attributes:
-      placement: chooses the ps and records what is created.
-    """
-
-    placement: Placement
-
-    def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
-        variable = super()._create_variable(next_creator, **kwargs)
-        if "colocate_with" in kwargs:
-            self.placement.add_slot(variable, kwargs["colocate_with"])
-        return variable
-
-    def _create_variable_round_robin(self, next_creator: Any, **kwargs: Any) -> Any:
-        # TensorFlow takes the remainder of this count as the index of the ps.
-        self._variable_count = ps = self.placement.least_loaded()
-        variable = super()._create_variable_round_robin(next_creator, **kwargs)
-        self.placement.add(variable, ps)
-        return variable
-
-
-def place_by_bytes(strategy: tf.distribute.ParameterServerStrategy, num_ps: int) -> Placement:
-    """Makes a strategy place its variables by bytes; call this before it creates any.
-
-    Args:
-      strategy: the strategy.
-      num_ps: the number of its parameter servers.
-    """
-    extended = strategy.extended
-    # The strategy's constructor creates this object and cannot be given another one.
-    extended.__class__ = PlacingExtended
-    extended.placement = Placement(num_ps)
-    return extended.placement
+def _ps_of(variable: Any) -> int:
+    return int(tf.DeviceSpec.from_string(variable.device).task)
 
 
 def _is_uneven(loads: Sequence[int]) -> bool:

@@ -20,7 +20,9 @@ def placed(num_ps: int, *sizes: int, width: int = 4) -> tuple[Placement, list[tf
     for size in sizes:
         # Not the value that the ps would store, only its size.
         variable = tf.Variable(tf.zeros([size * KIB // width, width]), shape=None)
-        placement.add(variable, placement.least_loaded())
+        ps = placement.least_loaded()
+        placement.count(variable, ps)
+        placement.add(variable, ps)
         variables.append(variable)
     return placement, variables
 
@@ -38,6 +40,7 @@ def test_slots_count_where_their_variable_lies() -> None:
     placement, variables = placed(2, 4, 1)
     slots = [tf.Variable(tf.zeros_like(variables[1])) for _ in range(2)]
     for slot in slots:
+        placement.count(slot, ps=1)
         placement.add_slot(slot, variables[1])
     assert placement.bytes_per_ps() == [4 << 10, 3 << 10]
     assert [id(slot) for slot in placement.slots_of(variables[1])] == [id(slot) for slot in slots]
