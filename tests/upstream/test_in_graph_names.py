@@ -16,6 +16,7 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 
 import tfdist  # noqa: F401
+from tfdist.strategies.in_graph.variables import reading
 
 pytestmark = pytest.mark.stacks("2.15", "2.21")
 
@@ -57,23 +58,20 @@ def test_a_variable_has_no_public_way_to_another_device() -> None:
     assert output == ["1", "3.0", "True", "5.0", "no", "setter"]
 
 
-def test_a_cached_value_is_what_a_variable_is_read_as() -> None:
-    """`pipeline.Pipeline.within` gives a part the weights of its replica."""
+def test_a_variable_is_read_with_its_method_value() -> None:
+    """`variables.reading` gives a part the weights of its replica."""
     variable = tf.Variable([1.0])
 
     @tf.function
     def read() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        variable._cached_value = tf.constant([2.0])
-        try:
-            cached = (variable + 0.0, tf.convert_to_tensor(variable), variable.value())
-            return (*cached, variable.read_value())
-        finally:
-            variable._cached_value = None
+        with reading([(variable, tf.constant([2.0]))]):
+            read_as = (variable + 0.0, tf.convert_to_tensor(variable), variable.value())
+            return (*read_as, variable.read_value())
 
     found = [float(value[0]) for value in read()]
     # `read_value` reads the variable itself: the strategy reads the weights with it.
     assert found == [2.0, 2.0, 2.0, 1.0]
-    assert variable.numpy()[0] == 1.0
+    assert variable.value().numpy()[0] == 1.0
 
 
 def test_a_recorded_operation_has_the_given_gradient() -> None:

@@ -19,6 +19,7 @@ from tfdist.strategies.in_graph.devices import following_inputs
 from tfdist.strategies.in_graph.grid import Grid
 from tfdist.strategies.in_graph.idle import Clock, IdleShare
 from tfdist.strategies.in_graph.lanes import Lane
+from tfdist.strategies.in_graph.variables import reading
 
 # A layer and its gradients run in the same way with and without AutoGraph.
 _not_converted = tf.autograph.experimental.do_not_convert
@@ -88,10 +89,8 @@ class Pipeline:
           weights: the values of the trainable variables in this replica.
         """
         with ExitStack() as stack:
-            for (variable, _), value in zip(self.weights, weights, strict=True):
-                # TensorFlow reads a variable that has such a value from there.
-                variable._cached_value = value
-                stack.callback(setattr, variable, "_cached_value", None)
+            variables = [variable for variable, _ in self.weights]
+            stack.enter_context(reading(zip(variables, weights, strict=True)))
             self._part = part = _Part(stages)
             stack.callback(setattr, self, "_part", None)
             ranks = {lane.device: stage for stage, lane in enumerate(stages)}

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat import building
-from tfdist.strategies.in_graph.variables import tensorflow_variable
+from tfdist.strategies.in_graph.variables import reading, tensorflow_variable
 from tfdist.strategies.sizes import bytes_of
 
 _EXAMPLES = 32
@@ -52,11 +52,10 @@ def _seconds(layer: Any, args: Any, kwargs: Any) -> float:
     with tf.device(device), ExitStack() as stack:
         args, kwargs = tf.nest.map_structure(_copy, (args, kwargs))
         floats = [value for value in tf.nest.flatten((args, kwargs)) if _is_float(value)]
-        for variable in variables:
-            # Otherwise the time would include reading variables on other devices.
-            variable._cached_value = tf.identity(variable.read_value())
-            stack.callback(setattr, variable, "_cached_value", None)
-            floats.append(variable._cached_value)
+        # Otherwise the time would include reading variables on other devices.
+        values = [tf.identity(variable.read_value()) for variable in variables]
+        stack.enter_context(reading(zip(variables, values, strict=True)))
+        floats += values
 
         @tf.function
         def run() -> tf.Tensor:

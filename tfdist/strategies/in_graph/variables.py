@@ -6,8 +6,9 @@ worker with the fewest bytes, so that no process needs memory for the whole mode
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,25 @@ def spread(devices: Sequence[str]) -> Iterator[None]:
 
     with tf.variable_creator_scope(create):
         yield
+
+
+@contextmanager
+def reading(values: Iterable[tuple[tf.Variable, tf.Tensor]]) -> Iterator[None]:
+    """Within the block, TensorFlow reads each variable as the given tensor."""
+    variables = []
+    try:
+        for variable, value in values:
+            # On the instance, in place of the method of its class.
+            vars(variable)["value"] = partial(_given, value)
+            variables.append(variable)
+        yield
+    finally:
+        for variable in variables:
+            vars(variable).pop("value")
+
+
+def _given(value: tf.Tensor) -> tf.Tensor:
+    return value
 
 
 def tensorflow_variable(variable: Any) -> tf.Variable:
