@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -22,16 +22,18 @@ class Checkpointing:
 
     all_save: bool = False
 
-    def io_device(self, directory: Path) -> str | None:
-        """The device whose machine reads and writes checkpoints and the exported model.
+    @property
+    def io_device(self) -> str | None:
+        """The device whose machine can read and write the whole state.
 
-        Args:
-          directory: the directory of the checkpoints, which may not exist yet.
-
-        Returns:
-          The device; None for the device of each variable.
+        None for the device of each variable.
         """
         return None
+
+    @property
+    def owners(self) -> Sequence[str]:
+        """The devices that read and write their own variables instead, if they can."""
+        return ()
 
     def state(self, model: tf.keras.Model) -> dict[str, Any]:
         """What a checkpoint contains in addition to the built model and its optimizer, by name."""

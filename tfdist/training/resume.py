@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tfdist.checkpoints import checkpointer, export, output_directory
+from tfdist.checkpoints import checkpointer, export, io_device, output_directory
 from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.compat import keras as keras_compat
 from tfdist.compat import stacks
@@ -77,7 +77,9 @@ class Resume(tf.keras.callbacks.Callback):
         if self._state.is_chief:
             output_directory.remove_leftovers(self._output.path)
             output_directory.remove_leftovers(self._output.checkpoints)
-        self._io_device = self._checkpointing.io_device(self._output.checkpoints)
+        self._io_device = io_device.choose(
+            self._output.checkpoints, self._checkpointing.io_device, self._checkpointing.owners
+        )
         self._checkpointer = checkpointer.Checkpointer(
             self.model,
             self._output.checkpoints,
@@ -107,7 +109,7 @@ class Resume(tf.keras.callbacks.Callback):
                 self._output.done.unlink(missing_ok=True)
             self._fast_forward(start, step)
         self._saved = self._updates()
-        keras_initial_epoch.set_start(self.model, start.epoch, step)
+        keras_initial_epoch.set_start(self.model, (start.epoch, step))
         self._watching.enter_context(
             self._state.preemption.watched(
                 self._topology.peer, self._topology.peers, self._strategy.kv_store
@@ -129,7 +131,7 @@ class Resume(tf.keras.callbacks.Callback):
     def _end(self, logs: Logs | None = None) -> None:
         epochs = self.params["epochs"]
         self._watching.close()
-        keras_initial_epoch.forget_start(self.model)
+        keras_initial_epoch.set_start(self.model, None)
         if self._saves and (self._has_trained or not self._output.saved_model.exists()):
             with self._checkpointing.save_scope(self.model):
                 export.export(

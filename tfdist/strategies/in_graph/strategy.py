@@ -7,12 +7,9 @@ checkpoints. The other workers only serve. Each step is one TensorFlow function 
 from __future__ import annotations
 
 import functools
-import glob
-import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -44,27 +41,20 @@ class _Checkpointing(Checkpointing):
     def __init__(self, strategy: InGraph) -> None:
         self._strategy = strategy
 
-    def io_device(self, directory: Path) -> str | None:
+    @property
+    def io_device(self) -> str:
+        return self._strategy.grid.client
+
+    @property
+    def owners(self) -> Sequence[str]:
         grid = self._strategy.grid
-        if grid.num_stages == 1:
-            return grid.client
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=directory, prefix=".shared-") as mark:
-            pattern = glob.escape(mark.name)
-            shares = [_finds(device, pattern) for device in grid.devices]
-        return None if all(shares) else grid.client
+        return grid.devices if grid.num_stages > 1 else ()
 
     @contextmanager
     def save_scope(self, model: tf.keras.Model) -> Iterator[None]:
         split_model = self._strategy.split_model
         with nullcontext() if split_model is None else split_model.undone():
             yield
-
-
-def _finds(device: str, pattern: str) -> bool:
-    """Whether the machine of a device has a file of this name."""
-    with tf.device(device.replace("GPU:0", "CPU:0")):
-        return len(tf.io.matching_files(pattern).numpy()) > 0
 
 
 class _IdleReport(tf.keras.callbacks.Callback):
