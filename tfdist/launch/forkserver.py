@@ -71,7 +71,7 @@ class ForkServer:
         os.close(self._status)
 
     def start(self, command: Sequence[str], environ: Mapping[str, str], output: int) -> Started:
-        """As `Start`, for this interpreter and the arguments of `tfdist.launch.run_script.run`."""
+        """As `Start`, for this interpreter and the arguments of `run_script.execute`."""
         if not self._is_lost:
             given = (list(command[1:]), dict(environ))
             # A fork server that has ended is started again here.
@@ -175,7 +175,7 @@ def _run_task(arguments: list[str], environ: dict[str, str], output: Connection)
     # The generator of `random` differs in each copy. The generator of NumPy does not.
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
-    run_script.run(arguments, _search_path)
+    run_script.execute(arguments, _search_path)
 
 
 _prepare_server()

@@ -48,10 +48,10 @@ def launch(
         service: Service = nullcontext
         if job.row.rendezvous is not None:
             service = partial(_rendezvous, job, job.row.rendezvous, ports[-1])
-        return run(tasks, environ=environ, supervision=supervision, service=service)
+        return run_tasks(tasks, environ=environ, supervision=supervision, service=service)
 
 
-def run(
+def run_tasks(
     tasks: Sequence[TaskSpec],
     *,
     environ: Mapping[str, str],
@@ -101,12 +101,12 @@ def run_one(
       config: the cluster, and the task of this machine.
       task: the planned task; see `own_task_spec`.
       environ: the environment that the task inherits.
-      supervision: as for `run`.
+      supervision: as for `run_tasks`.
 
     Returns:
-      As `run`.
+      As `run_tasks`.
     """
-    code = run([task], environ=environ, supervision=supervision)
+    code = run_tasks([task], environ=environ, supervision=supervision)
     if code == 0 and config.cluster.ps and config.task == config.cluster.chief_task:
         shutdown.announce_completion(config.cluster.address(config.task), _NOTICE_SECONDS)
     return code

@@ -25,7 +25,7 @@ _fdopen = ctypes.CDLL(None).fdopen
 _fdopen.restype = ctypes.c_void_p
 
 
-def run(arguments: Sequence[str], search_path: Sequence[str]) -> None:
+def execute(arguments: Sequence[str], search_path: Sequence[str]) -> None:
     """Runs `python ARGUMENTS` in this process, and ends it; does not return.
 
     Args:
@@ -79,4 +79,4 @@ def _end_if_interrupted() -> None:
 
 
 if __name__ == "__main__":
-    run([*MODULE, *sys.argv[1:]], sys.path.copy())
+    execute([*MODULE, *sys.argv[1:]], sys.path.copy())

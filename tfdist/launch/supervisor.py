@@ -110,7 +110,7 @@ class Supervisor:
         self._starts, self._deadlines = Timers(), Timers()
 
     def run(self) -> int:
-        """Runs the job to its end and returns its exit code; see `tfdist.launch.local.run`."""
+        """Runs the job to its end and returns its exit code; see `local.run_tasks`."""
         with tempfile.TemporaryDirectory(prefix="tfdist-run-") as directory, ExitStack() as stack:
             self._directory = Path(directory)
             self._service = stack.enter_context(ExitStack())

@@ -203,7 +203,7 @@ def test_an_evaluator_may_take_its_time(start: Start, tmp_path: Path) -> None:
 # The chief ends immediately, a ps when the test lets it, an evaluator long after that patience.
 RUN_WITH_LITTLE_PATIENCE = """
 import os, sys
-from tfdist.launch.local import run
+from tfdist.launch.local import run_tasks
 from tfdist.launch.spec import TaskSpec
 from tfdist.launch.supervisor import Supervision
 
@@ -213,7 +213,7 @@ tasks = [
     TaskSpec("worker:0", (sys.executable, "-c", ""), {}),
     TaskSpec(sys.argv[1], (sys.executable, "-c", script), {}),
 ]
-sys.exit(run(tasks, environ=os.environ, supervision=Supervision(shutdown_timeout=0.05)))
+sys.exit(run_tasks(tasks, environ=os.environ, supervision=Supervision(shutdown_timeout=0.05)))
 """
 
 

@@ -241,7 +241,7 @@ def test_a_replacement_that_came_too_late_is_ended(start: Start, tmp_path: Path)
 # The worker is killed, and its replacement reaches no other task and waits.
 REPLACED_TOO_LATE = """
 import os, sys
-from tfdist.launch.local import run
+from tfdist.launch.local import run_tasks
 from tfdist.launch.spec import TaskSpec
 from tfdist.launch.supervisor import Supervision
 
@@ -259,7 +259,7 @@ tasks = [
     TaskSpec("worker:0", (sys.executable, "-c", worker), {}, restarts_alone=True),
 ]
 options = Supervision(shutdown_timeout=0.05, max_restarts=1, restart_delay=0.0)
-sys.exit(run(tasks, environ=os.environ, supervision=options))
+sys.exit(run_tasks(tasks, environ=os.environ, supervision=options))
 """
 
 

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
 # Runs a job from the names and scripts of its tasks.
 RUN = """
 import os, sys
-from tfdist.launch.local import run
+from tfdist.launch.local import run_tasks
 from tfdist.launch.spec import TaskSpec
 from tfdist.launch.supervisor import Supervision
 
@@ -34,7 +34,7 @@ for argument in sys.argv[1:]:
     name, _, script = argument.partition("=")
     tasks.append(TaskSpec(name, (sys.executable, "-c", scripts[script]), {}))
 supervision = Supervision(server_timeout=0.3)
-sys.exit(run(tasks, environ=os.environ, supervision=supervision))
+sys.exit(run_tasks(tasks, environ=os.environ, supervision=supervision))
 """
 
 

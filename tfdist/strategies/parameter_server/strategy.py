@@ -12,7 +12,6 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -43,7 +42,8 @@ class _Checkpointing(Checkpointing):
     #: The layout of the model in training.
     layout: WholeLayout
 
-    def io_device(self, directory: Path) -> str | None:
+    @property
+    def io_device(self) -> str:
         return "/job:chief/replica:0/task:0/device:CPU:0"
 
     def state(self, model: tf.keras.Model) -> dict[str, Any]:
@@ -201,10 +201,10 @@ class ParameterServer(Strategy[ParameterServerOptions]):
 
 def _prepare_keras_3() -> None:
     from tfdist.strategies.parameter_server.steps import keras3
-    from tfdist.strategies.parameter_server.variables import keras3_layers
+    from tfdist.upstream import keras3_split_layers
 
     keras3.apply()
-    keras3_layers.apply()
+    keras3_split_layers.apply()
 
 
 def _call(task: Task) -> None:

@@ -1,8 +1,8 @@
-"""One epoch of asynchronous steps: each worker makes runs of steps, independently of the others.
+"""One epoch of asynchronous steps: each worker makes steps independently of the others.
 
-The chief hands a worker a run, which is a number of steps, because each message costs the chief
-some milliseconds. A run ends early if the shard of its worker ends. If the number of steps is
-fixed, fast workers make more of them than slow ones.
+The chief hands a worker an execution, which is several steps, because each message costs the chief
+some milliseconds. An execution ends early if the shard of its worker ends. If the number of steps
+is fixed, fast workers make more of them than slow ones.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from absl import logging
 
 from tfdist.strategies.parameter_server.steps.epoch import Epoch, Logs
 from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
-from tfdist.strategies.parameter_server.steps.worker_functions import Run
+from tfdist.strategies.parameter_server.steps.worker_functions import Execution
 from tfdist.strategies.parameter_server.steps.worker_thread import Request, Result, WorkerThread
 
 _STEPS_AHEAD = 8  # in flight per worker, so that no worker waits for the chief
-_RUNS_AHEAD = 2  # the same in runs, where a run is long
+_EXECUTIONS_AHEAD = 2  # the same in executions, where these are long
 _POLL_SECONDS = 1.0  # between two looks at lost workers
 
 
@@ -31,7 +31,7 @@ class AsynchronousEpoch(Epoch):
     Args:
       shards: the shards.
       threads: the thread of each worker.
-      run_of: returns the run of a step; see `worker_functions.Run`.
+      execution_of: returns the function of several steps; see `worker_functions.Execution`.
       patience: seconds to wait for the return of a lost worker that has data left.
       clock: returns seconds.
     """
@@ -40,22 +40,22 @@ class AsynchronousEpoch(Epoch):
         self,
         shards: PerWorkerShards,
         threads: Sequence[WorkerThread],
-        run_of: Callable[[Callable[[Any], Any], Any], Run],
+        execution_of: Callable[[Callable[[Any], Any], Any], Execution],
         patience: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(shards)
         self._threads = threads
-        self._run_of = run_of
+        self._execution_of = execution_of
         self._patience = patience
         self._clock = clock
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
         # Set by the first step, because Keras creates an epoch that it does not use.
         self._epoch = 0
-        self._run: Run
-        # Steps that Keras has requested and that are in no run yet.
+        self._execution: Execution
+        # Steps that Keras has requested and that are in no execution yet.
         self._requested = 0
-        # By worker: the steps made, the steps made or in flight, and the runs in flight.
+        # By worker: the steps made, the steps made or in flight, and the executions in flight.
         self._steps = [0] * len(threads)
         self._scheduled = [0] * len(threads)
         self._in_flight: list[list[Request]] = [[] for _ in threads]
@@ -63,7 +63,7 @@ class AsynchronousEpoch(Epoch):
         self._ended: set[int] = set()
 
     def step(self, fn: Callable[[Any], Any], steps: int = 1) -> Logs:
-        self._run = self._run_of(fn, self._shards.iterator_spec)
+        self._execution = self._execution_of(fn, self._shards.iterator_spec)
         if not self._epoch:
             start = self._shards.begin_epoch()
             self._epoch = start.epoch
@@ -113,7 +113,7 @@ class AsynchronousEpoch(Epoch):
         self._requested = 0
 
     def _schedule(self, steps: int) -> None:
-        """Starts a run on a worker with few runs in flight; waits until there is one."""
+        """Starts an execution on a worker with few in flight; waits until there is one."""
         while not self._is_over():
             worker = self._free_worker()
             if worker is not None:
@@ -122,9 +122,9 @@ class AsynchronousEpoch(Epoch):
             self._take_result()
 
     def _free_worker(self) -> int | None:
-        """The worker for the next run; None if all have enough."""
+        """The worker for the next execution; None if all have enough."""
         length = self._shards.length.steps
-        ahead = max(_RUNS_AHEAD, _STEPS_AHEAD // length)
+        ahead = max(_EXECUTIONS_AHEAD, _STEPS_AHEAD // length)
         found = [
             worker
             for worker in self._unfinished()
@@ -148,7 +148,7 @@ class AsynchronousEpoch(Epoch):
             self._epoch,
             self._scheduled[worker],
             steps,
-            partial(self._run.make, limit=steps),
+            partial(self._execution.make, limit=steps),
             self._results.put,
         )
         self._in_flight[worker].append(request)
@@ -188,18 +188,18 @@ class AsynchronousEpoch(Epoch):
         return sum(map(len, self._in_flight))
 
     def _is_working(self) -> bool:
-        """Whether a worker that is not lost has a run in flight."""
+        """Whether a worker that is not lost has an execution in flight."""
         return any(
-            runs and thread.lost_since is None
-            for runs, thread in zip(self._in_flight, self._threads, strict=True)
+            requests and thread.lost_since is None
+            for requests, thread in zip(self._in_flight, self._threads, strict=True)
         )
 
     def _withdraw_lost(self) -> None:
-        """Takes the runs of lost workers back; others can make these steps."""
+        """Takes the executions of lost workers back; others can make these steps."""
         for worker, thread in enumerate(self._threads):
             if thread.lost_since is not None and self._in_flight[worker]:
                 thread.withdraw()
-                self._requested += sum(run.limit for run in self._in_flight[worker])
+                self._requested += sum(request.limit for request in self._in_flight[worker])
                 self._in_flight[worker] = []
                 self._scheduled[worker] = self._steps[worker]
 
@@ -213,7 +213,7 @@ class AsynchronousEpoch(Epoch):
                 break
 
     def _take_result(self) -> None:
-        """Waits for the result of a run, but not for long."""
+        """Waits for the result of an execution, but not for long."""
         try:
             result = self._results.get(timeout=_POLL_SECONDS)
         except queue.Empty:

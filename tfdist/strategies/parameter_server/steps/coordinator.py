@@ -24,7 +24,7 @@ from tfdist.strategies.parameter_server.steps.synchronous_epoch import (
     Synchronous,
     SynchronousEpoch,
 )
-from tfdist.strategies.parameter_server.steps.worker_functions import Run
+from tfdist.strategies.parameter_server.steps.worker_functions import Execution
 from tfdist.strategies.parameter_server.steps.worker_thread import WorkerThread
 from tfdist.strategies.parameter_server.tensorflow_strategy import PassesShards
 
@@ -57,7 +57,7 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         heartbeat_timeout: float = 0.0,
         synchronous: Synchronous | None = None,
     ) -> None:
-        if hasattr(self, "_threads"):
+        if hasattr(self, "synchronous"):
             return
         super().__init__(strategy)
         self.synchronous = synchronous
@@ -67,9 +67,9 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         self._threads = [WorkerThread(worker) for worker in self._cluster.workers]
         self._epoch: Epoch | None = None
         # By `tf.function` of Keras, the function of one step; by that and an iterator's spec, the
-        # run of several steps.
+        # execution of several steps.
         self._step_functions: dict[Any, Callable[[Any], Any]] = {}
-        self._runs: dict[tuple[Callable[[Any], Any], Any], Run] = {}
+        self._executions: dict[tuple[Callable[[Any], Any], Any], Execution] = {}
         self._start: tuple[int, tuple[int, ...]] | None = None
         strategy.distribute_shards = lambda shards: DistributedShards(shards, self._per_worker)
 
@@ -141,11 +141,13 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
     def _new_epoch(self, shards: PerWorkerShards) -> Epoch:
         if self.synchronous is not None and shards.trains:
             return SynchronousEpoch(shards, self._threads, self.synchronous, self.strategy)
-        return AsynchronousEpoch(shards, self._threads, self._run_of, self._heartbeat_timeout)
+        return AsynchronousEpoch(shards, self._threads, self._execution_of, self._heartbeat_timeout)
 
-    def _run_of(self, step: Callable[[Any], Any], iterator_spec: Any) -> Run:
-        """The run of a step; traced once, by the thread that calls Keras's `fit`."""
+    def _execution_of(self, step: Callable[[Any], Any], iterator_spec: Any) -> Execution:
+        """The execution of several steps; traced once, by the thread that calls Keras's `fit`."""
         key = step, iterator_spec
-        if key not in self._runs:
-            self._runs[key] = Run(self.strategy, step, iterator_spec, packs=self.packs_transfers)
-        return self._runs[key]
+        if key not in self._executions:
+            self._executions[key] = Execution(
+                self.strategy, step, iterator_spec, packs=self.packs_transfers
+            )
+        return self._executions[key]

@@ -3,7 +3,7 @@
     step = single_step(train_function)    # step(iterator) -> logs
 
 With `steps_per_execution` above 1, Keras 2 gives the coordinator a function with a loop over steps.
-A run has its own loop, which also stops at the end of the data.
+An execution has its own loop, which also stops at the end of the data.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.data import sharding
-from tfdist.strategies.parameter_server.steps.run_length import RunLength
+from tfdist.strategies.parameter_server.steps.execution_length import ExecutionLength
 from tfdist.strategies.parameter_server.steps.shard_reader import ShardReader
 from tfdist.strategies.parameter_server.steps.tracing import converting
 from tfdist.upstream import dataset_arrays
@@ -44,8 +44,9 @@ class PerWorkerShards:
       always_raises_at_end: whether every epoch ends with StopIteration, as Keras 3 needs it;
         otherwise only the first one does.
       steps_per_epoch: the number of steps that the user has set; None if the data decides.
-      length: the length of the next run.
-      logs: the logs of the newest finished run with data, or of the first run if none had data.
+      length: the length of the next execution.
+      logs: the logs of the newest finished execution with data, or of the first one if none had
+        data.
       live_logs: the same for Keras 3, which reads the returned dict again at the end of the epoch.
       steps_of_epoch: by worker, the steps of the last epoch; empty until an epoch has ended.
     """
@@ -61,7 +62,7 @@ class PerWorkerShards:
         self.runs_to_end = False
         self.always_raises_at_end = False
         self.steps_per_epoch: int | None = None
-        self.length = RunLength(len(shards.makers))
+        self.length = ExecutionLength(len(shards.makers))
         self.logs: Any = None
         self.live_logs: dict[str, Any] = {}
         self.steps_of_epoch: tuple[int, ...] = ()
@@ -88,7 +89,7 @@ class PerWorkerShards:
         return EpochStart(self._epochs, tuple(steps) or (0,) * len(self.readers))
 
     def set_logs(self, logs: Any) -> None:
-        """Stores the logs of a run."""
+        """Stores the logs of an execution."""
         self.logs = logs
         if isinstance(logs, dict):
             self.live_logs.update(logs)

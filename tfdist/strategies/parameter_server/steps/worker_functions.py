@@ -1,7 +1,7 @@
 """The functions that asynchronous steps run on a worker.
 
-run = Run(strategy, train_step, iterator_spec, packs=True)
-steps, (seconds, logs) = run.make(iterator, limit=10)    # ten steps, on the worker that calls this
+execution = Execution(strategy, train_step, iterator_spec, packs=True)
+steps, (seconds, logs) = execution.make(iterator, limit=10)    # on the worker that calls this
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class OneBatch:
         return self._batch
 
 
-class Run:
-    """A step as a run of several steps, which ends early if its iterator is exhausted.
+class Execution:
+    """Several steps at once, which end early if their iterator is exhausted.
 
     Repeated data can be exhausted too, because a shard can be empty.
 
@@ -51,11 +51,11 @@ class Run:
         self._packs = packs
         self._logs: Any = None
         with scheduled(strategy):
-            run = tf.function(tf.autograph.experimental.do_not_convert(self._run))
-            self.function = run.get_concrete_function(iterator_spec, tf.TensorSpec([], tf.int32))
+            steps = tf.function(tf.autograph.experimental.do_not_convert(self._steps))
+            self.function = steps.get_concrete_function(iterator_spec, tf.TensorSpec([], tf.int32))
 
     def make(self, iterator: Any, limit: int) -> tuple[int, tuple[float, Any]]:
-        """Makes a run on the worker that calls this.
+        """Makes an execution on the worker that calls this.
 
         Returns:
           The number of its steps, and their duration in seconds with the logs of the last one.
@@ -79,7 +79,7 @@ class Run:
         ]
         return int(steps), float(seconds), tf.nest.pack_sequence_as(self._logs, logs)
 
-    def _run(self, iterator: Any, limit: tf.Tensor) -> tf.Tensor:
+    def _steps(self, iterator: Any, limit: tf.Tensor) -> tf.Tensor:
         begin = tf.timestamp()
         with tf.control_dependencies([begin]):
             first = iterator.get_next_as_optional()

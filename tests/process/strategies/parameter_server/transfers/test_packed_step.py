@@ -48,7 +48,7 @@ def test_packing_can_be_turned_off(packs: bool, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(worker_functions, "packed_transfers", record)
     dataset = tf.data.Dataset.range(7, 8)
-    run = worker_functions.Run(
+    run = worker_functions.Execution(
         tf.distribute.get_strategy(),
         lambda iterator: {"loss": next(iterator)},
         tf.data.IteratorSpec(dataset.element_spec),

@@ -1,6 +1,6 @@
 """Asynchronous epochs: how many steps each worker makes, and what happens if one is lost.
 
-The threads of the workers are replaced, so that a test decides when and how a run ends.
+The threads of the workers are replaced, so that a test decides when and how an execution ends.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ PATIENCE = 30.0
 
 
 class Thread:
-    """The thread of a worker whose shard has a number of batches; makes runs when asked to.
+    """The thread of a worker whose shard has a number of batches; makes executions when asked to.
 
     Attributes:
       made: the steps of the current epoch.
-      stopped: whether it makes no runs until `resume`.
+      stopped: whether it makes no executions until `resume`.
     """
 
     def __init__(self, index: int, batches: int) -> None:
@@ -88,7 +88,7 @@ class Clock:
         self.hook()
 
 
-class Run:
+class Execution:
     def make(self, iterator: Any, limit: int) -> Any:
         raise AssertionError("A replaced thread makes no steps.")
 
@@ -121,8 +121,8 @@ class Training:
 
     def _epoch(self, shards: PerWorkerShards) -> AsynchronousEpoch:
         threads: Any = self.threads
-        run: Any = Run()
-        return AsynchronousEpoch(shards, threads, lambda *_: run, PATIENCE, self._clock)
+        execution: Any = Execution()
+        return AsynchronousEpoch(shards, threads, lambda *_: execution, PATIENCE, self._clock)
 
     def epoch(self) -> AsynchronousEpoch:
         epoch = iter(self.shards)
@@ -166,7 +166,7 @@ def test_a_later_epoch_reads_each_shard_once(clock: Clock) -> None:
         epoch.step(step_function)
     epoch.finish()
     assert epoch.steps() == [40, 40]
-    # Runs are long by now, so few of them find no data.
+    # Executions are long by now, so few of them find no data.
     assert sum(len(thread.requests) for thread in training.threads) < 20
 
 

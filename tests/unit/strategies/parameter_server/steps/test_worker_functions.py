@@ -1,4 +1,4 @@
-"""A run makes the steps that it may make, in order, and stops at the end of the data."""
+"""An execution makes the steps that it may make, in order, and stops at the end of the data."""
 
 from __future__ import annotations
 
@@ -9,42 +9,44 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server.steps.worker_functions import Run
+from tfdist.strategies.parameter_server.steps.worker_functions import Execution
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
 
-def run_of(step: Callable[[Any], Any], dataset: tf.data.Dataset) -> tuple[Run, Any]:
-    """The run of a step, and an iterator over a dataset."""
+def execution_of(step: Callable[[Any], Any], dataset: tf.data.Dataset) -> tuple[Execution, Any]:
+    """The execution of a step, and an iterator over a dataset."""
     spec = tf.data.IteratorSpec(dataset.element_spec)
-    return Run(tf.distribute.get_strategy(), step, spec, packs=False), iter(dataset)
+    return Execution(tf.distribute.get_strategy(), step, spec, packs=False), iter(dataset)
 
 
 @pytest.mark.parametrize(("limit", "made", "total"), [(1, 1, 1), (3, 3, 123), (9, 5, 12345)])
 def test_a_run_makes_at_most_the_requested_steps(limit: int, made: int, total: int) -> None:
     # The order of the steps is in the digits of the sum.
     digits = tf.Variable(0, dtype=tf.int64)
-    run, iterator = run_of(
+    execution, iterator = execution_of(
         lambda iterator: {"total": digits.assign(10 * digits + next(iterator))},
         tf.data.Dataset.range(1, 6),
     )
 
-    steps, (seconds, logs) = run.make(iterator, limit)
+    steps, (seconds, logs) = execution.make(iterator, limit)
 
     assert steps == made
     assert 0 <= seconds < 60
     assert digits == logs["total"] == total
-    # The run has read no example beyond its last step.
+    # The execution has read no example beyond its last step.
     assert [int(example) for example in iterator] == list(range(made + 1, 6))
 
 
 def test_the_next_run_goes_on_with_the_same_iterator() -> None:
-    run, iterator = run_of(lambda iterator: {"last": next(iterator)}, tf.data.Dataset.range(1, 6))
+    execution, iterator = execution_of(
+        lambda iterator: {"last": next(iterator)}, tf.data.Dataset.range(1, 6)
+    )
 
-    found = [run.make(iterator, 2) for _ in range(4)]
+    found = [execution.make(iterator, 2) for _ in range(4)]
 
     assert [steps for steps, _ in found] == [2, 2, 1, 0]
-    # A run without data returns zeros.
+    # An execution without data returns zeros.
     assert [logs["last"] for _, (_, logs) in found] == [2, 4, 5, 0]
 
 
@@ -55,9 +57,9 @@ def test_logs_keep_their_structure_and_types() -> None:
         return {"size": tf.size(batch), "all": {"mean": mean}, "any": tf.constant(True)}
 
     # The last batch is smaller.
-    run, iterator = run_of(step, tf.data.Dataset.range(5).batch(3))
+    execution, iterator = execution_of(step, tf.data.Dataset.range(5).batch(3))
 
-    steps, (_, logs) = run.make(iterator, 9)
+    steps, (_, logs) = execution.make(iterator, 9)
 
     assert steps == 2
     assert logs["size"] == 2 and logs["size"].dtype == np.int32

@@ -1,32 +1,33 @@
 """The number of steps that the chief hands to a worker at once.
 
-    length = RunLength(workers=2)
+    length = ExecutionLength(workers=2)
     length.steps                        # 1, at first
     length.measured(1, seconds=0.01)    # the worker has made this step
     length.steps                        # 2
 
-A run costs the chief a message and some milliseconds of its CPU time, however many steps it has.
+An execution costs the chief a message and some milliseconds of its CPU time, however many steps it
+has.
 """
 
 from __future__ import annotations
 
-# The duration of a run, and its least and greatest value. A run delays a checkpoint, a preemption
-# and the end of an epoch by up to its duration. A run costs the chief about 2 ms of CPU time. So
-# with runs of 40 ms per worker, the chief uses a twentieth of a core for up to 75 workers.
+# The duration of an execution, and its least and greatest value. It delays a checkpoint, a
+# preemption and the end of an epoch by up to this time, and costs the chief about 2 ms of CPU time.
+# So with executions of 40 ms per worker, the chief uses a twentieth of a core for up to 75 workers.
 _SECONDS_PER_WORKER, _MIN_SECONDS, _MAX_SECONDS = 0.04, 0.1, 3.0
 
 
-class RunLength:
-    """The length of the next run, from the durations of the last ones.
+class ExecutionLength:
+    """The length of the next execution, from the durations of the last ones.
 
     Args:
       workers: the number of workers.
 
     Attributes:
-      steps: the number of steps of the next run.
+      steps: the number of steps of the next execution.
       limit: the maximum number of steps, which the user sets as `steps_per_execution`; None if the
         duration alone decides.
-      seconds: the duration of the last run with data.
+      seconds: the duration of the last execution with data.
     """
 
     def __init__(self, workers: int) -> None:
@@ -36,13 +37,13 @@ class RunLength:
         self.seconds = 0.0
 
     def measured(self, steps: int, seconds: float) -> None:
-        """Sets the length of the next run.
+        """Sets the length of the next execution.
 
-        Doubles it at most: the first run of a worker also prepares its functions, and the duration
-        of a long run should not be a surprise.
+        Doubles it at most: the first execution of a worker also prepares its functions, and the
+        duration of a long one should not be a surprise.
 
         Args:
-          steps: the steps of a run; 0 changes nothing.
+          steps: the steps of an execution; 0 changes nothing.
           seconds: its duration on the worker.
         """
         if not steps:
