@@ -31,6 +31,7 @@ STRATEGIES = {
     "multi_worker_mirrored": 2,
     "horovod": 2,
     "parameter_server": 2,
+    "in_graph": 2,
 }
 DEVICES = ("--num_cpu_devices=2",)
 

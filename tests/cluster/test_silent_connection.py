@@ -1,4 +1,4 @@
-"""A worker whose server answers every new connection, but no longer reads from that of the chief.
+"""A worker whose server answers every new connection, but does not read from that of the chief.
 
 TensorFlow's calls have no deadline, so the chief would wait forever, and a heartbeat, which makes
 new connections, would see nothing. The connection passes through a proxy that stops forwarding it.
@@ -15,7 +15,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -48,15 +47,24 @@ resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
 )
 strategy = tf.distribute.ParameterServerStrategy(resolver)
 tasks = [Task("worker", 0), Task("worker", 1), Task("ps", 0)]
+
+class Coordinator:
+    reconnecting = None
+    def is_reconnecting(self, worker):
+        return worker == self.reconnecting
+
+coordinator = Coordinator()
 heartbeat.watch_in_subprocess(
     {str(task): cluster[task.type][task.index] for task in tasks},
     6.0,
-    calls={str(task): lambda task=task: _call(task) for task in tasks},
+    calls={str(task): lambda task=task: _call(task, coordinator) for task in tasks},
 )
 time.sleep(3)  # All tasks have reported.
 print("training", flush=True)
+if sys.argv[2] == "reconnect":
+    coordinator.reconnecting = 1  # TensorFlow does not finish this.
 while True:
-    _call(tasks[1])
+    _call(tasks[1], coordinator)
     time.sleep(0.1)
 """
 
@@ -101,8 +109,8 @@ def ports() -> Iterator[tuple[int, ...]]:
         yield tuple(ports)
 
 
-def test_the_chief_names_the_task_and_ends(tmp_path: Path, ports: tuple[int, ...]) -> None:
-
+@pytest.mark.parametrize("when", ["in a call", "reconnect"])
+def test_the_chief_names_the_task_and_ends(ports: tuple[int, ...], when: str) -> None:
     hosts = [f"127.0.0.1:{port}" for port in ports]
     cluster = {"worker": hosts[:2], "ps": hosts[2:3], "chief": hosts[3:]}
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -119,13 +127,14 @@ def test_the_chief_names_the_task_and_ends(tmp_path: Path, ports: tuple[int, ...
     ]
     assert all(wait_for_server(host, 60) for host in hosts[:3])
     seen_by_chief = {**cluster, "worker": [hosts[0], proxy.address]}
-    chief = start(CHIEF, seen_by_chief)
+    chief = start(CHIEF, seen_by_chief, when)
     try:
         assert chief.stdout is not None
         for line in chief.stdout:
             if line == "training\n":
                 break
-        proxy.stall()
+        if when == "in a call":
+            proxy.stall()
         output, _ = chief.communicate(timeout=90)
     finally:
         for process in (*servers, chief):

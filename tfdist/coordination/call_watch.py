@@ -2,12 +2,14 @@
 
     report_calls({"worker:0": call}, seconds=5.0, write=write)       # in the process that calls
     watch = CallWatch(["worker:0"], timeout=30.0)                    # in the process that watches
-    watch.receive("worker:0"); watch.advance(1.0); watch.silent()    # None: no task is silent
+    watch.receive("worker:0")
+    watch.advance(1.0, answering={"worker:0"})
+    watch.silent()                                                   # None: no task is silent
 
 TensorFlow's remote calls have no deadline. A server that accepts a connection and never reads from
 it, while it answers all new ones, blocks them forever. So the calling process makes a small call of
 each task again and again, each in a thread of its own, and reports every return. If the reports of
-one task stop while the process itself runs, a call of this task does not return.
+one task stop while the process itself runs and the task answers others, a call does not return.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 #: The report that the process itself runs.
 ALIVE = "alive"
@@ -27,28 +29,31 @@ BLOCKED_TIMEOUTS = 10
 
 
 def report_calls(
-    calls: Mapping[str, Callable[[], object]], seconds: float, write: Callable[[str], None]
+    calls: Mapping[str, Callable[[], bool]], seconds: float, write: Callable[[str], None]
 ) -> None:
     """Calls each task in a thread of its own, and reports each return.
 
     Args:
-      calls: by task, a small call. An exception is a return: whether a task was lost is for the
+      calls: by task, a small call. It returns False if this process is still connecting to the
+        task, which is not reported. An exception is a return: whether a task was lost is for the
         calls that need it.
       seconds: the seconds between two calls of a task.
       write: reports a line; an OSError, when the reader has exited, ends the thread.
     """
 
-    def repeat(name: str, call: Callable[[], object]) -> None:
+    def repeat(name: str, call: Callable[[], bool]) -> None:
         while True:
+            is_connected = True
             with contextlib.suppress(Exception):
-                call()
+                is_connected = call()
             try:
-                write(name)
+                if is_connected:
+                    write(name)
             except (OSError, ValueError):
                 return
             time.sleep(seconds)
 
-    for name, call in {ALIVE: lambda: None, **calls}.items():
+    for name, call in {ALIVE: lambda: True, **calls}.items():
         thread = threading.Thread(
             target=repeat, args=(name, call), name=f"calls-of-{name}", daemon=True
         )
@@ -75,13 +80,19 @@ class CallWatch:
             self._silence[name] = 0.0
             self._known.add(name)
 
-    def advance(self, seconds: float) -> None:
-        """Records that time has passed in which the calling process could run."""
+    def advance(self, seconds: float, answering: Container[str]) -> None:
+        """Records that time has passed in which the calling process could run.
+
+        Args:
+          seconds: the time.
+          answering: the tasks that answer other connections.
+        """
         self._silence[ALIVE] += seconds
         if self._silence[ALIVE] > self._timeout / 2:
             return  # Without its own report, the process cannot report its tasks either.
         for name in self._known - {ALIVE}:
-            self._silence[name] += seconds
+            # The heartbeat handles a task that answers nobody.
+            self._silence[name] = self._silence[name] + seconds if name in answering else 0.0
 
     def silent(self) -> str | None:
         """The task whose call does not return; ALIVE for the process itself; None without any."""

@@ -51,7 +51,8 @@ def watched(tasks: Mapping[str, str], timeout: float) -> Iterator[None]:
         if not stopped.is_set():
             excepthook.end(error)
 
-    arguments = (tasks, timeout, end, stopped.wait)
+    serving: set[str] = set()
+    arguments = (tasks, timeout, end, stopped.wait, serving)
     threading.Thread(target=_watch, args=arguments, name="heartbeat", daemon=True).start()
     try:
         yield
@@ -62,7 +63,7 @@ def watched(tasks: Mapping[str, str], timeout: float) -> Iterator[None]:
 def watch_in_subprocess(
     tasks: Mapping[str, str],
     timeout: float,
-    calls: Mapping[str, Callable[[], object]] | None = None,
+    calls: Mapping[str, Callable[[], bool]] | None = None,
 ) -> None:
     """Like `watched`, until this process exits, from a subprocess that kills this process.
 
@@ -96,14 +97,20 @@ def _watch(
     timeout: float,
     end: Callable[[BaseException], None],
     sleep: Callable[[float], bool],
+    serving: set[str],
 ) -> None:
-    """Calls `end` when a task has not answered for `timeout`; returns when `sleep` returns True."""
+    """Calls `end` when a task has not answered for `timeout`; returns when `sleep` returns True.
+
+    Keeps `serving` equal to the tasks whose server has answered last.
+    """
     # Counted from the first failed probe: this process, too, may have been suspended before it.
     silent_since: dict[str, float] = {}
     while True:
         for task, address in tasks.items():
             begin = time.monotonic()
-            if identify(address) not in _NO_ANSWER:
+            listener = identify(address)
+            (serving.add if listener is Listener.SERVER else serving.discard)(task)
+            if listener not in _NO_ANSWER:
                 silent_since.pop(task, None)
             elif begin - silent_since.setdefault(task, begin) >= timeout:
                 end(LostTaskError(task, address, timeout))
@@ -131,6 +138,7 @@ def _main(parent: int, timeout: float, tasks: Mapping[str, str]) -> None:
 
     call_timeout = _CALL_TIMEOUTS * timeout
     watch = CallWatch(tasks, call_timeout)
+    serving: set[str] = set()
     os.set_blocking(sys.stdin.fileno(), False)
 
     def sleep(seconds: float) -> bool:
@@ -141,13 +149,13 @@ def _main(parent: int, timeout: float, tasks: Mapping[str, str]) -> None:
                 watch.receive(name)
             if not _is_suspended(parent):
                 # Counted, not measured: this process, too, may have been suspended.
-                watch.advance(min(left, _CHECK_SECONDS))
+                watch.advance(min(left, _CHECK_SECONDS), serving)
             if silent := watch.silent():
                 end(_unanswered(silent, tasks, call_timeout))
                 return True
         return is_orphan()
 
-    _watch(tasks, timeout, end, sleep)
+    _watch(tasks, timeout, end, sleep, serving)
 
 
 def _unanswered(silent: str, tasks: Mapping[str, str], timeout: float) -> BaseException:

@@ -37,7 +37,7 @@ def test_a_task_is_lost_after_the_timeout_without_an_answer(
 
     monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now)
     monkeypatch.setattr(heartbeat, "identify", lambda _: next(found))
-    heartbeat._watch({"ps:0": "10.0.0.3:2222"}, 30.0, ended.append, sleep)
+    heartbeat._watch({"ps:0": "10.0.0.3:2222"}, 30.0, ended.append, sleep, set())
     (error,) = ended
     assert isinstance(error, LostTaskError)
     assert str(error) == (

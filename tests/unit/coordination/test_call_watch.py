@@ -17,10 +17,13 @@ def watch() -> CallWatch:
     return CallWatch(["worker:0", "worker:1"], timeout=30.0)
 
 
-def pass_time(watch: CallWatch, seconds: int, *reported: str) -> None:
+TASKS = {"worker:0", "worker:1"}
+
+
+def pass_time(watch: CallWatch, seconds: int, *reported: str, answering: set[str] = TASKS) -> None:
     """Lets time pass second by second, in which some reports arrive."""
     for _ in range(seconds):
-        watch.advance(1.0)
+        watch.advance(1.0, answering)
         for name in reported:
             watch.receive(name)
 
@@ -32,6 +35,17 @@ def test_tasks_that_return_their_calls_are_not_silent(watch: CallWatch) -> None:
 
 def test_a_task_that_stops_returning_calls_is_named_after_the_timeout(watch: CallWatch) -> None:
     pass_time(watch, 5, ALIVE, "worker:0", "worker:1")
+    pass_time(watch, 29, ALIVE, "worker:0")
+    assert watch.silent() is None
+    pass_time(watch, 1, ALIVE, "worker:0")
+    assert watch.silent() == "worker:1"
+
+
+def test_a_task_that_answers_nobody_is_not_silent(watch: CallWatch) -> None:
+    pass_time(watch, 5, ALIVE, "worker:0", "worker:1")
+    pass_time(watch, 1000, ALIVE, "worker:0", answering={"worker:0"})
+    assert watch.silent() is None
+    # Another process has replaced it; this process must connect to it.
     pass_time(watch, 29, ALIVE, "worker:0")
     assert watch.silent() is None
     pass_time(watch, 1, ALIVE, "worker:0")
@@ -62,7 +76,7 @@ def test_each_return_is_reported_and_a_call_that_hangs_is_not() -> None:
     reports: queue.SimpleQueue[str] = queue.SimpleQueue()
     release = threading.Event()
 
-    def fail() -> None:
+    def fail() -> bool:
         raise ValueError("The worker is gone.")
 
     def write(name: str) -> None:
@@ -70,7 +84,8 @@ def test_each_return_is_reported_and_a_call_that_hangs_is_not() -> None:
             raise BrokenPipeError  # Ends the threads.
         reports.put(name)
 
-    report_calls({"worker:0": fail, "worker:1": release.wait}, 0.01, write)
+    calls = {"worker:0": fail, "worker:1": release.wait, "worker:2": lambda: False}
+    report_calls(calls, 0.01, write)
     found = {reports.get(timeout=60) for _ in range(20)}
     release.set()
     assert found == {ALIVE, "worker:0"}

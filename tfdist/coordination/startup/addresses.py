@@ -10,8 +10,10 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
 
 from tfdist.cluster import Cluster, Task, host_and_port
 from tfdist.errors import UsageError
@@ -98,7 +100,25 @@ def check_port(cluster: Cluster, task: Task) -> None:
     _bind(cluster, task).close()
 
 
-def open_port(cluster: Cluster, task: Task) -> socket.socket:
+class ListeningSocket(socket.socket):
+    """A socket that can close all connections that it has accepted."""
+
+    def __init__(self, family: int) -> None:
+        super().__init__(family)
+        self._accepted: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        connection, address = super().accept()
+        self._accepted.add(connection)
+        return connection, address
+
+    def close_accepted(self) -> None:
+        """Closes the accepted connections that are still open."""
+        for connection in list(self._accepted):
+            connection.close()
+
+
+def open_port(cluster: Cluster, task: Task) -> ListeningSocket:
     """A socket that listens on the port of `task`, on all interfaces, as TensorFlow will.
 
     Raises:
@@ -113,10 +133,10 @@ def open_port(cluster: Cluster, task: Task) -> socket.socket:
     return listener
 
 
-def _bind(cluster: Cluster, task: Task) -> socket.socket:
+def _bind(cluster: Cluster, task: Task) -> ListeningSocket:
     _, port = host_and_port(cluster.address(task))
     dual = socket.has_dualstack_ipv6()
-    listener = socket.socket(socket.AF_INET6 if dual else socket.AF_INET)
+    listener = ListeningSocket(socket.AF_INET6 if dual else socket.AF_INET)
     try:
         if dual:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)

@@ -69,7 +69,12 @@ def wait_at_barrier(
     is_chief = config.task == config.cluster.chief_task
     with addresses.open_port(config.cluster, config.task) as listener:
         participant = (Chief if is_chief else Member)(config, log, clock)
-        verdict = asyncio.run(participant.run(listener))
+        try:
+            verdict = asyncio.run(participant.run(listener))
+        finally:
+            # Asyncio leaves connections open that it has accepted a moment before its end. One of
+            # them can be gRPC's, of a peer that reconnects: it would wait forever for an answer.
+            listener.close_accepted()
     for line in verdict.warnings:
         log(line)
     return Outcome(verdict.text, "\n".join(verdict.matrix), time.monotonic() - begin)

@@ -175,12 +175,6 @@ class ParameterServer(Strategy[ParameterServerOptions]):
             variable_partitioner=None if is_keras_3 else partitioner,
             layer_partitioner=partitioner if is_keras_3 else None,
         )
-        servers = [task for task in self.cluster.tasks() if task != self.task]
-        heartbeat.watch_in_subprocess(
-            {str(task): self.cluster.address(task) for task in servers},
-            self.role.heartbeat_timeout,
-            calls={str(task): partial(_call, task) for task in servers},
-        )
         packs_transfers = self.options.pack_transfers
         if self._replicas is not None:
             self._synchronous = Synchronous(
@@ -197,6 +191,12 @@ class ParameterServer(Strategy[ParameterServerOptions]):
         )
         self.checkpointing = _Checkpointing()
         self.cursor = _Cursor(self.steps_of, coordinator)
+        servers = [task for task in self.cluster.tasks() if task != self.task]
+        heartbeat.watch_in_subprocess(
+            {str(task): self.cluster.address(task) for task in servers},
+            self.role.heartbeat_timeout,
+            calls={str(task): partial(_call, task, coordinator) for task in servers},
+        )
 
 
 def _prepare_keras_3() -> None:
@@ -207,10 +207,13 @@ def _prepare_keras_3() -> None:
     keras3_split_layers.apply()
 
 
-def _call(task: Task) -> None:
-    """Makes a small remote call of a task."""
+def _call(task: Task, coordinator: EpochCoordinator) -> bool:
+    """Makes a small remote call of a task; whether it is connected."""
+    if task.type == "worker" and coordinator.is_reconnecting(task.index):
+        return False
     with tf.device(f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"):
         tf.identity(0).numpy()
+    return True
 
 
 def _free_port() -> int:

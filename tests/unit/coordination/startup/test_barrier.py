@@ -45,6 +45,39 @@ def test_all_tasks_pass_and_close_their_ports(three: Cluster) -> None:
         addresses.open_port(three, task).close()
 
 
+def test_no_connection_stays_open(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a peer whose gRPC reconnects: it would wait forever for an answer.
+
+    Asyncio has accepted it, but the coroutine that would close it has not begun at the end.
+    """
+    kept: list[Any] = []
+
+    async def receive(self: Any, *connection: Any) -> None:
+        kept.append(connection)
+
+    monkeypatch.setattr("tfdist.coordination.startup.participant.Participant._receive", receive)
+    participants = Participants()
+    participants.start(config(three, W0, timeout=1.5))
+    with connected(three.address(W0)) as client:
+        participants.outcomes()
+        assert kept
+        client.settimeout(10)
+        with contextlib.suppress(ConnectionResetError):
+            assert client.recv(1) == b""
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[socket.socket]:
+    """A connection to an address, as soon as something listens there."""
+    host, _, port = address.rpartition(":")
+    while True:
+        with contextlib.suppress(ConnectionRefusedError):
+            with socket.create_connection((host, int(port)), 10) as client:
+                yield client
+            return
+        time.sleep(0.02)
+
+
 def test_sixteen_tasks_pass() -> None:
     with hold_ports(16) as ports:
         cluster = workers(ports)

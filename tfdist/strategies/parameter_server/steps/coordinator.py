@@ -107,6 +107,10 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
             self.before_step(epoch, steps)
         return epoch.step(step, steps)
 
+    def is_reconnecting(self, worker: int) -> bool:
+        """Whether a worker was lost and TensorFlow is not connected to its replacement."""
+        return self._threads[worker].is_reconnecting
+
     def start_at(self, epochs: int, steps: Sequence[int]) -> None:
         """Sets the position from which training resumes.
 

@@ -79,12 +79,15 @@ class WorkerThread:
       index: the index of the worker.
       lost_since: the time at which the worker was lost; None while it works.
       is_given_up: whether an epoch has ended without the data of the lost worker.
+      is_reconnecting: whether TensorFlow has noticed the loss and not yet connected to the process
+        that replaces the worker.
     """
 
     def __init__(self, worker: Any) -> None:
         self.index: int = worker.worker_index
         self.lost_since: float | None = None
         self.is_given_up = False
+        self.is_reconnecting = False
         self._worker = worker
         self._executor = executor.new_executor(enable_async=False)
         self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
@@ -135,7 +138,7 @@ class WorkerThread:
             with self._worker.failure_handler.wait_on_failure(
                 on_failure_fn=self._on_failure,
                 on_transient_failure_fn=request.reader.forget,
-                on_recovery_fn=self._worker._on_worker_recovery,
+                on_recovery_fn=self._on_recovery,
                 worker_device_name=self._worker.device_name,
             ):
                 return self._attempt(request)
@@ -163,7 +166,12 @@ class WorkerThread:
 
     def _on_failure(self, error: BaseException) -> None:
         self.lost_since = self.lost_since or time.monotonic()
+        self.is_reconnecting = True
         for reader in list(self._readers):
             reader.forget()
         # TensorFlow's own thread of this worker creates the other resources again.
         self._worker._on_resource_closure_failure(error)
+
+    def _on_recovery(self) -> None:
+        self.is_reconnecting = False
+        self._worker._on_worker_recovery()

@@ -165,8 +165,9 @@ def test_a_withdrawn_request_of_a_lost_worker_is_not_made(
     thread.start(first)
     thread.start(second)
     assert lost.wait(SECONDS)
-    while thread.lost_since is None:
+    while not thread.is_reconnecting:
         pass
+    assert thread.lost_since is not None
     assert thread.withdraw() == [first, second]
     assert thread.in_flight == 0
 
@@ -175,4 +176,4 @@ def test_a_withdrawn_request_of_a_lost_worker_is_not_made(
     thread.start(Request(shard, 2, 0, 2, taking(2), results.put))
     assert results.get(timeout=SECONDS).outcome == [0, 1]
     assert results.empty()
-    assert thread.lost_since is None
+    assert thread.lost_since is None and not thread.is_reconnecting
