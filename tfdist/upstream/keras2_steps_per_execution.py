@@ -4,7 +4,8 @@
 
 Keras 2 creates this variable in the strategy's scope, hence on a ps, and reads it before each step
 (`_configure_steps_per_execution` in its `training.py`, `steps` in its `data_adapter.py`). Each read
-is a message, which takes the chief longer than its share of the step. Only the chief reads it.
+is a message: with two workers and small steps, the chief needed 0.8 ms of CPU time per step instead
+of 0.2, and made 520 steps/s instead of 720. Only the chief reads it.
 """
 
 from __future__ import annotations

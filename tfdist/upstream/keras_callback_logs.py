@@ -3,8 +3,9 @@
     ignores_step_logs(self)      # in the constructor of the callback
 
 Otherwise Keras copies the logs from the device after each step, for callbacks of steps that have no
-use for them, and waits for the step. Keras reads a private attribute of the callback for this; with
-Keras 3 it changes nothing.
+use for them, and waits for the step: on a GPU, its next step is not prepared meanwhile; on a CPU,
+steps of 0.6 ms take 1.04 times as long. Keras reads a private attribute of the callback for this;
+with Keras 3 it changes nothing.
 """
 
 from __future__ import annotations
