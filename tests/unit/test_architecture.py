@@ -6,6 +6,7 @@ They are checked in the source, without importing it.
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -192,6 +193,50 @@ def test_private_names_of_others_are_used_in_three_rooms() -> None:
             continue
         wrong += [f"{relative}: {name}" for name in private_names(path)]
     assert wrong == []
+
+
+def imported_from_others(tree: ast.Module) -> set[str]:
+    """The names that a module has imported from packages outside of the standard library."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                module = getattr(node, "module", None) or alias.name
+                package = module.partition(".")[0]
+                if package != "tfdist" and package not in sys.stdlib_module_names:
+                    found.add(alias.asname or alias.name.partition(".")[0])
+    return found
+
+
+def patched(path: Path) -> Iterator[str]:
+    """What a module sets in modules and classes of other packages."""
+    tree = tree_of(path)
+    others = imported_from_others(tree)
+    for node in ast.walk(tree):
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "setattr":
+            targets = [ast.Attribute(node.args[0], "", ast.Store())]
+        for target in targets:
+            if not isinstance(target, ast.Attribute):
+                continue
+            owner = ast.unparse(target.value)
+            # An object that a function returns is no module or class.
+            is_named = owner.replace(".", "").isidentifier()
+            if target.attr == "__class__" or (is_named and owner.partition(".")[0] in others):
+                yield ast.unparse(target)
+
+
+def test_classes_and_modules_of_others_are_patched_in_upstream_alone() -> None:
+    wrong = [
+        f"{relative}: {name}"
+        for path in files()
+        if not (relative := path.relative_to(PACKAGE).as_posix()).startswith("upstream/")
+        for name in patched(path)
+    ]
+    assert wrong == []
+    assert any(patched(path) for path in files())
 
 
 def test_the_unit_tests_start_no_process() -> None:
