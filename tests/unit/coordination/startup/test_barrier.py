@@ -298,12 +298,15 @@ def test_every_task_names_a_task_that_was_started_twice(
 ) -> None:
     open_port = addresses.open_port
 
-    def anywhere(cluster: Cluster, task: Task) -> socket.socket:
+    def anywhere(cluster: Cluster, task: Task) -> addresses.ListeningSocket:
         # Simulate another machine, where the port is free.
         try:
             return open_port(cluster, task)
         except UsageError:
-            return socket.create_server(("", 0))
+            other = addresses.ListeningSocket(socket.AF_INET)
+            other.bind(("", 0))
+            other.listen()
+            return other
 
     monkeypatch.setattr(addresses, "open_port", anywhere)
     participants = Participants()
