@@ -91,7 +91,7 @@ class CallWatch:
         if self._silence[ALIVE] > self._timeout / 2:
             return  # Without its own report, the process cannot report its tasks either.
         for name in self._known - {ALIVE}:
-            # The heartbeat handles a task that answers nobody.
+            # If a task answers no connection at all, the heartbeat ends the job.
             self._silence[name] = self._silence[name] + seconds if name in answering else 0.0
 
     def silent(self) -> str | None:

@@ -109,7 +109,10 @@ def _watch(
         for task, address in tasks.items():
             begin = time.monotonic()
             listener = identify(address)
-            (serving.add if listener is Listener.SERVER else serving.discard)(task)
+            if listener is Listener.SERVER:
+                serving.add(task)
+            else:
+                serving.discard(task)
             if listener not in _NO_ANSWER:
                 silent_since.pop(task, None)
             elif begin - silent_since.setdefault(task, begin) >= timeout:

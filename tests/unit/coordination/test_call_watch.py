@@ -41,7 +41,7 @@ def test_a_task_that_stops_returning_calls_is_named_after_the_timeout(watch: Cal
     assert watch.silent() == "worker:1"
 
 
-def test_a_task_that_answers_nobody_is_not_silent(watch: CallWatch) -> None:
+def test_silence_counts_only_while_the_task_answers_other_connections(watch: CallWatch) -> None:
     pass_time(watch, 5, ALIVE, "worker:0", "worker:1")
     pass_time(watch, 1000, ALIVE, "worker:0", answering={"worker:0"})
     assert watch.silent() is None
