@@ -26,30 +26,45 @@ FLAGS = {
 OWN_FLAGS = {"mirrored": ["--num_cpu_devices=2"], "central_storage": ["--num_cpu_devices=2"]}
 
 
-@pytest.mark.parametrize("strategy", list(table.rows()))
-def test_the_readme_script_trains(tmp_path: Path, strategy: str) -> None:
-    path = tmp_path / "train.py"
+def run(directory: Path, strategy: str) -> str:
+    """Runs the script to its end; returns what was printed."""
+    path = directory / "train.py"
     path.write_text(readme_script())
-    output = tmp_path / "output"
     ended = launch(
-        tmp_path,
+        directory,
         f"--strategy={strategy}",
         *FLAGS[strategy],
         str(path),
-        f"--output_dir={output}",
+        f"--output_dir={directory / 'output'}",
         *OWN_FLAGS.get(strategy, []),
         deadline=150,
     )
     assert ended.code == 0, ended.output
+    return ended.output
+
+
+@pytest.mark.parametrize("strategy", list(table.rows()))
+def test_the_readme_script_trains(tmp_path: Path, strategy: str) -> None:
+    printed_by_job = run(tmp_path, strategy)
+    output = tmp_path / "output"
     losses = [json.loads(line)["loss"] for line in (output / "metrics.jsonl").open()]
     assert len(losses) == 3
     assert losses[-1] < losses[0] / 2
     # Tasks that serve and the evaluator never reach the end of `main`.
-    printed = re.findall(r"^\[(\S+)\] loss ", ended.output, re.MULTILINE)
+    printed = re.findall(r"^\[(\S+)\] loss ", printed_by_job, re.MULTILINE)
     tasks = {"multi_worker_mirrored": 2, "horovod": 2}.get(strategy, 1)
-    assert len(printed) == tasks, ended.output
+    assert len(printed) == tasks, printed_by_job
     assert not {name for name in printed if name.startswith(("ps", "evaluator"))}
     if "--evaluator" in FLAGS[strategy]:
         assert len((output / "eval_metrics.jsonl").read_text().splitlines()) >= 1
     assert (output / "saved_model").exists()
     assert (output / "done.json").exists()
+
+
+def test_a_complete_training_has_its_history(tmp_path: Path) -> None:
+    lines = [
+        re.findall(r"^\[\S+\] loss .*", run(tmp_path, "multi_worker_mirrored"), re.MULTILINE)
+        for _ in range(2)
+    ]
+    assert len(lines[0]) == 2
+    assert sorted(lines[0]) == sorted(lines[1])

@@ -21,7 +21,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -278,15 +278,19 @@ def cut_json_lines(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
     A resumed job removes the lines after its checkpoint this way. Lines that are not valid JSON,
     such as an incomplete last line, are removed too.
     """
-    kept = []
     if path.exists():
-        for line in path.read_text().splitlines(keepends=True):
-            try:
-                if keep(json.loads(line)):
-                    kept.append(line.rstrip("\n") + "\n")
-            except json.JSONDecodeError:
-                continue
-        write_text(path, "".join(kept))
+        kept = filter(keep, read_json_lines(path))
+        write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """The records of a JSON-lines file, without lines that are not valid JSON; none if it is not
+    there."""
+    records = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        with suppress(json.JSONDecodeError):
+            records.append(json.loads(line))
+    return records
 
 
 def as_json(value: Any) -> Any:

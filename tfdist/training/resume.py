@@ -24,6 +24,7 @@ from tfdist.compat import stacks
 from tfdist.compat.train_functions import AfterSkippedSteps
 from tfdist.data.position import Position
 from tfdist.errors import EXIT_PREEMPTED, log
+from tfdist.training import history
 from tfdist.training.state import TrainingState
 from tfdist.upstream import keras_initial_epoch
 from tfdist.upstream.keras_callback_logs import ignores_step_logs
@@ -58,7 +59,7 @@ class Resume(tf.keras.callbacks.Callback):
         self._output = output
         self._keep = keep
         self._save_steps = save_steps
-        self._finished = 0
+        self._finished = self._earlier_epochs = 0
         self._has_trained = False
         self._steps = 0
         # How many times `save_steps` the steps at the last save were.
@@ -104,6 +105,7 @@ class Resume(tf.keras.callbacks.Callback):
             self._log(f"resuming after step {step} of epoch {start.epoch + 1} of {epochs}")
         elif start.epoch:
             self._log(f"resuming after epoch {start.epoch} of {epochs}")
+        self._earlier_epochs = start.epoch
         if start.epoch < epochs:
             if self._state.is_chief:
                 self._output.done.unlink(missing_ok=True)
@@ -145,6 +147,9 @@ class Resume(tf.keras.callbacks.Callback):
                 checkpointer.mark_done(self._output, self._finished, epochs)
         else:
             self._log(f"fit ended early, after epoch {self._finished} of {epochs}")
+        history.add_earlier_epochs(
+            self.model.history, self._output.metrics, epochs=self._earlier_epochs
+        )
 
     def _before_step(self, steps: Callable[[], Sequence[int]], count: int) -> None:
         if self._state.preemption.should_stop():
