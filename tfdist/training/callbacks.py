@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfdist.checkpoints import lock, output_directory
 from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.errors import UsageError
 from tfdist.training.resume import resume
+from tfdist.training.scalars import scalars
 from tfdist.training.state import TrainingState
 
 Logs = dict[str, Any]
@@ -93,15 +93,18 @@ class ExamplesPerSecond(tf.keras.callbacks.Callback):
 
 
 class EpochSummaries(tf.keras.callbacks.TensorBoard):
-    """Keras's TensorBoard summaries; writes the mean of an array metric, which fails in Keras."""
+    """Keras's TensorBoard summaries; writes the elements of array metrics, which Keras refuses."""
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Does nothing; Keras's method would fetch each step's metrics without writing them."""
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        means = {name: np.mean(value) for name, value in (logs or {}).items()}
         with output_directory.writing(Path(self.log_dir)):
-            super().on_epoch_end(epoch, means)
+            super().on_epoch_end(epoch, scalars(logs))
+
+    def on_test_end(self, logs: Logs | None = None) -> None:
+        with output_directory.writing(Path(self.log_dir)):
+            super().on_test_end(scalars(logs))
 
 
 class MetricsLog(tf.keras.callbacks.Callback):

@@ -22,6 +22,7 @@ from tfdist.compat import building
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import log
 from tfdist.strategies.base import DatasetFunction
+from tfdist.training.scalars import scalars
 from tfdist.training.state import TrainingState
 
 #: If the number of epochs is unknown, a completion marker that existed at the start is considered
@@ -142,9 +143,10 @@ def _record(
     output_directory.cut_json_lines(output.eval_metrics, lambda line: bool(line["epoch"] < epoch))
     record = {name: output_directory.as_json(value) for name, value in logs.items()}
     output_directory.append_json_line(output.eval_metrics, {"epoch": epoch, **record})
-    with output_directory.writing(output.logs), writer.as_default(step=epoch):
-        for name, value in logs.items():
-            tf.summary.scalar(f"epoch_{name}", np.mean(value))
+    # Keras's TensorBoard counts epochs from 0.
+    with output_directory.writing(output.logs), writer.as_default(step=epoch - 1):
+        for name, value in scalars(logs).items():
+            tf.summary.scalar(f"epoch_{name}", value)
         writer.flush()
     results = ", ".join(f"{name} {np.mean(value):.4f}" for name, value in logs.items())
     print(f"epoch {epoch}: {results}", flush=True)

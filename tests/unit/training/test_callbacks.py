@@ -362,10 +362,20 @@ def test_a_metric_may_be_an_array(tiny: TinyTraining, tmp_path: Path) -> None:
     def one_hot(context: tf.distribute.InputContext) -> tf.data.Dataset:
         return tiny.train_input(context).map(lambda points, kind: (points, tf.one_hot(kind, 3)))
 
-    model.fit(job.dataset(one_hot), callbacks=job.callbacks(str(tmp_path)), verbose=0)
+    callbacks = job.callbacks(str(tmp_path))
+    validation = job.eval_dataset(one_hot)
+    model.fit(job.dataset(one_hot), validation_data=validation, callbacks=callbacks, verbose=0)
 
     (line,) = OutputDirectory(tmp_path).metrics.read_text().splitlines()
     assert len(json.loads(line)["f1_score"]) == 3
+    for run in ("train", "validation"):
+        tags = {
+            value.tag
+            for path in (tmp_path / "logs" / run).iterdir()
+            for event in tf.compat.v1.train.summary_iterator(str(path))
+            for value in event.summary.value
+        }
+        assert {"epoch_loss", *(f"epoch_f1_score/{index}" for index in range(3))} <= tags
 
 
 def test_a_complete_training_of_a_model_without_an_input_shape_is_detected(
