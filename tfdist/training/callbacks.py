@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import tensorflow as tf
 
 from tfdist.checkpoints import lock, output_directory
 from tfdist.checkpoints.output_directory import OutputDirectory
-from tfdist.errors import UsageError
+from tfdist.errors import UsageError, log
 from tfdist.training.resume import resume
 from tfdist.training.scalars import scalars
 from tfdist.training.state import TrainingState
@@ -44,6 +45,7 @@ def standard(
     if state.is_chief:
         lock.hold(output.lock)
         output_directory.check_writable(output.path, output.checkpoints, output.logs)
+        callbacks.append(NonFiniteWarning())
         callbacks.append(MetricsLog(output))
         callbacks.append(EpochSummaries(str(output.logs), write_graph=False))
     # Last, so that every epoch with a checkpoint has a line in the metrics log.
@@ -105,6 +107,25 @@ class EpochSummaries(tf.keras.callbacks.TensorBoard):
     def on_test_end(self, logs: Logs | None = None) -> None:
         with output_directory.writing(Path(self.log_dir)):
             super().on_test_end(scalars(logs))
+
+
+class NonFiniteWarning(tf.keras.callbacks.Callback):
+    """Says once that a metric is not finite, such as a loss that has become NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._has_warned = False
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        wrong = [
+            f"{name} is {value}" for name, value in scalars(logs).items() if not isfinite(value)
+        ]
+        if wrong and not self._has_warned:
+            self._has_warned = True
+            log(
+                f"warning: {', '.join(wrong)} after epoch {epoch + 1}, and the training goes on; "
+                "the callback TerminateOnNaN ends it"
+            )
 
 
 class MetricsLog(tf.keras.callbacks.Callback):
