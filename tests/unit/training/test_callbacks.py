@@ -453,7 +453,7 @@ def test_a_failed_write_stops_the_training(
         tiny.model().fit(
             job.dataset(tiny.train_input),
             epochs=5,
-            callbacks=[Limit(limits, 3, size), *job.callbacks(str(tmp_path))[2:]],
+            callbacks=[Limit(limits, 3, size), *job.callbacks(str(tmp_path))[3:]],
             verbose=0,
         )
 
