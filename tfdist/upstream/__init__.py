@@ -34,6 +34,13 @@ _UPSTREAM = "tests/upstream/test_upstream.py::test_"
 
 FIXES = (
     Fix(
+        "wrapped_variables",
+        "the wrappers of variables have no public way to the variable inside",
+        "tensorflow/python/distribute/ps_values.py",
+        "all",
+        "tests/upstream/test_wrapped_variables.py::test_the_conversion_of_a_wrapper_passes_its_methods_by",
+    ),
+    Fix(
         "keras3_reduce",
         "Keras 3 calls Strategy.reduce with nested batches, and with an axis for scalars",
         "keras/src/backend/tensorflow/trainer.py",

@@ -36,7 +36,8 @@ class Functions:
       packs: whether the transfers of a step are packed.
 
     Raises:
-      UsageError: the step calls no optimizer of the recorder, or calls it inside a branch.
+      UsageError: the step calls no optimizer of the recorder, or calls it inside a branch, or needs
+        the weights that it has updated.
 
     Attributes:
       gradients: takes an iterator; returns whether there was data, bool, shape []; the logs, on the
@@ -63,7 +64,7 @@ class Functions:
             self.gradients, recorded = _gradients(
                 step,
                 iterator_spec,
-                partial(recorder.recording, _statistics(model), _counters(model)),
+                partial(recorder.recording, _assignable(model), _counters(model)),
                 packs=packs,
             )
             self.apply = _apply(
@@ -140,6 +141,7 @@ def _gradients(
             accepted="one that calls it, under parameter_server with --sync",
             remedy="Pass job.callbacks to fit, or the optimizer to job.wrap_optimizer.",
         )
+    found[-1].check_order()
     return concrete, found[-1]
 
 
@@ -163,14 +165,21 @@ def _apply(strategy: Any, recorded: Recorded, contribution: Sequence[tf.Tensor],
     return apply.get_concrete_function(specs * count)
 
 
-def _statistics(model: Any) -> list[tf.Variable]:
-    """The floating-point variables that steps change without an optimizer: moving statistics."""
+def _assignable(model: Any) -> list[tf.Variable]:
+    """The variables that steps may change without an optimizer: statistics, counters, averages.
+
+    The state of random numbers, which is unsigned, is each worker's own.
+    """
     if model is None:
         return []
     metrics = keras_compat.as_tensorflow(keras_compat.metric_variables(model))
     others = {id(variable) for variable in metrics}
-    found = keras_compat.as_tensorflow(model.non_trainable_variables)
-    return [each for each in found if each.dtype.is_floating and id(each) not in others]
+    found = keras_compat.as_tensorflow(model.variables)
+    return [
+        each
+        for each in found
+        if id(each) not in others and (each.dtype.is_floating or each.dtype in (tf.int32, tf.int64))
+    ]
 
 
 def _counters(model: Any) -> list[tf.Variable]:

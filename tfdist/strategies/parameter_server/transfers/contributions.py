@@ -14,7 +14,7 @@ weights, so they never pass through the chief. A contribution that comes late is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -22,6 +22,10 @@ import tensorflow as tf
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
 from tfdist.strategies.parameter_server.transfers.packing import in_packs, pack, unpack
+from tfdist.strategies.parameter_server.transfers.recorded_changes import (
+    recorded_changes,
+    without_counting,
+)
 from tfdist.upstream import keras3_optimizer
 
 
@@ -32,11 +36,13 @@ class Update(NamedTuple):
       apply: takes the averaged gradients and updates the weights.
       gradients: tensors, `tf.IndexedSlices`, or None.
       variables: the `tf.Variable` of each gradient.
+      before: the number of operations of the step before the call.
     """
 
     apply: Callable[[list[Any]], None]
     gradients: list[Any]
     variables: list[tf.Variable]
+    before: int
 
 
 class Recorder:
@@ -91,16 +97,16 @@ class Recorder:
         """Records what a step does, while it is traced in the current graph.
 
         Args:
-          statistics: variables of a floating-point dtype whose changes are averaged, too, such as
-            the moving statistics of batch normalization.
+          statistics: variables whose changes are averaged, too, if the step assigns to them: the
+            moving statistics of batch normalization, or the weights of another network.
           counters: variables that each update increases by 1, not each worker.
         """
         self._recorded = recorded = Recorded(tf.compat.v1.get_default_graph(), list(counters))
         with ExitStack() as stack:
             for variable in statistics:
-                stack.enter_context(_recorded_changes(variable, recorded))
+                stack.enter_context(recorded_changes(variable, recorded))
             for variable in counters:
-                stack.enter_context(_without_counting(variable))
+                stack.enter_context(without_counting(variable))
             try:
                 yield recorded
             finally:
@@ -151,11 +157,45 @@ class Recorded:
             _as_tensors(gradient, variable)
             for gradient, variable in zip(gradients, owners, strict=True)
         ]
-        self._updates.append(Update(apply, recorded, owners))
+        before = len(self.graph.get_operations())
+        self._updates.append(Update(apply, recorded, owners, before))
 
     def change(self, variable: tf.Variable, change: tf.Tensor) -> None:
-        """Records a change of a statistic."""
+        """Records the change of a statistic in this step."""
         self._changes.append((variable, change))
+
+    def check_assignment(self, variable: tf.Variable) -> None:
+        """Checks that the step has not updated a variable to which it assigns.
+
+        Raises:
+          UsageError: it has.
+        """
+        if any(variable is updated for update in self._updates for updated in update.variables):
+            raise _uses_updated_weights("assigns to", variable)
+
+    def check_order(self) -> None:
+        """Checks that the step does not need the result of its own updates; call it at the end.
+
+        The update happens when the steps of all workers have ended, so the step would read the
+        weights as they were before.
+
+        Raises:
+          UsageError: the step reads or changes a weight after an update of it.
+        """
+        operations = self.graph.get_operations()
+        inside = {
+            id(outside): own
+            for outside, own in zip(
+                self.graph.external_captures, self.graph.internal_captures, strict=True
+            )
+        }
+        for update in self._updates:
+            later = {id(each) for op in operations[update.before :] for each in op.inputs}
+            for variable in update.variables:
+                if id(inside.get(id(variable.handle))) in later:
+                    raise _uses_updated_weights("reads", variable)
+        for variable, _ in self._changes:
+            self.check_assignment(variable)
 
     @tf.autograph.experimental.do_not_convert
     def in_packs(self, *, packs: bool) -> list[tf.Tensor]:
@@ -223,7 +263,9 @@ class Recorded:
                     gradients.append(None if gradient is None else next(found))
             update.apply(gradients)
         for variable, _ in self._changes:
-            variable.assign_add(next(found))
+            mean = next(found)
+            is_sum = _is_summed(variable) and not variable.dtype.is_integer
+            variable.assign_add(mean * len(contributions) if is_sum else mean)
         for variable in self._counters:
             variable.assign_add(1)
 
@@ -240,8 +282,8 @@ class Recorded:
                     yield "indices", gradient.indices
                 elif gradient is not None:
                     yield "dense", gradient
-        for _, change in self._changes:
-            yield "dense", change
+        for variable, change in self._changes:
+            yield "sum" if _is_summed(variable) and change.dtype.is_integer else "dense", change
 
     def _owners(self) -> Iterator[tf.Variable]:
         for update in self._updates:
@@ -252,6 +294,20 @@ class Recorded:
                     yield variable
         for variable, _ in self._changes:
             yield variable
+
+
+def _is_summed(variable: tf.Variable) -> bool:
+    return bool(variable.aggregation is tf.VariableAggregation.SUM)
+
+
+def _uses_updated_weights(use: str, variable: tf.Variable) -> UsageError:
+    return UsageError(
+        "train_step",
+        received=f"a step that {use} {variable.name} after an optimizer has updated it",
+        accepted="a step that updates its weights last, under parameter_server with --sync",
+        remedy="Compute all gradients before the first update, and keep an average of the weights "
+        "with the optimizer's use_ema; or train with --strategy=multi_worker_mirrored.",
+    )
 
 
 def _apply_where_weights_are(optimizer: Any) -> None:
@@ -291,49 +347,9 @@ def _mean(tensors: Sequence[tf.Tensor], kind: str) -> tf.Tensor:
     total = tensors[0]
     for tensor in tensors[1:]:
         total += tensor
+    if kind == "sum":
+        return total
+    if total.dtype.is_integer:
+        # A counter: a worker without data contributes 0, but the update is one step.
+        return tf.sign(total) * -(-tf.abs(total) // len(tensors))
     return total / len(tensors)
-
-
-@contextmanager
-def _recorded_changes(variable: tf.Variable, recorded: Recorded) -> Iterator[None]:
-    """Records assignments to `variable` instead of making them, in the graph of the step."""
-
-    def replaced(name: str, change_of: Callable[[Any], tf.Tensor]) -> Callable[..., Any]:
-        assign = getattr(variable, name)
-
-        @tf.autograph.experimental.do_not_convert
-        def call(value: Any, *args: Any, **options: Any) -> Any:
-            if tf.compat.v1.get_default_graph() is not recorded.graph:
-                return assign(value, *args, **options)
-            change = change_of(tf.cast(value, variable.dtype))
-            recorded.change(variable, tf.ensure_shape(change, variable.shape))
-            return variable
-
-        return call
-
-    changes: dict[str, Callable[[Any], tf.Tensor]] = {
-        "assign": lambda value: value - variable.read_value(),
-        "assign_add": lambda value: value,
-        "assign_sub": lambda value: -value,
-    }
-    calls = {name: replaced(name, change_of) for name, change_of in changes.items()}
-    with _replaced(variable, calls):
-        yield
-
-
-def _without_counting(variable: tf.Variable) -> AbstractContextManager[None]:
-    @tf.autograph.experimental.do_not_convert
-    def assign_add(value: Any, *args: Any, **options: Any) -> Any:
-        return variable
-
-    return _replaced(variable, {"assign_add": assign_add})
-
-
-@contextmanager
-def _replaced(variable: tf.Variable, methods: dict[str, Callable[..., Any]]) -> Iterator[None]:
-    vars(variable).update(methods)
-    try:
-        yield
-    finally:
-        for name in methods:
-            del vars(variable)[name]

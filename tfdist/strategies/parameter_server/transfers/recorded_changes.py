@@ -1,0 +1,99 @@
+"""Records the assignments of a worker's step to variables instead of making them.
+
+with recorded_changes(variable, recorded):
+    variable.assign(0.9 * variable)     # changes nothing outside this step
+    variable.value()                    # 0.9 times the value on the ps
+
+An assignment of each worker would change a variable on the ps several times per update. Instead, a
+worker's step has the variable's new value to itself, and its change is part of the contribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from tfdist.upstream import wrapped_variables
+
+
+class _Recorded(Protocol):
+    graph: Any
+
+    def change(self, variable: tf.Variable, change: tf.Tensor) -> None: ...
+
+    def check_assignment(self, variable: tf.Variable) -> None: ...
+
+
+@contextmanager
+def recorded_changes(variable: tf.Variable, recorded: _Recorded) -> Iterator[None]:
+    """Records assignments to `variable` in the graph of `recorded`; others are made."""
+    inner = wrapped_variables.innermost(variable)
+    read = {name: getattr(inner, name) for name in ("value", "read_value")}
+    # The new value minus the one on the ps; or the new value, after an `assign`.
+    changes: list[tf.Tensor] = []
+    values: list[tf.Tensor] = []
+
+    def current(read: Callable[[], tf.Tensor]) -> Callable[[], tf.Tensor]:
+        @tf.autograph.experimental.do_not_convert
+        def call() -> tf.Tensor:
+            on_ps = read()
+            if values:
+                return tf.cast(values[-1], on_ps.dtype)
+            return on_ps + tf.cast(changes[-1], on_ps.dtype) if changes else on_ps
+
+        return call
+
+    def replaced(name: str, record: Callable[[Any], None]) -> Callable[..., Any]:
+        assign = getattr(variable, name)
+
+        @tf.autograph.experimental.do_not_convert
+        def call(value: Any, *args: Any, **options: Any) -> Any:
+            if tf.compat.v1.get_default_graph() is not recorded.graph:
+                return assign(value, *args, **options)
+            recorded.check_assignment(variable)
+            record(tf.ensure_shape(tf.cast(value, variable.dtype), variable.shape))
+            return variable
+
+        return call
+
+    def add(change: tf.Tensor) -> None:
+        if values:
+            values.append(values[-1] + change)
+        else:
+            changes.append(changes[-1] + change if changes else change)
+
+    reads = {name: current(method) for name, method in read.items()}
+    assigns = {
+        "assign": replaced("assign", values.append),
+        "assign_add": replaced("assign_add", add),
+        "assign_sub": replaced("assign_sub", lambda change: add(-change)),
+    }
+    with _replaced(inner, reads), _replaced(variable, assigns):
+        yield
+    if values:
+        recorded.change(variable, values[-1] - tf.cast(read["read_value"](), variable.dtype))
+    elif changes:
+        recorded.change(variable, changes[-1])
+
+
+def without_counting(variable: tf.Variable) -> AbstractContextManager[None]:
+    """Lets a worker's step leave a counter as it is."""
+
+    @tf.autograph.experimental.do_not_convert
+    def assign_add(value: Any, *args: Any, **options: Any) -> Any:
+        return variable
+
+    return _replaced(variable, {"assign_add": assign_add})
+
+
+@contextmanager
+def _replaced(variable: tf.Variable, methods: dict[str, Callable[..., Any]]) -> Iterator[None]:
+    vars(variable).update(methods)
+    try:
+        yield
+    finally:
+        for name in methods:
+            del vars(variable)[name]
