@@ -116,7 +116,12 @@ class Job:
     @property
     def num_replicas(self) -> int:
         """The number of replicas whose gradients are combined in one update; 1 if updates are
-        asynchronous (`tf.distribute.Strategy.num_replicas_in_sync`)."""
+        asynchronous.
+
+        A custom train step must not divide its loss by it: where tfdist averages the gradients,
+        the loss is the mean over the replica's batch. `tf.nn.compute_average_loss` and
+        `tf.distribute.get_strategy().num_replicas_in_sync` are right under every strategy.
+        """
         return self.topology.num_replicas
 
     @property

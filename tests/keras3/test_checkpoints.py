@@ -50,7 +50,7 @@ def test_layers_in_lists_and_seeds_are_restored(tiny: TinyTraining, tmp_path: Pa
 
     restored = compiled()
     building.build_model(restored, dataset.element_spec)
-    building.build_optimizer(restored)
+    building.build_optimizers(restored)
     assert Checkpointer(restored, tmp_path / "checkpoints").restore() == 2
     assert len(trained.variables) == len(restored.variables) == 9
     for found, expected in zip(restored.variables, trained.variables, strict=True):

@@ -68,13 +68,10 @@ class Checkpointer:
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self._progress = _Progress()
-        # With Keras 3, checkpoints miss the layers in a list of a subclassed model and the state of
-        # seeds, so all variables are added. TensorFlow saves each variable only once.
-        own = keras_compat.as_tensorflow(model.variables) if keras_compat.is_keras_3(model) else []
         self._checkpoint = tf.train.Checkpoint(
             model=model,
             progress=self._progress,
-            **{**({"variables": own} if own else {}), **(state or {})},
+            **{**_missed_by_tensorflow(model), **(state or {})},
         )
         # Create the counter now, in all tasks: a strategy synchronizes the initial value of each
         # variable. So no task looks for checkpoints while the chief may still be writing one.
@@ -84,6 +81,8 @@ class Checkpointer:
         self._keep = keep
         self._options = tf.train.CheckpointOptions(experimental_io_device=io_device)
         self._manager: tf.train.CheckpointManager | None = None
+        #: The number of the checkpoint that was last restored or saved.
+        self.number = 0
 
     def restore(self, path: str | None = None) -> int:
         """Restores a checkpoint.
@@ -107,6 +106,7 @@ class Checkpointer:
         if path is None:
             return 0
         self._checkpoint.restore(path, options=self._options).expect_partial()
+        self.number = checkpoint_files.number(path)
         return self.position.epoch
 
     @property
@@ -131,7 +131,7 @@ class Checkpointer:
                 max_to_keep=self._keep,
                 checkpoint_name=_PREFIX,
             )
-        self._progress.position = position
+        self._progress.position, self.number = position, number
         path = self._directory / f"{_PREFIX}-{number}"
         try:
             with writing(path), quiet_tensorflow():
@@ -140,6 +140,20 @@ class Checkpointer:
             checkpoint_files.discard(str(path))
             remove_leftovers(path.parent)
             raise
+
+
+def _missed_by_tensorflow(model: tf.keras.Model) -> dict[str, Any]:
+    """What a checkpoint of a Keras 3 model misses; TensorFlow saves each variable only once.
+
+    These are the layers and optimizers in a list of a subclassed model, and the state of seeds.
+    """
+    if not keras_compat.is_keras_3(model):
+        return {}
+    variables = keras_compat.as_tensorflow(model.variables)
+    own = getattr(model, "optimizer", None)
+    others = [each for each in keras_compat.optimizers_of(model) if each is not own]
+    found = {"variables": variables, "other_optimizers": others}
+    return {name: values for name, values in found.items() if values}
 
 
 def mark_done(output: OutputDirectory, finished: int, epochs: int) -> None:

@@ -24,12 +24,14 @@ def build_model(model: tf.keras.Model, element_spec: Any) -> None:
         model(zeros(inputs))
 
 
-def build_optimizer(model: tf.keras.Model) -> None:
-    """Creates the variables of the optimizer of a built model."""
-    # Under a strategy Keras 3 has built the optimizer, and would build a LossScaleOptimizer twice.
-    is_built = keras_compat.is_keras_3(model) and getattr(model.optimizer, "built", True)
-    if model.built and not is_built and hasattr(model.optimizer, "build"):
-        model.optimizer.build(model.trainable_variables)
+def build_optimizers(model: tf.keras.Model) -> None:
+    """Creates the variables of the optimizers of a built model, each for all weights."""
+    for optimizer in keras_compat.optimizers_of(model):
+        # Under a strategy Keras 3 has built the model's optimizer, and would build a
+        # LossScaleOptimizer twice.
+        is_built = keras_compat.is_keras_3(model) and getattr(optimizer, "built", True)
+        if model.built and not is_built and hasattr(optimizer, "build"):
+            optimizer.build(model.trainable_variables)
 
 
 def zeros(specs: Any, size: int = 1) -> Any:

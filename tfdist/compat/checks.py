@@ -31,7 +31,8 @@ def check_model_of_keras_3(model: Any, strategy: str) -> None:
                 accepted=f"{accepted} under {strategy} with Keras 3",
                 remedy="Leave it out of model.compile, or train with tf_keras.",
             )
-    check_optimizer(model.optimizer, strategy)
+    for optimizer in keras_compat.optimizers_of(model):
+        check_optimizer(optimizer, strategy)
 
 
 def check_scope(model: Any, strategy: tf.distribute.Strategy, name: str) -> None:
@@ -43,7 +44,8 @@ def check_scope(model: Any, strategy: tf.distribute.Strategy, name: str) -> None
     """
     if model.distribute_strategy is not strategy:
         raise _outside_of_scope("model", name)
-    check_made_in_scope(model.optimizer, strategy, name)
+    for optimizer in keras_compat.optimizers_of(model):
+        check_made_in_scope(optimizer, strategy, name)
     metrics = keras_compat.as_tensorflow(model.metrics_variables)
     if not all(map(strategy.extended.variable_created_in_scope, metrics)):
         raise _outside_of_scope("metrics", name)

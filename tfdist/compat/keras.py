@@ -80,6 +80,35 @@ def metric_variables(model: Any) -> list[Any]:
     return [variable for metric in model.metrics for variable in metric.variables]
 
 
+def optimizers_of(model: Any) -> list[Any]:
+    """The optimizers that a model has: its own one, and those that it tracks.
+
+    A train step with several models, such as a GAN's, has an optimizer for each. They are
+    attributes of the model or of one of its layers, or lie in a list or dict there. An optimizer
+    inside another one, such as a LossScaleOptimizer, does not count.
+    """
+    import tensorflow as tf
+
+    found = [getattr(model, "optimizer", None)]
+    for tracked in tf.train.TrackableView(model).descendants():
+        found.append(tracked)
+        for value in getattr(tracked, "__dict__", {}).values():
+            # TensorFlow does not track what Keras 3 has in lists and dicts.
+            if isinstance(value, (list, tuple)):
+                found += value
+            elif isinstance(value, dict):
+                found += value.values()
+    optimizers = [each for each in found if callable(getattr(each, "apply_gradients", None))]
+    inner = [id(getattr(each, "inner_optimizer", None)) for each in optimizers]
+    return list({id(each): each for each in optimizers if id(each) not in inner}.values())
+
+
+def optimizer_variables(optimizer: Any) -> list[tf.Variable]:
+    """The variables of an optimizer, without a learning rate that Keras 2 keeps apart."""
+    variables = optimizer.variables
+    return as_tensorflow(variables() if callable(variables) else variables)
+
+
 def learning_rate_variable(optimizer: Any) -> tf.Variable | None:
     """The learning-rate variable; None if the learning rate is a schedule or a number."""
     (rate,) = as_tensorflow([getattr(optimizer, "learning_rate", None)])

@@ -65,11 +65,14 @@ class CentralStorage(LocalDevices):
 
     def prepare(self, model: tf.keras.Model) -> None:
         super().prepare(model)
-        if keras_compat.is_keras_3(model) and hasattr(model.optimizer, "inner_optimizer"):
+        scales = [
+            each for each in keras_compat.optimizers_of(model) if hasattr(each, "inner_optimizer")
+        ]
+        if keras_compat.is_keras_3(model) and scales:
             # A LossScaleOptimizer assigns inside a tf.cond, which this strategy does not support.
             raise UsageError(
                 "optimizer",
-                received=type(model.optimizer).__name__,
+                received=type(scales[0]).__name__,
                 accepted=f"an optimizer without loss scaling, under {self.name} with Keras 3",
                 remedy="Train with --strategy=mirrored.",
             )

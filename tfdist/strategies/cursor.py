@@ -22,6 +22,10 @@ class EpochCursor:
     #: Whether Keras's callbacks see each step; its number is then the same in all tasks.
     sees_steps = True
 
+    #: The number of steps that this process's trainings have made. `training.resume` counts them
+    #: if `sees_steps`.
+    steps_made = 0
+
     def __init__(self, steps_of: Callable[[int], int]) -> None:
         self._steps_of = steps_of
         self._datasets: list[tf.data.Dataset] = []

@@ -101,7 +101,8 @@ class Horovod(Ranks[HorovodGradientOptions]):
     def prepare(self, model: tf.keras.Model) -> None:
         if self.local or not keras_compat.is_keras_3(model):
             return
-        if horovod_optimizer.is_distributed(model.optimizer):
+        optimizers = keras_compat.optimizers_of(model)
+        if any(map(horovod_optimizer.is_distributed, optimizers)):
             raise UsageError(
                 "optimizer",
                 received="an optimizer of hvd.DistributedOptimizer, which does not reduce the "
@@ -109,7 +110,8 @@ class Horovod(Ranks[HorovodGradientOptions]):
                 accepted="a Keras optimizer, under horovod",
                 remedy="Compile the model with the Keras optimizer; tfdist wraps it.",
             )
-        checks.check_optimizer(model.optimizer, self.name)
+        for optimizer in optimizers:
+            checks.check_optimizer(optimizer, self.name)
         if model.jit_compile:
             # Keras turns it on by default on a GPU.
             logging.warning("jit_compile is off: XLA cannot compile the steps of Horovod.")

@@ -64,13 +64,13 @@ class RankCheckpointing(Checkpointing):
                 f"{self._name}, so that all ranks start with the same weights. Add an Input layer, "
                 "or call model.build."
             )
-        optimizer_variables = model.optimizer.variables
-        if callable(optimizer_variables):
-            optimizer_variables = optimizer_variables()
-        # In Keras 2 the learning rate is not one of the optimizer's variables.
-        learning_rate = keras_compat.learning_rate_variable(model.optimizer)
-        state = [] if learning_rate is None else [learning_rate]
-        self._collectives.broadcast([*model.variables, *optimizer_variables, *state])
+        state = list(model.variables)
+        for optimizer in keras_compat.optimizers_of(model):
+            state += keras_compat.optimizer_variables(optimizer)
+            # In Keras 2 the learning rate is not one of the optimizer's variables.
+            learning_rate = keras_compat.learning_rate_variable(optimizer)
+            state += [] if learning_rate is None else [learning_rate]
+        self._collectives.broadcast(state)
         if self._local:
             self._local.begin()
         return Position.from_json(self._collectives.broadcast_object(position.to_json()))

@@ -46,7 +46,7 @@ def standard(
         lock.hold(output.lock)
         output_directory.check_writable(output.path, output.checkpoints, output.logs)
         callbacks.append(NonFiniteWarning())
-        callbacks.append(MetricsLog(output))
+        callbacks.append(MetricsLog(state, output))
         callbacks.append(EpochSummaries(str(output.logs), write_graph=False))
     # Last, so that every epoch with a checkpoint has a line in the metrics log.
     callbacks.append(resume(state, output, keep=keep, save_steps=save_steps))
@@ -57,7 +57,7 @@ class ExamplesPerSecond(tf.keras.callbacks.Callback):
     """Adds `examples_per_second` to an epoch's logs: training only, over the whole cluster.
 
     Adds nothing if the batch size of the data is unknown. A smaller last batch counts as a full
-    one. The optimizer counts the updates, and all workers of an asynchronous job share it.
+    one.
 
     Args:
       state: knows the number of examples per update.
@@ -72,7 +72,7 @@ class ExamplesPerSecond(tf.keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         self._rate = None
-        self._started = self._clock(), self._steps()
+        self._started = self._clock(), self._state.steps
 
     def on_test_begin(self, logs: Logs | None = None) -> None:
         if self._rate is None:
@@ -88,10 +88,7 @@ class ExamplesPerSecond(tf.keras.callbacks.Callback):
         if examples is None:
             return None
         seconds, steps = self._started
-        return (self._steps() - steps) * examples / (self._clock() - seconds)
-
-    def _steps(self) -> int:
-        return int(self.model.optimizer.iterations.numpy())
+        return (self._state.steps - steps) * examples / (self._clock() - seconds)
 
 
 class EpochSummaries(tf.keras.callbacks.TensorBoard):
@@ -132,10 +129,21 @@ class MetricsLog(tf.keras.callbacks.Callback):
     """Adds a JSON line to `metrics.jsonl` after each epoch: epoch, step, time and the logs.
 
     Epochs count from 1, `step` is the number of updates, and `time` is in seconds since 1970.
+
+    Args:
+      state: counts the updates.
+      output: the output directory.
+      clock: returns seconds since 1970.
     """
 
-    def __init__(self, output: OutputDirectory, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        state: TrainingState,
+        output: OutputDirectory,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         super().__init__()
+        self._state = state
         self._output = output
         self._clock = clock
         self._is_cut = False
@@ -150,7 +158,7 @@ class MetricsLog(tf.keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         record = {
             "epoch": epoch + 1,
-            "step": int(self.model.optimizer.iterations.numpy()),
+            "step": self._state.steps,
             "time": self._clock(),
             **{name: output_directory.as_json(value) for name, value in (logs or {}).items()},
         }

@@ -87,7 +87,7 @@ def follow(
     if keras_compat.is_keras_3(model):
         # A Keras 3 checkpoint identifies some variables only by their number.
         building.build_model(model, dataset.element_spec)
-        building.build_optimizer(model)
+        building.build_optimizers(model)
     checkpointer = Checkpointer(model, output.checkpoints)
     writer = tf.summary.create_file_writer(str(output.logs / "eval"))
     first_marker, started = checkpoints.read_marker(output), clock()

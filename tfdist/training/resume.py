@@ -91,6 +91,7 @@ class Resume(tf.keras.callbacks.Callback):
         )
         epochs = self.params["epochs"]
         self._finished = self._checkpointer.restore()
+        self._state.start_counting(self._checkpointer.number)
         position = self._checkpointer.position
         if checkpointer.is_complete(self._output, self._finished, epochs):
             position = Position(epochs)
@@ -110,7 +111,7 @@ class Resume(tf.keras.callbacks.Callback):
             if self._state.is_chief:
                 self._output.done.unlink(missing_ok=True)
             self._fast_forward(start, step)
-        self._saved = self._updates()
+        self._saved = self._state.steps
         keras_initial_epoch.set_start(self.model, (start.epoch, step))
         self._watching.enter_context(
             self._state.preemption.watched(
@@ -193,10 +194,13 @@ class Resume(tf.keras.callbacks.Callback):
 
     def _scale_learning_rate(self, replicas: int) -> None:
         """Scales the checkpoint's learning rate from its number of replicas to this job's."""
-        rate = keras_compat.learning_rate_variable(self.model.optimizer)
         own = self._topology.num_replicas
-        scales = self._state.scales_learning_rate and replicas not in (0, own)
-        if scales and rate is not None:
+        if not self._state.scales_learning_rate or replicas in (0, own):
+            return
+        for optimizer in keras_compat.optimizers_of(self.model):
+            rate = keras_compat.learning_rate_variable(optimizer)
+            if rate is None:
+                continue
             rate.assign(rate * own / replicas)
             if self._state.is_chief:
                 log(
@@ -206,14 +210,14 @@ class Resume(tf.keras.callbacks.Callback):
 
     def _save(self, steps: Sequence[int] = ()) -> None:
         self._checkpointing.synchronize()
-        updates = self._updates()
+        number = self._state.steps
         # Do not save again before the first step of an epoch what the last epoch's end has saved.
-        if self._saves and (updates != self._saved or not steps):
+        if self._saves and (number != self._saved or not steps):
             position = Position(self._finished, tuple(steps), self._topology.num_replicas)
             with self._checkpointing.save_scope(self.model):
                 if self._state.is_chief:
-                    self._checkpointer.save(position, number=updates)
-            self._saved = updates
+                    self._checkpointer.save(position, number=number)
+            self._saved = number
 
     def _exit(self, steps: Sequence[int]) -> None:
         self._save(steps)
@@ -229,12 +233,9 @@ class Resume(tf.keras.callbacks.Callback):
     def _saves(self) -> bool:
         return self._state.is_chief or self._checkpointing.all_save
 
-    def _updates(self) -> int:
-        return int(self.model.optimizer.iterations.numpy())
-
     def _log(self, text: str) -> None:
         if self._state.is_chief:
-            log(f"{text} and {self._updates()} steps in {self._output.path}")
+            log(f"{text} and {self._state.steps} steps in {self._output.path}")
 
 
 class ResumeByStep(Resume):
@@ -250,6 +251,7 @@ class ResumeByStep(Resume):
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         done = keras_compat.last_step(self.model, batch, self.params["steps"]) + 1
+        self._cursor.steps_made += max(0, done - max(self._first_step, self._skipped))
         if done <= self._skipped or done == self.params["steps"]:
             return  # The end of the epoch saves.
         # Without a known number of steps, this may be the last step, and some tasks could exit

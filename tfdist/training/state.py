@@ -64,6 +64,8 @@ class TrainingState:
         self.data: TrainingData | None = None
         self.scales_learning_rate = False
         self._described: Sequence[str] = ()
+        # The steps of the training minus those that the cursor has counted.
+        self._offset = 0
         if strategy.topology.num_replicas > 1:
             onednn_empty_batches.apply()
 
@@ -99,6 +101,22 @@ class TrainingState:
             return None
         return self.data.batch_size * self.strategy.topology.num_replicas
 
+    @property
+    def steps(self) -> int:
+        """The number of weight updates of this training, including those before a restart.
+
+        Optimizers do not tell: a train step may have several, and may hide them from the model.
+        """
+        return self._offset + self.strategy.cursor.steps_made
+
+    def start_counting(self, steps: int) -> None:
+        """Starts to count the weight updates of a training.
+
+        Args:
+          steps: the updates in the checkpoint from which the training resumes.
+        """
+        self._offset = steps - self.strategy.cursor.steps_made
+
     def count_steps(self) -> int:
         """Counts the steps per epoch by reading this task's shard once.
 
@@ -130,7 +148,8 @@ class TrainingState:
         stacks.check_fit(
             table.row(self.strategy.name), model, tf.__version__, table.rows().values()
         )
-        stacks.check_same_keras(model, model.optimizer)
+        for optimizer in keras_compat.optimizers_of(model):
+            stacks.check_same_keras(model, optimizer)
         if len(peers) > 1 and getattr(model, "autotune_steps_per_execution", False):
             raise UsageError(
                 "steps_per_execution",
@@ -147,31 +166,42 @@ class TrainingState:
             for line in described:
                 log(f"{self.strategy.name}: {line}")
         self._described = described
-        self._wrap_optimizer_of(model)
-        building.build_optimizer(model)
+        self._wrap_optimizers_of(model)
+        with self.strategy.scope():
+            building.build_optimizers(model)
 
     def _distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
         dataset = self.strategy.distribute(dataset_fn, training=training)
         self.strategy.cursor.follow(dataset)
         return dataset
 
-    def _wrap_optimizer_of(self, model: tf.keras.Model) -> None:
-        if _is_wrapped(model.optimizer):
-            return
-        inner = getattr(model.optimizer, "inner_optimizer", None)
-        # In Keras 2, wrapping a wrapped inner optimizer again changes nothing.
-        if keras_compat.is_keras_3(model) and inner is not None and _is_wrapped(inner):
-            raise UsageError(
-                "optimizer",
-                received=f"{type(model.optimizer).__name__} around a wrapped optimizer",
-                accepted="a Keras optimizer, which fit wraps",
-                remedy="Compile the model with the optimizer itself, without job.wrap_optimizer.",
-            )
-        wrapped = self.wrap_optimizer(model.optimizer)
-        if wrapped is not model.optimizer:
+    def _wrap_optimizers_of(self, model: tf.keras.Model) -> None:
+        unwrapped = [each for each in keras_compat.optimizers_of(model) if not _is_wrapped(each)]
+        for optimizer in unwrapped:
+            inner = getattr(optimizer, "inner_optimizer", None)
+            # In Keras 2, wrapping a wrapped inner optimizer again changes nothing.
+            if keras_compat.is_keras_3(model) and inner is not None and _is_wrapped(inner):
+                raise UsageError(
+                    "optimizer",
+                    received=f"{type(optimizer).__name__} around a wrapped optimizer",
+                    accepted="a Keras optimizer, which fit wraps",
+                    remedy="Compile the model with the optimizer itself, without "
+                    "job.wrap_optimizer.",
+                )
+            wrapped = self.wrap_optimizer(optimizer)
+            if wrapped is optimizer:
+                continue
+            if optimizer is not model.optimizer:
+                raise UsageError(
+                    "optimizer",
+                    received=f"{type(optimizer).__name__}, which is not model.optimizer",
+                    accepted="an optimizer that job.wrap_optimizer has wrapped",
+                    remedy="Call job.wrap_optimizer where the model gets it.",
+                )
             model.optimizer = wrapped
-        # An earlier `fit` without this job's callbacks may have traced the unwrapped optimizer.
-        model.make_train_function(force=True)
+        if unwrapped:
+            # An earlier `fit` without this job's callbacks may have traced them.
+            model.make_train_function(force=True)
 
 
 def _is_wrapped(optimizer: Any) -> bool:

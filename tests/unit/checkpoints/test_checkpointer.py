@@ -59,7 +59,7 @@ def test_a_checkpoint_restores_weights_slots_steps_and_epoch(
 
     fresh = tiny.model(seed=2)
     building.build_model(fresh, None)
-    building.build_optimizer(fresh)
+    building.build_optimizers(fresh)
     assert len(state(fresh)) == len(saved)
     assert any(not np.array_equal(*pair) for pair in zip(state(fresh), saved, strict=True))
 
@@ -95,7 +95,7 @@ def test_a_task_that_does_not_write_restores_what_the_chief_wrote(
     Checkpointer(model, tmp_path / "checkpoints", writes=True).save(Position(2), number=2)
     fresh = tiny.model(seed=2)
     building.build_model(fresh, None)
-    building.build_optimizer(fresh)
+    building.build_optimizers(fresh)
     reader = Checkpointer(fresh, tmp_path / "checkpoints", writes=False)
 
     assert reader.restore() == 2

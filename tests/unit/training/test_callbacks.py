@@ -16,6 +16,7 @@ import tensorflow as tf
 from tests.conftest import TinyTraining, file_size_limit, keras_is_3
 from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.errors import OutputError, UsageError
+from tfdist.job import Job
 from tfdist.training.callbacks import ExamplesPerSecond, MetricsLog
 
 pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")
@@ -229,6 +230,17 @@ def test_resuming_removes_the_completion_marker(tiny: TinyTraining, tmp_path: Pa
     assert not (tmp_path / "done.json").exists()
 
 
+class CountSteps(tf.keras.callbacks.Callback):
+    """Counts the steps, as `Resume` does."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self._cursor = job._state.strategy.cursor
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._cursor.steps_made += 1
+
+
 class Time(tf.keras.callbacks.Callback):
     """A fake clock: 0.5 s per training batch, 2 s in epoch 2, and 50 s per validation batch."""
 
@@ -254,7 +266,7 @@ def test_examples_per_second_exclude_validation(validated: bool, tiny: TinyTrain
         job.dataset(tiny.train_input),
         validation_data=job.eval_dataset(tiny.eval_input) if validated else None,
         epochs=2,
-        callbacks=[time, ExamplesPerSecond(job._state, clock=lambda: time.now)],
+        callbacks=[time, CountSteps(job), ExamplesPerSecond(job._state, clock=lambda: time.now)],
         verbose=0,
     )
 
@@ -268,12 +280,16 @@ def test_the_metrics_log_counts_from_one_and_drops_lines_after_the_resumed_epoch
 ) -> None:
     output = OutputDirectory(tmp_path)
     output.metrics.write_text('{"epoch": 1}\n{"epoch": 2}\n{"epoch": 3}\n{"epoch": 4, "lo')
+    job = tiny.job()
 
     history = tiny.model().fit(
         tiny.train_input(tf.distribute.InputContext()),
         initial_epoch=2,
         epochs=4,
-        callbacks=[MetricsLog(output, clock=iter([1000.5, 1001.5]).__next__)],
+        callbacks=[
+            CountSteps(job),
+            MetricsLog(job._state, output, clock=iter([1000.5, 1001.5]).__next__),
+        ],
         verbose=0,
     )
 

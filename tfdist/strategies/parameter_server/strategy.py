@@ -59,6 +59,10 @@ class _Cursor(EpochCursor):
         super().__init__(steps_of)
         self._coordinator = coordinator
 
+    @property
+    def steps_made(self) -> int:  # type: ignore[override]
+        return self._coordinator.steps_made
+
     def step_of_epoch(self, steps: Sequence[int]) -> int:
         is_synchronous = self._coordinator.synchronous is not None
         return max(steps, default=0) if is_synchronous else sum(steps)
@@ -143,7 +147,8 @@ class ParameterServer(Strategy[ParameterServerOptions]):
         if self._synchronous is not None:
             self._synchronous.model = model
         # The slots must exist, because they lie on the ps of their variables, too.
-        building.build_optimizer(model)
+        with self.scope():
+            building.build_optimizers(model)
         for split in self.tf_strategy.split_variables:
             split.put_together()
         self.checkpointing.layout = WholeLayout(model, self.tf_strategy.placement)

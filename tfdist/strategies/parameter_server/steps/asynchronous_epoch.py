@@ -68,6 +68,7 @@ class AsynchronousEpoch(Epoch):
             start = self._shards.begin_epoch()
             self._epoch = start.epoch
             self._steps, self._scheduled = list(start.steps), list(start.steps)
+            self._counted = self.steps_so_far()
         while not self._results.empty():
             self._take_result()
         if self._is_over():
@@ -94,6 +95,9 @@ class AsynchronousEpoch(Epoch):
         self._finish_requested()
         if to_end:
             self._shards.steps_of_epoch = tuple(self._steps)
+
+    def steps_so_far(self) -> int:
+        return sum(self._steps)
 
     def steps(self) -> list[int]:
         self._finish_requested()

@@ -66,6 +66,7 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         self._heartbeat_timeout = heartbeat_timeout
         self._threads = [WorkerThread(worker) for worker in self._cluster.workers]
         self._epoch: Epoch | None = None
+        self._steps_made = 0
         # By `tf.function` of Keras, the function of one step; by that and an iterator's spec, the
         # execution of several steps.
         self._step_functions: dict[Any, Callable[[Any], Any]] = {}
@@ -107,6 +108,13 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
             self.before_step(epoch, steps)
         return epoch.step(step, steps)
 
+    @property
+    def steps_made(self) -> int:
+        """The number of training steps that are known to be made, over all epochs."""
+        if self._epoch is not None and self._epoch.trains:
+            self._steps_made += self._epoch.new_steps()
+        return self._steps_made
+
     def is_reconnecting(self, worker: int) -> bool:
         """Whether a worker was lost and TensorFlow is not connected to its replacement."""
         return self._threads[worker].is_reconnecting
@@ -127,11 +135,12 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
           to_end: whether the epoch reads its data to the end. If False, it ends with the steps that
             are already requested.
         """
-        epoch, self._epoch = self._epoch, None
-        if epoch is not None:
-            epoch.finish(to_end)
+        if self._epoch is not None:
+            self._epoch.finish(to_end)
             # With steps_per_epoch, Keras 3 continues with this iterator in the next epoch.
-            epoch.steps_left = epoch.steps_per_epoch
+            self._epoch.steps_left = self._epoch.steps_per_epoch
+            _ = self.steps_made
+            self._epoch = None
         super().join()
 
     def _per_worker(self, shards: sharding.Shards) -> PerWorkerShards:

@@ -34,6 +34,8 @@ class Epoch(ABC):
         self.element_spec = shards.element_spec
         self.trains = shards.trains
         self.steps_per_epoch = self.steps_left = shards.steps_per_epoch
+        # The steps that `new_steps` has counted, and those before a restart.
+        self._counted = 0
 
     def __iter__(self) -> Epoch:
         return self
@@ -69,6 +71,16 @@ class Epoch(ABC):
         Args:
           to_end: whether to read the data to the end, if the number of steps is not fixed.
         """
+
+    @abstractmethod
+    def steps_so_far(self) -> int:
+        """The number of weight updates of this epoch that are known to be made, including those
+        before a restart."""
+
+    def new_steps(self) -> int:
+        """The number of weight updates since the last call."""
+        before, self._counted = self._counted, self.steps_so_far()
+        return self._counted - before
 
     @abstractmethod
     def steps(self) -> list[int]:

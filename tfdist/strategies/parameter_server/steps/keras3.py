@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tfdist.compat import keras as keras_compat
 from tfdist.data.sharding import shards_of
 from tfdist.errors import UsageError
 from tfdist.strategies.parameter_server.steps.coordinator import EpochCoordinator
@@ -39,12 +40,14 @@ class _Coordination:
         Raises:
           UsageError: `model.compile` or the optimizer has such an option.
         """
-        optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+        optimizers = keras_compat.optimizers_of(model)
+        inner = [getattr(each, "inner_optimizer", each) for each in optimizers]
+        accumulates = [getattr(each, "gradient_accumulation_steps", None) for each in inner]
         options = {
             "jit_compile": (bool(model.jit_compile), False),
             "run_eagerly": (bool(model.run_eagerly), False),
             "gradient_accumulation_steps": (
-                getattr(optimizer, "gradient_accumulation_steps", None),
+                next(filter(None, accumulates), None),
                 None,
             ),
         }
@@ -56,8 +59,8 @@ class _Coordination:
                     accepted=f"{accepted} under parameter_server with Keras 3",
                     remedy="Leave it out of model.compile and of the optimizer.",
                 )
-        of_optimizer = model.optimizer.variables if model.optimizer is not None else []
-        add_in_one_operation([*model.variables, *model.metrics_variables, *of_optimizer])
+        of_optimizers = [variable for each in optimizers for variable in each.variables]
+        add_in_one_operation([*model.variables, *model.metrics_variables, *of_optimizers])
 
     def request(self, strategy: Any, epoch: Any, step: Callable[[Any], Any], steps: int) -> Any:
         EpochCoordinator(strategy).request(epoch, step, steps)

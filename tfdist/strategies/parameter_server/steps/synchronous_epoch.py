@@ -180,6 +180,9 @@ class SynchronousEpoch(Epoch):
             )
             self._dropped = 0
 
+    def steps_so_far(self) -> int:
+        return self._step
+
     def steps(self) -> list[int]:
         """For each worker, the number of steps of this epoch; waits for the step in flight."""
         self._complete()
@@ -211,6 +214,7 @@ class SynchronousEpoch(Epoch):
         if not self._epoch:
             start = self._shards.begin_epoch()
             self._epoch, self._step = start.epoch, max(start.steps)
+            self._counted = self._step
         self._functions = self._synchronous.functions(
             self._strategy, fn, self._shards.iterator_spec
         )

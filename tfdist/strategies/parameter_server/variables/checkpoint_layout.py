@@ -45,8 +45,9 @@ class WholeLayout:
             self._wholes.update(dict.fromkeys(map(id, whole.variables), whole))
             self._put_slots_together(whole)
         if self._wholes:
-            for listed in _lists_of(model.optimizer):
-                self._make_whole(listed)
+            for optimizer in keras_compat.optimizers_of(model):
+                for listed in _lists_of(optimizer):
+                    self._make_whole(listed)
 
     def variables(self) -> list[Any]:
         """The model's variables as `tf.Variable`; a `ShardedVariable` in place of its parts."""
@@ -66,7 +67,9 @@ class WholeLayout:
         if not fits:
             raise UsageError(
                 "optimizer",
-                received=type(self._model.optimizer).__name__,
+                received=", ".join(
+                    type(each).__name__ for each in keras_compat.optimizers_of(self._model)
+                ),
                 accepted="an optimizer whose slots have the shape of their variables, with "
                 "--partition_bytes or --variable_partitions",
                 remedy="Choose another optimizer, such as Adam, or leave the flag out.",

@@ -41,6 +41,9 @@ class Scheduled(Epoch):
     def finish(self, to_end: bool = True) -> None:
         self.calls.append(("finish", to_end))
 
+    def steps_so_far(self) -> int:
+        return sum(steps for fn, steps in self.calls if fn != "finish")
+
     def steps(self) -> list[int]:
         return [3, 4]
 
@@ -121,6 +124,19 @@ def test_no_more_steps_are_requested_than_the_user_has_set(coordinator: Any) -> 
     coordinator.request(epoch, len, 2)
     assert epoch.calls == [(len, 2), (len, 2), (len, 1), ("finish", False), (len, 2)]
     assert coordinator.of_tensorflow[-1] == "joined"
+
+
+def test_the_steps_of_all_epochs_are_counted(coordinator: Any) -> None:
+    evaluation, epoch = epoch_of(coordinator, trains=False), epoch_of(coordinator)
+    coordinator.request(epoch, len, 3)
+    assert coordinator.steps_made == 3
+    coordinator.request(epoch, len, 2)
+    coordinator.join()
+    coordinator.request(evaluation, len, 7)
+    coordinator.join()
+    coordinator.request(epoch_of(coordinator), len, 4)
+    coordinator.join()
+    assert coordinator.steps_made == 9
 
 
 def test_an_epoch_is_finished_once(coordinator: Any) -> None:
