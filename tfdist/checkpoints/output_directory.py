@@ -2,6 +2,7 @@
 
     output = OutputDirectory("/shared/run1")
     output.checkpoints    # ckpt-3.index, ckpt-3.data-…, checkpoint: written by the chief
+    output.final          # see `tfdist.training.final_weights`
     output.logs           # TensorBoard: train, validation, eval
     output.metrics        # metrics.jsonl: one JSON object per epoch
     output.saved_model    # the trained model
@@ -77,6 +78,10 @@ class OutputDirectory:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    @property
+    def final(self) -> Path:
+        return self.path / "final"
 
     @property
     def logs(self) -> Path:

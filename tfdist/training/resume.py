@@ -25,6 +25,7 @@ from tfdist.compat.train_functions import AfterSkippedSteps
 from tfdist.data.position import Position
 from tfdist.errors import EXIT_PREEMPTED, log
 from tfdist.training import history
+from tfdist.training.final_weights import FinalWeights
 from tfdist.training.state import TrainingState
 from tfdist.upstream import keras_initial_epoch
 from tfdist.upstream.keras_callback_logs import ignores_step_logs
@@ -81,13 +82,21 @@ class Resume(tf.keras.callbacks.Callback):
         self._io_device = io_device.choose(
             self._output.checkpoints, self._checkpointing.io_device, self._checkpointing.owners
         )
+        state = self._checkpointing.state(self.model)
         self._checkpointer = checkpointer.Checkpointer(
             self.model,
             self._output.checkpoints,
             writes=self._state.is_chief,
             keep=self._keep,
             io_device=self._io_device,
-            state=self._checkpointing.state(self.model),
+            state=state,
+        )
+        self._final = FinalWeights(
+            self.model,
+            self._output,
+            writes=self._state.is_chief,
+            io_device=self._io_device,
+            state=state,
         )
         epochs = self.params["epochs"]
         self._finished = self._checkpointer.restore()
@@ -95,6 +104,7 @@ class Resume(tf.keras.callbacks.Callback):
         position = self._checkpointer.position
         if checkpointer.is_complete(self._output, self._finished, epochs):
             position = Position(epochs)
+            self._final.restore()
         # Tasks with different start positions would wait for each other forever.
         position = self._checkpointing.broadcast(self.model, position)
         self._scale_learning_rate(position.replicas)
@@ -110,6 +120,7 @@ class Resume(tf.keras.callbacks.Callback):
         if start.epoch < epochs:
             if self._state.is_chief:
                 self._output.done.unlink(missing_ok=True)
+                self._final.remove()
             self._fast_forward(start, step)
         self._saved = self._state.steps
         keras_initial_epoch.set_start(self.model, (start.epoch, step))
@@ -135,6 +146,11 @@ class Resume(tf.keras.callbacks.Callback):
         epochs = self.params["epochs"]
         self._watching.close()
         keras_initial_epoch.set_start(self.model, None)
+        is_complete = self._finished >= epochs or self.model.stop_training
+        if self._saves and is_complete and self._final.differ:
+            with self._checkpointing.save_scope(self.model):
+                if self._state.is_chief:
+                    self._final.save(Position(self._finished), self._state.steps)
         if self._saves and (self._has_trained or not self._output.saved_model.exists()):
             with self._checkpointing.save_scope(self.model):
                 export.export(
@@ -143,7 +159,7 @@ class Resume(tf.keras.callbacks.Callback):
                     writes=self._state.is_chief,
                     io_device=self._io_device,
                 )
-        if not self._has_trained or self._finished >= epochs or self.model.stop_training:
+        if not self._has_trained or is_complete:
             if self._state.is_chief:
                 checkpointer.mark_done(self._output, self._finished, epochs)
         else:
@@ -217,6 +233,7 @@ class Resume(tf.keras.callbacks.Callback):
             with self._checkpointing.save_scope(self.model):
                 if self._state.is_chief:
                     self._checkpointer.save(position, number=number)
+            self._final.checkpoint_saved()
             self._saved = number
 
     def _exit(self, steps: Sequence[int]) -> None:

@@ -477,7 +477,7 @@ def test_a_failed_write_stops_the_training(
     assert train(tiny, tmp_path, 5).trained == [2, 3, 4]
 
 
-def test_the_weights_after_all_other_callbacks_are_exported(
+def test_the_weights_after_all_other_callbacks_are_exported_and_returned_again(
     tiny: TinyTraining, tmp_path: Path
 ) -> None:
     """EarlyStopping restores the weights with the highest loss here: those of the first epoch."""
@@ -496,3 +496,12 @@ def test_the_weights_after_all_other_callbacks_are_exported(
     serve = tf.saved_model.load(str(tmp_path / "saved_model")).signatures["serving_default"]
     (served,) = serve(tf.constant(points)).values()
     np.testing.assert_allclose(served.numpy(), model.predict(points, verbose=0), rtol=1e-5)
+
+    again = train(tiny, tmp_path, 5, seed=2)
+    assert again.trained == []
+    assert_same_weights(again.model, model)
+    # A longer training goes on from the last checkpoint.
+    longer = train(tiny, tmp_path, 6, seed=2)
+    assert longer.trained == [2, 3, 4, 5]
+    assert not (tmp_path / "final").exists()
+    assert_same_weights(longer.model, train(tiny, tmp_path / "plain", 6).model)

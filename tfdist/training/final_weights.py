@@ -1,0 +1,77 @@
+"""Keeps the weights that a training returns, if they are not those of its last checkpoint.
+
+Callbacks such as `EarlyStopping(restore_best_weights=True)` change the weights after the last
+epoch. A second start of the complete job must return what the first one returned, and a longer
+training must go on from its last checkpoint. So these weights have a directory of their own.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.checkpoints import output_directory
+from tfdist.checkpoints.checkpointer import Checkpointer
+from tfdist.checkpoints.output_directory import OutputDirectory
+from tfdist.compat import keras as keras_compat
+from tfdist.data.position import Position
+
+
+class FinalWeights:
+    """The final weights of a model in an output directory.
+
+    Args:
+      model: the built model.
+      output: the output directory.
+      writes: whether this task writes there; the other tasks only restore.
+      io_device: as for `Checkpointer`.
+      state: as for `Checkpointer`.
+    """
+
+    def __init__(
+        self,
+        model: tf.keras.Model,
+        output: OutputDirectory,
+        *,
+        writes: bool,
+        io_device: str | None,
+        state: dict[str, Any],
+    ) -> None:
+        self._directory = output.final
+        self._checkpointer = Checkpointer(
+            model, output.final, writes=writes, keep=1, io_device=io_device, state=state
+        )
+        if writes:
+            output_directory.remove_leftovers(output.final)
+        weights = keras_compat.as_tensorflow(model.trainable_variables)
+
+        @tf.function(autograph=False)
+        def total() -> tf.Tensor:
+            sums = [tf.reduce_sum(tf.cast(weight, tf.float64)) for weight in weights]
+            return tf.stack(sums) if sums else tf.zeros([0])
+
+        self._total = total
+        self._saved: list[float] | None = None
+
+    def restore(self) -> None:
+        """Restores the final weights, if there are any."""
+        self._checkpointer.restore()
+
+    def remove(self) -> None:
+        """Removes the final weights of a shorter training."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def checkpoint_saved(self) -> None:
+        """Call this after each checkpoint."""
+        self._saved = self._total().numpy().tolist()
+
+    @property
+    def differ(self) -> bool:
+        """Whether the weights are others than those of the last checkpoint of this process."""
+        return self._saved is not None and self._saved != self._total().numpy().tolist()
+
+    def save(self, position: Position, number: int) -> None:
+        """Saves the weights; the arguments are those of `Checkpointer.save`."""
+        self._checkpointer.save(position, number)
