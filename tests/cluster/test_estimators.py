@@ -188,8 +188,8 @@ def test_a_resumed_asynchronous_job_trains_until_it_is_complete(tmp_path: Path) 
             2,
             "input_fn: received 'a dataset of unknown length",
         ),
-        ("parameter_server", ["--sync", "--nowrapped"], 1, "was not passed to job.wrap_optimizer"),
-        ("horovod", ["--nowrapped"], 1, "was not passed to job.wrap_optimizer"),
+        ("parameter_server", ["--sync", "--nowrapped"], 2, "was not passed to job.wrap_optimizer"),
+        ("horovod", ["--nowrapped"], 2, "was not passed to job.wrap_optimizer"),
         (
             "parameter_server",
             ["--sync", "--replicas_to_aggregate=3"],

@@ -35,6 +35,23 @@ def check_model_of_keras_3(model: Any, strategy: str) -> None:
         check_optimizer(optimizer, strategy)
 
 
+def check_no_state_of_a_replica(model: Any, strategy: str) -> None:
+    """Checks that no recurrent layer keeps its state from one batch to the next.
+
+    Raises:
+      UsageError: one does. Its state belongs to a replica, but the replicas share all variables.
+    """
+    rnn = keras_compat.keras_of(model).layers.RNN
+    for layer in tf.train.TrackableView(model).descendants():
+        if isinstance(layer, rnn) and layer.stateful:
+            raise UsageError(
+                "stateful",
+                received=f"True in layer {layer.name}",
+                accepted=f"False under {strategy}, whose workers share all variables",
+                remedy="Train with --strategy=horovod, or with multi_worker_mirrored and Keras 3.",
+            )
+
+
 def check_scope(model: Any, strategy: tf.distribute.Strategy, name: str) -> None:
     """Checks that a compiled model, its optimizer and its metrics were created in the scope.
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tfdist.cluster import Cluster, Task
 from tfdist.estimator.optimizers import distributed
-from tfdist.estimator.sessions import NOT_WRAPPED, LocalSessions
+from tfdist.estimator.sessions import LocalSessions, not_wrapped
 from tfdist.estimator.sync_replicas import SyncReplicasOptimizer
 from tfdist.runtime.devices import use_devices
 from tfdist.strategies.base import DatasetFunction, Strategy, Topology
@@ -152,7 +152,7 @@ class _SyncHook(tf.compat.v1.train.SessionRunHook):
         optimizer = self._sessions.sync_optimizer
         graph = tf.compat.v1.get_default_graph()
         if optimizer is None or getattr(optimizer.global_step, "graph", None) is not graph:
-            raise RuntimeError(NOT_WRAPPED)
+            raise not_wrapped("parameter_server with --sync")
         self._hook = optimizer.make_session_run_hook(self._sessions.strategy.topology.is_chief)
         self._hook.begin()
 

@@ -9,7 +9,7 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from tfdist.estimator.optimizers import distributed
-from tfdist.estimator.sessions import NOT_WRAPPED, Sessions
+from tfdist.estimator.sessions import Sessions, not_wrapped
 from tfdist.strategies.base import Strategy
 from tfdist.strategies.horovod import Horovod
 
@@ -47,5 +47,5 @@ class _BroadcastHook(hvd.BroadcastGlobalVariablesHook):
 
     def begin(self) -> None:
         if not self._sessions.averages:
-            raise RuntimeError(NOT_WRAPPED)
+            raise not_wrapped(self._sessions.strategy.name)
         super().begin()

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tfdist.estimator.sessions import Sessions
 from tfdist.strategies.local_devices import LocalDevices
+from tfdist.upstream import collective_sparse_gradients, keras_optimizer_iterations
 
 
 class MirroredSessions(Sessions):
@@ -15,6 +16,8 @@ class MirroredSessions(Sessions):
 
     @property
     def train_distribute(self) -> tf.distribute.Strategy:
+        collective_sparse_gradients.apply()
+        keras_optimizer_iterations.apply()
         return self.strategy.tf_strategy
 
     @property

@@ -10,6 +10,7 @@ from tfdist.errors import UsageError
 from tfdist.estimator.sessions import Sessions
 from tfdist.strategies.base import Strategy
 from tfdist.strategies.multi_worker_mirrored import check_same_checkpoint
+from tfdist.upstream import collective_sparse_gradients
 
 _SAVE_STEPS = 1000
 
@@ -28,6 +29,7 @@ class MultiWorkerMirroredSessions(Sessions):
 
     @property
     def train_distribute(self) -> tf.distribute.Strategy:
+        collective_sparse_gradients.apply()
         return self.strategy.tf_strategy
 
     @property

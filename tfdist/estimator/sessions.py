@@ -16,11 +16,16 @@ from tfdist.checkpoints.output_directory import OutputDirectory, check_is_no_pat
 from tfdist.errors import UsageError
 from tfdist.strategies.base import Strategy
 
-NOT_WRAPPED = (
-    "The model's optimizer was not passed to job.wrap_optimizer, so each task would train "
-    "independently. Call config.job.wrap_optimizer in the model function, or job.wrap_optimizer "
-    "before model_to_estimator."
-)
+
+def not_wrapped(strategy: str) -> UsageError:
+    """The error for a model function whose optimizer does not know the other tasks."""
+    return UsageError(
+        "optimizer",
+        received="one that was not passed to job.wrap_optimizer",
+        accepted=f"a wrapped one, under {strategy}: otherwise each task would train independently",
+        remedy="Call config.job.wrap_optimizer in the model function, or job.wrap_optimizer for "
+        "the optimizer of a canned Estimator or of model_to_estimator.",
+    )
 
 
 class Sessions:

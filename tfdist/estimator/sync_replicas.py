@@ -21,7 +21,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.errors import log
+from tfdist.errors import UsageError, log
 
 _COLLECTION = "tfdist_sync_replicas"
 
@@ -171,8 +171,9 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
         name = f"{variable.name}/grad_accum"
         with tf.device(variable.device):
             if isinstance(gradient, tf.IndexedSlices):
+                # A mean would divide each row by the number of the workers that have sent it.
                 accumulator = tf.compat.v1.SparseConditionalAccumulator(
-                    gradient.dtype, shared_name=name
+                    gradient.dtype, shared_name=name, reduction_type="SUM"
                 )
             else:
                 accumulator = tf.compat.v1.ConditionalAccumulator(
@@ -184,7 +185,12 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
     def _take(self, accumulator: Any, variable: tf.Variable) -> Any:
         with tf.device(variable.device):
             if isinstance(accumulator, tf.compat.v1.SparseConditionalAccumulator):
-                return accumulator.take_indexed_slices_grad(self._gradients_per_update)
+                total = accumulator.take_indexed_slices_grad(self._gradients_per_update)
+                # The last row is that of `_with_count`.
+                count = tf.reshape(total.values[-1], [-1])[0]
+                return tf.IndexedSlices(
+                    total.values[:-1] / count, total.indices[:-1], tf.shape(variable)
+                )
             return accumulator.take_grad(self._gradients_per_update)
 
     def _contribute(self, accumulator: Any, gradient: Any, variable: tf.Variable) -> tf.Operation:
@@ -200,7 +206,9 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
                 ]
         with tf.device(variable.device), tf.control_dependencies(counts):
             if isinstance(gradient, tf.IndexedSlices):
-                return accumulator.apply_indexed_slices_grad(gradient, local_step=self._local_step)
+                return accumulator.apply_indexed_slices_grad(
+                    _with_count(gradient, variable), local_step=self._local_step
+                )
             return accumulator.apply_grad(gradient, local_step=self._local_step)
 
     def _release(self, update_op: tf.Operation, queues: list[Any]) -> tf.Operation:
@@ -216,6 +224,22 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
         with tf.control_dependencies([self._ended.assign(1)]):
             token = tf.constant(_END, self.global_step.dtype.base_dtype)
             return tf.group(*(queue.enqueue(token) for queue in queues[1:]))
+
+
+def _with_count(gradient: tf.IndexedSlices, variable: tf.Variable) -> tf.IndexedSlices:
+    """A sparse gradient for an accumulator, with a row of ones after the last row of the variable.
+
+    The sum of these rows is the number of gradients. An accumulator needs ascending indices without
+    duplicates.
+    """
+    order = tf.argsort(gradient.indices)
+    indices, positions = tf.unique(tf.gather(gradient.indices, order))
+    values = tf.math.segment_sum(tf.gather(gradient.values, order), positions)
+    rows = tf.cast(tf.shape(variable)[:1], indices.dtype)
+    return tf.IndexedSlices(
+        tf.concat([values, tf.ones([1, *variable.shape[1:]], values.dtype)], 0),
+        tf.concat([indices, rows], 0),
+    )
 
 
 class SyncReplicasHook(tf.compat.v1.train.SessionRunHook):
@@ -235,9 +259,12 @@ class SyncReplicasHook(tf.compat.v1.train.SessionRunHook):
             raise ValueError("Call SyncReplicasOptimizer.apply_gradients before using its hook.")
         counters = tf.compat.v1.get_collection(_COLLECTION)
         if len(counters) != 3:
-            raise ValueError(
-                "optimizer: received several synchronous optimizers in one graph; accepted: one. "
-                "Minimize the sum of the losses with one optimizer."
+            raise UsageError(
+                "optimizer",
+                received="several synchronous optimizers in one graph",
+                accepted="one, under parameter_server with --sync",
+                remedy="Minimize the sum of the losses with one optimizer, or train a wide and "
+                "deep model with --strategy=multi_worker_mirrored or horovod.",
             )
         self._counts = [counter.read_value() for counter in counters]
         self._are_initialized = tf.reduce_all(

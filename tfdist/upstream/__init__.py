@@ -34,6 +34,20 @@ _UPSTREAM = "tests/upstream/test_upstream.py::test_"
 
 FIXES = (
     Fix(
+        "collective_sparse_gradients",
+        "in a TF1 graph, collectives of sparse gradients need the same number of rows in each step",
+        "tensorflow/python/distribute/cross_device_utils.py",
+        "up to 2.15 (Estimators)",
+        "tests/upstream/test_estimator_fixes.py::test_rows_that_differ_stop_a_session",
+    ),
+    Fix(
+        "keras_optimizer_iterations",
+        "a canned Estimator sets the counter of an optimizer once for each replica",
+        "tensorflow_estimator/python/estimator/canned/dnn.py",
+        "up to 2.15 (Estimators)",
+        "tests/upstream/test_estimator_fixes.py::test_the_counter_of_an_optimizer_is_set_once",
+    ),
+    Fix(
         "wrapped_variables",
         "the wrappers of variables have no public way to the variable inside",
         "tensorflow/python/distribute/ps_values.py",

@@ -142,6 +142,7 @@ class ParameterServer(Strategy[ParameterServerOptions]):
         return sharding.for_keras(shards, sharding.UNKNOWN if finite else sharding.INFINITE)
 
     def prepare(self, model: tf.keras.Model) -> None:
+        checks.check_no_state_of_a_replica(model, self.name)
         if keras_compat.is_keras_3(model):
             checks.check_scope(model, self.tf_strategy, self.name)
         if self._synchronous is not None:
