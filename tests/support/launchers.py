@@ -20,12 +20,18 @@ ROOT = Path(__file__).parents[2]
 MARK = "TFDIST_TEST_MARK"
 DEADLINE = 30.0
 
-# The first lines of the test scripts. `name` is the task's name; `wait_for` waits for a file.
+# The first lines of the test scripts. `name` is the task's name; `wait_for` waits for a file. Each
+# task opens its port, as a script that distributes does.
 HEADER = """
-import json, os, pathlib, signal, subprocess, sys, time
+import json, os, pathlib, signal, socket, subprocess, sys, time
 
-task = json.loads(os.environ.get("TF_CONFIG", '{"task": {"type": "worker", "index": 0}}'))["task"]
+config = json.loads(os.environ.get("TF_CONFIG", '{"task": {"type": "worker", "index": 0}}'))
+task = config["task"]
 name = f"{task['type']}:{task['index']}"
+if task["type"] in config.get("cluster", {}):
+    host, _, port = config["cluster"][task["type"]][task["index"]].rpartition(":")
+    if host == "127.0.0.1":
+        server = socket.create_server((host, int(port)))
 
 def wait_for(path):
     while not pathlib.Path(path).exists():

@@ -21,7 +21,7 @@ from tfdist.cluster import Cluster, Task, host_and_port
 from tfdist.coordination.startup import addresses
 from tfdist.errors import UsageError, log
 from tfdist.launch.host_discovery import FLAG, Host, HostDiscoveryScript
-from tfdist.launch.spec import JobSpec, TaskSpec, command_of, passed_flags
+from tfdist.launch.spec import JobSpec, TaskSpec, command_of, passed_flags, port_of
 from tfdist.runtime import environment as runtime
 from tfdist.runtime.cores import ALL_CORES, CORES_VARIABLE
 from tfdist.strategy_table import table
@@ -191,7 +191,7 @@ class ElasticMembership:
             environment[CORES_VARIABLE] = part if self._job.divides_cores else ALL_CORES
         job = self._job
         command = command_of(job.python, job.script, job.args, module=job.module)
-        return TaskSpec(str(task), command, environment)
+        return TaskSpec(str(task), command, environment, port=port_of(cluster, task))
 
     def _wait(self, is_listed: bool) -> None:
         assert self._hosts is not None

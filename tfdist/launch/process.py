@@ -21,7 +21,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO
 
-from tfdist.errors import EXIT_PREEMPTED
+from tfdist.errors import EXIT_PREEMPTED, log
 from tfdist.launch.output import LineReader
 from tfdist.launch.spawn import Start, spawn
 from tfdist.launch.spec import TaskSpec
@@ -95,6 +95,13 @@ class Process:
         """File descriptors that are readable when the task has written something or has ended."""
         sentinel = self._started.sentinel
         return (self.pipe,) if sentinel is None else (self.pipe, sentinel)
+
+    def log_last_lines(self) -> None:
+        """Prints its last lines again, at the end of the launcher's output."""
+        if self.last_lines:
+            log(f"the last lines of {self.name}:")
+            for line in self.last_lines:
+                print(f"[{self.name}] {line}".rstrip(), file=sys.stderr, flush=True)
 
     def has_ended(self) -> bool:
         return self._started.has_ended()

@@ -42,7 +42,7 @@ class Servers:
         self.workers = [process for process in self.processes if process.task.type == "worker"]
         self._workers_may_serve = chief.type == "chief"
         self._time = time.monotonic()
-        self._before = self._cpu_seconds()
+        self._before = cpu_seconds(self.workers)
 
     def are_done(self) -> bool:
         """Whether no worker has trained since this object was created.
@@ -54,19 +54,20 @@ class Servers:
         if not self.workers:
             return True
         # This is negative if a child process has ended.
-        used = self._cpu_seconds() - self._before
+        used = cpu_seconds(self.workers) - self._before
         is_idle = 0 <= used < _IDLE * (time.monotonic() - self._time)
         return self._workers_may_serve and is_idle
 
-    def _cpu_seconds(self) -> float:
-        """The CPU time of the workers and their child processes."""
-        # A task is the leader of its session.
-        sessions = {process.pid for process in self.workers}
-        ticks = 0
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with suppress(OSError):  # The process has ended meanwhile.
-                # The fields of proc(5) after the name, which may contain spaces.
-                fields = stat.read_bytes().rpartition(b")")[2].split()
-                if int(fields[3]) in sessions:
-                    ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+
+def cpu_seconds(processes: Iterable[Process]) -> float:
+    """The CPU time of tasks and their child processes."""
+    # A task is the leader of its session.
+    sessions = {process.pid for process in processes}
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # The process has ended meanwhile.
+            # The fields of proc(5) after the name, which may contain spaces.
+            fields = stat.read_bytes().rpartition(b")")[2].split()
+            if int(fields[3]) in sessions:
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-from tfdist.cluster import Cluster, Task
+from tfdist.cluster import Cluster, Task, host_and_port
 from tfdist.cluster.discovery import ClusterConfig
 from tfdist.coordination import horovod_rendezvous
 from tfdist.coordination.shutdown import RESTARTABLE_VARIABLE
@@ -167,6 +167,8 @@ class TaskSpec:
       removed: variables of the launcher that the process must not inherit.
       restarts_alone: whether it is restarted alone after a failure, because the others can
         continue without it: a worker of a parameter-server job, or an evaluator.
+      port: the port that it opens to join the others; None if no other task trains.
+      rendezvous_port: the port of the launcher to which it connects instead.
     """
 
     name: str
@@ -174,6 +176,8 @@ class TaskSpec:
     environment: Mapping[str, str]
     removed: tuple[str, ...] = ()
     restarts_alone: bool = False
+    port: int | None = None
+    rendezvous_port: int | None = None
 
     @property
     def type(self) -> str:
@@ -273,7 +277,17 @@ def task_specs(
         restarts_alone = task.type == "evaluator" or (
             job.row.uses_ps and task.type == "worker" and task != cluster.chief_task
         )
-        result.append(TaskSpec(str(task), command, environment, tuple(removed), restarts_alone))
+        result.append(
+            TaskSpec(
+                str(task),
+                command,
+                environment,
+                tuple(removed),
+                restarts_alone,
+                port_of(cluster, task) if _reads_cluster(job.row) else None,
+                ports[-1] if job.row.rendezvous and len(job.training_hosts) > 1 else None,
+            )
+        )
     return tuple(result)
 
 
@@ -303,7 +317,15 @@ def own_task_spec(
         environment["TF_CONFIG"] = config.cluster.tf_config(config.task)
     if strategy != "auto":
         environment[table.STRATEGY_VARIABLE] = strategy
-    return TaskSpec(str(config.task), tuple(command), environment, removed)
+    port = port_of(config.cluster, config.task)
+    return TaskSpec(str(config.task), tuple(command), environment, removed, port=port)
+
+
+def port_of(cluster: Cluster, task: Task) -> int | None:
+    """The port that a task opens to join the others; None if no other task trains."""
+    if task not in cluster.tasks() or len(cluster.training_tasks) < 2:
+        return None
+    return host_and_port(cluster.address(task))[1]
 
 
 def check_options(row: table.StrategySpec, flags: Mapping[str, Any], cluster: Cluster) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from tfdist.errors import EXIT_FAILED, EXIT_PREEMPTED, EXIT_USAGE, log
 from tfdist.launch.forkserver import ForkServer
+from tfdist.launch.notices import Notices
 from tfdist.launch.output import prefix
 from tfdist.launch.process import Process, how_it_ended
 from tfdist.launch.servers import Servers
@@ -34,8 +35,8 @@ from tfdist.runtime.cores import OPENMP_VARIABLE
 _LONGEST_RESTART_DELAY = 60.0
 # For the other tasks to exit after a failure; they cannot save without the failed task.
 _FAILURE_SECONDS = 5.0
-# Between two checks of whether the members have changed.
-_MEMBERSHIP_SECONDS = 1.0
+# Between two checks of the members, and of whether the tasks have met.
+_CHECK_SECONDS = 1.0
 
 Service = Callable[[], AbstractContextManager[object]]
 
@@ -121,8 +122,8 @@ class Supervisor:
                 self._start_all()
                 while self._running or self._starts:
                     self._wait()
-                if self._cause is not None:
-                    self._log_cause(self._cause)
+                if self._cause and not self._cause.uncaught and self._outcome != EXIT_PREEMPTED:
+                    self._cause.log_last_lines()
             finally:
                 self._kill()
                 self._selector.close()
@@ -158,14 +159,20 @@ class Supervisor:
             self._outcome = EXIT_FAILED
             return
         if not self._tasks:
-            self._starts.set("all", _MEMBERSHIP_SECONDS, self._start_all)
+            self._starts.set("all", _CHECK_SECONDS, self._start_all)
             return
         if self._members.can_change:
-            self._deadlines.set("membership", _MEMBERSHIP_SECONDS, self._check_membership)
+            self._deadlines.set("membership", _CHECK_SECONDS, self._check_membership)
         self._service.close()
         self._service.enter_context(self._make_service())
         for task in self._tasks:
             self._start(task)
+        self._notices = Notices(tuple(self._running))
+        self._notice()
+
+    def _notice(self) -> None:
+        if self._notices.look():
+            self._deadlines.set("notices", _CHECK_SECONDS, self._notice)
 
     def _start(self, task: TaskSpec) -> None:
         colored = sys.stdout.isatty() and not self._environ.get("NO_COLOR")
@@ -213,7 +220,7 @@ class Supervisor:
             self._on_grace_period()
 
     def _check_membership(self) -> None:
-        self._deadlines.set("membership", _MEMBERSHIP_SECONDS, self._check_membership)
+        self._deadlines.set("membership", _CHECK_SECONDS, self._check_membership)
         if self._outcome is not None or self._restarts_all or self._chief_has_ended:
             return
         if change := self._members.change():
@@ -241,11 +248,12 @@ class Supervisor:
             self._restart_all_when_ended()
         elif code:
             self._on_failure(process, code)
-        elif process.task is self._tasks[0]:
-            self._chief_has_ended = True
-            self._deadlines.set(
-                "shutdown", self._options.shutdown_timeout, self._on_shutdown_timeout
-            )
+        else:
+            self._notices.on_success(process)
+            if process.task is self._tasks[0]:
+                self._chief_has_ended = True
+                seconds = self._options.shutdown_timeout
+                self._deadlines.set("shutdown", seconds, self._on_shutdown_timeout)
         self._watch_servers()
 
     def _on_failure(self, process: Process, code: int) -> None:
@@ -387,13 +395,5 @@ class Supervisor:
         return any(task.type == "ps" for task in self._tasks)
 
     def _names(self, before: str) -> str:
-        return (
-            before + ", ".join(process.name for process in self._running) if self._running else ""
-        )
-
-    def _log_cause(self, cause: Process) -> None:
-        has_reason = cause.uncaught or self._outcome == EXIT_PREEMPTED
-        if not has_reason and cause.last_lines:
-            log(f"the last lines of {cause.name}:")
-            for line in cause.last_lines:
-                print(f"[{cause.name}] {line}".rstrip(), file=sys.stderr, flush=True)
+        names = ", ".join(process.name for process in self._running)
+        return before + names if names else ""

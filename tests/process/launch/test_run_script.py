@@ -47,7 +47,9 @@ def test_a_job_imports_nothing_from_a_shared_directory(
         script = ["-m", "package.train"]
     launcher = start([TFDIST, "run", f"--start_method={method}", "--workers=2", *script])
     output, errors = launcher.communicate(timeout=DEADLINE)
-    assert (launcher.returncode, errors) == (0, "")
+    # The tasks do not join each other, which the launcher says if they are slow.
+    told = [line for line in errors.splitlines() if "no task had joined" not in line]
+    assert (launcher.returncode, told) == (0, [])
     place = shared.name if program == "module" else "package"
     assert sorted(output.splitlines()) == [f"[worker:{n}] from {place}" for n in (0, 1)]
     assert not (shared / "marker").exists()

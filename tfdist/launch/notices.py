@@ -1,0 +1,114 @@
+"""Says once what makes a job useless although no task fails.
+
+    notices = Notices(processes)
+    while notices.look():           # every second
+        ...
+    notices.on_success(process)     # a task has ended with code 0
+
+A script that does not distribute trains once in each task, and all of them write the same files. In
+a job of parameter servers whose script needs a chief, all tasks serve, forever.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from tfdist.errors import log
+from tfdist.launch.process import Process
+from tfdist.launch.servers import cpu_seconds
+from tfdist.strategy_table import table
+
+# A task imports TensorFlow and reads data before it joins the others.
+_ALONE_SECONDS = 60.0
+_IDLE_SECONDS = 30.0
+# A task that ends earlier has not trained.
+_SHORTEST_SECONDS = 2.0
+# Seconds of CPU time of all tasks, over `_IDLE_SECONDS`.
+_IDLE = 0.3
+
+# proc(5), net/tcp.
+_LISTENS = "0A"
+
+
+class Notices:
+    """Looks at the ports and the CPU time of the tasks of a job.
+
+    Args:
+      processes: the processes, all just started.
+      clock: returns seconds.
+    """
+
+    def __init__(
+        self, processes: Sequence[Process], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._processes = processes
+        self._clock = clock
+        self._started = clock()
+        tasks = [process.task for process in processes]
+        self._listen = {task.port for task in tasks if task.port and not task.rendezvous_port}
+        self._connect = {task.rendezvous_port for task in tasks if task.rendezvous_port}
+        self._is_decided = not (self._listen or self._connect)
+        types = {task.type for task in tasks}
+        self._may_serve = "ps" in types and "worker" in types and "chief" not in types
+        self._busy_at, self._used = self._started, 0.0
+
+    def look(self) -> bool:
+        """Looks at the job; whether to look again."""
+        now = self._clock()
+        if not self._is_decided and self._have_met():
+            self._is_decided = True
+        if not self._is_decided and now - self._started >= _ALONE_SECONDS:
+            self._say_alone(f"no task has joined the others after {_ALONE_SECONDS:.0f} s")
+        if self._may_serve and now - self._busy_at >= _IDLE_SECONDS:
+            used = cpu_seconds(self._processes)
+            if 0 <= used - self._used < _IDLE:
+                log(
+                    f"warning: all tasks have been idle for {_IDLE_SECONDS:.0f} s. If the script needs "
+                    "a task of type chief, as tf.distribute's ParameterServerStrategy does, add "
+                    "--chief"
+                )
+                self._may_serve = False
+            self._busy_at, self._used = now, used
+        return not self._is_decided or self._may_serve
+
+    def on_success(self, process: Process) -> None:
+        """Call this when a task has ended with code 0."""
+        seconds = self._clock() - self._started
+        if not self._is_decided and seconds >= _SHORTEST_SECONDS and not self._have_met():
+            self._say_alone(f"{process.name} has ended, and no task had joined the others")
+        self._is_decided = True
+
+    def _say_alone(self, what: str) -> None:
+        self._is_decided = True
+        uses_variables = any(
+            process.task.environment.get(table.STRATEGY_VARIABLE) == "horovod"
+            and not process.task.rendezvous_port
+            for process in self._processes
+        )
+        remedy = (
+            "A script that calls hvd.init itself needs tfdist run --workers=N on one machine, or "
+            "horovodrun"
+            if uses_variables
+            else "A script that calls neither tfdist.init nor a strategy of tf.distribute trains "
+            "in each task by itself; one that calls hvd.init needs --strategy=horovod"
+        )
+        log(f"warning: {what}. {remedy}")
+
+    def _have_met(self) -> bool:
+        return bool(_used_ports(self._listen, self._connect))
+
+
+def _used_ports(listening: Collection[int], connected: Collection[int]) -> set[int]:
+    """Those of the ports on which a process of this machine listens, or has a connection."""
+    found = set()
+    for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        if not path.exists():
+            continue
+        for line in path.read_text().splitlines()[1:]:
+            _, local, _, state, *_ = line.split()
+            port = int(local.rpartition(":")[2], 16)
+            if port in (listening if state == _LISTENS else connected):
+                found.add(port)
+    return found
