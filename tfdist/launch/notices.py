@@ -65,9 +65,9 @@ class Notices:
             used = cpu_seconds(self._processes)
             if 0 <= used - self._used < _IDLE:
                 log(
-                    f"warning: all tasks have been idle for {_IDLE_SECONDS:.0f} s. If the script needs "
-                    "a task of type chief, as tf.distribute's ParameterServerStrategy does, add "
-                    "--chief"
+                    f"warning: all tasks have been idle for {_IDLE_SECONDS:.0f} s. If the script "
+                    "needs a task of type chief, as tf.distribute's ParameterServerStrategy does, "
+                    "add --chief"
                 )
                 self._may_serve = False
             self._busy_at, self._used = now, used
