@@ -55,6 +55,8 @@ class AsynchronousEpoch(Epoch):
         self._execution: Execution
         # Steps that Keras has requested and that are in no execution yet.
         self._requested = 0
+        # For Keras 3: the steps before a restart, and those that its calls stand for since then.
+        self._before = self._reported = 0
         # By worker: the steps made, the steps made or in flight, and the executions in flight.
         self._steps = [0] * len(threads)
         self._scheduled = [0] * len(threads)
@@ -68,7 +70,10 @@ class AsynchronousEpoch(Epoch):
             start = self._shards.begin_epoch()
             self._epoch = start.epoch
             self._steps, self._scheduled = list(start.steps), list(start.steps)
-            self._counted = self.steps_so_far()
+            self._counted = self._before = self.steps_so_far()
+        if self._shards.always_raises_at_end and self._shards.steps_per_epoch is None:
+            self._report(steps)
+            return Logs(self)
         while not self._results.empty():
             self._take_result()
         if self._is_over():
@@ -79,6 +84,23 @@ class AsynchronousEpoch(Epoch):
         if self._requested >= self._shards.length.steps:
             self._schedule(self._shards.length.steps)
         return Logs(self)
+
+    def _report(self, steps: int) -> None:
+        """Returns when this many more steps are made.
+
+        Keras 3 counts its calls, shows their number, and learns the end of each epoch from
+        StopIteration. So a call stands for a step that was made, and none for one without data.
+        """
+        self._reported += steps
+        while self.steps_so_far() - self._before < self._reported:
+            if self._is_over() and not self._num_in_flight():
+                unreported = self.steps_so_far() - self._before - self._reported + steps
+                if unreported <= 0:
+                    self._stop_if_requested()
+                return
+            while (worker := self._free_worker()) is not None:
+                self._start(worker, self._shards.length.steps)
+            self._take_result()
 
     def live_logs(self) -> dict[str, Any]:
         self._wait_for_logs()

@@ -307,3 +307,30 @@ def test_an_empty_shard_makes_no_step(clock: Clock) -> None:
     epoch = training.epoch()
     request_until_stopped(epoch)
     assert epoch.steps() == [0, 4]
+
+
+@pytest.mark.parametrize("batches", [(20, 20), (0, 7), (3, 50)])
+def test_keras_3_counts_the_steps_that_were_made(clock: Clock, batches: tuple[int, ...]) -> None:
+    """Its progress bar and its callbacks see no step that found no data, in any epoch."""
+    training = Training(clock, *batches)
+    training.shards.always_raises_at_end = True
+    for _ in range(3):
+        assert request_until_stopped(training.epoch()) == sum(batches)
+
+
+def test_keras_3_counts_from_the_steps_before_a_restart(clock: Clock) -> None:
+    training = Training(clock, 10, 10, start=(0, (4, 7)))
+    training.shards.always_raises_at_end = True
+    epoch = training.epoch()
+    assert request_until_stopped(epoch) == 9
+    assert epoch.steps() == [10, 10]
+
+
+def test_keras_3_with_several_steps_per_call_counts_no_call_without_a_step(clock: Clock) -> None:
+    training = Training(clock, 5, 5)
+    training.shards.always_raises_at_end = True
+    epoch = training.epoch()
+    for _ in range(4):
+        epoch.step(step_function, 3)
+    with pytest.raises(StopIteration):
+        epoch.step(step_function, 3)
