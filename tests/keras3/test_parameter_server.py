@@ -157,6 +157,8 @@ def test_a_job_preempted_in_mid_epoch_resumes_with_the_remaining_examples(tmp_pa
     )
     assert second.code == 0, second.output
     assert f"resuming after step {match[1]} of epoch 1 of 3" in second.output
+    # The progress bar shows the steps of each epoch, also of one that was resumed.
+    assert second.output.count(" 151/151 - ") == 3
 
     (before,) = results(tmp_path / "1").values()
     (after,) = results(tmp_path / "2").values()

@@ -43,6 +43,9 @@ class Coordination(Protocol):
     def join(self, strategy: Any, to_end: bool) -> None:
         """Waits for the steps of the current epoch."""
 
+    def steps_of_training_epoch(self, strategy: Any) -> int:
+        """The number of steps of the current epoch of `fit`, or of the last one."""
+
     def check_prediction(self, data: Any) -> None:
         """Checks the data of `predict`, which runs in the chief, as in Keras 2."""
 
@@ -115,6 +118,24 @@ def _predicts_here(coordination: Coordination, predict: Callable[..., Any]) -> C
     return call
 
 
+def _shows_steps(
+    coordination: Coordination, end: Callable[..., None]
+) -> Callable[[Any, int, Any], None]:
+    """Wraps the end of an epoch of the progress bar, which counts the requests for steps.
+
+    Until the first end of the data, there are more of these than steps.
+    """
+
+    @functools.wraps(end)
+    def call(bar: Any, epoch: int, logs: Any = None) -> None:
+        strategy = bar.model.distribute_strategy
+        if bar.target is None and coordination.is_coordinated(strategy):
+            bar.seen = coordination.steps_of_training_epoch(strategy)
+        end(bar, epoch, logs)
+
+    return call
+
+
 def _epoch_iterator(coordination: Coordination) -> type[trainer.TFEpochIterator]:
     """Keras's iterator, which also waits for the scheduled steps at the end of an epoch."""
 
@@ -154,4 +175,6 @@ def apply(coordination: Coordination) -> None:
         coordination, model.make_test_function, "test_function", "test_step"
     )
     model.predict = _predicts_here(coordination, model.predict)
+    bar = keras.callbacks.ProgbarLogger
+    bar.on_epoch_end = _shows_steps(coordination, bar.on_epoch_end)
     trainer.TFEpochIterator = _epoch_iterator(coordination)

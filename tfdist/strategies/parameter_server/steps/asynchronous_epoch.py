@@ -55,8 +55,10 @@ class AsynchronousEpoch(Epoch):
         self._execution: Execution
         # Steps that Keras has requested and that are in no execution yet.
         self._requested = 0
-        # For Keras 3: the steps before a restart, and those that its calls stand for since then.
+        # The steps before a restart, and those that Keras has requested since then.
         self._before = self._reported = 0
+        # Whether Keras 3 makes no request too many, because the length of the epoch is known.
+        self._ends_exactly = False
         # By worker: the steps made, the steps made or in flight, and the executions in flight.
         self._steps = [0] * len(threads)
         self._scheduled = [0] * len(threads)
@@ -71,8 +73,14 @@ class AsynchronousEpoch(Epoch):
             self._epoch = start.epoch
             self._steps, self._scheduled = list(start.steps), list(start.steps)
             self._counted = self._before = self.steps_so_far()
-        if self._shards.always_raises_at_end and self._shards.steps_per_epoch is None:
-            self._report(steps)
+            self._ends_exactly = bool(
+                self._shards.always_raises_at_end
+                and self._shards.steps_per_epoch is None
+                and self._shards.steps_of_epoch
+            )
+        self._reported += steps
+        if self._ends_exactly and self._before + self._reported > sum(self._shards.steps_of_epoch):
+            self._make_or_stop(steps)
             return Logs(self)
         while not self._results.empty():
             self._take_result()
@@ -85,21 +93,20 @@ class AsynchronousEpoch(Epoch):
             self._schedule(self._shards.length.steps)
         return Logs(self)
 
-    def _report(self, steps: int) -> None:
-        """Returns when this many more steps are made.
+    def _make_or_stop(self, steps: int) -> None:
+        """Makes steps one by one on each worker, until there are as many as Keras has requested.
 
-        Keras 3 counts its calls, shows their number, and learns the end of each epoch from
-        StopIteration. So a call stands for a step that was made, and none for one without data.
+        Keras 3 shows how many steps it has requested. So beyond the length of the last epoch, each
+        request waits until a worker has found data for it.
         """
-        self._reported += steps
+        self._finish_requested()
         while self.steps_so_far() - self._before < self._reported:
-            if self._is_over() and not self._num_in_flight():
-                unreported = self.steps_so_far() - self._before - self._reported + steps
-                if unreported <= 0:
+            if self._is_over():
+                if self.steps_so_far() - self._before <= self._reported - steps:
                     self._stop_if_requested()
                 return
             while (worker := self._free_worker()) is not None:
-                self._start(worker, self._shards.length.steps)
+                self._start(worker, 1)
             self._take_result()
 
     def live_logs(self) -> dict[str, Any]:

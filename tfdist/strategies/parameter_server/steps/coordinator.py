@@ -67,6 +67,7 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         self._threads = [WorkerThread(worker) for worker in self._cluster.workers]
         self._epoch: Epoch | None = None
         self._steps_made = 0
+        self._steps_of_training_epoch = 0
         # By `tf.function` of Keras, the function of one step; by that and an iterator's spec, the
         # execution of several steps.
         self._step_functions: dict[Any, Callable[[Any], Any]] = {}
@@ -99,7 +100,9 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
 
     def request(self, epoch: Epoch, step: Callable[[Any], Any], steps: int) -> Any:
         """Requests steps of an epoch; see `Epoch.step`."""
-        self._epoch = epoch
+        if epoch is not self._epoch:
+            self._count()  # Keras 3 does not join an epoch that StopIteration has ended.
+            self._epoch = epoch
         if epoch.steps_left is not None:
             # Keras 3 requests full executions, even if the last one passes the end of the epoch.
             steps = min(steps, epoch.steps_left)
@@ -111,9 +114,19 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
     @property
     def steps_made(self) -> int:
         """The number of training steps that are known to be made, over all epochs."""
+        self._count()
+        return self._steps_made
+
+    @property
+    def steps_of_training_epoch(self) -> int:
+        """The number of steps of the current training epoch, or of the last one."""
+        self._count()
+        return self._steps_of_training_epoch
+
+    def _count(self) -> None:
         if self._epoch is not None and self._epoch.trains:
             self._steps_made += self._epoch.new_steps()
-        return self._steps_made
+            self._steps_of_training_epoch = self._epoch.steps_so_far()
 
     def is_reconnecting(self, worker: int) -> bool:
         """Whether a worker was lost and TensorFlow is not connected to its replacement."""
@@ -139,7 +152,7 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
             self._epoch.finish(to_end)
             # With steps_per_epoch, Keras 3 continues with this iterator in the next epoch.
             self._epoch.steps_left = self._epoch.steps_per_epoch
-            _ = self.steps_made
+            self._count()
             self._epoch = None
         super().join()
 

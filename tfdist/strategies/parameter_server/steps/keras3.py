@@ -82,6 +82,9 @@ class _Coordination:
     def join(self, strategy: Any, to_end: bool) -> None:
         EpochCoordinator(strategy).join(to_end)
 
+    def steps_of_training_epoch(self, strategy: Any) -> int:
+        return EpochCoordinator(strategy).steps_of_training_epoch
+
     def check_prediction(self, data: Any) -> None:
         if shards_of(data) is not None:
             raise UsageError(
