@@ -23,7 +23,8 @@ from tfdist.strategy_table import table
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tfdist.strategies.base import DatasetFunction, Topology
+    from tfdist.data.inputs import Data
+    from tfdist.strategies.base import Topology
     from tfdist.training.state import TrainingState
 
 
@@ -187,12 +188,12 @@ class Job:
 
     def fit(
         self,
-        build_model: Callable[[Any], tf.keras.Model],
-        train_input: DatasetFunction,
+        build_model: Callable[[Any], tf.keras.Model] | Callable[[], tf.keras.Model],
+        train_input: Data,
         *,
         epochs: int,
         output_dir: str,
-        validation: DatasetFunction | None = None,
+        validation: Data | None = None,
         steps_per_epoch: int | None = None,
         save_steps: int | None = None,
         keep: int = 5,
@@ -207,9 +208,9 @@ class Job:
         `validation`.
 
         Args:
-          build_model: takes this job and returns a compiled model; called in `scope()`.
-          train_input: takes a `tf.distribute.InputContext` and returns a `tf.data.Dataset` of
-            batches of the per-replica size, sharded by the context.
+          build_model: takes this job, or nothing, and returns a compiled model; called in
+            `scope()`.
+          train_input: the training data, in batches of the per-replica size; see `dataset`.
           epochs: the total number of epochs, including those before a restart.
           output_dir: the directory that all tasks share; see `callbacks`.
           validation: like `train_input`, for the evaluation after each epoch.
@@ -219,7 +220,7 @@ class Job:
           callbacks: your own callbacks; they run after those of tfdist.
           verbose: as in Keras. Default: a progress bar on the chief's terminal, one line per epoch
             if the chief's output goes to a file, and no output from the other tasks.
-          batch_size: ignored; will be removed in the next release.
+          batch_size: the per-replica batch size of arrays; default 32. A dataset has its own.
 
         Returns:
           Keras's `History`; its `model` is the trained model.
@@ -231,13 +232,15 @@ class Job:
           SystemExit: this task does not train, or `tfdist run --dry_run` has started it (code 0);
             or it was preempted (code 75).
         """
+        from tfdist.data import inputs
         from tfdist.training import fit
 
-        if batch_size is not None:
+        if batch_size is not None and not isinstance(train_input, (tuple, list)):
             _warn_once("batch_size of job.fit", "nothing: the data has it")
+        build: Any = build_model
         return fit.fit(
             self._state,
-            functools.partial(build_model, self),
+            functools.partial(build, self) if inputs.takes_argument(build) else build,
             train_input,
             epochs=epochs,
             output_dir=output_dir,
@@ -247,6 +250,7 @@ class Job:
             keep=keep,
             own_callbacks=callbacks,
             verbose=verbose,
+            batch_size=batch_size,
         )
 
     # The long form.
@@ -266,7 +270,7 @@ class Job:
         """
         return self._state.wrap_optimizer(optimizer)
 
-    def dataset(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
+    def dataset(self, dataset_fn: Data) -> tf.data.Dataset:
         """The dataset for `model.fit`; call this in every training task.
 
         The cluster sees each example of the shards once per epoch, even if the shards have
@@ -276,13 +280,25 @@ class Job:
         dataset's options turn it on, because it delays the end of each epoch.
 
         Args:
-          dataset_fn: takes a `tf.distribute.InputContext` and returns a `tf.data.Dataset` of
-            batches of the per-replica size, sharded by the context.
+          dataset_fn: one of these, in batches of the per-replica size:
+
+            - A function that takes a `tf.distribute.InputContext` and returns its shard, a
+              `tf.data.Dataset` that is sharded by the context. Each task reads only its shard.
+            - A function without a parameter that returns the whole dataset. Each task reads all of
+              it and uses every n-th batch. `shuffle` without a seed has the same order in all
+              tasks.
+            - A `tf.data.Dataset`, likewise, if the tasks read it themselves and its order is the
+              same in all tasks.
+            - Arrays `(x, y)` or `(x, y, sample_weights)`: shuffled, in batches of 32 (`batch_size`
+              of `fit`).
+
+        Raises:
+          UsageError: the data is something else, or the tasks cannot have different shards of it.
         """
         return self._state.dataset(dataset_fn)
 
-    def eval_dataset(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
-        """The dataset for `validation_data`: like `dataset`, but repeats no example."""
+    def eval_dataset(self, dataset_fn: Data) -> tf.data.Dataset:
+        """The dataset for `validation_data`: like `dataset`, but no example is repeated."""
         return self._state.eval_dataset(dataset_fn)
 
     def callbacks(
@@ -320,7 +336,7 @@ class Job:
     def evaluate(
         self,
         model: tf.keras.Model,
-        dataset_fn: DatasetFunction,
+        dataset_fn: Data,
         output_dir: str | None = None,
         *,
         epochs: int | None = None,

@@ -68,6 +68,25 @@ def test_each_example_is_used_once_per_epoch(
         assert keras_is_3() or task["traces"] == (6 if strategy == "mirrored" else 3)
 
 
+@pytest.mark.parametrize("strategy", ["mirrored", "multi_worker_mirrored", "parameter_server"])
+def test_tfdist_shards_an_input_function_without_a_parameter(tmp_path: Path, strategy: str) -> None:
+    """Each task creates the whole dataset, which shuffles without a seed."""
+    flags = [*EXACT[strategy], "--examples=41", "--batch_size=2", "--whole_input"]
+    found = count(tmp_path, strategy, *flags)
+    for task in found.values():
+        np.testing.assert_array_equal(task["counts"], [[1] * 41] * 2)
+        np.testing.assert_array_equal(task["val_seen"], 11)
+        assert task["evaluated_seen"] == 11
+
+
+@pytest.mark.horovod
+def test_horovod_shards_an_input_function_without_a_parameter(tmp_path: Path) -> None:
+    # 21 batches, 7 for each rank, the last with one example.
+    found = count(tmp_path, "horovod", "--examples=41", "--batch_size=2", "--whole_input")
+    total = sum(task["counts"] for task in found.values())
+    np.testing.assert_array_equal(total, [[1] * 41] * 2)
+
+
 def test_central_storage_only_repeats_examples_to_fill_the_last_step(tmp_path: Path) -> None:
     # 41 examples are 11 batches of 4: in the last step the second device has no batch.
     (found,) = count(

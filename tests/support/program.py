@@ -23,6 +23,7 @@ flags.DEFINE_integer("batch_size", 4, "Examples per replica batch.")
 flags.DEFINE_integer("epochs", 2, "Epochs.")
 flags.DEFINE_bool("batch_norm", False, "Add batch normalization.")
 flags.DEFINE_bool("shuffle", False, "Shuffle, in the same order in each run.")
+flags.DEFINE_bool("whole_input", False, "Input functions without a parameter, which shuffle.")
 flags.DEFINE_bool("known_size", True, "Whether the datasets know their cardinality.")
 flags.DEFINE_bool("validate", False, "Validate after each epoch.")
 flags.DEFINE_integer("save_steps", None, "Also save after this many steps.")
@@ -148,6 +149,8 @@ def examples(count: int, context: tf.distribute.InputContext) -> tf.data.Dataset
     dataset = dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
     if FLAGS.shuffle:
         dataset = dataset.shuffle(count, seed=7, reshuffle_each_iteration=True)
+    if FLAGS.whole_input:
+        dataset = dataset.shuffle(count)
     if not FLAGS.known_size:
         dataset = dataset.filter(lambda _: True)
     return dataset.batch(FLAGS.batch_size).map(make)
@@ -185,8 +188,16 @@ def main(_: list[str]) -> None:
     def eval_input(context: tf.distribute.InputContext) -> tf.data.Dataset:
         return examples(FLAGS.eval_examples, context)
 
+    def whole_train_input() -> tf.data.Dataset:
+        return train_input(tf.distribute.InputContext())
+
+    def whole_eval_input() -> tf.data.Dataset:
+        return eval_input(tf.distribute.InputContext())
+
+    training: Any = whole_train_input if FLAGS.whole_input else train_input
+    validation: Any = whole_eval_input if FLAGS.whole_input else eval_input
     if job.evaluates:
-        return job.evaluate(model, eval_input, FLAGS.output_dir, epochs=FLAGS.epochs)
+        return job.evaluate(model, validation, FLAGS.output_dir, epochs=FLAGS.epochs)
     counts = RecordCounts(str(job.task), seen)
     steps = Steps()
     result = Path(FLAGS.result_dir) / f"{job.task.type}-{job.task.index}.npz"
@@ -197,9 +208,9 @@ def main(_: list[str]) -> None:
     )
     try:
         model.fit(
-            job.dataset(train_input),
+            job.dataset(training),
             epochs=FLAGS.epochs,
-            validation_data=job.eval_dataset(eval_input) if FLAGS.validate else None,
+            validation_data=job.eval_dataset(validation) if FLAGS.validate else None,
             # With parameter servers, Keras 2 does not support callbacks with step methods.
             callbacks=[
                 *callbacks,
@@ -214,7 +225,7 @@ def main(_: list[str]) -> None:
         np.savez(result, counts=np.array(counts.epochs))
         raise
     traces_of_fit = len(traces)
-    evaluated = job.evaluate(model, eval_input)
+    evaluated = job.evaluate(model, validation)
     if not job.is_chief and job.name == "parameter_server":
         raise AssertionError("only the chief of a parameter-server job gets here")
     np.savez(

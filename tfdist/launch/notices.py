@@ -82,15 +82,15 @@ class Notices:
 
     def _say_alone(self, what: str) -> None:
         self._is_decided = True
-        uses_variables = any(
-            process.task.environment.get(table.STRATEGY_VARIABLE) == "horovod"
-            and not process.task.rendezvous_port
-            for process in self._processes
-        )
+        environments = [process.task.environment for process in self._processes]
+        names = {environment.get(table.STRATEGY_VARIABLE, "") for environment in environments}
+        rows = [row for name, row in table.rows().items() if name in names]
+        # On several machines, and in elastic jobs, tfdist.init starts the rendezvous.
+        lacks_rendezvous = any(row.rendezvous for row in rows) and not self._connect
         remedy = (
             "A script that calls hvd.init itself needs tfdist run --workers=N on one machine, or "
             "horovodrun"
-            if uses_variables
+            if lacks_rendezvous
             else "A script that calls neither tfdist.init nor a strategy of tf.distribute trains "
             "in each task by itself; one that calls hvd.init needs --strategy=horovod"
         )

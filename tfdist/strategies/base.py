@@ -24,7 +24,7 @@ class and that of its options.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, cast
@@ -33,12 +33,12 @@ import tensorflow as tf
 
 from tfdist.coordination.kv_store import KeyValueStore
 from tfdist.coordination.preemption import Preemption
+from tfdist.data.inputs import DatasetFunction
 from tfdist.options import Options
 from tfdist.role import TaskRole
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.cursor import EpochCursor
 
-DatasetFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 OptionsT = TypeVar("OptionsT", bound=Options)
 
 

@@ -20,8 +20,8 @@ from tfdist.checkpoints.files import Fingerprint
 from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.compat import building
 from tfdist.compat import keras as keras_compat
+from tfdist.data.inputs import Data
 from tfdist.errors import log
-from tfdist.strategies.base import DatasetFunction
 from tfdist.training.scalars import scalars
 from tfdist.training.state import TrainingState
 
@@ -30,9 +30,7 @@ from tfdist.training.state import TrainingState
 _STALE_MARKER_SECONDS = 60.0
 
 
-def evaluate(
-    state: TrainingState, model: tf.keras.Model, dataset_fn: DatasetFunction
-) -> dict[str, float]:
+def evaluate(state: TrainingState, model: tf.keras.Model, dataset_fn: Data) -> dict[str, float]:
     """Evaluates the current model on each example once. Every training task must call it.
 
     Returns:
@@ -50,7 +48,7 @@ def evaluate(
 def follow(
     state: TrainingState,
     model: tf.keras.Model,
-    dataset_fn: DatasetFunction,
+    dataset_fn: Data,
     output_dir: str,
     *,
     epochs: int | None = None,

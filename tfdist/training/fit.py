@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.data.inputs import Data
 from tfdist.errors import EXIT_OK, UsageError
-from tfdist.strategies.base import DatasetFunction
 from tfdist.training import callbacks, evaluator
 from tfdist.training.state import TrainingState
 
@@ -17,16 +17,17 @@ from tfdist.training.state import TrainingState
 def fit(
     state: TrainingState,
     build_model: Callable[[], tf.keras.Model],
-    train_input: DatasetFunction,
+    train_input: Data,
     *,
     epochs: int,
     output_dir: str,
-    validation: DatasetFunction | None,
+    validation: Data | None,
     steps_per_epoch: int | None,
     save_steps: int | None,
     keep: int,
     own_callbacks: Sequence[tf.keras.callbacks.Callback],
     verbose: int | None,
+    batch_size: int | None,
 ) -> tf.keras.callbacks.History:
     """Trains, serves, evaluates or describes, by the role of this task; see `Job.fit`.
 
@@ -49,7 +50,7 @@ def fit(
             )
         evaluator.follow(state, model, validation, output_dir, epochs=epochs)
         sys.exit(EXIT_OK)
-    data = state.dataset(train_input)
+    data = state.dataset(train_input, batch_size)
     if role.is_dry_run:
         state.prepare(model)  # Logs what the strategy makes of the model.
         sys.exit(EXIT_OK)
@@ -58,7 +59,7 @@ def fit(
         data,
         epochs=epochs,
         steps_per_epoch=steps_per_epoch,
-        validation_data=None if validation is None else state.eval_dataset(validation),
+        validation_data=None if validation is None else state.eval_dataset(validation, batch_size),
         callbacks=[*own, *own_callbacks],
         verbose=default_verbosity(state) if verbose is None else verbose,
     )
@@ -75,7 +76,7 @@ def default_verbosity(state: TrainingState) -> int:
 def evaluate(
     state: TrainingState,
     model: tf.keras.Model,
-    dataset_fn: DatasetFunction,
+    dataset_fn: Data,
     output_dir: str | None,
     *,
     epochs: int | None,

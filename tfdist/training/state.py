@@ -6,6 +6,7 @@ model.fit(state.dataset(train_input), callbacks=callbacks.standard(state, output
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +16,16 @@ import tensorflow as tf
 from tfdist.compat import building, stacks
 from tfdist.compat import keras as keras_compat
 from tfdist.coordination.preemption import Preemption
-from tfdist.data import sharding
+from tfdist.data import inputs, sharding
+from tfdist.data.inputs import Data, DatasetFunction
 from tfdist.errors import UsageError, log
-from tfdist.strategies.base import DatasetFunction, Strategy
+from tfdist.strategies.base import Strategy
 from tfdist.strategy_table import table
 from tfdist.upstream import dataset_inputs, onednn_empty_batches
 
 _WRAPPED = "_tfdist_is_wrapped"
+# An input function that takes longer is not called a second time.
+_QUICK_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -74,25 +78,29 @@ class TrainingState:
         """Whether this task writes to the output directory."""
         return self.strategy.topology.is_chief
 
-    def dataset(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
+    def dataset(self, data: Data, batch_size: int | None = None) -> tf.data.Dataset:
         """The dataset for `model.fit`; see `tfdist.Job.dataset`."""
-        dataset_fn = sharding.without_autotune(dataset_fn)
-        sizes: list[int | None] = []
+        dataset_fn = self._dataset_fn(data, trains=True, batch_size=batch_size)
+        created: list[tuple[tf.distribute.InputContext, tf.data.Dataset, float]] = []
 
-        def with_size(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        def timed(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            started = time.monotonic()
             shard = dataset_fn(context)
-            sizes.append(dataset_inputs.batch_size(shard))
+            created.append((context, shard, time.monotonic() - started))
             return shard
 
-        dataset = self._distribute(with_size, training=True)
-        self.data = TrainingData(
-            dataset_fn, dataset.element_spec, int(dataset.cardinality()), sizes[0]
-        )
+        dataset = self._distribute(timed, training=True)
+        context, shard, seconds = created[0]
+        if self.is_chief and seconds < _QUICK_SECONDS:
+            self._warn_if_not_sharded(dataset_fn, context, int(shard.cardinality()))
+        size = dataset_inputs.batch_size(shard)
+        self.data = TrainingData(dataset_fn, dataset.element_spec, int(dataset.cardinality()), size)
         return dataset
 
-    def eval_dataset(self, dataset_fn: DatasetFunction) -> tf.data.Dataset:
+    def eval_dataset(self, data: Data, batch_size: int | None = None) -> tf.data.Dataset:
         """The dataset for `model.evaluate`, or for the validation of `model.fit`."""
-        return self._distribute(sharding.without_autotune(dataset_fn), training=False)
+        dataset_fn = self._dataset_fn(data, trains=False, batch_size=batch_size)
+        return self._distribute(dataset_fn, training=False)
 
     @property
     def examples_per_update(self) -> int | None:
@@ -169,6 +177,26 @@ class TrainingState:
         self._wrap_optimizers_of(model)
         with self.strategy.scope():
             building.build_optimizers(model)
+
+    def _warn_if_not_sharded(
+        self, dataset_fn: DatasetFunction, context: tf.distribute.InputContext, batches: int
+    ) -> None:
+        if inputs.is_not_sharded(dataset_fn, context, batches):
+            log(
+                f"warning: each of the {context.num_input_pipelines} shards has all {batches} "
+                "batches of the training data, so each example is used several times per epoch. "
+                "Shard the dataset by the context, or return all of it from a function without a "
+                "parameter"
+            )
+
+    def _dataset_fn(self, data: Data, *, trains: bool, batch_size: int | None) -> DatasetFunction:
+        function = inputs.shard_function(
+            data,
+            trains=trains,
+            batch_size=batch_size,
+            reads_here=not self.strategy.role.spec.uses_ps,
+        )
+        return sharding.without_autotune(function)
 
     def _distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
         dataset = self.strategy.distribute(dataset_fn, training=training)

@@ -48,6 +48,13 @@ FIXES = (
         "tests/upstream/test_estimator_fixes.py::test_the_counter_of_an_optimizer_is_set_once",
     ),
     Fix(
+        "global_seed",
+        "nothing returns the global seed and the state of its generator",
+        "tensorflow/python/eager/context.py",
+        "all",
+        "tests/upstream/test_global_seed.py::test_there_is_no_public_getter",
+    ),
+    Fix(
         "wrapped_variables",
         "the wrappers of variables have no public way to the variable inside",
         "tensorflow/python/distribute/ps_values.py",

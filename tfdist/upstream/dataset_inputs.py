@@ -1,6 +1,6 @@
-"""Finds the datasets that a dataset was derived from, and the size of its batches.
+"""Finds the datasets that a dataset was derived from, the size of its batches, and its shuffling.
 
-`tf.data` has no public API for either.
+`tf.data` has no public API for these.
 """
 
 from __future__ import annotations
@@ -15,6 +15,15 @@ def ancestors(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
     for parent in dataset._inputs():
         yield parent
         yield from ancestors(parent)
+
+
+def shuffles_at_random(dataset: tf.data.Dataset) -> bool:
+    """Whether a dataset was shuffled without a seed, so that each process has another order."""
+    for each in (dataset, *ancestors(dataset)):
+        seeds = [getattr(each, name, None) for name in ("_seed", "_seed2")]
+        if None not in seeds and not any(int(tf.get_static_value(seed) or 0) for seed in seeds):
+            return True
+    return False
 
 
 def batch_size(dataset: tf.data.Dataset) -> int | None:

@@ -1,0 +1,159 @@
+"""What a user may pass as data: functions with and without a parameter, datasets and arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.conftest import TinyTraining
+from tfdist.data.inputs import Data, is_not_sharded, shard_function, takes_argument
+from tfdist.errors import UsageError
+
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
+SHARDS = 3
+
+
+@pytest.fixture(autouse=True)
+def no_global_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow has no function that unsets the seed of another test."""
+    from tensorflow.python.eager import context
+
+    monkeypatch.setattr(context.context(), "_seed", None)
+
+
+def shards(make: Callable[[], Data], *, epochs: int = 1, **options: Any) -> list[list[list[int]]]:
+    """For each shard, the batches of some epochs, each task with a random state of its own."""
+    result = []
+    for shard in range(SHARDS):
+        tf.random.uniform([])  # Changes the state of the global generator.
+        function = shard_function(make(), **{"trains": True, **options})
+        dataset = function(tf.distribute.InputContext(SHARDS, shard))
+        result.append(
+            [
+                tf.nest.flatten(batch)[0].tolist()
+                for _ in range(epochs)
+                for batch in dataset.as_numpy_iterator()
+            ]
+        )
+    return result
+
+
+def counts(batches: list[list[list[int]]]) -> dict[int, int]:
+    examples = [example for shard in batches for batch in shard for example in batch]
+    return {example: examples.count(example) for example in examples}
+
+
+def whole() -> tf.data.Dataset:
+    return tf.data.Dataset.range(41).shuffle(41).batch(2)
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_every_nth_batch_of_one_order(seed: int | None) -> None:
+    if seed is not None:
+        tf.random.set_seed(seed)
+    found = shards(lambda: whole, epochs=2)
+    assert [len(shard) for shard in found] == [14, 14, 14]
+    assert counts(found) == dict.fromkeys(range(41), 2)
+    assert found[0][:7] != found[0][7:], "each epoch has another order"
+    assert shards(lambda: whole, epochs=2) == found, "a resumed job has the same order"
+
+
+def test_in_a_graph_as_parameter_servers_create_it() -> None:
+    def variant(shard: int) -> Any:
+        context = tf.distribute.InputContext(SHARDS, shard)
+
+        @tf.function(autograph=False)
+        def create() -> tf.Tensor:
+            return tf.data.experimental.to_variant(shard_function(whole, trains=True)(context))
+
+        return create()
+
+    spec = tf.TensorSpec([None], tf.int64)
+    datasets = [tf.data.experimental.from_variant(variant(n), spec) for n in range(SHARDS)]
+    found = [[batch.tolist() for batch in each.as_numpy_iterator()] for each in datasets]
+    assert counts(found) == dict.fromkeys(range(41), 1)
+
+
+def test_the_users_random_state_is_left_alone() -> None:
+    tf.random.set_seed(3)
+    expected = [float(tf.random.uniform([])) for _ in range(2)]
+    tf.random.set_seed(3)
+    first = float(tf.random.uniform([]))
+    shard_function(whole, trains=True)(tf.distribute.InputContext())
+    assert [first, float(tf.random.uniform([]))] == expected
+
+
+def test_arrays_are_shuffled_for_training_and_not_for_evaluation() -> None:
+    array = np.arange(41)
+    trained = shards(lambda: (array,), batch_size=4)
+    assert counts(trained) == dict.fromkeys(range(41), 1)
+    evaluated = shards(lambda: (array,), trains=False)
+    assert evaluated[1] == [list(range(1, 41, 3))]
+    assert trained[1][0] != evaluated[1][0][:4]
+
+
+def test_a_dataset_is_sharded() -> None:
+    plain = tf.data.Dataset.range(41)
+    for make in (lambda: plain.batch(2), lambda: plain.shuffle(41, seed=3).batch(2)):
+        assert counts(shards(make)) == dict.fromkeys(range(41), 1)
+
+
+def test_data_whose_shards_would_overlap_is_refused() -> None:
+    with pytest.raises(UsageError, match="shuffles without a seed"):
+        shard_function(whole(), trains=True)
+    with pytest.raises(UsageError, match="the workers create it, not this process"):
+        shard_function(tf.data.Dataset.range(3), trains=True, reads_here=False)
+    with pytest.raises(UsageError, match="received 'dict'"):
+        shard_function({"x": 1}, trains=True)
+
+
+def test_only_a_parameter_without_a_default_gets_the_argument() -> None:
+    assert takes_argument(lambda context: None)
+    assert takes_argument(lambda *args: None)
+    assert takes_argument(lambda context=None: None)
+    assert not takes_argument(lambda: None)
+    assert not takes_argument(lambda batch_size=32: None)
+    assert not takes_argument(lambda *, batch_size: None)
+
+
+def test_fit_takes_functions_without_a_parameter_and_arrays(
+    tiny: TinyTraining, tmp_path: Any
+) -> None:
+    job = tiny.job()
+    history = job.fit(
+        tiny.model,
+        (tiny.points, tiny.classes),
+        validation=(tiny.points, tiny.classes),
+        epochs=2,
+        output_dir=str(tmp_path / "arrays"),
+        batch_size=5,
+        verbose=0,
+    )
+    assert history.params["steps"] == 5
+    assert history.history["examples_per_second"]
+    dataset = tf.data.Dataset.from_tensor_slices((tiny.points, tiny.classes))
+    history = job.fit(
+        tiny.model, lambda: dataset.batch(8), epochs=1, output_dir=str(tmp_path / "f"), verbose=0
+    )
+    assert history.params["steps"] == 3
+
+
+@pytest.mark.parametrize(
+    ("batches", "is_sharded", "expected"),
+    [(6, False, True), (6, True, False), (1, False, False), (None, False, False)],
+)
+def test_an_input_function_that_does_not_shard_is_found(
+    batches: int | None, is_sharded: bool, expected: bool
+) -> None:
+    def data(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        dataset = tf.data.Dataset.range(1).repeat(batches)
+        shards = context.num_input_pipelines if is_sharded else 1
+        return dataset.shard(shards, context.input_pipeline_id if is_sharded else 0)
+
+    context = tf.distribute.InputContext(2, 1)
+    assert is_not_sharded(data, context, int(data(context).cardinality())) is expected

@@ -1,0 +1,27 @@
+"""The global seed of TensorFlow has a setter and no getter."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from tfdist.upstream import global_seed
+
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
+
+def test_there_is_no_public_getter() -> None:
+    """If this fails, `tfdist.upstream.global_seed` can use the new function."""
+    assert not hasattr(tf.random, "get_seed")
+    assert not hasattr(tf.random, "get_global_seed")
+
+
+def test_a_graph_gets_its_seed_back() -> None:
+    with tf.Graph().as_default() as graph:
+        graph.seed = 7
+        with global_seed.default():
+            assert graph.seed == 7
+        graph.seed = None
+        with global_seed.default():
+            assert graph.seed == 0
+        assert graph.seed is None
