@@ -11,7 +11,7 @@ from tests.support import train_steps
 from tests.support.processes import launch
 
 pytestmark = [
-    pytest.mark.stacks("2.15", "newest", horovod=("2.15", "2.18")),
+    pytest.mark.stacks("2.15", "newest", horovod=("2.15",)),
     pytest.mark.timeout(300),
 ]
 

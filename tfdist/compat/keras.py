@@ -75,6 +75,14 @@ def as_tensorflow(variables: Iterable[Any]) -> list[tf.Variable]:
     ]
 
 
+def without_vocabularies(variables: Iterable[Any]) -> list[Any]:
+    """Variables without the tables of vocabulary layers.
+
+    Keras 2 lists the table of an adapted layer, such as StringLookup, among the layer's variables.
+    """
+    return [variable for variable in variables if hasattr(variable, "dtype")]
+
+
 def metric_variables(model: Any) -> list[Any]:
     """The variables of a compiled model's metrics."""
     return [variable for metric in model.metrics for variable in metric.variables]

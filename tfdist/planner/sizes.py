@@ -37,7 +37,7 @@ def sizes_of(model: tf.keras.Model) -> dict[str, Any]:
                 sum(_bytes(weight) for weight in layer.trainable_weights),
                 sum(map(_bytes_per_example, tensors)),
                 border,
-                sum(_bytes(weight) for weight in layer.non_trainable_weights),
+                sum(map(_bytes, keras_compat.without_vocabularies(layer.non_trainable_weights))),
             ]
             for layer, tensors, border in layers
         ],

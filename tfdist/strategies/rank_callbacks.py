@@ -72,7 +72,9 @@ class AveragedStatistics(tf.keras.callbacks.Callback):
         """Sets the statistics in all ranks to their mean. Every rank must call it."""
         variables = [
             variable
-            for variable in keras_compat.as_tensorflow(self.model.non_trainable_variables)
+            for variable in keras_compat.as_tensorflow(
+                keras_compat.without_vocabularies(self.model.non_trainable_variables)
+            )
             if variable.dtype.is_floating
         ]
         sums = self._collectives.sum([variable.value() for variable in variables])

@@ -7,6 +7,7 @@ training must go on from its last checkpoint. So these weights have a directory 
 
 from __future__ import annotations
 
+import functools
 import shutil
 from typing import Any
 
@@ -45,14 +46,7 @@ class FinalWeights:
         )
         if writes:
             output_directory.remove_leftovers(output.final)
-        weights = keras_compat.as_tensorflow(model.trainable_variables)
-
-        @tf.function(autograph=False)
-        def total() -> tf.Tensor:
-            sums = [tf.reduce_sum(tf.cast(weight, tf.float64)) for weight in weights]
-            return tf.stack(sums) if sums else tf.zeros([0])
-
-        self._total = total
+        self._weights = keras_compat.as_tensorflow(model.trainable_variables)
         self._saved: list[float] | None = None
 
     def restore(self) -> None:
@@ -65,12 +59,27 @@ class FinalWeights:
 
     def checkpoint_saved(self) -> None:
         """Call this after each checkpoint."""
-        self._saved = self._total().numpy().tolist()
+        self._saved = self._sums()
 
     @property
     def differ(self) -> bool:
         """Whether the weights are others than those of the last checkpoint of this process."""
-        return self._saved is not None and self._saved != self._total().numpy().tolist()
+        return self._saved is not None and self._saved != self._sums()
+
+    def _sums(self) -> list[float]:
+        sums: list[float] = self._compute_sums().numpy().tolist()
+        return sums
+
+    @functools.cached_property
+    def _compute_sums(self) -> Any:
+        # One call, because each operation on a parameter server would be one.
+        @tf.function(autograph=False)
+        def compute() -> tf.Tensor:
+            sums = [tf.reduce_sum(tf.cast(weight, tf.float64)) for weight in self._weights]
+            return tf.stack(sums) if sums else tf.zeros([0], tf.float64)
+
+        # TensorFlow warns if many functions with the same name are traced.
+        return compute.get_concrete_function()
 
     def save(self, position: Position, number: int) -> None:
         """Saves the weights; the arguments are those of `Checkpointer.save`."""

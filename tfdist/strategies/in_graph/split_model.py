@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat import keras as keras_compat
 from tfdist.strategies.in_graph.devices import following_inputs
 from tfdist.strategies.in_graph.grid import Grid
 from tfdist.strategies.in_graph.model_call import call_in_parts
@@ -42,7 +43,7 @@ class SplitModel:
             for variable in stage.variables
         }
         weights = []
-        for variable in model.variables:
+        for variable in keras_compat.without_vocabularies(model.variables):
             own = tensorflow_variable(variable)
             stage = stage_of.get(own.ref(), 0)
             move(own, grid.device(0, stage))

@@ -27,7 +27,7 @@ class Stage:
     def variables(self) -> list[Any]:
         """The variables of the layers, each once."""
         found = {id(v): v for layer in self.layers for v in layer.variables}
-        return list(found.values())
+        return keras_compat.without_vocabularies(found.values())
 
     def __str__(self) -> str:
         names = [layer.name for layer in self.layers]
@@ -133,4 +133,4 @@ def _cut(
 
 
 def _bytes_of_layer(layer: Any) -> float:
-    return sum(map(bytes_of, layer.variables))
+    return sum(map(bytes_of, keras_compat.without_vocabularies(layer.variables)))

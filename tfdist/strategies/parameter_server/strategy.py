@@ -50,6 +50,16 @@ class _Checkpointing(Checkpointing):
         return {"variables": self.layout.variables()} if keras_compat.is_keras_3(model) else {}
 
 
+class _WithoutTrainGraph(tf.keras.callbacks.Callback):
+    """Hides the train function from Keras 2's TensorBoard, which writes the graph of its trace.
+
+    The steps are traced in another function.
+    """
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.model.train_tf_function = None
+
+
 class _Cursor(EpochCursor):
     """Workers advance independently, and the coordinator counts their steps."""
 
@@ -161,6 +171,9 @@ class ParameterServer(Strategy[ParameterServerOptions]):
             self.tf_strategy.placement.advice(),
         ]
         return [line for line in lines if line is not None]
+
+    def callbacks(self) -> list[tf.keras.callbacks.Callback]:
+        return [_WithoutTrainGraph()]
 
     def serve(self) -> None:
         if self._is_chief:

@@ -102,7 +102,7 @@ class Epoch(ABC):
 
 
 class Logs(tf.distribute.experimental.coordinator.RemoteValue):
-    """The logs of an epoch, as Keras 2 expects them from a coordinator."""
+    """The logs of an epoch, for Keras 2; `get` is also that of a dict, for its callbacks."""
 
     def __init__(self, epoch: Epoch) -> None:
         self._epoch = epoch
@@ -110,5 +110,6 @@ class Logs(tf.distribute.experimental.coordinator.RemoteValue):
     def fetch(self) -> Any:
         return self._epoch.newest_logs()
 
-    def get(self) -> Any:
-        return self._epoch.newest_logs()
+    def get(self, name: str | None = None, default: Any = None) -> Any:
+        logs = self._epoch.newest_logs()
+        return logs if name is None else logs.get(name, default)

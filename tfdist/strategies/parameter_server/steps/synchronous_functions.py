@@ -110,26 +110,34 @@ def _gradients(
     packs: bool,
 ) -> tuple[Any, Recorded]:
     found: list[Recorded] = []
-    specs: list[Any] = []
+
+    @tf.function
+    def step_on(batch: Any) -> tuple[Any, list[tf.Tensor]]:
+        with recording() as recorded, packed_transfers() if packs else nullcontext():
+            logs = step(OneBatch(batch))
+        found.append(recorded)
+        return logs, recorded.in_packs(packs=packs)
 
     @tf.function
     def gradients(iterator: Any) -> tuple[tf.Tensor, Any, list[tf.Tensor]]:
         batch = iterator.get_next_as_optional()
+        with converting():
+            traced = step_on.get_concrete_function(batch.element_spec)
+        specs = tf.nest.flatten(traced.structured_outputs)
 
-        def with_data() -> Any:
-            packed_or_not = packed_transfers() if packs else nullcontext()
-            with recording() as recorded, packed_or_not:
-                logs = step(OneBatch(batch.get_value()))
-            packed = recorded.in_packs(packs=packs)
-            found.append(recorded)
-            specs.append(tf.nest.map_structure(tf.TensorSpec.from_tensor, (logs, packed)))
-            return logs, packed
+        def with_data(_: Any, *values: Any) -> list[Any]:
+            return [False, *tf.nest.flatten(traced(batch.get_value()))]
 
-        def without_data() -> Any:
-            return tf.nest.map_structure(_zeros, specs[-1])
-
+        # A loop of one iteration at most: in a `tf.cond`, TensorFlow gives a lookup table no value.
         had_data = batch.has_value()
-        logs, packed = tf.cond(had_data, with_data, without_data)
+        _, *values = tf.while_loop(
+            lambda has_data, *_: has_data,
+            with_data,
+            [had_data, *map(_zeros, specs)],
+            [tf.TensorShape([]), *(spec.shape for spec in specs)],
+            parallel_iterations=1,
+        )
+        logs, packed = tf.nest.pack_sequence_as(traced.structured_outputs, values)
         return had_data, logs, found[-1].on_ps(packed)
 
     concrete = gradients.get_concrete_function(iterator_spec)
@@ -174,7 +182,7 @@ def _assignable(model: Any) -> list[tf.Variable]:
         return []
     metrics = keras_compat.as_tensorflow(keras_compat.metric_variables(model))
     others = {id(variable) for variable in metrics}
-    found = keras_compat.as_tensorflow(model.variables)
+    found = keras_compat.as_tensorflow(keras_compat.without_vocabularies(model.variables))
     return [
         each
         for each in found

@@ -51,7 +51,8 @@ class WholeLayout:
 
     def variables(self) -> list[Any]:
         """The model's variables as `tf.Variable`; a `ShardedVariable` in place of its parts."""
-        return self._without_parts(keras_compat.as_tensorflow(self._model.variables))
+        variables = keras_compat.without_vocabularies(self._model.variables)
+        return self._without_parts(keras_compat.as_tensorflow(variables))
 
     def _put_slots_together(self, whole: Any) -> None:
         by_part = [self._placement.slots_of(part) for part in whole.variables]
@@ -115,7 +116,8 @@ class WholeLayout:
 
 def _sharded(model: tf.keras.Model) -> list[Any]:
     """The `ShardedVariable`s of a model."""
-    wholes = map(_whole_of, keras_compat.as_tensorflow(model.variables))
+    variables = keras_compat.without_vocabularies(model.variables)
+    wholes = map(_whole_of, keras_compat.as_tensorflow(variables))
     return list({id(whole): whole for whole in wholes if whole is not None}.values())
 
 

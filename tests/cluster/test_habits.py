@@ -1,0 +1,76 @@
+"""What users of Keras do gives the weights and the history of one process under every strategy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import keras_is_3
+from tests.support import habits
+from tests.support.processes import launch
+
+pytestmark = [
+    pytest.mark.stacks("2.15", "newest", horovod=("2.15",)),
+    pytest.mark.timeout(400),
+]
+
+PROGRAM = str(Path(__file__).parents[1] / "support" / "habits_program.py")
+SERVERS = ["--ps=1", "--chief", "--workers=2"]
+STRATEGIES = {
+    "multi_worker_mirrored": ["--workers=2"],
+    "in_graph": ["--workers=2"],
+    "horovod": ["--workers=2"],
+    "parameter_server --sync": [*SERVERS, "--sync"],
+    # With Keras 2 these differ from multi_worker_mirrored only in TensorFlow.
+    **({"mirrored": ["--num_cpu_devices=2"]} if keras_is_3() else {}),
+}
+#: The cases that a strategy refuses, with what the refusal says.
+REFUSED = {"in_graph": {"add_loss": "with an activity regularizer or a call of add_loss"}}
+
+
+def train(path: Path, strategy: str, *flags: str) -> None:
+    ended = launch(
+        path / "log",
+        f"--strategy={strategy}",
+        *flags,
+        PROGRAM,
+        f"--cases={','.join(habits.CASES)}",
+        f"--result_dir={path}",
+        deadline=300,
+    )
+    assert ended.code == 0, ended.output
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("one")
+    train(path, "one_device")
+    return path
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_weights_and_history_equal_those_of_one_process(
+    strategy: str, one_process: Path, tmp_path: Path
+) -> None:
+    train(tmp_path, strategy.partition(" ")[0], *STRATEGIES[strategy])
+    refused = REFUSED.get(strategy, {})
+    assert {path.stem for path in tmp_path.glob("*.txt")} == {*refused}
+    for case, reason in refused.items():
+        assert reason in (tmp_path / f"{case}.txt").read_text()
+    for case in {*habits.CASES} - {*refused}:
+        found, expected = (np.load(path / f"{case}.npz") for path in (tmp_path, one_process))
+        assert set(found.files) == set(expected.files), case
+        for name in {*found.files} - {"examples_per_second"}:
+            np.testing.assert_allclose(
+                found[name], expected[name], rtol=1e-5, atol=1e-6, err_msg=f"{case}: {name}"
+            )
+
+
+def test_asynchronous_parameter_servers_train_all_of_them(tmp_path: Path) -> None:
+    train(tmp_path, "parameter_server", *SERVERS)
+    assert {path.stem for path in tmp_path.glob("*.npz")} == {*habits.CASES}
+    for case in habits.CASES:
+        found = np.load(tmp_path / f"{case}.npz")
+        assert all(np.isfinite(found[name]).all() for name in found.files), case

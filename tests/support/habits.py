@@ -1,0 +1,206 @@
+"""What users of Keras do, by the name of a case: layers, callbacks, metrics and arguments of `fit`.
+
+A case is right if N replicas give the weights and the history of one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+EXAMPLES, GLOBAL_BATCH = 48, 12
+WORDS = np.array(["mon", "tue", "wed", "thu", "fri"])
+layers, optimizers, callbacks = tf.keras.layers, tf.keras.optimizers, tf.keras.callbacks
+
+_random = np.random.default_rng(0)
+POINTS = _random.normal(size=[EXAMPLES, 4]).astype("float32")
+SUMS = POINTS.sum(1, keepdims=True)
+CLASSES = (POINTS[:, :3].argmax(1)).astype("int64")
+DAYS = _random.integers(0, 5, EXAMPLES)
+WEIGHTS = _random.uniform(0.5, 2.0, [EXAMPLES]).astype("float32")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training.
+
+    Attributes:
+      build: returns a compiled model.
+      arrays: the features and labels, and sample weights.
+      epochs: the number of epochs.
+      callbacks: takes a directory of the task; returns the user's callbacks.
+      options: other arguments of `fit`.
+      validates: whether the data is also the validation data.
+    """
+
+    build: Callable[[], Any]
+    arrays: tuple[Any, ...] = (POINTS, SUMS)
+    epochs: int = 2
+    callbacks: Callable[[Path], Sequence[Any]] = field(default=lambda _: [])
+    options: dict[str, Any] = field(default_factory=dict)
+    validates: bool = False
+
+
+def dense(
+    optimizer: Any = None,
+    loss: Any = "mse",
+    units: int = 1,
+    *,
+    activation: str | None = None,
+    **options: Any,
+) -> Any:
+    """A model of two layers."""
+    inputs = tf.keras.Input([4])
+    hidden = layers.Dense(3, "tanh")(inputs)
+    model = tf.keras.Model(inputs, layers.Dense(units, activation)(hidden))
+    model.compile(optimizer or optimizers.SGD(0.1), loss, **options)
+    return model
+
+
+def adapted(layer: Any, data: Any) -> Any:
+    """A layer that has learned from data."""
+    layer.adapt(data)
+    return layer
+
+
+def of_words() -> Any:
+    """A model with the layers that turn a word into the row of an embedding."""
+    inputs = tf.keras.Input([1], dtype=tf.string)
+    numbered = [
+        (layers.StringLookup(vocabulary=list(WORDS)), 6),
+        (adapted(layers.StringLookup(), WORDS), 6),
+        (adapted(layers.TextVectorization(output_sequence_length=2), WORDS), 7),
+        (layers.Hashing(5), 5),
+    ]
+    rows = [layers.Flatten()(layers.Embedding(size, 4)(each(inputs))) for each, size in numbered]
+    model = tf.keras.Model(inputs, layers.Dense(1)(layers.Concatenate()(rows)))
+    model.compile(optimizers.SGD(0.05), "mse")
+    return model
+
+
+def of_numbers() -> Any:
+    """A model with the layers that scale and sort numbers."""
+    inputs = tf.keras.Input([4])
+    encoded = layers.CategoryEncoding(4, output_mode="multi_hot")
+    sorted_ = encoded(layers.Discretization([-0.5, 0.0, 0.5])(inputs))
+    scaled = adapted(layers.Normalization(), POINTS)(inputs)
+    model = tf.keras.Model(inputs, layers.Dense(1)(layers.Concatenate()([sorted_, scaled])))
+    model.compile(optimizers.SGD(0.05), "mse")
+    return model
+
+
+def with_penalty() -> Any:
+    """A model with a layer that adds a loss."""
+    inputs = tf.keras.Input([4])
+    model = tf.keras.Model(inputs, layers.Dense(1)(Penalty()(inputs)))
+    model.compile(optimizers.SGD(0.05), "mse")
+    return model
+
+
+def two_inputs_and_outputs() -> Any:
+    """A model with named inputs and outputs, a loss and a weight for each, and a frozen layer."""
+    first, second = tf.keras.Input([4], name="first"), tf.keras.Input([4], name="second")
+    frozen = layers.Dense(3)
+    frozen.trainable = False
+    hidden = layers.Concatenate()([layers.Dense(3)(first), frozen(second)])
+    outputs = {
+        "total": layers.Dense(1, name="total")(hidden),
+        "kind": layers.Dense(3, name="kind")(hidden),
+    }
+    model = tf.keras.Model({"first": first, "second": second}, outputs)
+    model.compile(
+        optimizers.Adam(0.05),
+        {
+            "total": "mse",
+            "kind": tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        },
+        loss_weights={"total": 0.5, "kind": 1.0},
+    )
+    return model
+
+
+class Penalty(tf.keras.layers.Layer):
+    """Adds a loss of its own."""
+
+    def call(self, inputs: Any) -> Any:
+        self.add_loss(0.1 * tf.reduce_mean(inputs**2))
+        return inputs
+
+
+def optimizer() -> Any:
+    """An optimizer with most of what Keras's optimizers can do."""
+    return optimizers.AdamW(
+        optimizers.schedules.CosineDecay(0.1, 8),
+        weight_decay=0.01,
+        global_clipnorm=0.1,
+        use_ema=True,
+        ema_momentum=0.5,
+    )
+
+
+def files(path: Path) -> list[Any]:
+    """The callbacks that write files, and those that change the learning rate or do nothing."""
+    return [
+        callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=1, min_delta=10.0),
+        callbacks.ModelCheckpoint(str(path / "own.weights.h5"), save_weights_only=True),
+        callbacks.CSVLogger(str(path / "log.csv")),
+        callbacks.TensorBoard(str(path / "board")),
+        callbacks.TerminateOnNaN(),
+        callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None),
+    ]
+
+
+CASES: dict[str, Case] = {
+    "words": Case(of_words, (WORDS[DAYS][:, None], DAYS[:, None].astype("float32"))),
+    "numbers": Case(of_numbers),
+    "early_stopping": Case(
+        dense,
+        epochs=4,
+        callbacks=lambda _: [
+            callbacks.LearningRateScheduler(lambda epoch: 0.1 / (1 + epoch)),
+            callbacks.EarlyStopping("loss", mode="max", patience=2, restore_best_weights=True),
+        ],
+    ),
+    "files": Case(lambda: dense(optimizers.Adam(0.1)), epochs=3, callbacks=files, validates=True),
+    "evaluation": Case(
+        lambda: dense(
+            loss="binary_crossentropy",
+            activation="sigmoid",
+            metrics=[
+                tf.keras.metrics.AUC(name="auc"),
+                tf.keras.metrics.F1Score(threshold=0.5, name="f1"),
+                tf.keras.metrics.BinaryIoU([0, 1], name="iou"),
+            ],
+            weighted_metrics=["mae"],
+        ),
+        (POINTS, (SUMS > 0).astype("float32"), WEIGHTS),
+        epochs=3,
+        options={"validation_freq": 2},
+        validates=True,
+    ),
+    "several_inputs_and_outputs": Case(
+        two_inputs_and_outputs,
+        ({"first": POINTS, "second": POINTS[::-1].copy()}, {"total": SUMS, "kind": CLASSES}),
+        validates=True,
+    ),
+    "add_loss": Case(with_penalty),
+    "optimizer": Case(lambda: dense(optimizer())),
+}
+
+
+def compiled(case: str) -> Any:
+    """The model of a case, with the same weights in each process."""
+    tf.keras.utils.set_random_seed(1)
+    return CASES[case].build()
+
+
+def dataset(case: str, context: Any, batch_size: int) -> tf.data.Dataset:
+    """A shard of the examples of a case."""
+    examples = tf.data.Dataset.from_tensor_slices(CASES[case].arrays)
+    shard = examples.shard(context.num_input_pipelines, context.input_pipeline_id)
+    return shard.batch(batch_size)

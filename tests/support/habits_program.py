@@ -1,0 +1,70 @@
+"""Trains cases of `tests.support.habits` one after the other; tests run it as a cluster.
+
+The chief writes the weights and the history of each case to `--result_dir`, or its error.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import tfdist  # isort: skip
+
+import numpy as np
+from absl import app, flags
+
+from tests.support import habits
+from tfdist.errors import UsageError
+
+tfdist.define_flags()
+flags.DEFINE_list("cases", None, "The names of the cases.", required=True)
+flags.DEFINE_string("result_dir", None, "Directory for the results.", required=True)
+FLAGS = flags.FLAGS
+
+
+def train(job: tfdist.Job, name: str) -> dict[str, np.ndarray]:
+    """Trains a case; returns its weights and its history."""
+    case, results = habits.CASES[name], Path(FLAGS.result_dir)
+    own = results / f"{name}.{str(job.task).replace(':', '-')}"
+    own.mkdir()
+    batch_size = habits.GLOBAL_BATCH // job.num_replicas
+    data = partial(habits.dataset, name, batch_size=batch_size)
+    with job.scope():
+        model = habits.compiled(name)
+    history = model.fit(
+        job.dataset(data),
+        epochs=case.epochs,
+        callbacks=[*job.callbacks(str(results / f"{name}.out")), *case.callbacks(own)],
+        validation_data=job.eval_dataset(data) if case.validates else None,
+        verbose=0,
+        **case.options,
+    ).history
+    # An adapted layer of Keras 2 also has its words.
+    weights = [np.asarray(weight) for weight in model.get_weights()]
+    weights = [weight for weight in weights if weight.dtype.kind in "fi"]
+    return {
+        **{f"weight {index}": weight for index, weight in enumerate(weights)},
+        **{name: np.array(values) for name, values in history.items()},
+    }
+
+
+def main(_: list[str]) -> None:
+    """Trains each case."""
+    job = tfdist.init()
+    if job.serves:
+        return job.serve()
+    results = Path(FLAGS.result_dir)
+    for name in FLAGS.cases:
+        try:
+            found = train(job, name)
+        except UsageError as error:
+            if job.is_chief:
+                (results / f"{name}.txt").write_text(str(error))
+            continue
+        if job.is_chief:
+            np.savez(results / f"{name}.npz", **found)
+    return None
+
+
+if __name__ == "__main__":
+    app.run(main, flags_parser=tfdist.parse_flags)
