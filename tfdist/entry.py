@@ -93,7 +93,9 @@ def main_of(function: Callable[[AnyJob], Any], init: Callable[[], AnyJob]) -> Ma
 
     @functools.wraps(function)
     @exit_on_usage_error()
-    def call(_: list[str]) -> None:
+    def call(argv: list[str] | None = None) -> None:
+        if argv is None:
+            run(call)  # A script that calls its main function itself has not parsed the flags.
         job = init()
         if job.serves:
             job.serve()

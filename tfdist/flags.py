@@ -184,6 +184,16 @@ def flags_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     return result
 
 
+#: The flags of `tfdist run` that have no meaning after the script.
+LAUNCHER_FLAGS = frozenset(
+    {
+        *("ps", "workers", "chief", "evaluator", "cluster_as", "grace_period", "max_restarts"),
+        *("restart_delay", "start_method", "cores", "onednn", "dry_run", "host_discovery_script"),
+        *("min_workers", "max_workers", "elastic_timeout", "host", "port"),
+    }
+)
+
+
 def parse_flags(argv: Sequence[str]) -> list[str]:
     """A `flags_parser` for `absl.app.run` that exits with code 2 on a usage error.
 
@@ -195,7 +205,11 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     try:
         return flags.FLAGS(list(argv))
     except flags.Error as error:
-        log(f"error: {error}")
+        name = getattr(error, "flagname", None)
+        if name in LAUNCHER_FLAGS:
+            log(f"error: --{name} is a flag of tfdist run. Write it before the script")
+        else:
+            log(f"error: {error}")
         print("Run with --help for the flags of this script.", file=sys.stderr, flush=True)
         sys.exit(EXIT_USAGE)
 

@@ -192,7 +192,7 @@ class Job:
         train_input: Data,
         *,
         epochs: int,
-        output_dir: str,
+        output_dir: str | None = None,
         validation: Data | None = None,
         steps_per_epoch: int | None = None,
         save_steps: int | None = None,
@@ -212,7 +212,7 @@ class Job:
             `scope()`.
           train_input: the training data, in batches of the per-replica size; see `dataset`.
           epochs: the total number of epochs, including those before a restart.
-          output_dir: the directory that all tasks share; see `callbacks`.
+          output_dir: the directory that all tasks share; see `callbacks`. Required.
           validation: like `train_input`, for the evaluation after each epoch.
           steps_per_epoch: required for an infinite dataset.
           save_steps: see `callbacks`.
@@ -226,7 +226,9 @@ class Job:
           Keras's `History`; its `model` is the trained model.
 
         Raises:
-          UsageError: the strategy cannot train this model, or an evaluator has no `validation`.
+          UsageError: the strategy cannot train this model, the model is not compiled, or an
+            argument is missing: `output_dir`, `steps_per_epoch` for infinite data, or `validation`
+            with an evaluator.
           OutputError: another job writes in `output_dir`; or there are checkpoints but none is
             intact, or one could not be written.
           SystemExit: this task does not train, or `tfdist run --dry_run` has started it (code 0);

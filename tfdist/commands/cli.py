@@ -14,15 +14,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from difflib import get_close_matches
+from typing import Any, NoReturn
 
 from tfdist.commands import check, data, horovod, plan, render, run
 from tfdist.errors import EXIT_USAGE, exit_on_usage_error, log
 from tfdist.runtime.resources import limited_open_files
 from tfdist.version import __version__
+
+_COMMANDS = (run, render, check, plan, data, horovod)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,7 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         with exit_on_usage_error(), limited_open_files():
-            arguments = _parser().parse_args(argv)
+            given = sys.argv[1:] if argv is None else list(argv)
+            if not given:
+                _parser().print_help(sys.stderr)
+                return EXIT_USAGE
+            arguments = _parser().parse_args(given)
             code: int = arguments.run(arguments)
             sys.stdout.flush()
             return code
@@ -47,11 +55,44 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a usage error in one line, as the rest of tfdist does."""
+    """Reports a usage error in one line, as the rest of tfdist does, with what was meant."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            # Here and not in the parser of the command, whose help does not list these flags.
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._meant(unknown[0])}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        log(f"error: {message} (see {self.prog} --help)")
+        log(f"error: {message}{_choice(message)} (see {self.prog} --help)")
         sys.exit(EXIT_USAGE)
+
+    def _meant(self, argument: str) -> str:
+        name = argument.partition("=")[0].replace("-", "_").lstrip("_")
+        flags = {
+            flag[2:]
+            for action in self._actions
+            for flag in action.option_strings
+            if flag.startswith("--") and "-" not in flag[2:]
+        }
+        # `--worker` means `--workers` rather than `--worker_hosts`.
+        close = sorted(get_close_matches(name, flags), key=lambda flag: abs(len(flag) - len(name)))
+        if close:
+            return f"; did you mean --{close[0]}?"
+        return "; flags of the script come after it" if "SCRIPT" in self.format_usage() else ""
+
+
+def _choice(message: str) -> str:
+    """What argparse's message about an unknown command may have meant."""
+    match = re.match(r"argument \S+: invalid choice: '([^']*)' \(choose from (.*)\)", message)
+    if not match:
+        return ""
+    name, names = match[1], re.findall(r"[\w-]+", match[2])
+    if name.endswith(".py"):
+        return f"; did you mean tfdist run {name}?"
+    close = get_close_matches(name, names)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -62,6 +103,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"tfdist {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in (run, render, check, plan, data, horovod):
+    for command in _COMMANDS:
         command.add_to(commands)
     return parser

@@ -75,6 +75,13 @@ def as_tensorflow(variables: Iterable[Any]) -> list[tf.Variable]:
     ]
 
 
+def is_compiled(model: Any) -> bool:
+    """Whether `compile` was called on a model."""
+    if is_keras_3(model):
+        return bool(model.compiled)
+    return model.compiled_loss is not None
+
+
 def without_vocabularies(variables: Iterable[Any]) -> list[Any]:
     """Variables without the tables of vocabulary layers.
 

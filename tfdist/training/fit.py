@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat import keras as keras_compat
 from tfdist.data.inputs import Data
 from tfdist.errors import EXIT_OK, UsageError
 from tfdist.training import callbacks, evaluator
@@ -20,7 +21,7 @@ def fit(
     train_input: Data,
     *,
     epochs: int,
-    output_dir: str,
+    output_dir: str | None,
     validation: Data | None,
     steps_per_epoch: int | None,
     save_steps: int | None,
@@ -38,8 +39,15 @@ def fit(
     if role.serves:
         strategy.serve()
         sys.exit(EXIT_OK)
+    if not output_dir:
+        raise UsageError(
+            "output_dir",
+            received=output_dir,
+            accepted="the directory that all tasks share",
+            remedy="Pass output_dir to job.fit.",
+        )
     with strategy.scope():
-        model = build_model()
+        model = _checked(build_model())
     if role.evaluates:
         if validation is None:
             raise UsageError(
@@ -51,6 +59,7 @@ def fit(
         evaluator.follow(state, model, validation, output_dir, epochs=epochs)
         sys.exit(EXIT_OK)
     data = state.dataset(train_input, batch_size)
+    state.check_has_end(steps_per_epoch)
     if role.is_dry_run:
         state.prepare(model)  # Logs what the strategy makes of the model.
         sys.exit(EXIT_OK)
@@ -63,6 +72,22 @@ def fit(
         callbacks=[*own, *own_callbacks],
         verbose=default_verbosity(state) if verbose is None else verbose,
     )
+
+
+def _checked(model: Any) -> tf.keras.Model:
+    received = None
+    if not callable(getattr(model, "fit", None)):
+        received = type(model).__name__
+    elif not keras_compat.is_compiled(model):
+        received = f"{model.name}, which is not compiled"
+    if received is not None:
+        raise UsageError(
+            "build_model",
+            received=received,
+            accepted="a function that returns a compiled Keras model",
+            remedy="Call model.compile in it, and return the model.",
+        )
+    return model
 
 
 def default_verbosity(state: TrainingState) -> int:

@@ -91,11 +91,26 @@ class TrainingState:
 
         dataset = self._distribute(timed, training=True)
         context, shard, seconds = created[0]
+        _check_batched(shard)
         if self.is_chief and seconds < _QUICK_SECONDS:
             self._warn_if_not_sharded(dataset_fn, context, int(shard.cardinality()))
         size = dataset_inputs.batch_size(shard)
         self.data = TrainingData(dataset_fn, dataset.element_spec, int(dataset.cardinality()), size)
         return dataset
+
+    def check_has_end(self, steps_per_epoch: int | None) -> None:
+        """Checks that an epoch ends: Keras would wait for the end of the data forever.
+
+        Raises:
+          UsageError: the training data is infinite, and the number of steps is not given.
+        """
+        if self.data is not None and self.data.is_infinite and steps_per_epoch is None:
+            raise UsageError(
+                "steps_per_epoch",
+                received=None,
+                accepted="a number of steps, because the training data has no end",
+                remedy="Pass steps_per_epoch to fit, or leave out dataset.repeat().",
+            )
 
     def eval_dataset(self, data: Data, batch_size: int | None = None) -> tf.data.Dataset:
         """The dataset for `model.evaluate`, or for the validation of `model.fit`."""
@@ -230,6 +245,17 @@ class TrainingState:
         if unwrapped:
             # An earlier `fit` without this job's callbacks may have traced them.
             model.make_train_function(force=True)
+
+
+def _check_batched(shard: tf.data.Dataset) -> None:
+    scalars = [spec for spec in tf.nest.flatten(shard.element_spec) if spec.shape.rank == 0]
+    if scalars:
+        raise UsageError(
+            "training data",
+            received=f"elements without a batch, such as {scalars[0].dtype.name} of shape ()",
+            accepted="batches of the per-replica size",
+            remedy="Call dataset.batch(size) in the input function.",
+        )
 
 
 def _is_wrapped(optimizer: Any) -> bool:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import shlex
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from tfdist.commands import cli, versions
+from tfdist import flags
+from tfdist.cluster.discovery import ClusterFlags
+from tfdist.commands import cli, run, versions
 from tfdist.compat import stacks
 from tfdist.data import cifar10
 from tfdist.runtime import environment
@@ -297,14 +301,33 @@ def test_check_prints_what_the_installed_versions_support(
     assert any(line.startswith("> ") for line in lines) == (code == 0)
 
 
+def test_without_arguments_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    assert "usage: tfdist" in capsys.readouterr().err
+
+
+def test_the_launchers_own_flags_are_known_to_the_scripts() -> None:
+    """A script names them in its error if they come after it."""
+    parser = argparse.ArgumentParser()
+    run.add_to(parser.add_subparsers())
+    own = vars(parser.parse_args(["run", "train.py"]))
+    not_flags = {"module", "script", "args", "run"}
+    assert set(own) - not_flags - set(flags.option_flags()) - {"strategy"} == (
+        flags.LAUNCHER_FLAGS | {item.name for item in fields(ClusterFlags)}
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ([], "COMMAND"),
         (["train"], "'train'"),
+        (["train.py"], "did you mean tfdist run train.py?"),
+        (["rum", "train.py"], "did you mean run?"),
         (["run"], "SCRIPT"),
         (["run", "missing.py"], "SCRIPT: received 'missing.py'"),
-        (["run", "--worker=2", "train.py"], "--worker=2"),
+        (["run", "--worker=2", "train.py"], "--worker=2; did you mean --workers?"),
+        (["run", "--stratgy=horovod", "train.py"], "did you mean --strategy?"),
+        (["run", "--epochs=2", "train.py"], "flags of the script come after it"),
         (["run", "--ps=two", "train.py"], "--ps"),
         (["run", "--workers=0", "train.py"], "--workers: received 0"),
         (["run", "--strategy=mirorred", "train.py"], "--strategy: received 'mirorred'"),

@@ -1,0 +1,76 @@
+"""Mistakes in the arguments of `job.fit`: one usage error before the first step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tests.conftest import TinyTraining
+from tfdist.errors import UsageError
+
+pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")
+
+
+def uncompiled() -> tf.keras.Model:
+    return tf.keras.Sequential([tf.keras.Input([4]), tf.keras.layers.Dense(3)])
+
+
+@pytest.mark.parametrize(
+    ("build", "received"),
+    [(lambda: None, "'NoneType'"), (uncompiled, "which is not compiled")],
+    ids=["nothing", "uncompiled"],
+)
+def test_build_model_must_return_a_compiled_model(
+    build: Any, received: str, tiny: TinyTraining, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=f"build_model: received .*{received}"):
+        tiny.job().fit(build, tiny.train_input, epochs=1, output_dir=str(tmp_path))
+
+
+def test_output_dir_is_required(tiny: TinyTraining) -> None:
+    with pytest.raises(UsageError, match="output_dir: received None"):
+        tiny.job().fit(tiny.model, tiny.train_input, epochs=1)
+
+
+def test_data_without_an_end_needs_a_number_of_steps(tiny: TinyTraining, tmp_path: Path) -> None:
+    def endless(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        return tiny.train_input(context).repeat()
+
+    job = tiny.job()
+    options: dict[str, Any] = {"epochs": 1, "output_dir": str(tmp_path), "verbose": 0}
+    with pytest.raises(UsageError, match="steps_per_epoch: received None"):
+        job.fit(tiny.model, endless, **options)
+    assert job.fit(tiny.model, endless, steps_per_epoch=2, **options).params["steps"] == 2
+
+
+def test_examples_that_are_not_in_batches_are_refused(tiny: TinyTraining) -> None:
+    def examples() -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices((tiny.points, tiny.classes))
+
+    with pytest.raises(UsageError, match="training data: received 'elements without a batch"):
+        tiny.job().dataset(examples)
+
+
+def test_main_may_be_called_without_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script may call `main()` in place of `tfdist.run(main)`."""
+    import tfdist
+    from tfdist import entry
+
+    called: list[Any] = []
+
+    def run(main: Any) -> None:
+        called.append(main)
+        raise SystemExit
+
+    monkeypatch.setattr(entry, "run", run)
+
+    @tfdist.main
+    def main(job: tfdist.Job) -> None:
+        raise AssertionError("run parses the flags first")
+
+    with pytest.raises(SystemExit):
+        main()  # type: ignore[call-arg]
+    assert called == [main]
