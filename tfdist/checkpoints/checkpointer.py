@@ -19,6 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.checkpoints import files as checkpoint_files
+from tfdist.checkpoints import layout
 from tfdist.checkpoints.output_directory import (
     OutputDirectory,
     remove_leftovers,
@@ -68,10 +69,12 @@ class Checkpointer:
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self._progress = _Progress()
+        parts = {**_missed_by_tensorflow(model), **(state or {})}
+        self._layout = layout.Layout(
+            model, lambda: (state or {}).get("variables") or _variables(model)
+        )
         self._checkpoint = tf.train.Checkpoint(
-            model=model,
-            progress=self._progress,
-            **{**_missed_by_tensorflow(model), **(state or {})},
+            model=model, progress=self._progress, **{layout.NAME: self._layout}, **parts
         )
         # Create the counter now, in all tasks: a strategy synchronizes the initial value of each
         # variable. So no task looks for checkpoints while the chief may still be writing one.
@@ -98,6 +101,7 @@ class Checkpointer:
 
         Raises:
           OutputError: there are checkpoints, but none is intact.
+          UsageError: the checkpoint is one of another model.
         """
         if path is None:
             path = checkpoint_files.newest_intact(self._directory, _PREFIX, warn=self._writes)
@@ -105,6 +109,7 @@ class Checkpointer:
                 checkpoint_files.repair_state(self._directory, _PREFIX, path)
         if path is None:
             return 0
+        layout.check(self._layout, path, warn=self._writes)
         self._checkpoint.restore(path, options=self._options).expect_partial()
         self.number = checkpoint_files.number(path)
         return self.position.epoch
@@ -149,11 +154,15 @@ def _missed_by_tensorflow(model: tf.keras.Model) -> dict[str, Any]:
     """
     if not keras_compat.is_keras_3(model):
         return {}
-    variables = keras_compat.as_tensorflow(model.variables)
+    variables = _variables(model)
     own = getattr(model, "optimizer", None)
     others = [each for each in keras_compat.optimizers_of(model) if each is not own]
     found = {"variables": variables, "other_optimizers": others}
     return {name: values for name, values in found.items() if values}
+
+
+def _variables(model: tf.keras.Model) -> list[Any]:
+    return keras_compat.as_tensorflow(keras_compat.without_vocabularies(model.variables))
 
 
 def mark_done(output: OutputDirectory, finished: int, epochs: int) -> None:
