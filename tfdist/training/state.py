@@ -248,7 +248,10 @@ class TrainingState:
 
 
 def _check_batched(shard: tf.data.Dataset) -> None:
-    scalars = [spec for spec in tf.nest.flatten(shard.element_spec) if spec.shape.rank == 0]
+    specs = [
+        each for each in tf.nest.flatten(shard.element_spec) if isinstance(each, tf.TensorSpec)
+    ]
+    scalars = [spec for spec in specs if spec.shape.rank == 0]
     if scalars:
         raise UsageError(
             "training data",
