@@ -175,10 +175,7 @@ def create(
     if waits_for_peers:
         _divide_cores(role, environ)
     _set_up_tensorflow(job_flags)
-    log(
-        f"{role.task} of {role.cluster} ({role.config.source}), {role.spec.name}; "
-        f"{environment.description(environ)}"
-    )
+    log(f"{role.config}, {role.spec.name}; {environment.description(environ)}")
     if waits_for_peers and role.waits_for_peers:
         _wait_for_peers(role)
     from tfdist.training.state import TrainingState

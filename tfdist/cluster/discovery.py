@@ -45,6 +45,7 @@ class ClusterConfig:
       source: `flags`, `TF_CONFIG`, `horovodrun` or `default`.
       has_master: whether TF_CONFIG calls the chief `master`, as in its older dialect.
       model_dir: TF_CONFIG's `model_dir`; None if it has none.
+      ranks: the number of ranks under `horovodrun`; None if it is unknown.
     """
 
     cluster: Cluster = field(default_factory=Cluster)
@@ -52,6 +53,12 @@ class ClusterConfig:
     source: str = "default"
     has_master: bool = False
     model_dir: str | None = None
+    ranks: int | None = None
+
+    def __str__(self) -> str:
+        """This task and its job, for the first line of the log."""
+        job = self.cluster if self.ranks is None else f"{self.ranks} ranks"
+        return f"{self.task} of {job} ({self.source})"
 
 
 def discover(flags: ClusterFlags, environ: Mapping[str, str]) -> ClusterConfig:
@@ -182,7 +189,9 @@ def from_horovodrun(environ: Mapping[str, str]) -> ClusterConfig | None:
             accepted="an integer of at least 0",
             remedy="Start the script with horovodrun, or unset the variable.",
         )
-    return ClusterConfig(Cluster(), Task("worker", number), "horovodrun")
+    size = _whole_number(environ.get("HOROVOD_SIZE"))
+    ranks = size if isinstance(size, int) else None
+    return ClusterConfig(Cluster(), Task("worker", number), "horovodrun", ranks=ranks)
 
 
 def _checked(

@@ -29,6 +29,12 @@ def in_tf_config(text: str) -> ClusterConfig:
     return discover(NO_FLAGS, {"TF_CONFIG": text})
 
 
+def test_a_rank_of_horovod_knows_the_number_of_ranks() -> None:
+    environ = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}
+    assert str(discover(NO_FLAGS, environ)) == "worker:1 of 2 ranks (horovodrun)"
+    assert str(discover(NO_FLAGS, {})) == "worker:0 of this process alone (default)"
+
+
 @pytest.mark.parametrize(
     ("flags", "environ", "found"),
     [
