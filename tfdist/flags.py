@@ -18,7 +18,7 @@ from typing import Any
 from absl import flags
 
 from tfdist.cluster.discovery import ClusterFlags
-from tfdist.errors import EXIT_USAGE, UsageError, exit_on_usage_error, log
+from tfdist.errors import EXIT_OK, EXIT_USAGE, UsageError, exit_on_usage_error, log
 from tfdist.options import Option, Options, option
 from tfdist.strategy_table import table
 
@@ -132,6 +132,9 @@ def define_flags() -> None:
     for name, defined in option_flags().items():
         # None tells that a flag was not given. `Options` checks the values.
         _DEFINE[defined.type](name, None, defined.full_help)
+    for name in (*_CLUSTER_FLAGS, *option_flags()):
+        # `--help` shows the flags of the script's own module only.
+        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
 
 
 def read_flags(
@@ -197,13 +200,16 @@ LAUNCHER_FLAGS = frozenset(
 def parse_flags(argv: Sequence[str]) -> list[str]:
     """A `flags_parser` for `absl.app.run` that exits with code 2 on a usage error.
 
-    absl's parser exits with 1, which launchers interpret as a failed training. absl also reads
-    `--flag False` as `--flag` and a positional argument `False`; this parser rejects it.
+    absl's parser exits with 1, which launchers interpret as a failed training, even after `--help`.
+    absl also reads `--flag False` as `--flag` and a positional argument `False`; this parser
+    rejects it.
     """
     with exit_on_usage_error():
         _check_booleans(argv)
     try:
         return flags.FLAGS(list(argv))
+    except SystemExit:
+        sys.exit(EXIT_OK)  # absl has printed the help.
     except flags.Error as error:
         name = getattr(error, "flagname", None)
         if name in LAUNCHER_FLAGS:

@@ -225,6 +225,7 @@ def test_a_mistake_prints_one_line_and_exits_with_code_2(mistake: str, script: s
     [
         ("--num-gpus=one", "--num_gpus=one"),
         ("--task_indx=1", "task_indx"),
+        ("--workers=2", "--workers is a flag of tfdist run. Write it before the script"),
     ],
 )
 def test_a_flag_that_absl_cannot_parse_exits_with_code_2(argument: str, named: str) -> None:
@@ -236,6 +237,13 @@ def test_a_flag_that_absl_cannot_parse_exits_with_code_2(argument: str, named: s
     assert advice == "Run with --help for the flags of this script."
     assert end.returncode == 2
     assert end.stdout == ""
+
+
+def test_the_help_of_a_script_has_the_flags_of_tfdist() -> None:
+    end = run_code(PARSING_SCRIPT, "--help")
+    assert (end.returncode, end.stderr) == (0, "")
+    for flag in ("--note_text", "--strategy", "--job_name", "--[no]sync"):
+        assert flag in end.stdout
 
 
 def errors_of(end: subprocess.CompletedProcess[str]) -> list[str]:

@@ -48,7 +48,7 @@ def test_a_rank_of_horovod_knows_the_number_of_ranks() -> None:
             {**TF_CONFIG, **HOROVODRUN},
             ClusterConfig(Cluster(worker=(A, B)), Task("worker", 1), "TF_CONFIG"),
         ),
-        (NO_FLAGS, HOROVODRUN, ClusterConfig(Cluster(), Task("worker", 2), "horovodrun")),
+        (NO_FLAGS, HOROVODRUN, ClusterConfig(Cluster(), Task("worker", 2), "horovodrun", ranks=3)),
         (NO_FLAGS, {}, ClusterConfig(Cluster(), Task("worker", 0), "default")),
     ],
     ids=lambda value: value.source if isinstance(value, ClusterConfig) else "",
