@@ -1,4 +1,4 @@
-"""Handles SIGTERM and SIGUSR1: all tasks save a checkpoint after one common step, and exit.
+"""Handles SIGTERM, SIGUSR1 and Ctrl-C: all tasks save after one common step, and exit.
 
     preemption = Preemption()            # once per process
     preemption.listen()                  # installs the signal handlers
@@ -6,7 +6,7 @@
         while preemption.begin_step():   # False: save, and exit with EXIT_PREEMPTED
             train_step()
 
-Schedulers send these signals before they reclaim a machine; Slurm sends SIGUSR1 by choice. The
+Schedulers send the first two before they reclaim a machine; Slurm sends SIGUSR1 by choice. A
 signal may reach one task or all. A task that receives it sets a key in the shared key-value store.
 Then every task stores the number of steps that it has begun, and all train up to the greatest of
 these numbers, because a synchronous step that one task has begun needs all others.
@@ -64,13 +64,14 @@ class Preemption:
 
         Call this after the strategy is built, because TensorFlow then installs its own handler of
         SIGTERM, which does nothing. Outside of `watched` and `serving`, a signal ends the process
-        as it does by default.
+        as it does by default. An interactive Python keeps its own handling of Ctrl-C.
 
         Args:
           has_nothing_to_save: the process may exit at any time, with EXIT_PREEMPTED.
         """
         self._has_nothing_to_save = has_nothing_to_save
-        for number in SIGNALS:
+        is_interactive = hasattr(sys, "ps1") or "ipykernel" in sys.modules
+        for number in SIGNALS if is_interactive else (*SIGNALS, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
     @contextmanager
@@ -160,8 +161,10 @@ class Preemption:
             )
         return self._last_step is not None and self._begun >= self._last_step
 
-    def _on_signal(self, number: int, _: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self._is_watched:
+            if number == signal.SIGINT and not self._has_nothing_to_save:
+                signal.default_int_handler(number, frame)
             os._exit(EXIT_PREEMPTED if self._has_nothing_to_save else 128 + number)
         now = time.monotonic()
         if self.is_requested:

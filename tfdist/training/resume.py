@@ -243,7 +243,8 @@ class Resume(tf.keras.callbacks.Callback):
         if self._state.is_chief:
             log(
                 f"saved after step {self._cursor.step_of_epoch(steps)} of epoch "
-                f"{self._finished + 1}, exiting with code {EXIT_PREEMPTED}"
+                f"{self._finished + 1}, exiting with code {EXIT_PREEMPTED}; start the job again to "
+                "resume"
             )
         sys.exit(EXIT_PREEMPTED)
 

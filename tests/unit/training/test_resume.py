@@ -68,7 +68,8 @@ def train(
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in numbers}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -118,17 +119,23 @@ def test_with_several_steps_per_execution_the_checkpoint_is_saved_after_the_exec
     assert saved == {"ckpt-4", "ckpt-5", "ckpt-9", "ckpt-10"}
 
 
-@pytest.mark.parametrize("step", [1, 5, 7])
+@pytest.mark.parametrize(
+    ("step", "number"), [(1, signal.SIGTERM), (5, signal.SIGTERM), (7, signal.SIGINT)]
+)
 def test_a_signal_saves_a_checkpoint_and_exits_after_the_step(
-    tiny: TinyTraining, tmp_path: Path, step: int, capfd: pytest.CaptureFixture[str]
+    tiny: TinyTraining,
+    tmp_path: Path,
+    step: int,
+    number: signal.Signals,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     uninterrupted = train(tiny, tmp_path / "uninterrupted")
-    signalled = AtStep(step, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    signalled = AtStep(step, lambda: os.kill(os.getpid(), number))
     with pytest.raises(SystemExit) as exit_:
         train(tiny, tmp_path / "cut", at=signalled)
     assert exit_.value.code == EXIT_PREEMPTED
     err = capfd.readouterr().err
-    assert "SIGTERM: saving and exiting" in err
+    assert f"{number.name}: saving and exiting" in err
     assert "saved after step" in err
     assert_equal(train(tiny, tmp_path / "cut"), uninterrupted)
     assert "resuming after" in capfd.readouterr().err
