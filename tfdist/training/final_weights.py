@@ -72,10 +72,14 @@ class FinalWeights:
 
     @functools.cached_property
     def _compute_sums(self) -> Any:
-        # One call, because each operation on a parameter server would be one.
+        # One call, because each operation on a parameter server would be one. Each sum is computed
+        # where its weight is, without a copy: the model may be too large for this process.
         @tf.function(autograph=False)
         def compute() -> tf.Tensor:
-            sums = [tf.reduce_sum(tf.cast(weight, tf.float64)) for weight in self._weights]
+            sums = []
+            for weight in self._weights:
+                with tf.device(weight.device):
+                    sums.append(tf.cast(tf.reduce_sum(weight), tf.float64))
             return tf.stack(sums) if sums else tf.zeros([0], tf.float64)
 
         # TensorFlow warns if many functions with the same name are traced.

@@ -190,7 +190,8 @@ class TrainingState:
                 log(f"{self.strategy.name}: {line}")
         self._described = described
         self._wrap_optimizers_of(model)
-        with self.strategy.scope():
+        # Not the strategy's own scope, which may place new variables away from those of the model.
+        with self.strategy.tf_strategy.scope():
             building.build_optimizers(model)
 
     def _warn_if_not_sharded(
@@ -252,7 +253,8 @@ def _check_batched(shard: tf.data.Dataset) -> None:
         each for each in tf.nest.flatten(shard.element_spec) if isinstance(each, tf.TensorSpec)
     ]
     scalars = [spec for spec in specs if spec.shape.rank == 0]
-    if scalars:
+    # A train step of one's own may take numbers, but hardly pairs of them.
+    if scalars and isinstance(shard.element_spec, tuple):
         raise UsageError(
             "training data",
             received=f"elements without a batch, such as {scalars[0].dtype.name} of shape ()",

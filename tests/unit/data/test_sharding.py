@@ -19,7 +19,7 @@ def dataset(autotune: bool | None = None) -> tf.data.Dataset:
     if autotune is not None:
         options.autotune.enabled = autotune
     options.deterministic = False
-    return tf.data.Dataset.range(4).map(lambda x: (x, x)).with_options(options)
+    return tf.data.Dataset.range(4).batch(1).map(lambda x: (x, x)).with_options(options)
 
 
 @pytest.mark.parametrize(("option", "expected"), [(None, False), (True, True), (False, False)])
