@@ -116,6 +116,16 @@ def option_flags() -> dict[str, Option]:
     return result
 
 
+#: The flags that only `tfdist run` has; a script does not know them.
+LAUNCHER_FLAGS = frozenset(
+    {
+        *("ps", "workers", "chief", "evaluator", "cluster_as", "grace_period", "max_restarts"),
+        *("restart_delay", "start_method", "cores", "onednn", "dry_run", "host_discovery_script"),
+        *("min_workers", "max_workers", "elastic_timeout", "host", "port"),
+    }
+)
+
+
 def define_flags() -> None:
     """Defines tfdist's flags with absl, and makes every flag accept dashes.
 
@@ -185,16 +195,6 @@ def flags_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
         )
     result: dict[str, Any] = given
     return result
-
-
-#: The flags of `tfdist run` that have no meaning after the script.
-LAUNCHER_FLAGS = frozenset(
-    {
-        *("ps", "workers", "chief", "evaluator", "cluster_as", "grace_period", "max_restarts"),
-        *("restart_delay", "start_method", "cores", "onednn", "dry_run", "host_discovery_script"),
-        *("min_workers", "max_workers", "elastic_timeout", "host", "port"),
-    }
-)
 
 
 def parse_flags(argv: Sequence[str]) -> list[str]:

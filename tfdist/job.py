@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tfdist.cluster import Cluster, Task
 from tfdist.errors import UsageError, log
 from tfdist.role import TaskRole
+from tfdist.signature import takes_argument
 from tfdist.strategy_table import table
 
 if TYPE_CHECKING:
@@ -234,7 +235,6 @@ class Job:
           SystemExit: this task does not train, or `tfdist run --dry_run` has started it (code 0);
             or it was preempted (code 75).
         """
-        from tfdist.data import inputs
         from tfdist.training import fit
 
         if batch_size is not None and not isinstance(train_input, (tuple, list)):
@@ -242,7 +242,7 @@ class Job:
         build: Any = build_model
         return fit.fit(
             self._state,
-            functools.partial(build, self) if inputs.takes_argument(build) else build,
+            functools.partial(build, self) if takes_argument(build, "job") else build,
             train_input,
             epochs=epochs,
             output_dir=output_dir,

@@ -71,7 +71,7 @@ class Checkpointer:
         self._progress = _Progress()
         parts = {**_missed_by_tensorflow(model), **(state or {})}
         self._layout = layout.Layout(
-            model, lambda: (state or {}).get("variables") or _variables(model)
+            model, lambda: (state or {}).get("variables") or keras_compat.model_variables(model)
         )
         self._checkpoint = tf.train.Checkpoint(
             model=model, progress=self._progress, **{layout.NAME: self._layout}, **parts
@@ -154,15 +154,11 @@ def _missed_by_tensorflow(model: tf.keras.Model) -> dict[str, Any]:
     """
     if not keras_compat.is_keras_3(model):
         return {}
-    variables = _variables(model)
+    variables = keras_compat.model_variables(model)
     own = getattr(model, "optimizer", None)
     others = [each for each in keras_compat.optimizers_of(model) if each is not own]
     found = {"variables": variables, "other_optimizers": others}
     return {name: values for name, values in found.items() if values}
-
-
-def _variables(model: tf.keras.Model) -> list[Any]:
-    return keras_compat.as_tensorflow(keras_compat.without_vocabularies(model.variables))
 
 
 def mark_done(output: OutputDirectory, finished: int, epochs: int) -> None:

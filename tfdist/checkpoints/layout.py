@@ -10,7 +10,6 @@ with one layer more or fewer would be restored in part.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
@@ -50,7 +49,8 @@ class Layout(tf.train.experimental.PythonState):
         """The version of Keras, the names and shapes of the variables, and the optimizers."""
         shapes: list[tuple[str, list[int]]] = []
         for variable in self._variables():
-            name, shape = _PART.sub("", variable.name).partition(":")[0], list(variable.shape)
+            name = _PART.sub("", variable.name).partition(":")[0]
+            shape = [] if variable.shape.rank is None else list(variable.shape)
             is_part = _PART.search(variable.name) is not None
             if is_part and shapes and shapes[-1][0] == name:
                 shapes[-1][1][0] += shape[0]
@@ -103,7 +103,7 @@ def check(layout: Layout, path: str, *, warn: bool) -> None:
 
 
 def _elements(variables: Sequence[Any]) -> int:
-    return sum(math.prod(variable.shape) for variable in variables)
+    return sum(variable.shape.num_elements() or 0 for variable in variables)
 
 
 def _slots(optimizer: Any) -> int | None:

@@ -60,7 +60,7 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            # Here and not in the parser of the command, whose help does not list these flags.
+            # argparse would report them in the main parser, which knows no flags of commands.
             self.error(f"unrecognized arguments: {' '.join(unknown)}{self._meant(unknown[0])}")
         return found, unknown
 

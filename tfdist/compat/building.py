@@ -25,13 +25,15 @@ def build_model(model: tf.keras.Model, element_spec: Any) -> None:
 
 
 def build_optimizers(model: tf.keras.Model) -> None:
-    """Creates the variables of the optimizers of a built model, each for all weights."""
+    """Creates the variables of a built model's optimizers, with slots for all trainable weights."""
     for optimizer in keras_compat.optimizers_of(model):
         # Under a strategy Keras 3 has built the model's optimizer, and would build a
         # LossScaleOptimizer twice.
         is_built = keras_compat.is_keras_3(model) and getattr(optimizer, "built", True)
         if model.built and not is_built and hasattr(optimizer, "build"):
-            optimizer.build(model.trainable_variables)
+            # A script with Keras 2 may have created the model outside the scope of its strategy.
+            with model.distribute_strategy.scope():
+                optimizer.build(model.trainable_variables)
 
 
 def zeros(specs: Any, size: int = 1) -> Any:

@@ -90,6 +90,11 @@ def without_vocabularies(variables: Iterable[Any]) -> list[Any]:
     return [variable for variable in variables if hasattr(variable, "dtype")]
 
 
+def model_variables(model: Any) -> list[tf.Variable]:
+    """The variables of a model, without the tables of vocabulary layers."""
+    return as_tensorflow(without_vocabularies(model.variables))
+
+
 def metric_variables(model: Any) -> list[Any]:
     """The variables of a compiled model's metrics."""
     return [variable for metric in model.metrics for variable in metric.variables]

@@ -1,16 +1,15 @@
-"""What a user may pass as data, as the function of a shard that strategies need.
+"""Makes what a user may pass as data into the function of a shard, which strategies need.
 
-    dataset_fn = shard_function(train_input)
+    dataset_fn = shard_function(train_input, trains=True)
     dataset_fn(tf.distribute.InputContext(num_input_pipelines=2, input_pipeline_id=1))
 
-A function that takes an `InputContext` makes its own shard. A function without a parameter returns
-the whole dataset, of which each task gets every n-th batch; so do a `tf.data.Dataset` and arrays.
+A function that takes an `InputContext` returns its own shard. Of a whole dataset, which a function
+without a parameter returns, each of n tasks gets every n-th batch; of arrays, every n-th example.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -18,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.errors import UsageError
+from tfdist.signature import takes_argument
 from tfdist.upstream import dataset_inputs, global_seed
 
 DatasetFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
@@ -63,25 +63,8 @@ def shard_function(
             remedy="Pass one of these.",
         )
     function: Any = data
-    return function if takes_argument(function) else _of_whole(function)
-
-
-def takes_argument(function: Callable[..., Any]) -> bool:
-    """Whether an input function, or `build_model`, takes the argument that tfdist passes."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return True
-    positional = [
-        each
-        for each in parameters
-        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD, each.VAR_POSITIONAL)
-    ]
-    # A parameter with a default is the user's own, such as a batch size.
-    return any(
-        each.default is each.empty or each.name in ("context", "input_context", "job")
-        for each in positional
-    )
+    takes_context = takes_argument(function, "context", "input_context")
+    return function if takes_context else _of_whole(function)
 
 
 def is_not_sharded(
@@ -97,7 +80,9 @@ def is_not_sharded(
     # A single batch may be the shard of a small dataset; negative numbers are unknown and infinite.
     if context.num_input_pipelines == 1 or batches < 2:
         return False
-    return int(dataset_fn(tf.distribute.InputContext()).cardinality()) == batches
+    # With the same number of replicas, because the function may divide a global batch size by it.
+    alone = tf.distribute.InputContext(num_replicas_in_sync=context.num_replicas_in_sync)
+    return int(dataset_fn(alone).cardinality()) == batches
 
 
 def _of_whole(function: Callable[[], tf.data.Dataset]) -> DatasetFunction:

@@ -1,4 +1,4 @@
-"""Says once what makes a job useless although no task fails.
+"""Warns once about a job that does not do what its user wants, although no task fails.
 
     notices = Notices(processes)
     while notices.look():           # every second
@@ -47,7 +47,7 @@ class Notices:
         self._clock = clock
         self._started = clock()
         tasks = [process.task for process in processes]
-        self._listen = {task.port for task in tasks if task.port and not task.rendezvous_port}
+        self._listen = {task.port for task in tasks if task.port}
         self._connect = {task.rendezvous_port for task in tasks if task.rendezvous_port}
         self._is_decided = not (self._listen or self._connect)
         types = {task.type for task in tasks}
@@ -97,12 +97,11 @@ class Notices:
         log(f"warning: {what}. {remedy}")
 
     def _have_met(self) -> bool:
-        return bool(_used_ports(self._listen, self._connect))
+        return _is_any_in_use(self._listen, self._connect)
 
 
-def _used_ports(listening: Collection[int], connected: Collection[int]) -> set[int]:
-    """Those of the ports on which a process of this machine listens, or has a connection."""
-    found = set()
+def _is_any_in_use(listening: Collection[int], connected: Collection[int]) -> bool:
+    """Whether any port of `listening` is listened on, or any of `connected` has a connection."""
     for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
         if not path.exists():
             continue
@@ -110,5 +109,5 @@ def _used_ports(listening: Collection[int], connected: Collection[int]) -> set[i
             _, local, _, state, *_ = line.split()
             port = int(local.rpartition(":")[2], 16)
             if port in (listening if state == _LISTENS else connected):
-                found.add(port)
-    return found
+                return True
+    return False

@@ -283,9 +283,11 @@ def task_specs(
                 command,
                 environment,
                 tuple(removed),
-                restarts_alone,
-                port_of(cluster, task) if _reads_cluster(job.row) else None,
-                ports[-1] if job.row.rendezvous and len(job.training_hosts) > 1 else None,
+                restarts_alone=restarts_alone,
+                port=port_of(cluster, task) if _reads_cluster(job.row) else None,
+                rendezvous_port=ports[-1]
+                if job.row.rendezvous and len(job.training_hosts) > 1
+                else None,
             )
         )
     return tuple(result)

@@ -22,13 +22,19 @@ class EpochCursor:
     #: Whether Keras's callbacks see each step; its number is then the same in all tasks.
     sees_steps = True
 
-    #: The number of steps that this process's trainings have made. `training.resume` counts them
-    #: if `sees_steps`.
-    steps_made = 0
-
     def __init__(self, steps_of: Callable[[int], int]) -> None:
         self._steps_of = steps_of
         self._datasets: list[tf.data.Dataset] = []
+        self._steps_made = 0
+
+    @property
+    def steps_made(self) -> int:
+        """The number of weight updates of all trainings of this process."""
+        return self._steps_made
+
+    def saw_steps(self, steps: int) -> None:
+        """Counts steps that Keras's callbacks have seen; call it only if `sees_steps`."""
+        self._steps_made += steps
 
     def follow(self, dataset: tf.data.Dataset) -> None:
         """Registers a result of `Strategy.distribute` for `fast_forward`."""

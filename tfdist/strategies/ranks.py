@@ -64,7 +64,7 @@ class RankCheckpointing(Checkpointing):
                 f"{self._name}, so that all ranks start with the same weights. Add an Input layer, "
                 "or call model.build."
             )
-        state = keras_compat.without_vocabularies(model.variables)
+        state = keras_compat.model_variables(model)
         for optimizer in keras_compat.optimizers_of(model):
             state += keras_compat.optimizer_variables(optimizer)
             # In Keras 2 the learning rate is not one of the optimizer's variables.

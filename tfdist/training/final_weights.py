@@ -61,9 +61,8 @@ class FinalWeights:
         """Call this after each checkpoint."""
         self._saved = self._sums()
 
-    @property
-    def differ(self) -> bool:
-        """Whether the weights are others than those of the last checkpoint of this process."""
+    def have_changed(self) -> bool:
+        """Whether the weights have changed since the last checkpoint of this process."""
         return self._saved is not None and self._saved != self._sums()
 
     def _sums(self) -> list[float]:

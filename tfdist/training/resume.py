@@ -148,7 +148,7 @@ class Resume(tf.keras.callbacks.Callback):
         self._watching.close()
         keras_initial_epoch.set_start(self.model, None)
         is_complete = self._finished >= epochs or self.model.stop_training
-        if self._saves and is_complete and self._final.differ:
+        if self._saves and is_complete and self._final.have_changed():
             with self._checkpointing.save_scope(self.model):
                 if self._state.is_chief:
                     self._final.save(Position(self._finished), self._state.steps)
@@ -270,7 +270,7 @@ class ResumeByStep(Resume):
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         done = keras_compat.last_step(self.model, batch, self.params["steps"]) + 1
-        self._cursor.steps_made += max(0, done - max(self._first_step, self._skipped))
+        self._cursor.saw_steps(max(0, done - max(self._first_step, self._skipped)))
         if done <= self._skipped or done == self.params["steps"]:
             return  # The end of the epoch saves.
         # Without a known number of steps, this may be the last step, and some tasks could exit

@@ -190,9 +190,7 @@ class TrainingState:
                 log(f"{self.strategy.name}: {line}")
         self._described = described
         self._wrap_optimizers_of(model)
-        # Not the strategy's own scope, which may place new variables away from those of the model.
-        with self.strategy.tf_strategy.scope():
-            building.build_optimizers(model)
+        building.build_optimizers(model)
 
     def _warn_if_not_sharded(
         self, dataset_fn: DatasetFunction, context: tf.distribute.InputContext, batches: int

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import TinyTraining
-from tfdist.data.inputs import Data, is_not_sharded, shard_function, takes_argument
+from tfdist.data.inputs import Data, is_not_sharded, shard_function
 from tfdist.errors import UsageError
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
@@ -112,15 +112,6 @@ def test_data_whose_shards_would_overlap_is_refused() -> None:
         shard_function({"x": 1}, trains=True)
 
 
-def test_only_a_parameter_without_a_default_gets_the_argument() -> None:
-    assert takes_argument(lambda context: None)
-    assert takes_argument(lambda *args: None)
-    assert takes_argument(lambda context=None: None)
-    assert not takes_argument(lambda: None)
-    assert not takes_argument(lambda batch_size=32: None)
-    assert not takes_argument(lambda *, batch_size: None)
-
-
 def test_fit_takes_functions_without_a_parameter_and_arrays(
     tiny: TinyTraining, tmp_path: Any
 ) -> None:
@@ -157,3 +148,16 @@ def test_an_input_function_that_does_not_shard_is_found(
 
     context = tf.distribute.InputContext(2, 1)
     assert is_not_sharded(data, context, int(data(context).cardinality())) is expected
+
+
+def test_a_share_of_a_global_batch_is_no_missing_shard() -> None:
+    """The batches of a shard are as many as those of the whole dataset in one process."""
+
+    def data(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        dataset = tf.data.Dataset.range(48)
+        shard = dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
+        return shard.batch(context.get_per_replica_batch_size(12))
+
+    context = tf.distribute.InputContext(2, 1, num_replicas_in_sync=2)
+    assert int(data(context).cardinality()) == 4
+    assert not is_not_sharded(data, context, 4)

@@ -51,9 +51,9 @@ class _Checkpointing(Checkpointing):
 
 
 class _WithoutTrainGraph(tf.keras.callbacks.Callback):
-    """Hides the train function from Keras 2's TensorBoard, which writes the graph of its trace.
+    """Lets Keras 2's TensorBoard write no graph of the train function, which is never traced here.
 
-    The steps are traced in another function.
+    The workers' steps are traced as another function.
     """
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -70,7 +70,7 @@ class _Cursor(EpochCursor):
         self._coordinator = coordinator
 
     @property
-    def steps_made(self) -> int:  # type: ignore[override]
+    def steps_made(self) -> int:
         return self._coordinator.steps_made
 
     def step_of_epoch(self, steps: Sequence[int]) -> int:
@@ -158,8 +158,7 @@ class ParameterServer(Strategy[ParameterServerOptions]):
         if self._synchronous is not None:
             self._synchronous.model = model
         # The slots must exist, because they lie on the ps of their variables, too.
-        with self.scope():
-            building.build_optimizers(model)
+        building.build_optimizers(model)
         for split in self.tf_strategy.split_variables:
             split.put_together()
         self.checkpointing.layout = WholeLayout(model, self.tf_strategy.placement)
@@ -173,7 +172,7 @@ class ParameterServer(Strategy[ParameterServerOptions]):
         return [line for line in lines if line is not None]
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
-        return [_WithoutTrainGraph()]
+        return [] if keras_compat.is_keras_3(tf.keras.Model) else [_WithoutTrainGraph()]
 
     def serve(self) -> None:
         if self._is_chief:

@@ -55,9 +55,9 @@ class AsynchronousEpoch(Epoch):
         self._execution: Execution
         # Steps that Keras has requested and that are in no execution yet.
         self._requested = 0
-        # The steps before a restart, and those that Keras has requested since then.
-        self._before = self._reported = 0
-        # Whether Keras 3 makes no request too many, because the length of the epoch is known.
+        # The steps before a restart, and all those that Keras has requested since then.
+        self._before = self._requested_so_far = 0
+        # Whether the last epoch tells at which request Keras 3 must wait for the end of the data.
         self._ends_exactly = False
         # By worker: the steps made, the steps made or in flight, and the executions in flight.
         self._steps = [0] * len(threads)
@@ -78,8 +78,9 @@ class AsynchronousEpoch(Epoch):
                 and self._shards.steps_per_epoch is None
                 and self._shards.steps_of_epoch
             )
-        self._reported += steps
-        if self._ends_exactly and self._before + self._reported > sum(self._shards.steps_of_epoch):
+        self._requested_so_far += steps
+        of_last_epoch = sum(self._shards.steps_of_epoch)
+        if self._ends_exactly and self._before + self._requested_so_far > of_last_epoch:
             self._make_or_stop(steps)
             return Logs(self)
         while not self._results.empty():
@@ -94,15 +95,15 @@ class AsynchronousEpoch(Epoch):
         return Logs(self)
 
     def _make_or_stop(self, steps: int) -> None:
-        """Makes steps one by one on each worker, until there are as many as Keras has requested.
+        """Makes the requested steps, or ends the epoch if no worker finds data for them.
 
-        Keras 3 shows how many steps it has requested. So beyond the length of the last epoch, each
-        request waits until a worker has found data for it.
+        Keras 3 shows the number of its requests. So a request beyond the length of the last epoch
+        waits until a worker has made its step.
         """
         self._finish_requested()
-        while self.steps_so_far() - self._before < self._reported:
+        while (missing := self._before + self._requested_so_far - self.steps_so_far()) > 0:
             if self._is_over():
-                if self.steps_so_far() - self._before <= self._reported - steps:
+                if missing >= steps:
                     self._stop_if_requested()
                 return
             while (worker := self._free_worker()) is not None:

@@ -182,10 +182,9 @@ def _assignable(model: Any) -> list[tf.Variable]:
         return []
     metrics = keras_compat.as_tensorflow(keras_compat.metric_variables(model))
     others = {id(variable) for variable in metrics}
-    found = keras_compat.as_tensorflow(keras_compat.without_vocabularies(model.variables))
     return [
         each
-        for each in found
+        for each in keras_compat.model_variables(model)
         if id(each) not in others and (each.dtype.is_floating or each.dtype in (tf.int32, tf.int64))
     ]
 

@@ -51,8 +51,7 @@ class WholeLayout:
 
     def variables(self) -> list[Any]:
         """The model's variables as `tf.Variable`; a `ShardedVariable` in place of its parts."""
-        variables = keras_compat.without_vocabularies(self._model.variables)
-        return self._without_parts(keras_compat.as_tensorflow(variables))
+        return self._without_parts(keras_compat.model_variables(self._model))
 
     def _put_slots_together(self, whole: Any) -> None:
         by_part = [self._placement.slots_of(part) for part in whole.variables]
@@ -116,8 +115,7 @@ class WholeLayout:
 
 def _sharded(model: tf.keras.Model) -> list[Any]:
     """The `ShardedVariable`s of a model."""
-    variables = keras_compat.without_vocabularies(model.variables)
-    wholes = map(_whole_of, keras_compat.as_tensorflow(variables))
+    wholes = map(_whole_of, keras_compat.model_variables(model))
     return list({id(whole): whole for whole in wholes if whole is not None}.values())
 
 

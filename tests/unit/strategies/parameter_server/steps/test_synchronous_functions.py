@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support import train_steps
+from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
 from tfdist.strategies.parameter_server.steps.synchronous_functions import Functions
 from tfdist.strategies.parameter_server.transfers.contributions import Recorder
@@ -82,3 +84,23 @@ def test_a_worker_without_data_contributes_zeros() -> None:
 def test_a_step_with_another_optimizer_is_refused() -> None:
     with pytest.raises(UsageError, match="a train step without an optimizer of this job"):
         functions_of(compiled(None), Recorder())
+
+
+@pytest.mark.parametrize(
+    ("case", "use"), [("in_turn", "reads"), ("teacher", "reads"), ("clip", "assigns to")]
+)
+def test_a_step_that_needs_its_own_update_is_refused(case: str, use: str) -> None:
+    recorder, model = Recorder(), train_steps.compiled(case)
+    for optimizer in keras_compat.optimizers_of(model):
+        recorder.wrap(optimizer)
+    spec = tf.data.IteratorSpec(train_steps.dataset(tf.distribute.InputContext(), 8).element_spec)
+    with pytest.raises(UsageError, match=f"a step that {use} .* after an optimizer has updated it"):
+        Functions(
+            lambda iterator: model.train_step(next(iterator)),
+            tf.distribute.get_strategy(),
+            recorder,
+            spec,
+            model=model,
+            contributions=2,
+            packs=True,
+        )

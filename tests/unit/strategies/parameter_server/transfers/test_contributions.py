@@ -99,6 +99,28 @@ def test_changes_of_statistics_are_averaged_and_counters_count_updates() -> None
     np.testing.assert_array_equal(mean, [0.0, 0.0])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_a_variable_is_summed_if_it_says_so_and_a_counter_counts_updates(dtype: str) -> None:
+    total = tf.Variable(tf.constant(10, dtype), aggregation=tf.VariableAggregation.SUM)
+    steps = tf.Variable(tf.constant(5, "int64"))
+    found: list[Recorded] = []
+
+    @tf.function(autograph=False)
+    def contribution(value: tf.Tensor, has_data: tf.Tensor) -> list[tf.Tensor]:
+        with Recorder().recording([total, steps]) as recorded:
+            total.assign_add(tf.cast(value, dtype))
+            total.assign(total + tf.cast(value, dtype))
+            steps.assign_add(tf.cast(has_data, tf.int64))
+        found.append(recorded)
+        return recorded.in_packs(packs=True)
+
+    # The last worker has no data any more.
+    contributions = [contribution(tf.constant(n), tf.constant(n > 0)) for n in (3, 4, 0)]
+    assert int(total) == 10
+    tf.function(found[0].apply, autograph=False)(contributions)
+    assert (int(total), int(steps)) == (10 + 2 * (3 + 4), 6)
+
+
 @pytest.mark.parametrize("is_wrapped", [True, False])
 def test_an_update_does_not_pass_the_gradients_through_the_chief(
     is_wrapped: bool, monkeypatch: pytest.MonkeyPatch

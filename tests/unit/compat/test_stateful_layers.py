@@ -1,0 +1,26 @@
+"""Layers with a state of their own are refused where all replicas share the variables."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from tests.conftest import keras_is_3
+from tfdist.compat.checks import check_no_state_of_a_replica
+from tfdist.errors import UsageError
+
+pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")
+
+
+def recurrent(*, stateful: bool) -> tf.keras.Model:
+    """A model with a recurrent layer inside a model inside it."""
+    shape = "batch_shape" if keras_is_3() else "batch_input_shape"
+    inputs = tf.keras.layers.InputLayer(**{shape: [4, 5, 1]})
+    inner = tf.keras.Sequential([inputs, tf.keras.layers.LSTM(2, stateful=stateful, name="memory")])
+    return tf.keras.Sequential([inner, tf.keras.layers.Dense(1)])
+
+
+def test_a_recurrent_layer_with_state_is_refused_where_replicas_share_variables() -> None:
+    check_no_state_of_a_replica(recurrent(stateful=False), "parameter_server")
+    with pytest.raises(UsageError, match="stateful: received 'True in layer memory'"):
+        check_no_state_of_a_replica(recurrent(stateful=True), "parameter_server")
