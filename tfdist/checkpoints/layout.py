@@ -95,9 +95,11 @@ def check(layout: Layout, path: str, *, warn: bool) -> None:
     is_built = None not in (*own["slots"], *saved["slots"])
     has_other_slots = is_built and saved["slots"] != own["slots"]
     if saved["trained"] != own["trained"]:
-        raise _other_model(path, "was saved with other frozen layers, and its optimizer with them")
+        raise _other_model(path, "was saved with other frozen layers")
+    # Keras 2 would restore the slots of one optimizer into those of the other.
     if has_other_slots and (own["keras"] == 2 or not is_other):
-        raise _other_model(path, f"has another state of {there} than that of the model's {here}")
+        options = "" if is_other else " with other options"
+        raise _other_model(path, f"has the state of {there}, and the model has {here}{options}")
     if warn and is_other:
         log(f"warning: {path} has the state of {there}; {here} starts without one")
 

@@ -91,8 +91,8 @@ class Notices:
             "A script that calls hvd.init itself needs tfdist run --workers=N on one machine, or "
             "horovodrun"
             if lacks_rendezvous
-            else "A script that calls neither tfdist.init nor a strategy of tf.distribute trains "
-            "in each task by itself; one that calls hvd.init needs --strategy=horovod"
+            else "A script that uses neither tfdist nor tf.distribute trains the same model in "
+            "each task; one that calls hvd.init needs --strategy=horovod"
         )
         log(f"warning: {what}. {remedy}")
 

@@ -167,8 +167,9 @@ class TaskSpec:
       removed: variables of the launcher that the process must not inherit.
       restarts_alone: whether it is restarted alone after a failure, because the others can
         continue without it: a worker of a parameter-server job, or an evaluator.
-      port: the port that it opens to join the others; None if no other task trains.
-      rendezvous_port: the port of the launcher to which it connects instead.
+      port: the port that it opens to join the others; None if it opens none.
+      rendezvous_port: the port of the launcher to which it connects to join the others; None if the
+        launcher serves no rendezvous.
     """
 
     name: str

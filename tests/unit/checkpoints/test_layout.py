@@ -15,12 +15,14 @@ from tfdist.errors import UsageError
 pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")
 
 
-def model_of(units: tuple[int, ...] = (8,), optimizer: str = "Adam", frozen: bool = False) -> Any:
+def model_of(
+    units: tuple[int, ...] = (8,), optimizer: str = "Adam", *, frozen: bool = False, **options: Any
+) -> Any:
     hidden = [tf.keras.layers.Dense(each, "relu") for each in units]
     model = tf.keras.Sequential([tf.keras.Input([4]), *hidden, tf.keras.layers.Dense(3)])
     model.layers[0].trainable = not frozen
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(getattr(tf.keras.optimizers, optimizer)(0.01), loss)
+    model.compile(getattr(tf.keras.optimizers, optimizer)(0.01, **options), loss)
     return model
 
 
@@ -37,6 +39,7 @@ def train(tiny: TinyTraining, output: Path, model: Any, epochs: int) -> Any:
         ({"units": (3, 3)}, {"units": (3,)}, r"has \S*dense\w*/kernel too, with the shape"),
         ({"units": (4,)}, {"units": (4, 4)}, r"with the shape \[4, 3\], not \[4, 4\]"),
         ({"units": (4,)}, {"units": (8,)}, r"with the shape \[4, 4\], not \[4, 8\]"),
+        ({}, {"amsgrad": True}, "has the state of Adam, and the model has Adam with other options"),
         ({}, {"frozen": True}, "was saved with other frozen layers"),
         ({"optimizer": "SGD"}, {"optimizer": "SGD", "frozen": True}, "other frozen layers"),
     ],
@@ -66,7 +69,7 @@ def test_the_state_of_another_optimizer(
         assert train(tiny, tmp_path, model_of(), 2).epoch == [0, 1]
         assert "has the state of SGD; Adam starts without one" in capsys.readouterr().err
     else:
-        with pytest.raises(UsageError, match="has another state of SGD than that of the model's A"):
+        with pytest.raises(UsageError, match="has the state of SGD, and the model has Adam"):
             train(tiny, tmp_path, model_of(), 2)
 
 
