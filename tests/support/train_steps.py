@@ -1,6 +1,6 @@
 """Models whose train steps do what public scripts do, by the name of a case.
 
-A case is right if N replicas give the weights of one process. `OUTCOMES` has the other ones.
+A case is right if N replicas give the weights of one process.
 """
 
 from __future__ import annotations
@@ -20,21 +20,17 @@ TARGETS = POINTS.sum(1, keepdims=True)
 class Model(tf.keras.Model):
     """Two layers whose train step makes one update; cases override `after` and others."""
 
-    is_normalized = False
-
     def __init__(self) -> None:
         super().__init__()
         self.a = tf.keras.layers.Dense(3, use_bias=False)
         self.b = tf.keras.layers.Dense(1, use_bias=False)
-        self.norm = tf.keras.layers.BatchNormalization(momentum=0.5)
         self.state()
 
     def state(self) -> None:
         """Creates the variables of the case."""
 
     def call(self, inputs: Any, training: bool = False) -> Any:
-        hidden = self.a(inputs)
-        return self.b(self.norm(hidden, training=training) if self.is_normalized else hidden)
+        return self.b(self.a(inputs))
 
     def losses_of(self, inputs: Any, targets: Any) -> Any:
         """The loss of each example; shape [batch]."""
