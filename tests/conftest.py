@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-STACKS = ("2.15", "2.21", "tf_keras", "2.18", "newest")
+STACKS = ("2.15", "2.21", "tf_keras", "newest")
 #: The stacks with Horovod.
-HOROVOD_STACKS = {"2.15", "2.18"}
+HOROVOD_STACKS = {"2.15", "tf_keras", "newest"}
 
 
 def take_cores() -> None:
@@ -62,7 +62,7 @@ def installed_stack() -> str:
     release = tensorflow_version()
     if release >= (2, 16) and not keras_is_3():
         return "tf_keras"
-    return "2.15" if release < (2, 16) else "2.18" if release < (2, 19) else "2.21"
+    return "2.15" if release < (2, 16) else "2.21"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -12,7 +12,7 @@ from tests.support.pages import readme_script
 from tests.support.processes import launch
 from tfdist.strategy_table import table
 
-pytestmark = [pytest.mark.stacks("newest", horovod=("2.18",)), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.stacks("newest", horovod=("newest",)), pytest.mark.timeout(200)]
 
 FLAGS = {
     "one_device": [],

@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.stacks(
         "2.15",
         "2.21",
-        horovod=("2.15", "2.18"),
+        horovod=("2.15", "newest"),
     ),
     pytest.mark.timeout(150),
 ]

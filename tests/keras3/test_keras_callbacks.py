@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests.support.processes import launch
 
-pytestmark = [pytest.mark.stacks("2.21", horovod=("2.18",)), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.stacks("2.21", horovod=("newest",)), pytest.mark.timeout(200)]
 
 PROGRAM = str(Path(__file__).parents[1] / "support" / "keras3_callbacks_program.py")
 

@@ -16,7 +16,7 @@ from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
 from tfdist.upstream.keras3_optimizer import is_wrapped, reduce_gradients_first
 
-pytestmark = pytest.mark.stacks("2.21", horovod=("2.18",))
+pytestmark = pytest.mark.stacks("2.21", horovod=("newest",))
 
 
 def compiled(**options: Any) -> tf.keras.Model:

@@ -14,7 +14,7 @@ import pytest
 from tests.support.keras3_cases import CASES, EXAMPLES
 from tests.support.processes import run_by_hand
 
-pytestmark = [pytest.mark.stacks("2.21", horovod=("2.18",)), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.stacks("2.21", horovod=("newest",)), pytest.mark.timeout(600)]
 
 PROGRAM = str(Path(__file__).parents[1] / "support" / "keras3_program.py")
 

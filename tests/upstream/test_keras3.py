@@ -13,7 +13,7 @@ import pytest
 
 from tfdist.launch.local import hold_ports
 
-pytestmark = [pytest.mark.stacks("2.21", horovod=("2.18",)), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.stacks("2.21", horovod=("newest",)), pytest.mark.timeout(120)]
 
 _TWO_DEVICES = """
 import numpy as np

@@ -32,6 +32,12 @@ _GLOO_CONTEXT = "horovod/common/gloo/gloo_context.cc"
 _FUNCTION = "void GlooContext::InitializeForProcessSet("
 _USE = "  device_attr.iface = gloo_iface_;"
 
+_SOURCES = "horovod/tensorflow/CMakeLists.txt"
+_XLA_OPERATIONS = (
+    'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")\n'
+)
+_LAST_WITH_XLA_OPERATIONS = (2, 18)
+
 
 def add_to(commands: Commands) -> None:
     """Adds the command to the parser."""
@@ -64,7 +70,7 @@ def _build(arguments: argparse.Namespace) -> int:
             print(f"Building Horovod {_VERSION} against {against}.", flush=True)
             print("This takes about 5 minutes on two cores, once.", flush=True)
             with tempfile.TemporaryDirectory(dir=directory, prefix="building-") as temporary:
-                built = _compile(Path(temporary), options)
+                built = _compile(Path(temporary), tensorflow, options)
                 wheel = built.replace(directory / built.name)
         print(f"Installing {wheel}, built against {against}.", flush=True)
         # Force the installation, because the same version may be installed without the patch.
@@ -86,12 +92,12 @@ def _build(arguments: argparse.Namespace) -> int:
 def _tensorflow() -> str:
     """The version of the installed TensorFlow, which Horovod must support."""
     installed = stacks.installed().tensorflow
-    if installed is None or not stacks.builds_horovod(installed):
+    if installed is None or not stacks.supports(installed):
         raise UsageError(
             "tensorflow",
             received=installed,
-            accepted=f"2.15.1 to 2.18, against which Horovod {_VERSION} compiles",
-            remedy="Install 'tensorflow==2.18.*', which needs Python 3.11 or 3.12.",
+            accepted=f"2.15.1 to 2.21, against which Horovod {_VERSION} compiles",
+            remedy="Install 'tensorflow==2.21.*'.",
         )
     return installed
 
@@ -133,7 +139,7 @@ def _name(tensorflow: str, options: Mapping[str, str]) -> str:
     return f"{name}-{zlib.crc32(repr(sorted(options.items())).encode()):08x}" if options else name
 
 
-def _compile(directory: Path, options: Mapping[str, str]) -> Path:
+def _compile(directory: Path, tensorflow: str, options: Mapping[str, str]) -> Path:
     """Downloads, patches and compiles Horovod in `directory`; returns the wheel.
 
     Its setup.py imports TensorFlow, so pip must not isolate the build. The tools of the build are
@@ -151,12 +157,14 @@ def _compile(directory: Path, options: Mapping[str, str]) -> Path:
     source = directory / f"horovod-{_VERSION}"
     with tarfile.open(f"{source}.tar.gz") as archive:
         archive.extractall(directory, filter="data")
-    _patch(source / _GLOO_CONTEXT)
+    _choose_interface(source / _GLOO_CONTEXT)
+    if stacks.version_of(tensorflow) > _LAST_WITH_XLA_OPERATIONS:
+        _leave_out_xla_operations(source / _SOURCES)
     _pip("wheel", *own, f"--wheel-dir={directory}", str(source), environ=environ)
     return next(directory.glob("horovod-*.whl"))
 
 
-def _patch(path: Path) -> None:
+def _choose_interface(path: Path) -> None:
     """Lets HOROVOD_GLOO_IFACE choose the interface for the process set of all ranks.
 
     Horovod ignores the variable there. The connections then use the address of the machine's
@@ -165,6 +173,17 @@ def _patch(path: Path) -> None:
     source = path.read_text()
     use = source.index(_USE, source.index(_FUNCTION))
     path.write_text(f"{source[:use]}  gloo_iface_ = global_context.gloo_iface_;\n{source[use:]}")
+
+
+def _leave_out_xla_operations(path: Path) -> None:
+    """Leaves out the operations for XLA, whose source does not compile against TensorFlow 2.19.
+
+    Horovod registers them only if HOROVOD_ENABLE_XLA_OPS is set.
+    """
+    source = path.read_text()
+    if _XLA_OPERATIONS not in source:
+        raise ValueError(f"{path} does not contain {_XLA_OPERATIONS!r}.")
+    path.write_text(source.replace(_XLA_OPERATIONS, ""))
 
 
 def _pip(command: str, *arguments: str, environ: Mapping[str, str] | None = None) -> None:

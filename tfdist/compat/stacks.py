@@ -34,7 +34,6 @@ NEWEST = "install 'tensorflow==2.21.*' and 'keras>=3.10'"
 #: The last TensorFlow, and the last Python, of versions of TensorFlow that need the same Python.
 _LAST_PYTHON: tuple[tuple[Version, Version], ...] = (
     ((2, 15), (3, 11)),
-    ((2, 19), (3, 12)),
     ((2, 21), (3, 13)),
 )
 
@@ -49,7 +48,6 @@ class Stack:
       keras_3: the first and the last version of Keras 3; None for Keras 2, which has the same
         version numbers as TensorFlow.
       has_estimators: whether this TensorFlow has Estimators.
-      builds_horovod: whether Horovod can be compiled against this TensorFlow.
       is_correct: whether Keras computes the same results with several replicas as with one.
     """
 
@@ -57,7 +55,6 @@ class Stack:
     keras: str
     keras_3: tuple[Version, Version] | None = None
     has_estimators: bool = False
-    builds_horovod: bool = False
     is_correct: bool = True
 
     def includes(self, tensorflow: Version, keras: Version) -> bool:
@@ -67,7 +64,7 @@ class Stack:
 
     @property
     def tensorflows(self) -> str:
-        """The versions of TensorFlow as text, such as `2.16 - 2.18`."""
+        """The versions of TensorFlow as text, such as `2.16 - 2.21`."""
         return " - ".join(dict.fromkeys(map(text_of, self.tensorflow)))
 
     @property
@@ -76,19 +73,16 @@ class Stack:
         return next(python for last, python in _LAST_PYTHON if self.tensorflow[1] <= last)
 
 
-_WITH_HOROVOD: tuple[Version, Version] = (2, 16), (2, 18)
-_WITHOUT_HOROVOD: tuple[Version, Version] = (2, 19), (2, 21)
+_WITH_KERAS_3: tuple[Version, Version] = (2, 16), (2, 21)
 # All newer versions so far behave as 3.10 does. Keras 4 is not included.
 _CORRECT: tuple[Version, Version] = (3, 10), (3, 999)
 _INCORRECT: tuple[Version, Version] = (3, 0), (3, 9)
 
 STACKS = (
-    Stack(((2, 15), (2, 15)), "2.15", has_estimators=True, builds_horovod=True),
-    Stack(_WITH_HOROVOD, "tf_keras", builds_horovod=True),
-    Stack(_WITHOUT_HOROVOD, "tf_keras"),
-    Stack(_WITH_HOROVOD, "3.10 or newer", _CORRECT, builds_horovod=True),
-    Stack(_WITHOUT_HOROVOD, "3.10 or newer", _CORRECT),
-    Stack((_WITH_HOROVOD[0], _WITHOUT_HOROVOD[1]), "3.0 - 3.9", _INCORRECT, is_correct=False),
+    Stack(((2, 15), (2, 15)), "2.15", has_estimators=True),
+    Stack(_WITH_KERAS_3, "tf_keras"),
+    Stack(_WITH_KERAS_3, "3.10 or newer", _CORRECT),
+    Stack(_WITH_KERAS_3, "3.0 - 3.9", _INCORRECT, is_correct=False),
 )
 
 
@@ -152,20 +146,20 @@ def stack_of(tensorflow: str, keras: str) -> Stack | None:
     return next((stack for stack in STACKS if stack.includes(*versions)), None)
 
 
-def builds_horovod(tensorflow: str) -> bool:
-    """Whether Horovod can be compiled against this version of TensorFlow."""
+def supports(tensorflow: str) -> bool:
+    """Whether the table has a row with this version of TensorFlow.
+
+    Raises:
+      ValueError: the argument is not a version.
+    """
     version = version_of(tensorflow)
-    return any(
-        stack.builds_horovod and stack.tensorflow[0] <= version <= stack.tensorflow[1]
-        for stack in STACKS
-    )
+    return any(stack.tensorflow[0] <= version <= stack.tensorflow[1] for stack in STACKS)
 
 
 def unavailable(python: Version) -> list[str]:
     """What no supported TensorFlow offers on a version of Python, in sentences with the remedy."""
     offers = {
         "supported TensorFlow": STACKS,
-        "Horovod": [stack for stack in STACKS if stack.builds_horovod],
         "Estimators": [stack for stack in STACKS if stack.has_estimators],
     }
     sentences = []
@@ -186,7 +180,7 @@ def untested(tensorflow: str, keras: str) -> str | None:
         return None
     release = version_of(tensorflow)
     remedy = NEWEST
-    if version_of(keras) < (3, 0) and _WITH_HOROVOD[0] <= release <= _WITHOUT_HOROVOD[1]:
+    if version_of(keras) < (3, 0) and _WITH_KERAS_3[0] <= release <= _WITH_KERAS_3[1]:
         remedy = f"install 'tf_keras=={text_of(release)}.*'"
     return f"TensorFlow {tensorflow} with Keras {keras} is untested: {remedy}."
 
@@ -228,11 +222,6 @@ def refusal_of(stack: Stack, strategy: StrategySpec, loop: Loop, tensorflow: str
             "Keras before 3.10 silently computes wrong results with several tasks or replicas "
             "(3.3: workers diverge; 3.6 and 3.7: wrong weights; 3.8 and 3.9: wrong metrics): "
             "install 'keras>=3.10', or choose one_device."
-        )
-    if "horovod" in strategy.packages and not stack.builds_horovod:
-        return (
-            "Horovod 0.28.1 does not build against TensorFlow after 2.18: install "
-            "'tensorflow==2.18.*' with Python 3.11 or 3.12, or choose multi_worker_mirrored."
         )
     if loop == "custom" and strategy.fit_only:
         return f"{strategy.name} does not support custom loops: train with fit."

@@ -16,9 +16,9 @@ callbacks that it needs.
         def distribute(self, dataset_fn, *, training): ...
         def prepare(self, model): ...            # may be left out
 
-The first five members are abstract. `prepare`, `describe`, `callbacks`, `checkpointing`, `cursor`,
-`cluster_metrics`, `serve` and `kv_store` have defaults. A row in `tfdist.strategy_table` names the
-class and that of its options.
+The first five members are abstract. `prepare`, `finish`, `describe`, `callbacks`, `checkpointing`,
+`cursor`, `cluster_metrics`, `sums_metric_states`, `serve` and `kv_store` have defaults. A row in
+`tfdist.strategy_table` names the class and that of its options.
 """
 
 from __future__ import annotations
@@ -171,6 +171,12 @@ class Strategy(ABC, Generic[OptionsT]):
           UsageError: the strategy cannot train the model.
         """
 
+    def finish(self, model: tf.keras.Model) -> None:
+        """Prepares a model for its use after `fit`, which may be in one task only.
+
+        Called in every training task at the end of each `fit`, after the last save.
+        """
+
     def describe(self, model: tf.keras.Model) -> Sequence[str]:
         """What this strategy has made of a model after `prepare`, as lines for the user.
 
@@ -202,6 +208,11 @@ class Strategy(ABC, Generic[OptionsT]):
     def kv_store(self) -> KeyValueStore | None:
         """The store that the training tasks share; None if this task trains alone."""
         return None
+
+    @property
+    def sums_metric_states(self) -> bool:
+        """Whether a metric's result is that of the sum of its states in the replicas."""
+        return self.topology.num_replicas > 1
 
     def serve(self) -> None:
         """Serves the other tasks; returns when the chief has finished.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
@@ -11,7 +14,7 @@ from tfdist.strategies.collectives import Collectives
 class ClusterMetrics(tf.keras.callbacks.Callback):
     """Replaces this rank's metrics in the logs of an epoch with the metrics over all ranks.
 
-    The metrics' variables are sums, as `tf.distribute` also assumes. Their sum over the ranks
+    The metrics' variables are sums, unless they have another aggregation. Their sum over the ranks
     counts each example once, even if the ranks have different numbers of examples.
     """
 
@@ -28,14 +31,14 @@ class ClusterMetrics(tf.keras.callbacks.Callback):
     def on_test_begin(self, logs: dict[str, float] | None = None) -> None:
         # Evaluation resets the metrics, so read the training metrics first.
         if self._in_epoch:
-            self._training = summed_results(self.model, self._collectives)
+            self._training = combined_results(self.model, self._collectives)
 
     def on_test_end(self, logs: dict[str, float] | None = None) -> None:
         if self._in_epoch:
-            self._validation = summed_results(self.model, self._collectives)
+            self._validation = combined_results(self.model, self._collectives)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        training = self._training or summed_results(self.model, self._collectives)
+        training = self._training or combined_results(self.model, self._collectives)
         if logs is not None:
             logs.update(training)
             logs.update({f"val_{name}": value for name, value in self._validation.items()})
@@ -82,17 +85,37 @@ class AveragedStatistics(tf.keras.callbacks.Callback):
             variable.assign(total / self._collectives.size)
 
 
-def summed_results(model: tf.keras.Model, collectives: Collectives) -> dict[str, float]:
+def combined_results(model: tf.keras.Model, collectives: Collectives) -> dict[str, float]:
     """The metrics over all ranks; does not change each rank's own. Every rank must call it."""
     variables = keras_compat.as_tensorflow(keras_compat.metric_variables(model))
     before = [variable.value() for variable in variables]
-    for variable, total in zip(variables, collectives.sum(before), strict=True):
+    for variable, total in zip(
+        variables, collectives.sum(_parts(variables, collectives)), strict=True
+    ):
         variable.assign(total)
     # Keras 3.10 returns numbers, other versions return tensors.
     results = {
-        name: tf.convert_to_tensor(value).numpy()
+        name: _number(tf.convert_to_tensor(value).numpy())
         for name, value in model.get_metrics_result().items()
     }
     for variable, value in zip(variables, before, strict=True):
         variable.assign(value)
     return results
+
+
+def _number(result: Any) -> Any:
+    """The result of a metric as Keras returns it: a number, or an array."""
+    return result if result.ndim else result.item()
+
+
+def _parts(variables: Iterable[tf.Variable], collectives: Collectives) -> list[tf.Tensor]:
+    """What this rank adds to the state of all ranks, by the aggregation of each variable."""
+    parts = []
+    for variable in variables:
+        value = variable.value()
+        if variable.aggregation == tf.VariableAggregation.MEAN:
+            value = tf.cast(value / collectives.size, value.dtype)
+        elif variable.aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
+            value = value if collectives.rank == 0 else tf.zeros_like(value)
+        parts.append(value)
+    return parts

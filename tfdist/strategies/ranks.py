@@ -19,7 +19,7 @@ from tfdist.strategies.base import DatasetFunction, OptionsT, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.collectives import Collectives
 from tfdist.strategies.local_sgd import LocalSGD, OuterSteps, Synchronization
-from tfdist.strategies.rank_callbacks import AveragedStatistics, ClusterMetrics, summed_results
+from tfdist.strategies.rank_callbacks import AveragedStatistics, ClusterMetrics, combined_results
 
 
 class RankCheckpointing(Checkpointing):
@@ -120,7 +120,7 @@ class Ranks(Strategy[OptionsT]):
         return [Synchronization(self.local), *callbacks] if self.local else callbacks
 
     def cluster_metrics(self, model: tf.keras.Model, logs: dict[str, float]) -> dict[str, float]:
-        return summed_results(model, self.collectives)
+        return combined_results(model, self.collectives)
 
     def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
         context = self.topology.input_context

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat import building, stacks
+from tfdist.compat import building, metric_states, stacks
 from tfdist.compat import keras as keras_compat
 from tfdist.coordination.preemption import Preemption
 from tfdist.data import inputs, sharding
@@ -191,6 +191,11 @@ class TrainingState:
         self._described = described
         self._wrap_optimizers_of(model)
         building.build_optimizers(model)
+        shares_variables = self.strategy.role.spec.shares_variables
+        if shares_variables or self.strategy.sums_metric_states:
+            metric_states.require_additions(
+                model, self.strategy.name, shares_variables=shares_variables
+            )
 
     def _warn_if_not_sharded(
         self, dataset_fn: DatasetFunction, context: tf.distribute.InputContext, batches: int

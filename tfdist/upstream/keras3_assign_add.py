@@ -15,6 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat.additions import addend
+
 
 def add_in_one_operation(variables: Iterable[Any]) -> bool:
     """Replaces the assignment of `variable + x` to a variable with TensorFlow's `assign_add`.
@@ -35,21 +37,8 @@ def add_in_one_operation(variables: Iterable[Any]) -> bool:
 
 def _assign(variable: tf.Variable, value: Any) -> None:
     value = tf.cast(value, variable.dtype)
-    delta = _delta(variable, value)
-    if delta is None:
+    added = addend(value, variable) if tf.is_symbolic_tensor(value) else None
+    if added is None:
         variable.assign(value)
     else:
-        variable.assign_add(tf.broadcast_to(delta, variable.shape))
-
-
-def _delta(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor | None:
-    """The other summand if `value` is a sum of the variable and another tensor; else None."""
-    if not tf.is_symbolic_tensor(value) or value.op.type != "AddV2":
-        return None
-    handle = value.graph.capture(variable.handle)
-    first, second = value.op.inputs
-    for summand, other in ((first, second), (second, first)):
-        read = summand.op
-        if read.type == "ReadVariableOp" and read.inputs[0] is handle:
-            return other
-    return None
+        variable.assign_add(tf.broadcast_to(added, variable.shape))

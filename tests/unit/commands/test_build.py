@@ -20,12 +20,12 @@ BUILD = ["horovod", "build"]
 @pytest.fixture
 def supported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty cache and a TensorFlow that Horovod supports; returns the cache."""
-    monkeypatch.setattr(stacks, "installed", lambda: stacks.Installed(tensorflow="2.18.1"))
+    monkeypatch.setattr(stacks, "installed", lambda: stacks.Installed(tensorflow="2.21.0"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path
 
 
-@pytest.mark.parametrize("installed", [None, "2.21.0"])
+@pytest.mark.parametrize("installed", [None, "2.22.0"])
 def test_an_unsupported_tensorflow_is_named(
     installed: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,9 +59,9 @@ def test_a_wheel_is_for_one_tensorflow_python_and_choice_of_parts() -> None:
     python = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     names = {
         horovod._name("2.15.1", {}),
-        horovod._name("2.18.1", {}),
-        horovod._name("2.18.1", {"HOROVOD_WITH_MPI": "1"}),
-        horovod._name("2.18.1", {"HOROVOD_GPU_OPERATIONS": "NCCL"}),
+        horovod._name("2.21.0", {}),
+        horovod._name("2.21.0", {"HOROVOD_WITH_MPI": "1"}),
+        horovod._name("2.21.0", {"HOROVOD_GPU_OPERATIONS": "NCCL"}),
     }
     assert len(names) == 4
     assert all(f"-{python}-" in name for name in names)

@@ -23,16 +23,16 @@ BASE = ("2.15.1", "2.15.0")
 #: The versions of TensorFlow and Keras, and the names of their row.
 KNOWN = [
     (*BASE, "2.15", "2.15"),
-    ("2.16.1", "2.16.0", "2.16 - 2.18", "tf_keras"),
-    ("2.18.1", "2.18.0", "2.16 - 2.18", "tf_keras"),
-    ("2.19.0", "2.19.0", "2.19 - 2.21", "tf_keras"),
-    ("2.21.0", "2.21.0", "2.19 - 2.21", "tf_keras"),
-    ("2.16.2", "3.10.0", "2.16 - 2.18", "3.10 or newer"),
-    ("2.18.1", "3.15.1", "2.16 - 2.18", "3.10 or newer"),
-    ("2.19.1", "3.10.0", "2.19 - 2.21", "3.10 or newer"),
-    ("2.21.0", "3.15.1", "2.19 - 2.21", "3.10 or newer"),
-    ("2.20.1", "3.15.0rc1", "2.19 - 2.21", "3.10 or newer"),
-    ("2.21.0rc0", "3.100.0", "2.19 - 2.21", "3.10 or newer"),
+    ("2.16.1", "2.16.0", "2.16 - 2.21", "tf_keras"),
+    ("2.18.1", "2.18.0", "2.16 - 2.21", "tf_keras"),
+    ("2.19.0", "2.19.0", "2.16 - 2.21", "tf_keras"),
+    ("2.21.0", "2.21.0", "2.16 - 2.21", "tf_keras"),
+    ("2.16.2", "3.10.0", "2.16 - 2.21", "3.10 or newer"),
+    ("2.18.1", "3.15.1", "2.16 - 2.21", "3.10 or newer"),
+    ("2.19.1", "3.10.0", "2.16 - 2.21", "3.10 or newer"),
+    ("2.21.0", "3.15.1", "2.16 - 2.21", "3.10 or newer"),
+    ("2.20.1", "3.15.0rc1", "2.16 - 2.21", "3.10 or newer"),
+    ("2.21.0rc0", "3.100.0", "2.16 - 2.21", "3.10 or newer"),
     ("2.16.1", "3.0.5", "2.16 - 2.21", "3.0 - 3.9"),
     ("2.21.0", "3.9.2", "2.16 - 2.21", "3.0 - 3.9"),
 ]
@@ -50,7 +50,7 @@ UNKNOWN = [
     ("2.21.0", "4.0.0"),
 ]
 #: One pair of versions for each row.
-OF_EACH_ROW = [KNOWN[index][:2] for index in (0, 2, 4, 6, 8, 12)]
+OF_EACH_ROW = [KNOWN[index][:2] for index in (0, 4, 8, 12)]
 FIT_AND_CUSTOM: tuple[Loop, ...] = ("fit", "custom")
 
 
@@ -79,8 +79,7 @@ def test_all_rows_are_covered_and_do_not_overlap() -> None:
     [
         ((3, 11), []),
         ((3, 12), ["Estimators: none on Python 3.12. Use Python 3.11"]),
-        ((3, 13), ["Horovod: none on Python 3.13. Use Python 3.12", "Estimators"]),
-        ((3, 14), ["supported TensorFlow: none on Python 3.14. Use Python 3.13", "Hor", "Est"]),
+        ((3, 14), ["supported TensorFlow: none on Python 3.14. Use Python 3.13", "Estimators"]),
     ],
 )
 def test_a_sentence_names_each_thing_that_a_python_lacks(
@@ -93,10 +92,11 @@ def test_a_sentence_names_each_thing_that_a_python_lacks(
 
 
 @pytest.mark.parametrize(
-    ("tensorflow", "builds"), [("2.15.1", True), ("2.18.1", True), ("2.19.0", False)]
+    ("tensorflow", "is_supported"),
+    [("2.14.1", False), ("2.15.1", True), ("2.21.0", True), ("2.22.0", False)],
 )
-def test_horovod_builds_against_these_versions(tensorflow: str, builds: bool) -> None:
-    assert stacks.builds_horovod(tensorflow) is builds
+def test_a_tensorflow_of_the_table_is_supported(tensorflow: str, is_supported: bool) -> None:
+    assert stacks.supports(tensorflow) is is_supported
 
 
 @pytest.mark.parametrize(("tensorflow", "keras"), UNKNOWN)
@@ -154,8 +154,6 @@ def is_supported(tensorflow: str, keras: str, strategy: str, loop: Loop) -> bool
         return True
     if keras_3 and int(keras.split(".")[1]) < 10:
         return False
-    if strategy == "horovod" and int(tensorflow.split(".")[1]) > 18:
-        return False
     return not (
         keras_3 and loop == "custom" and strategy in ("central_storage", "parameter_server")
     )
@@ -174,11 +172,6 @@ def test_the_base_stack_supports_every_feature_of_every_strategy() -> None:
 @pytest.mark.parametrize(
     ("cell", "words"),
     [
-        (
-            ("horovod", "2.21.0", "3.15.1", "fit"),
-            "install 'tensorflow==2.18.*' with Python 3.11 or 3.12, or choose multi_",
-        ),
-        (("horovod", "2.19.0", "2.19.0", "custom"), "against TensorFlow after 2.18"),
         (("mirrored", "2.17.0", "3.6.0", "fit"), "install 'keras>=3.10', or choose one_device."),
         (("horovod", "2.18.0", "3.3.3", "fit"), "tasks or replicas (3.3: workers diverge;"),
         (("one_device", "2.18.1", "3.15.1", "estimator"), "TensorFlow 2.18 has no Estimators"),

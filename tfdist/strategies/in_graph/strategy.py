@@ -135,6 +135,10 @@ class InGraph(Strategy[InGraphOptions]):
         self._element_spec = dataset.element_spec
         return dataset
 
+    @property
+    def sums_metric_states(self) -> bool:
+        return False  # A metric sees the predictions for the whole batch.
+
     def prepare(self, model: tf.keras.Model) -> None:
         self._check_compiled(model)
         if self.split_model is not None:
