@@ -42,6 +42,13 @@ def test_a_callback_has_no_public_way_to_set_the_first_epoch() -> None:
     assert not hasattr(tf.keras.Model, "initial_epoch")
 
 
+def test_a_model_has_no_public_way_to_compute_without_its_strategy() -> None:
+    """`keras_local_calls`"""
+    name = "_distribute_strategy" if keras_is_3() else "_distribution_strategy"
+    assert name in vars(tf.keras.Sequential([tf.keras.layers.Dense(1)]))
+    assert tf.keras.Model.distribute_strategy.fset is None
+
+
 def test_keras_has_no_hook_for_the_creation_of_a_layer() -> None:
     """`keras_layer_creation`"""
     created: list[tf.keras.layers.Layer] = []

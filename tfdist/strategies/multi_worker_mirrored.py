@@ -13,7 +13,7 @@ from tfdist.compat import keras as keras_compat
 from tfdist.coordination.probe import wait_for_server
 from tfdist.data import sharding
 from tfdist.data.position import Position
-from tfdist.data.sharding import TakesShards
+from tfdist.data.sharding import TakesShards, shards_of
 from tfdist.role import TaskRole
 from tfdist.runtime.devices import use_devices
 from tfdist.runtime.resources import check_semaphores
@@ -21,7 +21,7 @@ from tfdist.strategies.base import DatasetFunction, Topology
 from tfdist.strategies.gradient_dtype import summed_in
 from tfdist.strategies.replicas import ReplicaCheckpointing, Replicas
 from tfdist.strategy_table.rows import AllReduceOptions
-from tfdist.upstream import keras3_callbacks, tf_coordination
+from tfdist.upstream import keras3_callbacks, keras_local_calls, sync_on_read, tf_coordination
 from tfdist.upstream.keras2_step_logs import KeepsMetricResults
 from tfdist.upstream.keras3_reduce import ReducesForKeras3
 from tfdist.upstream.keras3_statistics import Statistics
@@ -124,8 +124,15 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
         return super().wrap_optimizer(optimizer)
 
     def prepare(self, model: tf.keras.Model) -> None:
+        sync_on_read.use_own_values(False)
         super().prepare(model)
         self.tf_strategy.model = model
+
+    def finish(self, model: tf.keras.Model) -> None:
+        """Lets each task use the trained model without the others."""
+        sync_on_read.set_to_averages(self.tf_strategy, on_read_variables(model))
+        sync_on_read.use_own_values(True)
+        keras_local_calls.apply(model, _is_distributed)
 
     def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
         local = dataset_fn(self.topology.input_context)
@@ -165,6 +172,14 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
             )
 
         return gather
+
+
+def _is_distributed(data: Any) -> bool:
+    """Whether each task has its own part of the data."""
+    if not isinstance(data, tf.data.Dataset):
+        return isinstance(data, tf.distribute.DistributedDataset)
+    policy = data.options().experimental_distribute.auto_shard_policy
+    return policy == tf.data.experimental.AutoShardPolicy.OFF or shards_of(data) is not None
 
 
 def build_strategy(role: TaskRole, options: AllReduceOptions) -> MultiWorkerMirroredStrategy:

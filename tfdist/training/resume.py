@@ -168,6 +168,7 @@ class Resume(tf.keras.callbacks.Callback):
         history.add_earlier_epochs(
             self.model.history, self._output.metrics, epochs=self._earlier_epochs
         )
+        self._strategy.finish(self.model)
 
     def _before_step(self, steps: Callable[[], Sequence[int]], count: int) -> None:
         if self._state.preemption.should_stop():

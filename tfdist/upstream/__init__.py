@@ -48,6 +48,14 @@ FIXES = (
         "tests/upstream/test_estimator_fixes.py::test_the_counter_of_an_optimizer_is_set_once",
     ),
     Fix(
+        "keras_local_calls",
+        "predict and evaluate of MultiWorkerMirroredStrategy wait for all tasks",
+        "keras/src/backend/tensorflow/trainer.py",
+        "all",
+        "tests/upstream/test_private_names.py::"
+        "test_a_model_has_no_public_way_to_compute_without_its_strategy",
+    ),
+    Fix(
         "global_seed",
         "nothing returns the global seed and the state of its generator",
         "tensorflow/python/eager/context.py",
@@ -175,7 +183,7 @@ FIXES = (
         "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.cc",
         "TensorFlow 2.16 to 2.20",
         "tests/upstream/test_server_messages.py::"
-        "test_a_server_of_horovods_tensorflow_logs_information_at_every_level",
+        "test_a_server_of_this_tensorflow_keeps_to_the_log_level",
     ),
     Fix(
         "session_recovery_wait",

@@ -4,6 +4,9 @@
         if writes:
             checkpoint.save(path)
 
+    use_own_values(True)                                      # in any task, from now on
+    model.save(path)
+
 Batch normalization's moving statistics and the variables of metrics are sync-on-read. TensorFlow
 reduces each one separately, and three times per checkpoint: hundreds of small all-reduces in which
 every task must take part, so every task must save. It also traces unused all-reduces while a model
@@ -12,7 +15,7 @@ is built, which takes a third of the build time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +28,8 @@ _OPERATIONS = {tf.VariableAggregation.MEAN: "MEAN", tf.VariableAggregation.SUM: 
 
 _SCRATCH_GRAPH = "scratch_graph"
 
+# Whether variables have the values of this task, for calls that the other tasks do not make.
+_has_own_values = False
 # The reduced values by the variable's id, inside `read_at_once`.
 _values: dict[int, tf.Tensor] = {}
 # The variables of the last `read_at_once`, and the function that packs them, traced once.
@@ -57,6 +62,34 @@ def read_at_once(
         yield
     finally:
         _values.clear()
+
+
+def set_to_averages(strategy: tf.distribute.Strategy, variables: Iterable[tf.Variable]) -> None:
+    """Sets each mean over the replicas in all replicas. Every task must call it."""
+    means = [
+        variable for variable in variables if variable.aggregation == tf.VariableAggregation.MEAN
+    ]
+    with read_at_once(strategy, means):
+        for variable in map(_inner, means):
+            for part in variable.values:
+                part.assign(_values[id(variable)])
+
+
+def use_own_values(is_alone: bool) -> None:
+    """Sets whether, in cross-replica context, a variable is that of this task's first replica."""
+    global _has_own_values
+    _has_own_values = is_alone
+
+
+@contextmanager
+def own_values(is_alone: bool) -> Iterator[None]:
+    """`use_own_values` for a context."""
+    before = _has_own_values
+    use_own_values(is_alone)
+    try:
+        yield
+    finally:
+        use_own_values(before)
 
 
 def are_averages(variables: Iterable[tf.Variable]) -> bool:
@@ -117,6 +150,8 @@ def _packing(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> 
 
 
 def _read(variable: SyncOnReadVariable) -> Any:
+    if _has_own_values:
+        return variable.values[0].read_value()
     if tf.executing_eagerly():
         value = _values.get(id(variable))
         return _reduce(variable) if value is None else value
@@ -129,6 +164,19 @@ def _read(variable: SyncOnReadVariable) -> Any:
 _reduce = SyncOnReadVariable._get_cross_replica
 
 
+def _assigning(name: str, assign: Callable[..., Any]) -> Callable[..., Any]:
+    def call(variable: SyncOnReadVariable, value: Any, *args: Any, **options: Any) -> Any:
+        if _has_own_values and not tf.distribute.has_strategy():
+            return getattr(variable.values[0], name)(value, *args, **options)
+        return assign(variable, value, *args, **options)
+
+    return tf.autograph.experimental.do_not_convert(call)
+
+
 def apply() -> None:
-    """Enables `read_at_once`, and removes the unused all-reduces while a model is built."""
+    """Enables this module, and removes the unused all-reduces while a model is built."""
+    if SyncOnReadVariable._get_cross_replica is _read:
+        return
     SyncOnReadVariable._get_cross_replica = _read
+    for name in ("assign", "assign_add", "assign_sub"):
+        setattr(SyncOnReadVariable, name, _assigning(name, getattr(SyncOnReadVariable, name)))

@@ -1,0 +1,70 @@
+"""Trains, evaluates in every task, and then does in the chief alone what scripts do after `fit`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tfdist  # isort: skip
+
+import numpy as np
+import tensorflow as tf
+from absl import flags
+
+OUT = flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
+
+_random = np.random.default_rng(0)
+POINTS = _random.normal(size=[90, 6]).astype("float32")
+SIGNS = (POINTS.sum(1, keepdims=True) > 0).astype("float32")
+
+
+def build_model() -> Any:
+    """A model whose moving statistics differ between tasks until they are averaged."""
+    tf.keras.utils.set_random_seed(1)
+    layers = tf.keras.layers
+    model = tf.keras.Sequential(
+        [
+            tf.keras.Input([6]),
+            layers.Dense(8, "tanh"),
+            layers.BatchNormalization(momentum=0.5),
+            layers.Dense(1, "sigmoid"),
+        ]
+    )
+    model.compile(
+        "adam", "binary_crossentropy", metrics=["accuracy", tf.keras.metrics.AUC(name="auc")]
+    )
+    return model
+
+
+def examples(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    dataset = tf.data.Dataset.from_tensor_slices((POINTS, SIGNS))
+    return dataset.shard(context.num_input_pipelines, context.input_pipeline_id).batch(8)
+
+
+@tfdist.main
+def main(job: tfdist.Job) -> None:
+    history = job.fit(build_model, examples, epochs=2, output_dir=OUT.value, verbose=0)
+    model, directory = history.model, Path(OUT.value)
+    of_all = job.evaluate(model, examples)
+    if not job.is_chief:
+        return
+    model.save(directory / "own.keras")
+    exported = directory / "saved_model"
+    archive = exported / "model.keras"
+    predictions = {
+        "arrays": model.predict(POINTS, verbose=0),
+        "dataset": model.predict(tf.data.Dataset.from_tensor_slices(POINTS).batch(16), verbose=0),
+        "call": model(POINTS).numpy(),
+        "saved": tf.keras.models.load_model(directory / "own.keras").predict(POINTS, verbose=0),
+        "exported": tf.keras.models.load_model(archive if archive.exists() else exported).predict(
+            POINTS, verbose=0
+        ),
+    }
+    alone = model.evaluate(POINTS, SIGNS, batch_size=16, verbose=0, return_dict=True)
+    np.savez(directory / "predictions.npz", **predictions)
+    (directory / "metrics.json").write_text(json.dumps({"all": of_all, "alone": alone}))
+
+
+if __name__ == "__main__":
+    tfdist.run(main)
