@@ -16,7 +16,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from absl import app, flags, logging
@@ -25,7 +25,13 @@ from absl.logging import converter
 from tfdist.coordination import startup
 from tfdist.coordination.preemption import Preemption
 from tfdist.errors import EXIT_FAILED, UsageError, exit_on_usage_error, log
-from tfdist.flags import JobFlags, define_flags, parse_only_flags, read_flags
+from tfdist.flags import (
+    JobFlags,
+    define_flags,
+    parse_only_flags,
+    read_flags,
+    with_underscores,
+)
 from tfdist.job import Job
 from tfdist.role import TaskRole, find_role
 from tfdist.runtime import environment, log_level
@@ -45,7 +51,7 @@ AnyJob = TypeVar("AnyJob", bound=Job)
 Main = Callable[[list[str]], None]
 
 
-def init() -> Job:
+def init(argv: Sequence[str] | None = None) -> Job:
     """Starts this task of the job that flags, TF_CONFIG or `horovodrun` describe.
 
     Reads tfdist's flags, if the script has defined and parsed them, and the environment. Logs one
@@ -53,11 +59,18 @@ def init() -> Job:
 
     Returns when all tasks of the cluster have started and reach each other.
 
+    Args:
+      argv: tfdist's flags on the command line of a script that parses its own with argparse: the
+        second result of `parse_known_args`. Default: the flags that absl has parsed.
+
     Raises:
       SystemExit: a flag or TF_CONFIG is invalid (code 2); or the tasks do not reach each other
         within `--startup_timeout` seconds, or contradict each other (code 1). The error is logged
         as one line and names the flag or the task at fault.
     """
+    if argv is not None:
+        define_flags()
+        parse_only_flags([sys.argv[0], *with_underscores(argv)])
     return start(Job, os.environ)
 
 

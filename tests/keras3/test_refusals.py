@@ -112,12 +112,12 @@ def test_objects_created_outside_the_scope_are_rejected() -> None:
         job._state.prepare(model)
 
 
-def test_class_weights_with_the_jobs_dataset_are_rejected(tiny: TinyTraining) -> None:
+def test_a_dataset_made_from_that_of_the_job_is_rejected(tiny: TinyTraining) -> None:
     job = tfdist.entry.create(JobFlags.of(strategy="mirrored"), {})
     with job.scope():
         model = tiny.model()
-    with pytest.raises(ValueError, match="return sample weights as a third element"):
-        model.fit(job.dataset(tiny.train_input), class_weight={0: 1.0, 1: 2.0, 2: 3.0}, verbose=0)
+    with pytest.raises(UsageError, match="Apply the transformation in the input function"):
+        model.fit(job.dataset(tiny.train_input).take(1), verbose=0)
 
 
 def test_a_keras_version_that_is_silently_wrong_is_rejected(

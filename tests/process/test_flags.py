@@ -102,6 +102,26 @@ def test_a_program_that_defines_no_flags_gets_the_defaults() -> None:
     assert read_flags(absl_flags.FlagValues()) == JobFlags()
 
 
+ARGPARSE_SCRIPT = """
+import argparse, tfdist
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+arguments, others = parser.parse_known_args()
+job = tfdist.init(others)
+print(arguments.lr, tfdist.flags.read_flags().strategy)
+"""
+
+
+def test_a_script_with_argparse_passes_on_the_flags_of_tfdist() -> None:
+    done = run_code(ARGPARSE_SCRIPT, "--lr", "0.5", "--strategy=mirrored", "--num-gpus=0")
+    assert (done.returncode, done.stdout) == (0, "0.5 mirrored\n"), done.stderr
+
+    for argument, words in (("--strateg=mirrored", "Unknown command line flag"), ("x", "'x'")):
+        failed = run_code(ARGPARSE_SCRIPT, argument)
+        assert failed.returncode == 2
+        assert words in failed.stderr
+
+
 def test_scripts_accept_dashes_and_underscores(script: str) -> None:
     typed = [
         "--note-text=a-b --c-d",

@@ -22,6 +22,8 @@ POINTS = _random.normal(size=[EXAMPLES, 4]).astype("float32")
 SUMS = POINTS.sum(1, keepdims=True)
 CLASSES = (POINTS[:, :3].argmax(1)).astype("int64")
 DAYS = _random.integers(0, 5, EXAMPLES)
+# Negative numbers are outside a row.
+ROWS = np.where(np.arange(3) <= DAYS[:, None] % 3, DAYS[:, None], -1)
 WEIGHTS = _random.uniform(0.5, 2.0, [EXAMPLES]).astype("float32")
 
 
@@ -36,6 +38,9 @@ class Case:
       callbacks: takes a directory of the task; returns the user's callbacks.
       options: other arguments of `fit`.
       validates: whether the data is also the validation data.
+      change: takes the trained model and changes it for a second training, in another directory;
+        None for one training.
+      batches: takes the examples of a shard and the batch size; returns the dataset in batches.
     """
 
     build: Callable[[], Any]
@@ -44,6 +49,10 @@ class Case:
     callbacks: Callable[[Path], Sequence[Any]] = field(default=lambda _: [])
     options: dict[str, Any] = field(default_factory=dict)
     validates: bool = False
+    change: Callable[[Any], None] | None = None
+    batches: Callable[[tf.data.Dataset, int], tf.data.Dataset] = field(
+        default=lambda shard, size: shard.batch(size)
+    )
 
 
 def dense(
@@ -92,6 +101,12 @@ def of_numbers() -> Any:
     model = tf.keras.Model(inputs, layers.Dense(1)(layers.Concatenate()([sorted_, scaled])))
     model.compile(optimizers.SGD(0.05), "mse")
     return model
+
+
+def loss_scaled(optimizer: Any) -> Any:
+    """An optimizer that scales the loss, as for float16."""
+    wrappers = optimizers if hasattr(optimizers, "LossScaleOptimizer") else tf.keras.mixed_precision
+    return wrappers.LossScaleOptimizer(optimizer)
 
 
 def with_penalty() -> Any:
@@ -145,6 +160,79 @@ class SumOfTargets(tf.keras.metrics.Metric):
 
     def result(self) -> Any:
         return tf.convert_to_tensor(self.state)
+
+
+def of_classes() -> Any:
+    """A model for three classes."""
+    return dense(
+        loss="sparse_categorical_crossentropy",
+        units=3,
+        activation="softmax",
+        metrics=[tf.keras.metrics.MeanIoU(3, sparse_y_pred=False, name="mean_iou")],
+    )
+
+
+def of_sparse() -> Any:
+    """A model whose input is a sparse tensor."""
+    inputs = tf.keras.Input([4], sparse=True)
+    model = tf.keras.Model(inputs, layers.Dense(1)(layers.Dense(3)(inputs)))
+    model.compile(optimizers.SGD(0.05), "mse")
+    return model
+
+
+def of_ragged() -> Any:
+    """A model whose input is a ragged tensor."""
+    inputs = tf.keras.Input([None], ragged=True, dtype="int64")
+    hidden = layers.Embedding(5, 4)(inputs)
+    model = tf.keras.Model(inputs, layers.Dense(1)(Means()(hidden)))
+    model.compile(optimizers.SGD(0.05), "mse")
+    return model
+
+
+class Means(tf.keras.layers.Layer):
+    """The means of ragged rows."""
+
+    def call(self, inputs: Any) -> Any:
+        return tf.reduce_mean(inputs, 1)
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        return shape[0], shape[2]
+
+
+def unfreeze(model: Any) -> None:
+    """The second phase of fine-tuning: all layers, and a new optimizer."""
+    model.trainable = True
+    model.compile(optimizers.Adam(0.01), "mae")
+
+
+def frozen() -> Any:
+    """The first phase of fine-tuning: the first layer keeps its weights."""
+    model = dense(optimizers.Adam(0.1))
+    model.layers[1].trainable = False
+    model.compile(optimizers.Adam(0.1), "mse")
+    return model
+
+
+def generated(shard: tf.data.Dataset, size: int) -> tf.data.Dataset:
+    """The same examples from a Python generator, with an unknown cardinality."""
+    examples = list(shard.as_numpy_iterator())
+    spec = shard.element_spec
+    return tf.data.Dataset.from_generator(lambda: iter(examples), output_signature=spec).batch(size)
+
+
+def interleaved(shard: tf.data.Dataset, size: int) -> tf.data.Dataset:
+    """The same examples, with an unknown cardinality, in memory after the first epoch."""
+    return shard.interleave(lambda *each: tf.data.Dataset.from_tensors(each)).batch(size).cache()
+
+
+def sparse(shard: tf.data.Dataset, size: int) -> tf.data.Dataset:
+    """The positive features, as sparse tensors."""
+    return shard.map(lambda x, y: (tf.sparse.from_dense(tf.nn.relu(x)), y)).batch(size)
+
+
+def ragged(shard: tf.data.Dataset, size: int) -> tf.data.Dataset:
+    """Rows of different lengths, as ragged tensors."""
+    return shard.map(lambda row, y: (tf.boolean_mask(row, row >= 0), y)).ragged_batch(size)
 
 
 def optimizer() -> Any:
@@ -205,6 +293,21 @@ CASES: dict[str, Case] = {
         validates=True,
     ),
     "add_loss": Case(with_penalty),
+    "classes": Case(of_classes, (POINTS, CLASSES), validates=True),
+    "sparse": Case(of_sparse, batches=sparse),
+    "ragged": Case(of_ragged, (ROWS, SUMS), batches=ragged),
+    "compiled_by_xla": Case(lambda: dense(jit_compile=True)),
+    "loss_scale": Case(lambda: dense(loss_scaled(optimizers.SGD(0.1)))),
+    "backup": Case(
+        dense, callbacks=lambda path: [callbacks.BackupAndRestore(str(path / "backup"))]
+    ),
+    "initial_epoch": Case(dense, epochs=3, options={"initial_epoch": 1}),
+    "class_weight": Case(
+        of_classes, (POINTS, CLASSES), options={"class_weight": {0: 1.0, 1: 2.0, 2: 0.5}}
+    ),
+    "two_phases": Case(frozen, change=unfreeze),
+    "generated": Case(dense, batches=generated),
+    "interleaved": Case(dense, batches=interleaved, validates=True),
     "optimizer": Case(lambda: dense(optimizer())),
 }
 
@@ -219,4 +322,4 @@ def dataset(case: str, context: Any, batch_size: int) -> tf.data.Dataset:
     """A shard of the examples of a case."""
     examples = tf.data.Dataset.from_tensor_slices(CASES[case].arrays)
     shard = examples.shard(context.num_input_pipelines, context.input_pipeline_id)
-    return shard.batch(batch_size)
+    return CASES[case].batches(shard, batch_size)

@@ -31,14 +31,19 @@ def train(job: tfdist.Job, name: str) -> dict[str, np.ndarray]:
     data = partial(habits.dataset, name, batch_size=batch_size)
     with job.scope():
         model = habits.compiled(name)
-    history = model.fit(
-        job.dataset(data),
-        epochs=case.epochs,
-        callbacks=[*job.callbacks(str(results / f"{name}.out")), *case.callbacks(own)],
-        validation_data=job.eval_dataset(data) if case.validates else None,
-        verbose=0,
-        **case.options,
-    ).history
+    history: dict[str, list[float]] = {}
+    for phase in [0] if case.change is None else [0, 1]:
+        if case.change is not None and phase:
+            with job.scope():
+                case.change(model)
+        history |= model.fit(
+            job.dataset(data),
+            epochs=case.epochs,
+            callbacks=[*job.callbacks(str(results / f"{name}.{phase}")), *case.callbacks(own)],
+            validation_data=job.eval_dataset(data) if case.validates else None,
+            verbose=0,
+            **case.options,
+        ).history
     # An adapted layer of Keras 2 also has its words.
     weights = [np.asarray(weight) for weight in model.get_weights()]
     weights = [weight for weight in weights if weight.dtype.kind in "fi"]

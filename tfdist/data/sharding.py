@@ -17,6 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.errors import UsageError
 from tfdist.upstream import dataset_inputs, tf_data_autotune
 
 UNKNOWN = int(tf.data.UNKNOWN_CARDINALITY)
@@ -40,6 +41,14 @@ class Shards:
     makers: tuple[Callable[[], tf.data.Dataset], ...] = ()
     trains: bool = False
 
+    def map(self, function: Callable[..., Any], *args: Any, **options: Any) -> Shards:
+        """The shards with `tf.data.Dataset.map` applied to each of them."""
+        makers = tuple(
+            functools.partial(lambda make: make().map(function, *args, **options), make)
+            for make in self.makers
+        )
+        return Shards(self.local.map(function, *args, **options), makers, self.trains)
+
 
 def for_keras(shards: Shards, steps: int) -> tf.data.Dataset:
     """A dataset for Keras that stands for `shards` and has the cardinality `steps`.
@@ -57,6 +66,13 @@ def for_keras(shards: Shards, steps: int) -> tf.data.Dataset:
     else:
         keras_dataset = local.apply(tf.data.experimental.assert_cardinality(steps))
     setattr(keras_dataset, _SHARDS, shards)
+
+    def mapped(function: Callable[..., Any], *args: Any, **options: Any) -> tf.data.Dataset:
+        return for_keras(shards.map(function, *args, **options), steps)
+
+    # What Keras does for `class_weight`. Each replica's batches are prefetched in any case.
+    keras_dataset.map = mapped
+    keras_dataset.prefetch = lambda *args, **options: keras_dataset
     return keras_dataset
 
 
@@ -64,16 +80,17 @@ def shards_of(dataset: Any) -> Shards | None:
     """The shards behind a dataset of `for_keras`; None for any other dataset.
 
     Raises:
-      ValueError: the dataset was derived from one of `for_keras`, as Keras does for `class_weight`.
+      UsageError: the dataset was derived from one of `for_keras`, other than by `map`.
     """
     shards: Shards | None = getattr(dataset, _SHARDS, None)
     if shards is None and isinstance(dataset, tf.data.Dataset):
         for ancestor in dataset_inputs.ancestors(dataset):
             if hasattr(ancestor, _SHARDS):
-                raise ValueError(
-                    "A dataset of job.dataset was transformed before it was distributed (Keras "
-                    "does this for class_weight). Apply the transformation in the input function; "
-                    "for class_weight, return sample weights as a third element."
+                raise UsageError(
+                    "data of fit",
+                    received="a dataset that was made from the result of job.dataset",
+                    accepted="the result of job.dataset itself, or its map",
+                    remedy="Apply the transformation in the input function.",
                 )
     return shards
 

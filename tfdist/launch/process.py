@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from tfdist.errors import EXIT_PREEMPTED, log
+from tfdist.launch.hints import hint_for
 from tfdist.launch.output import LineReader
 from tfdist.launch.spawn import Start, spawn
 from tfdist.launch.spec import TaskSpec
@@ -63,7 +64,7 @@ class Process:
             os.close(writer)
         self.task = task
         os.set_blocking(reader, False)
-        self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._prefix = line_prefix
         self._reader = LineReader()
 
@@ -96,12 +97,14 @@ class Process:
         sentinel = self._started.sentinel
         return (self.pipe,) if sentinel is None else (self.pipe, sentinel)
 
-    def log_last_lines(self) -> None:
-        """Prints its last lines again, at the end of the launcher's output."""
-        if self.last_lines:
+    def explain_failure(self) -> None:
+        """Prints what is known about its failure, at the end of the launcher's output."""
+        if self._last_lines and not self.uncaught:
             log(f"the last lines of {self.name}:")
-            for line in self.last_lines:
+            for line in self._last_lines:
                 print(f"[{self.name}] {line}".rstrip(), file=sys.stderr, flush=True)
+        if hint := hint_for(self._last_lines):
+            log(f"hint: {hint}")
 
     def has_ended(self) -> bool:
         return self._started.has_ended()
@@ -130,7 +133,7 @@ class Process:
         return code
 
     def _show(self, lines: Sequence[str]) -> None:
-        self.last_lines.extend(lines)
+        self._last_lines.extend(lines)
         text = "".join(f"{(self._prefix + line).rstrip()}\n" for line in lines)
         sys.stdout.buffer.write(text.encode())
         sys.stdout.buffer.flush()

@@ -122,8 +122,8 @@ class Supervisor:
                 self._start_all()
                 while self._running or self._starts:
                     self._wait()
-                if self._cause and not self._cause.uncaught and self._outcome != EXIT_PREEMPTED:
-                    self._cause.log_last_lines()
+                if self._cause and self._outcome != EXIT_PREEMPTED:
+                    self._cause.explain_failure()
             finally:
                 self._kill()
                 self._selector.close()
