@@ -27,7 +27,15 @@ STRATEGIES = {
     **({"mirrored": ["--num_cpu_devices=2"]} if keras_is_3() else {}),
 }
 #: The cases that a strategy refuses, with what the refusal says.
-REFUSED = {"in_graph": {"add_loss": "with an activity regularizer or a call of add_loss"}}
+_OF_PARAMETER_SERVERS = {} if keras_is_3() else {"loss_scale": "Loss scaling is not supported"}
+REFUSED = {
+    "in_graph": {
+        "add_loss": "with an activity regularizer or a call of add_loss",
+        "sparse": "received 'SparseTensor'",
+        "ragged": "received 'RaggedTensor'",
+    },
+    "parameter_server --sync": _OF_PARAMETER_SERVERS,
+}
 
 
 def train(path: Path, strategy: str, *flags: str) -> None:
@@ -70,7 +78,8 @@ def test_weights_and_history_equal_those_of_one_process(
 
 def test_asynchronous_parameter_servers_train_all_of_them(tmp_path: Path) -> None:
     train(tmp_path, "parameter_server", *SERVERS)
-    assert {path.stem for path in tmp_path.glob("*.npz")} == {*habits.CASES}
-    for case in habits.CASES:
+    trained = {*habits.CASES} - {*_OF_PARAMETER_SERVERS}
+    assert {path.stem for path in tmp_path.glob("*.npz")} == trained
+    for case in trained:
         found = np.load(tmp_path / f"{case}.npz")
         assert all(np.isfinite(found[name]).all() for name in found.files), case

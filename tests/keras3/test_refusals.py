@@ -26,15 +26,10 @@ def compiled(**options: Any) -> tf.keras.Model:
     return model
 
 
-@pytest.mark.parametrize(("field", "received"), [("steps_per_execution", 2), ("jit_compile", True)])
-def test_unsupported_options_of_compile_are_rejected(field: str, received: Any) -> None:
+def test_unsupported_options_of_compile_are_rejected() -> None:
     check_model_of_keras_3(compiled(), "multi_worker_mirrored")
-    with pytest.raises(UsageError) as raised:
-        check_model_of_keras_3(compiled(**{field: received}), "multi_worker_mirrored")
-
-    error = raised.value
-    assert (error.field, error.received) == (field, received)
-    assert "under multi_worker_mirrored with Keras 3" in error.accepted
+    with pytest.raises(UsageError, match="steps_per_execution: received 2"):
+        check_model_of_keras_3(compiled(steps_per_execution=2), "multi_worker_mirrored")
 
 
 @pytest.mark.parametrize(

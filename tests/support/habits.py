@@ -40,6 +40,7 @@ class Case:
       validates: whether the data is also the validation data.
       change: takes the trained model and changes it for a second training, in another directory;
         None for one training.
+      examples: takes the arrays; returns the dataset of all examples.
       batches: takes the examples of a shard and the batch size; returns the dataset in batches.
     """
 
@@ -50,6 +51,9 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     validates: bool = False
     change: Callable[[Any], None] | None = None
+    examples: Callable[[Any], tf.data.Dataset] = field(
+        default=lambda arrays: tf.data.Dataset.from_tensor_slices(arrays)
+    )
     batches: Callable[[tf.data.Dataset, int], tf.data.Dataset] = field(
         default=lambda shard, size: shard.batch(size)
     )
@@ -213,16 +217,16 @@ def frozen() -> Any:
     return model
 
 
-def generated(shard: tf.data.Dataset, size: int) -> tf.data.Dataset:
+def generated(arrays: Any) -> tf.data.Dataset:
     """The same examples from a Python generator, with an unknown cardinality."""
-    examples = list(shard.as_numpy_iterator())
-    spec = shard.element_spec
-    return tf.data.Dataset.from_generator(lambda: iter(examples), output_signature=spec).batch(size)
+    specs = tuple(tf.TensorSpec(each.shape[1:], each.dtype) for each in arrays)
+    return tf.data.Dataset.from_generator(lambda: zip(*arrays, strict=True), output_signature=specs)
 
 
-def interleaved(shard: tf.data.Dataset, size: int) -> tf.data.Dataset:
+def interleaved(arrays: Any) -> tf.data.Dataset:
     """The same examples, with an unknown cardinality, in memory after the first epoch."""
-    return shard.interleave(lambda *each: tf.data.Dataset.from_tensors(each)).batch(size).cache()
+    examples = tf.data.Dataset.from_tensor_slices(arrays)
+    return examples.interleave(lambda *each: tf.data.Dataset.from_tensors(each)).cache()
 
 
 def sparse(shard: tf.data.Dataset, size: int) -> tf.data.Dataset:
@@ -293,22 +297,22 @@ CASES: dict[str, Case] = {
         validates=True,
     ),
     "add_loss": Case(with_penalty),
-    "classes": Case(of_classes, (POINTS, CLASSES), validates=True),
-    "sparse": Case(of_sparse, batches=sparse),
-    "ragged": Case(of_ragged, (ROWS, SUMS), batches=ragged),
-    "compiled_by_xla": Case(lambda: dense(jit_compile=True)),
+    "classes": Case(
+        of_classes,
+        (POINTS, CLASSES),
+        options={"class_weight": {0: 1.0, 1: 2.0, 2: 0.5}},
+        validates=True,
+    ),
+    "sparse": Case(of_sparse, examples=generated, batches=sparse),
+    "ragged": Case(of_ragged, (ROWS, SUMS), examples=interleaved, batches=ragged),
     "loss_scale": Case(lambda: dense(loss_scaled(optimizers.SGD(0.1)))),
     "backup": Case(
-        dense, callbacks=lambda path: [callbacks.BackupAndRestore(str(path / "backup"))]
-    ),
-    "initial_epoch": Case(dense, epochs=3, options={"initial_epoch": 1}),
-    "class_weight": Case(
-        of_classes, (POINTS, CLASSES), options={"class_weight": {0: 1.0, 1: 2.0, 2: 0.5}}
+        dense,
+        epochs=3,
+        callbacks=lambda path: [callbacks.BackupAndRestore(str(path / "backup"))],
+        options={"initial_epoch": 1},
     ),
     "two_phases": Case(frozen, change=unfreeze),
-    "generated": Case(dense, batches=generated),
-    "interleaved": Case(dense, batches=interleaved, validates=True),
-    "optimizer": Case(lambda: dense(optimizer())),
 }
 
 
@@ -320,6 +324,6 @@ def compiled(case: str) -> Any:
 
 def dataset(case: str, context: Any, batch_size: int) -> tf.data.Dataset:
     """A shard of the examples of a case."""
-    examples = tf.data.Dataset.from_tensor_slices(CASES[case].arrays)
+    examples = CASES[case].examples(CASES[case].arrays)
     shard = examples.shard(context.num_input_pipelines, context.input_pipeline_id)
     return CASES[case].batches(shard, batch_size)

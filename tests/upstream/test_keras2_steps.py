@@ -37,6 +37,14 @@ def test_the_closure_of_the_train_function_has_the_function_of_one_step() -> Non
     assert len(list(iterator)) == 4
 
 
+def test_keras_2_ignores_class_weight_with_parameter_servers() -> None:
+    """`keras2_class_weight`"""
+    package = tf.keras.Model.__module__.rpartition(".")[0]
+    handler = sys.modules[f"{package}.data_adapter"]._ClusterCoordinatorDataHandler
+    source = inspect.getsource(inspect.unwrap(handler._configure_dataset_and_inferred_steps))
+    assert source.count("class_weight") == 1
+
+
 def test_keras_2_creates_steps_per_execution_on_a_ps() -> None:
     """`keras2_steps_per_execution`: fails when Keras no longer reads it before each step."""
     assert "tf.Variable(" in inspect.getsource(tf.keras.Model._create_counter_variable)

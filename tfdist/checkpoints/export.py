@@ -29,6 +29,8 @@ def export(
 ) -> None:
     """Writes the model as a SavedModel and for `keras.models.load_model`, without its optimizer.
 
+    Logs a warning instead for a model without `call`.
+
     Keras 2 loads the SavedModel itself. Keras 3 loads the file `model.keras` in the SavedModel's
     directory.
 
@@ -42,6 +44,14 @@ def export(
     Raises:
       OutputError: the model could not be written; an existing model is unchanged.
     """
+    if not keras_compat.has_call(model):
+        if writes:
+            logging.warning(
+                "%s has no call, so there is no %s: save its parts in the script",
+                type(model).__name__,
+                output.saved_model,
+            )
+        return
     if _is_functional_of_keras_2(model):
         # Saving a compiled model before its first step builds its metrics for targets of the
         # outputs' shape, which changes the meaning of `accuracy`. So export an uncompiled copy.

@@ -7,15 +7,33 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
+from tfdist.errors import UsageError
 
 
 def build_model(model: tf.keras.Model, element_spec: Any) -> None:
     """Creates the variables of the model, if the specifications of its inputs are known.
 
+    A model without `call`, such as a GAN whose train step calls its parts, counts as built if all
+    of its layers are.
+
     Args:
       model: the compiled model.
       element_spec: the `element_spec` of the training dataset; None if unknown.
+
+    Raises:
+      UsageError: the model has no `call`, and a layer that is not built.
     """
+    if not keras_compat.has_call(model):
+        unbuilt = [layer.name for layer in model.layers if not layer.built]
+        if unbuilt:
+            raise UsageError(
+                "model",
+                received=f"{type(model).__name__}, which has no call, with {unbuilt[0]}, which has "
+                "no weights yet",
+                accepted="a model whose layers have their weights before the first step",
+                remedy=f"Begin {unbuilt[0]} with tf.keras.Input, or call its build method.",
+            )
+        model.built = True
     inputs, _, _ = tf.keras.utils.unpack_x_y_sample_weight(element_spec)
     specs = tf.nest.flatten(inputs)
     # The `build` of a subclassed model of Keras 3 does not build its layers.

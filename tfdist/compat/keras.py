@@ -75,6 +75,13 @@ def as_tensorflow(variables: Iterable[Any]) -> list[tf.Variable]:
     ]
 
 
+def has_call(model: Any) -> bool:
+    """Whether a model computes outputs; one with a train step of its own may only have parts."""
+    keras = keras_of(model)
+    without = (keras.Model.call, keras.layers.Layer.call)
+    return type(model).call not in without
+
+
 def is_compiled(model: Any) -> bool:
     """Whether `compile` was called on a model."""
     if is_keras_3(model):

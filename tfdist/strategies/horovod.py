@@ -99,6 +99,11 @@ class Horovod(Ranks[HorovodGradientOptions]):
         return hvd.Compression.fp16 if self.options.gradient_dtype else hvd.Compression.none
 
     def prepare(self, model: tf.keras.Model) -> None:
+        if model.jit_compile:
+            # Keras 3 turns it on by itself on a GPU.
+            logging.warning("jit_compile is off: XLA cannot compile the steps of Horovod.")
+            model.jit_compile = False
+            model.make_train_function(force=True)
         if self.local or not keras_compat.is_keras_3(model):
             return
         optimizers = keras_compat.optimizers_of(model)
@@ -112,11 +117,6 @@ class Horovod(Ranks[HorovodGradientOptions]):
             )
         for optimizer in optimizers:
             checks.check_optimizer(optimizer, self.name)
-        if model.jit_compile:
-            # Keras turns it on by default on a GPU.
-            logging.warning("jit_compile is off: XLA cannot compile the steps of Horovod.")
-            model.jit_compile = False
-            model.make_train_function(force=True)
 
     @functools.cached_property
     def kv_store(self) -> RendezvousStore | None:

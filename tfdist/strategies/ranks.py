@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfdist.compat import keras as keras_compat
 from tfdist.data import sharding
 from tfdist.data.position import Position
+from tfdist.errors import UsageError
 from tfdist.strategies.base import DatasetFunction, OptionsT, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.collectives import Collectives
@@ -56,13 +57,15 @@ class RankCheckpointing(Checkpointing):
         """Copies the position, the weights and the optimizer's state of rank 0 to all ranks.
 
         Raises:
-          ValueError: the model has no weights yet.
+          UsageError: the model has no weights yet.
         """
         if not model.built:
-            raise ValueError(
-                f"model: received a model without weights; accepted: a built model under "
-                f"{self._name}, so that all ranks start with the same weights. Add an Input layer, "
-                "or call model.build."
+            raise UsageError(
+                "model",
+                received="a model without weights",
+                accepted=f"a built model under {self._name}, so that all ranks start with the same "
+                "weights",
+                remedy="Add an Input layer, or call model.build.",
             )
         state = keras_compat.model_variables(model)
         for optimizer in keras_compat.optimizers_of(model):

@@ -54,6 +54,7 @@ class Replicas(Strategy[OptionsT]):
         return optimizer
 
     def prepare(self, model: tf.keras.Model) -> None:
+        checks.check_is_not_compiled_by_xla(model, self.name)
         if keras_compat.is_keras_3(model):
             checks.check_model_of_keras_3(model, self.name)
             checks.check_scope(model, self.tf_strategy, self.name)

@@ -63,6 +63,8 @@ def fit(
     if role.is_dry_run:
         state.prepare(model)  # Logs what the strategy makes of the model.
         sys.exit(EXIT_OK)
+    # Before Keras 3 builds it, which needs a model that computes outputs.
+    state.build(model)
     own = callbacks.standard(state, output_dir, keep=keep, save_steps=save_steps)
     return model.fit(
         data,

@@ -159,6 +159,15 @@ class TrainingState:
         vars(wrapped)[_WRAPPED] = True
         return wrapped
 
+    def build(self, model: tf.keras.Model) -> None:
+        """Creates the variables of a compiled model, if its inputs are known.
+
+        Raises:
+          UsageError: the model has no `call`, and a layer that is not built.
+        """
+        with self.strategy.scope():
+            building.build_model(model, self.data.element_spec if self.data else None)
+
     def prepare(self, model: tf.keras.Model) -> None:
         """Builds a compiled model, has the strategy prepare it, and wraps its optimizer.
 
@@ -181,8 +190,7 @@ class TrainingState:
                 remedy="Pass a number to model.compile: with 'auto' each task chooses its own "
                 "number, but all tasks must save after the same step.",
             )
-        with self.strategy.scope():
-            building.build_model(model, self.data.element_spec if self.data else None)
+        self.build(model)
         self.strategy.prepare(model)
         described = self.strategy.describe(model)
         if described != self._described:

@@ -141,6 +141,14 @@ FIXES = (
         "tests/upstream/test_keras2_step_logs.py::test_keras_sums_the_results_of_metrics",
     ),
     Fix(
+        "keras2_class_weight",
+        "under ParameterServerStrategy, fit ignores class_weight",
+        "tf_keras/src/engine/data_adapter.py, _ClusterCoordinatorDataHandler",
+        "Keras 2",
+        "tests/upstream/test_keras2_steps.py::"
+        "test_keras_2_ignores_class_weight_with_parameter_servers",
+    ),
+    Fix(
         "keras2_steps_per_execution",
         "under ParameterServerStrategy, fit reads a variable on a ps before each step",
         "tf_keras/src/engine/training.py, _configure_steps_per_execution",

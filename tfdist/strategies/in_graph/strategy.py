@@ -131,6 +131,14 @@ class InGraph(Strategy[InGraphOptions]):
 
     def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
         local = dataset_fn(self.topology.input_context)
+        for spec in tf.nest.flatten(local.element_spec):
+            if not isinstance(spec, tf.TensorSpec):
+                raise UsageError(
+                    "data",
+                    received=type(spec).__name__.removesuffix("Spec"),
+                    accepted=f"dense tensors under {self.name}, which divides and joins batches",
+                    remedy="Convert it in the input function, or choose another strategy.",
+                )
         dataset = batches.joined(local, self.topology.num_replicas)
         self._element_spec = dataset.element_spec
         return dataset

@@ -33,7 +33,7 @@ from tfdist.strategies.parameter_server.variables.checkpoint_layout import Whole
 from tfdist.strategies.parameter_server.variables.partitioner import Partitioner, partitioner_of
 from tfdist.strategies.serving import serve_until_end
 from tfdist.strategy_table.rows import ParameterServerOptions
-from tfdist.upstream import keras2_steps_per_execution
+from tfdist.upstream import keras2_class_weight, keras2_steps_per_execution
 
 
 class _Checkpointing(Checkpointing):
@@ -100,6 +100,7 @@ class ParameterServer(Strategy[ParameterServerOptions]):
         if keras_compat.is_keras_3(tf.keras.Model):
             _prepare_keras_3()
         else:
+            keras2_class_weight.apply()
             keras2_steps_per_execution.apply()
         tasks = [task for task in self.cluster.tasks() if task.type == self.task.type]
         use_devices(
@@ -153,6 +154,7 @@ class ParameterServer(Strategy[ParameterServerOptions]):
 
     def prepare(self, model: tf.keras.Model) -> None:
         checks.check_no_state_of_a_replica(model, self.name)
+        checks.check_is_not_compiled_by_xla(model, self.name)
         if keras_compat.is_keras_3(model):
             checks.check_scope(model, self.tf_strategy, self.name)
         if self._synchronous is not None:

@@ -44,7 +44,6 @@ class _Coordination:
         inner = [getattr(each, "inner_optimizer", each) for each in optimizers]
         accumulates = [getattr(each, "gradient_accumulation_steps", None) for each in inner]
         options = {
-            "jit_compile": (bool(model.jit_compile), False),
             "run_eagerly": (bool(model.run_eagerly), False),
             "gradient_accumulation_steps": (
                 next(filter(None, accumulates), None),

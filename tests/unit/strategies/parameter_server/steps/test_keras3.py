@@ -31,7 +31,6 @@ def shards() -> sharding.Shards:
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"jit_compile": True}, "jit_compile"),
         ({"run_eagerly": True}, "run_eagerly"),
         (
             {"optimizer": tf.keras.optimizers.SGD(gradient_accumulation_steps=2)},

@@ -1,4 +1,4 @@
-"""Layers with a state of their own are refused where all replicas share the variables."""
+"""Layers with a state of their own, and steps that XLA compiles, are refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import keras_is_3
-from tfdist.compat.checks import check_no_state_of_a_replica
+from tfdist.compat.checks import check_is_not_compiled_by_xla, check_no_state_of_a_replica
 from tfdist.errors import UsageError
 
 pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")
@@ -24,3 +24,12 @@ def test_a_recurrent_layer_with_state_is_refused_where_replicas_share_variables(
     check_no_state_of_a_replica(recurrent(stateful=False), "parameter_server")
     with pytest.raises(UsageError, match="stateful: received 'True in layer memory'"):
         check_no_state_of_a_replica(recurrent(stateful=True), "parameter_server")
+
+
+def test_a_model_that_xla_compiles_is_refused() -> None:
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    check_is_not_compiled_by_xla(model, "mirrored")
+    model.compile("sgd", "mse", jit_compile=True)
+    with pytest.raises(UsageError, match="jit_compile: received True"):
+        check_is_not_compiled_by_xla(model, "mirrored")
