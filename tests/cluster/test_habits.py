@@ -12,7 +12,7 @@ from tests.support import habits
 from tests.support.processes import launch
 
 pytestmark = [
-    pytest.mark.stacks("2.15", "newest", horovod=("2.15",)),
+    pytest.mark.stacks("2.15", "newest"),
     pytest.mark.timeout(400),
 ]
 

@@ -184,12 +184,17 @@ class Cluster:
                 remedy="Correct the index, or add the missing address to the cluster.",
             )
 
-    def tf_config(self, task: Task) -> str:
-        """The TF_CONFIG of `task`, as JSON with sorted keys."""
-        return json.dumps(
-            {"cluster": self.jobs(), "task": {"type": task.type, "index": task.index}},
-            sort_keys=True,
-        )
+    def tf_config(self, task: Task, *, older: bool = False) -> str:
+        """The TF_CONFIG of `task`, as JSON with sorted keys.
+
+        Args:
+          task: the task.
+          older: whether to use the older dialect, which calls the chief `master`.
+        """
+        names = {"chief": "master"} if older else {}
+        jobs = {names.get(name, name): hosts for name, hosts in self.jobs().items()}
+        own = {"type": names.get(task.type, task.type), "index": task.index}
+        return json.dumps({"cluster": jobs, "task": own}, sort_keys=True)
 
     def flags(self, task: Task) -> list[str]:
         """The flags that are equivalent to `tf_config`."""

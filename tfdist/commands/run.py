@@ -26,10 +26,11 @@ from tfdist.launch import local
 from tfdist.launch.elastic import Elasticity
 from tfdist.launch.host_discovery import FLAG as HOST_DISCOVERY
 from tfdist.launch.spec import (
+    CLUSTER_AS,
     JobSpec,
     TaskSpec,
+    check_cluster_as,
     check_options,
-    check_passes_flags,
     command_of,
     own_task_spec,
     task_specs,
@@ -80,11 +81,12 @@ def add_to(commands: Commands) -> None:
     flag(
         run,
         "cluster_as",
-        choices=("tf_config", "flags"),
+        choices=CLUSTER_AS,
         default="tf_config",
         help="how SCRIPT learns the cluster and its task. tf_config (the default): from the "
-        "environment variable TF_CONFIG; flags: from --job_name, --task_index, --ps_hosts and "
-        "--worker_hosts after ARGS, as scripts for TensorFlow 1 do. Horovod has its own variables",
+        "environment variable TF_CONFIG; master: the same in its older dialect, with the chief as "
+        "master; flags: from --job_name, --task_index, --ps_hosts and --worker_hosts after ARGS, "
+        "as scripts for TensorFlow 1 do. Horovod has its own variables",
     )
     flag(
         run,
@@ -205,7 +207,6 @@ def _run(arguments: argparse.Namespace) -> int:
         preload=_modules_of(arguments.strategy) if arguments.start_method == "fork" else (),
     )
     elasticity = _elasticity(arguments)
-    passes_flags = arguments.cluster_as == "flags"
     given = read_option_flags(arguments)
     cluster_config = None if elasticity else _one_task(arguments, given)
     if cluster_config is not None:
@@ -213,7 +214,11 @@ def _run(arguments: argparse.Namespace) -> int:
             sys.executable, arguments.script, arguments.args, module=arguments.module
         )
         task = own_task_spec(
-            cluster_config, command, arguments.strategy, flags=given, passes_flags=passes_flags
+            cluster_config,
+            command,
+            arguments.strategy,
+            flags=given,
+            cluster_as=arguments.cluster_as,
         )
         if arguments.dry_run:
             return _dry_run([task], arguments.strategy, cluster_config.cluster)
@@ -229,7 +234,7 @@ def _run(arguments: argparse.Namespace) -> int:
         workers=1 if arguments.workers is None else arguments.workers,
         chief=arguments.chief,
         evaluator=arguments.evaluator,
-        passes_flags=passes_flags,
+        cluster_as=arguments.cluster_as,
         divides_cores=arguments.cores == "divide",
     )
     if elasticity:
@@ -281,10 +286,10 @@ def _elasticity(arguments: argparse.Namespace) -> Elasticity | None:
                 accepted=f"not supported with {HOST_DISCOVERY}, which sets the number of workers",
                 remedy="Leave one of them out.",
             )
-    if arguments.cluster_as == "flags":
+    if arguments.cluster_as != "tf_config":
         raise UsageError(
             "--cluster_as",
-            received="flags",
+            received=arguments.cluster_as,
             accepted=f"tf_config with {HOST_DISCOVERY}",
             remedy="Leave one of them out.",
         )
@@ -325,6 +330,5 @@ def _one_task(arguments: argparse.Namespace, options: Mapping[str, Any]) -> Clus
         row = table.named(arguments.strategy, os.environ, config.cluster, config.source)
         table.check_cluster(row, config.cluster, config.source)
         check_options(row, options, config.cluster)
-        if arguments.cluster_as == "flags":
-            check_passes_flags(row)
+        check_cluster_as(arguments.cluster_as, row, has_chief=bool(config.cluster.chief))
     return config

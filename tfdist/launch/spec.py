@@ -40,6 +40,10 @@ _PLACE_VARIABLES = (
 )
 
 
+#: How a task gets the cluster: in TF_CONFIG, in its older dialect, or as flags of the script.
+CLUSTER_AS = ("tf_config", "master", "flags")
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
     """A training job: what runs, under which strategy, in how many tasks.
@@ -56,7 +60,7 @@ class JobSpec:
       chief: whether there is a chief as well; under `parameter_server` it coordinates the
         workers, elsewhere it is one more task that trains.
       evaluator: whether a task outside the cluster evaluates the checkpoints.
-      passes_flags: whether a task gets the cluster as flags of the script, not as TF_CONFIG.
+      cluster_as: how a task gets the cluster; one of `CLUSTER_AS`.
       divides_cores: whether each training task is pinned to its own cores of this machine.
       is_auto: whether `strategy` was `auto`.
 
@@ -74,7 +78,7 @@ class JobSpec:
     workers: int = 1
     chief: bool = False
     evaluator: bool = False
-    passes_flags: bool = False
+    cluster_as: str = "tf_config"
     divides_cores: bool = True
     is_auto: bool = field(init=False, default=False)
 
@@ -127,8 +131,7 @@ class JobSpec:
                     accepted=f"no chief: {self.strategy} trains in one process",
                     remedy=remedy,
                 )
-        if self.passes_flags:
-            check_passes_flags(strategy)
+        check_cluster_as(self.cluster_as, strategy, has_chief=self.chief)
         check_options(strategy, self.flags, self.cluster(range(1, 1 + self.num_ports)))
 
     @property
@@ -273,7 +276,7 @@ def task_specs(
             environment["CUDA_VISIBLE_DEVICES"] = "-1"
         removed = (name for name in _PLACE_VARIABLES if name in environ and name not in environment)
         command = command_of(job.python, job.script, job.args, module=job.module)
-        if job.passes_flags:
+        if job.cluster_as == "flags":
             command += tuple(cluster.flags(task))
         restarts_alone = task.type == "evaluator" or (
             job.row.uses_ps and task.type == "worker" and task != cluster.chief_task
@@ -285,7 +288,7 @@ def task_specs(
                 environment,
                 tuple(removed),
                 restarts_alone=restarts_alone,
-                port=port_of(cluster, task) if _reads_cluster(job.row) else None,
+                port=port_of(cluster, task) if job.row.reads_cluster else None,
                 rendezvous_port=ports[-1]
                 if job.row.rendezvous and len(job.training_hosts) > 1
                 else None,
@@ -300,7 +303,7 @@ def own_task_spec(
     strategy: str,
     *,
     flags: Mapping[str, Any] | None = None,
-    passes_flags: bool = False,
+    cluster_as: str = "tf_config",
 ) -> TaskSpec:
     """Plans the task of this machine, in a job whose other tasks run on other machines.
 
@@ -309,15 +312,17 @@ def own_task_spec(
       command: the command that runs the script.
       strategy: `auto`, or a name in the strategy table.
       flags: as in `JobSpec`.
-      passes_flags: as in `JobSpec`.
+      cluster_as: as in `JobSpec`.
     """
     environment = {RESTARTABLE_VARIABLE: "1", "PYTHONUNBUFFERED": "1", **passed_flags(flags or {})}
     removed: tuple[str, ...] = ()
-    if passes_flags:
+    if cluster_as == "flags":
         command = (*command, *config.cluster.flags(config.task))
         removed = ("TF_CONFIG",)
-    elif config.source == "flags":
-        environment["TF_CONFIG"] = config.cluster.tf_config(config.task)
+    elif config.source == "flags" or cluster_as == "master":
+        environment["TF_CONFIG"] = config.cluster.tf_config(
+            config.task, older=cluster_as == "master"
+        )
     if strategy != "auto":
         environment[table.STRATEGY_VARIABLE] = strategy
     port = port_of(config.cluster, config.task)
@@ -342,18 +347,25 @@ def check_options(row: table.StrategySpec, flags: Mapping[str, Any], cluster: Cl
     table.check_flags(row, job_flags.of_strategy, job_flags.num_gpus, cluster)
 
 
-def check_passes_flags(row: table.StrategySpec) -> None:
-    """Checks that the tasks of a strategy need the cluster, so that flags can describe it.
+def check_cluster_as(cluster_as: str, row: table.StrategySpec, *, has_chief: bool) -> None:
+    """Checks that the tasks of a strategy can get the cluster in this form.
 
     Raises:
-      UsageError: they do not.
+      UsageError: they do not need the cluster, or there is no chief to be called `master`.
     """
-    if not _reads_cluster(row):
+    if cluster_as != "tf_config" and not row.reads_cluster:
         raise UsageError(
             "--cluster_as",
-            received=f"flags with --strategy={row.name}",
-            accepted=f"flags with --strategy={_names(_reads_cluster)}",
-            remedy=f"Leave it out: the tasks of {row.name} are not given a cluster.",
+            received=f"{cluster_as} with --strategy={row.name}",
+            accepted=f"tf_config with {row.name}, whose tasks are not given a cluster",
+            remedy="Leave it out.",
+        )
+    if cluster_as == "master" and not has_chief:
+        raise UsageError(
+            "--cluster_as",
+            received="master in a cluster without a chief",
+            accepted="master with --chief",
+            remedy="Add --chief.",
         )
 
 
@@ -366,11 +378,11 @@ def command_of(
 
 def _place(job: JobSpec, cluster: Cluster, task: Task, ports: Sequence[int]) -> dict[str, str]:
     """The variables that place a task in the job."""
-    if job.passes_flags:
+    if job.cluster_as == "flags":
         return {}
     # Under every strategy the evaluator is outside the cluster and reads TF_CONFIG.
-    if task.type == "evaluator" or _reads_cluster(job.row):
-        return {"TF_CONFIG": cluster.tf_config(task)}
+    if task.type == "evaluator" or job.row.reads_cluster:
+        return {"TF_CONFIG": cluster.tf_config(task, older=job.cluster_as == "master")}
     if job.row.rendezvous is None:
         return {}
     environment: dict[str, str] = importlib.import_module(job.row.rendezvous).environment_of(
@@ -382,10 +394,6 @@ def _place(job: JobSpec, cluster: Cluster, task: Task, ports: Sequence[int]) -> 
 def passed_flags(flags: Mapping[str, Any]) -> dict[str, str]:
     """The variable that passes flags to a task; none without flags."""
     return {FLAGS_VARIABLE: json.dumps(dict(flags))} if flags else {}
-
-
-def _reads_cluster(row: table.StrategySpec) -> bool:
-    return row.spans_tasks and row.rendezvous is None
 
 
 def _names(has: Callable[[table.StrategySpec], bool]) -> str:

@@ -77,6 +77,11 @@ class StrategySpec:
     source: str | None = None
     one_gpu: str | None = None
 
+    @property
+    def reads_cluster(self) -> bool:
+        """Whether a task needs the addresses of the others."""
+        return self.spans_tasks and self.rendezvous is None
+
     def compute_tasks(self, cluster: Cluster) -> list[Task]:
         """The tasks that divide the cores of their machine, because they compute in every step.
 

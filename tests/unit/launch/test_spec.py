@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def cpu_with_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
         ("parameter_server_without_chief", spec(ps=1, workers=2)),
         ("multi_worker_mirrored", spec(workers=2, chief=True)),
         ("horovod", spec(strategy="horovod", workers=1, chief=True, evaluator=True)),
-        ("flags", spec(ps=1, workers=2, passes_flags=True, args=("--issync", "--steps=9"))),
+        ("flags", spec(ps=1, workers=2, cluster_as="flags", args=("--issync", "--steps=9"))),
         ("module", spec(script="examples.train", module=True, args=("-m",))),
     ],
 )
@@ -85,9 +86,10 @@ def test_auto_follows_the_numbers_of_tasks(given: dict[str, Any], strategy: str)
         ("--ps", {"strategy": "one_device", "ps": 1}),
         ("--workers", {"strategy": "central_storage", "workers": 2}),
         ("--chief", {"strategy": "mirrored", "chief": True}),
-        ("--cluster_as", {"passes_flags": True}),
-        ("--cluster_as", {"strategy": "mirrored", "evaluator": True, "passes_flags": True}),
-        ("--cluster_as", {"strategy": "horovod", "workers": 2, "passes_flags": True}),
+        ("--cluster_as", {"cluster_as": "flags"}),
+        ("--cluster_as", {"cluster_as": "master", "ps": 1, "workers": 2}),
+        ("--cluster_as", {"strategy": "mirrored", "evaluator": True, "cluster_as": "flags"}),
+        ("--cluster_as", {"strategy": "horovod", "workers": 2, "cluster_as": "flags"}),
     ],
 )
 def test_tasks_that_a_strategy_has_no_use_for_are_refused(
@@ -143,8 +145,17 @@ def test_the_place_in_another_job_is_not_inherited() -> None:
     assert alone.shell().startswith("env -u TF_CONFIG -u TFDIST_CORES -u TFDIST_STRATEGY -u HOR")
     assert horovod.removed == ("TF_CONFIG", "TFDIST_CORES")
     assert horovod.environment["HOROVOD_RANK"] == "0"
-    by_flags = planned(spec(workers=2, passes_flags=True), environ=environ)["worker:0"]
+    by_flags = planned(spec(workers=2, cluster_as="flags"), environ=environ)["worker:0"]
     assert by_flags.removed == ("TF_CONFIG", "HOROVOD_RANK")
+
+
+def test_the_older_dialect_of_tf_config_calls_the_chief_master() -> None:
+    tasks = planned(spec(ps=1, workers=1, chief=True, evaluator=True, cluster_as="master"))
+
+    configs = {name: json.loads(task.environment["TF_CONFIG"]) for name, task in tasks.items()}
+    assert all({*config["cluster"]} == {"master", "ps", "worker"} for config in configs.values())
+    assert configs["chief:0"]["task"] == {"type": "master", "index": 0}
+    assert configs["evaluator:0"]["task"] == {"type": "evaluator", "index": 0}
 
 
 def test_a_job_is_frozen() -> None:

@@ -55,4 +55,6 @@ def test_it_trains_and_resumes_without_an_export(tiny: TinyTraining, tmp_path: P
 
 def test_a_part_without_weights_is_named(tiny: TinyTraining, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="which has no call, with part, which has no weights yet"):
-        tiny.job().fit(lambda: compiled(), tiny.train_input, epochs=1, output_dir=str(tmp_path), verbose=0)
+        tiny.job().fit(
+            lambda: compiled(), tiny.train_input, epochs=1, output_dir=str(tmp_path), verbose=0
+        )
