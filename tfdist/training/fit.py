@@ -59,7 +59,7 @@ def fit(
         evaluator.follow(state, model, validation, output_dir, epochs=epochs)
         sys.exit(EXIT_OK)
     data = state.dataset(train_input, batch_size)
-    state.check_has_end(steps_per_epoch)
+    state.check_length(steps_per_epoch, epochs)
     if role.is_dry_run:
         state.prepare(model)  # Logs what the strategy makes of the model.
         sys.exit(EXIT_OK)

@@ -75,7 +75,7 @@ class Resume(tf.keras.callbacks.Callback):
         super().set_model(model)
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        self._state.check_has_end(self.params["steps"])
+        self._state.check_length(self.params["steps"], self.params["epochs"])
         self._state.prepare(self.model)
         if self._state.is_chief:
             output_directory.remove_leftovers(self._output.path)

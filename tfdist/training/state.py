@@ -37,12 +37,14 @@ class TrainingData:
       element_spec: the `tf.TypeSpec` of a shard's elements.
       cardinality: the steps per epoch, `sharding.UNKNOWN`, or `sharding.INFINITE`.
       batch_size: the number of examples of a batch; None if it is unknown.
+      batches: the batches of a shard, `sharding.UNKNOWN`, or `sharding.INFINITE`.
     """
 
     dataset_fn: DatasetFunction
     element_spec: Any
     cardinality: int
     batch_size: int | None
+    batches: int
 
     @property
     def is_infinite(self) -> bool:
@@ -95,14 +97,28 @@ class TrainingState:
         if self.is_chief and seconds < _QUICK_SECONDS:
             self._warn_if_not_sharded(dataset_fn, context, int(shard.cardinality()))
         size = dataset_inputs.batch_size(shard)
-        self.data = TrainingData(dataset_fn, dataset.element_spec, int(dataset.cardinality()), size)
+        self.data = TrainingData(
+            dataset_fn,
+            dataset.element_spec,
+            int(dataset.cardinality()),
+            size,
+            int(shard.cardinality()),
+        )
         return dataset
 
-    def check_has_end(self, steps_per_epoch: int | None) -> None:
-        """Checks that an epoch ends: Keras would wait for the end of the data forever.
+    def check_length(self, steps_per_epoch: int | None, epochs: int) -> None:
+        """Checks that the training data has an end, or as many steps as Keras will make.
+
+        Keras would wait for the end of infinite data forever. It does not know the length of data
+        that parameter servers read, and would leave out each second epoch.
+
+        Args:
+          steps_per_epoch: the number of steps that the user has given; None for all data.
+          epochs: the number of epochs.
 
         Raises:
-          UsageError: the training data is infinite, and the number of steps is not given.
+          UsageError: the data is infinite, and the number of steps is not given; or the data of
+            parameter servers has fewer steps than all epochs together.
         """
         if self.data is not None and self.data.is_infinite and steps_per_epoch is None:
             raise UsageError(
@@ -110,6 +126,19 @@ class TrainingState:
                 received=None,
                 accepted="a number of steps, because the training data has no end",
                 remedy="Pass steps_per_epoch to fit, or leave out dataset.repeat().",
+            )
+        if self.data is None or steps_per_epoch is None or not self.strategy.role.spec.uses_ps:
+            return
+        topology = self.strategy.topology
+        # A shard may have one batch more than another.
+        steps = (self.data.batches + 1) * topology.num_shards // topology.num_replicas
+        if self.data.batches >= 0 and steps < steps_per_epoch * epochs:
+            raise UsageError(
+                "steps_per_epoch",
+                received=f"{steps_per_epoch}, for {epochs} epochs of data with at most {steps} "
+                "steps",
+                accepted=f"None for finite data under {self.strategy.name}",
+                remedy="Leave it out, or call dataset.repeat() in the input function.",
             )
 
     def eval_dataset(self, data: Data, batch_size: int | None = None) -> tf.data.Dataset:

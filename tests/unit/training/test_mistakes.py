@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import tensorflow as tf
 
 from tests.conftest import TinyTraining
 from tfdist.errors import UsageError
+from tfdist.strategy_table import table
 
 pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")
 
@@ -44,6 +46,17 @@ def test_data_without_an_end_needs_a_number_of_steps(tiny: TinyTraining, tmp_pat
     with pytest.raises(UsageError, match="steps_per_epoch: received None"):
         job.fit(tiny.model, endless, **options)
     assert job.fit(tiny.model, endless, steps_per_epoch=2, **options).params["steps"] == 2
+
+
+def test_parameter_servers_need_the_steps_of_all_epochs(tiny: TinyTraining) -> None:
+    state = tiny.job()._state
+    state.dataset(tiny.train_input)
+    state.check_length(tiny.steps, epochs=2)
+    state.strategy.role = replace(state.strategy.role, spec=table.row("parameter_server"))
+    state.check_length(None, epochs=2)
+    state.check_length(3, epochs=2)
+    with pytest.raises(UsageError, match="steps_per_epoch: received '5, for 2 epochs of data"):
+        state.check_length(tiny.steps, epochs=2)
 
 
 def test_examples_that_are_not_in_batches_are_refused(tiny: TinyTraining) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tfdist.compat import checks
 from tfdist.compat import keras as keras_compat
 from tfdist.data.sharding import shards_of
 from tfdist.errors import UsageError
@@ -40,6 +41,7 @@ class _Coordination:
         Raises:
           UsageError: `model.compile` or the optimizer has such an option.
         """
+        checks.check_is_not_compiled_by_xla(model, "parameter_server")
         optimizers = keras_compat.optimizers_of(model)
         inner = [getattr(each, "inner_optimizer", each) for each in optimizers]
         accumulates = [getattr(each, "gradient_accumulation_steps", None) for each in inner]

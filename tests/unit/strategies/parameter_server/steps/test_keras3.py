@@ -31,6 +31,7 @@ def shards() -> sharding.Shards:
 @pytest.mark.parametrize(
     ("options", "field"),
     [
+        ({"jit_compile": True}, "jit_compile"),
         ({"run_eagerly": True}, "run_eagerly"),
         (
             {"optimizer": tf.keras.optimizers.SGD(gradient_accumulation_steps=2)},
