@@ -16,8 +16,11 @@ import signal
 import sys
 import time
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
+
+from absl import logging
 
 from tfdist.errors import EXIT_FAILED, EXIT_USAGE, LostTaskError, OutputError, UsageError, log
 
@@ -38,6 +41,7 @@ _CONNECTION_ERRORS = (
 )
 # Horovod's and Gloo's messages for a rank that was lost during a collective operation.
 _LOST_RANK = re.compile(r"Horovod has been shut down|/gloo/transport/\S+\] ")
+_LONGEST_REPORT = 200
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,8 @@ def end_on_uncaught(error_file: str | None) -> None:
     """Installs an exception hook that ends the process after printing the traceback.
 
     A UsageError (code 2), an OutputError and a LostTaskError (code 1) print one line without a
-    traceback.
+    traceback. So does an exception that only reports the loss of another task, unless the flag
+    `--verbosity` is at least 1: the cause is in the output of that task.
 
     Without this hook, the threads of TensorFlow and Horovod keep the process alive, and with it the
     whole job: a failed worker still answers its peers while Python waits for these threads.
@@ -77,12 +82,14 @@ def end_on_uncaught(error_file: str | None) -> None:
             # The message contains the cause and the remedy.
             log(f"error: {error}")
             code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+        elif (peer := lost_peer(error)) and logging.get_verbosity() < logging.DEBUG:
+            log(f"error: {peer} was lost ({_report(error)}); --verbosity=1 prints the traceback")
         else:
             print_traceback(kind, error, trace)
             # Compares the name, because this module does not import TensorFlow.
             if kind.__name__ == "DataLossError":
                 log("error: a file is damaged. To find it, run: tfdist data verify FILE...")
-            elif peer := lost_peer(error):
+            elif peer:
                 log(f"error: {peer} was lost")
         sys.stdout.flush()
         sys.stderr.flush()
@@ -144,6 +151,17 @@ def _message(error: BaseException) -> str:
     peer = lost_peer(error)
     cause = f"{peer} was lost" if peer else next(iter(str(error).strip().splitlines()), "")
     return f"{type(error).__name__}: {cause}".removesuffix(": ")
+
+
+def _report(error: BaseException) -> str:
+    """What a lost connection reported, in one line of an exception's message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    for before, line in pairwise(["", *lines]):
+        if _REPORTED.search(line) or _LOST_RANK.search(line):
+            return line[:_LONGEST_REPORT]
+        if _REMOTE.search(line):
+            return before[:_LONGEST_REPORT]
+    return type(error).__name__
 
 
 def _lost_task(error: BaseException) -> str | None:

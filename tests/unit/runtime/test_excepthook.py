@@ -1,13 +1,16 @@
-"""The lost task is identified from the text of an exception."""
+"""The lost task is identified from the text of an exception, which is one line for the user."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 
 import pytest
 import tensorflow as tf
+from absl import logging
 
-from tfdist.runtime.excepthook import lost_peer
+from tfdist.runtime.excepthook import end_on_uncaught, lost_peer
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
@@ -57,3 +60,30 @@ def test_the_lost_task_is_named(
     kind: Callable[..., Exception], message: str, peer: str | None
 ) -> None:
     assert lost_peer(kind(None, None, message)) == peer
+
+
+LOST = (
+    "Graph execution error:\n\nDetected at node Add\nfailed to connect to all addresses\n"
+    "Additional GRPC error information from remote target /job:worker/replica:0/task:1 while "
+    "calling /tensorflow.WorkerService/RecvBuf:\n{created}"
+)
+
+
+@pytest.mark.parametrize("verbosity", [logging.WARNING, logging.DEBUG])
+def test_the_loss_of_another_task_is_one_line(
+    verbosity: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(os, "_exit", lambda code: None)
+    monkeypatch.setattr(logging, "get_verbosity", lambda: verbosity)
+    end_on_uncaught(None)
+    error = tf.errors.UnavailableError(None, None, LOST)
+    sys.excepthook(type(error), error, None)
+    printed = capsys.readouterr().err
+    if verbosity == logging.DEBUG:
+        assert "Detected at node Add" in printed
+    else:
+        assert printed == (
+            "tfdist: error: worker:1 was lost (failed to connect to all addresses); --verbosity=1 "
+            "prints the traceback\n"
+        )
