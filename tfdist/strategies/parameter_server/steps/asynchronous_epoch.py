@@ -57,8 +57,8 @@ class AsynchronousEpoch(Epoch):
         self._requested = 0
         # The steps before a restart, and all those that Keras has requested since then.
         self._before = self._requested_so_far = 0
-        # Whether the last epoch tells at which request Keras 3 must wait for the end of the data.
-        self._ends_exactly = False
+        # The request after which Keras 3 must wait for the end of the data; None for any.
+        self._expected: int | None = None
         # By worker: the steps made, the steps made or in flight, and the executions in flight.
         self._steps = [0] * len(threads)
         self._scheduled = [0] * len(threads)
@@ -73,14 +73,12 @@ class AsynchronousEpoch(Epoch):
             self._epoch = start.epoch
             self._steps, self._scheduled = list(start.steps), list(start.steps)
             self._counted = self._before = self.steps_so_far()
-            self._ends_exactly = bool(
-                self._shards.always_raises_at_end
-                and self._shards.steps_per_epoch is None
-                and self._shards.steps_of_epoch
-            )
+            if self._shards.always_raises_at_end and self._shards.steps_per_epoch is None:
+                of_last_epoch = sum(self._shards.steps_of_epoch)
+                self._expected = of_last_epoch or self._shards.length_of_first_epoch
         self._requested_so_far += steps
-        of_last_epoch = sum(self._shards.steps_of_epoch)
-        if self._ends_exactly and self._before + self._requested_so_far > of_last_epoch:
+        requested = self._before + self._requested_so_far
+        if self._expected is not None and requested > self._expected:
             self._make_or_stop(steps)
             return Logs(self)
         while not self._results.empty():
@@ -97,8 +95,8 @@ class AsynchronousEpoch(Epoch):
     def _make_or_stop(self, steps: int) -> None:
         """Makes the requested steps, or ends the epoch if no worker finds data for them.
 
-        Keras 3 shows the number of its requests. So a request beyond the length of the last epoch
-        waits until a worker has made its step.
+        Keras 3 shows the number of its requests, and calls callbacks for each of them. So a request
+        beyond the expected length of the epoch waits until a worker has made its step.
         """
         self._finish_requested()
         while (missing := self._before + self._requested_so_far - self.steps_so_far()) > 0:

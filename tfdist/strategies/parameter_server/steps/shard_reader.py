@@ -59,6 +59,14 @@ class ShardReader:
             self._step = step
         return self._iterator
 
+    def cardinality(self) -> int:
+        """The number of batches as the dataset knows it, without reading any; as in `tf.data`.
+
+        Creates the dataset once more, on the device of the caller.
+        """
+        dataset = tf.data.experimental.from_variant(self._make_variant(), self._element_spec)
+        return int(dataset.cardinality())
+
     def advance(self, steps: int) -> None:
         """Records that batches were read from the iterator."""
         self._step += steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -87,6 +88,12 @@ class PerWorkerShards:
         epochs, steps = self._take_start() if self.trains else (0, ())
         self._epochs += epochs + 1
         return EpochStart(self._epochs, tuple(steps) or (0,) * len(self.readers))
+
+    @functools.cached_property
+    def length_of_first_epoch(self) -> int | None:
+        """The number of batches of all shards; None if a shard does not know its own."""
+        lengths = [reader.cardinality() for reader in self.readers]
+        return sum(lengths) if min(lengths) >= 0 else None
 
     def set_logs(self, logs: Any) -> None:
         """Stores the logs of an execution."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -116,7 +117,8 @@ class Training:
         self._clock = clock
         starts = iter([start])
         local = tf.data.Dataset.range(1)
-        shards = sharding.Shards(local, tuple(lambda: local for _ in batches), trains=True)
+        makers = tuple(partial(tf.data.Dataset.range, count) for count in batches)
+        shards = sharding.Shards(local, makers, trains=True)
         self.shards = PerWorkerShards(shards, lambda: next(starts, (0, ())), self._epoch)
 
     def _epoch(self, shards: PerWorkerShards) -> AsynchronousEpoch:
@@ -310,13 +312,17 @@ def test_an_empty_shard_makes_no_step(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("batches", [(20, 20), (0, 7), (3, 50)])
-def test_keras_3_makes_as_many_requests_as_steps_from_the_second_epoch(
-    clock: Clock, batches: tuple[int, ...]
+@pytest.mark.parametrize("knows_length", [True, False])
+def test_keras_3_makes_as_many_requests_as_steps(
+    clock: Clock, batches: tuple[int, ...], knows_length: bool
 ) -> None:
     training = Training(clock, *batches)
     training.shards.always_raises_at_end = True
-    assert request_until_stopped(training.epoch()) >= sum(batches)
-    for _ in range(2):
+    if not knows_length:
+        # Then from the second epoch.
+        vars(training.shards)["length_of_first_epoch"] = None
+        assert request_until_stopped(training.epoch()) >= sum(batches)
+    for _ in range(3):
         assert request_until_stopped(training.epoch()) == sum(batches)
         assert training.shards.steps_of_epoch == batches
 
