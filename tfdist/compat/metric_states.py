@@ -9,7 +9,7 @@ another one would count the old value several times, or lose what another replic
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -50,8 +50,19 @@ def _metrics_of(model: Any) -> list[Any]:
     """The metrics of a compiled model, also those that it builds in its first step."""
     metric_class = keras_compat.keras_of(model).metrics.Metric
     holders = [*model.metrics, getattr(model, "compiled_metrics", None)]
-    values = [*holders, *(value for each in holders if each for value in vars(each).values())]
-    return [each for each in tf.nest.flatten(values) if isinstance(each, metric_class)]
+    inside = [vars(each) for each in holders if each is not None]
+    return [each for each in _leaves([holders, inside]) if isinstance(each, metric_class)]
+
+
+def _leaves(structure: Any) -> Iterator[Any]:
+    """The values in nested lists and dicts; the keys of these need no order, as in `tf.nest`."""
+    if isinstance(structure, dict):
+        structure = list(structure.values())
+    if isinstance(structure, (list, tuple)):
+        for part in structure:
+            yield from _leaves(part)
+    else:
+        yield structure
 
 
 def _checked(variable: Any, error: Callable[[], UsageError], *, adds: bool) -> Callable[..., Any]:

@@ -22,6 +22,7 @@ class Own(tf.keras.metrics.Metric):
         super().__init__(name="own")
         self.combine = combine
         if keras_is_3():
+            self.labels = {1: "one", "b": "other"}  # Keras 2 refuses keys without an order.
             self.state = self.add_variable((), "zeros", aggregation=aggregation, name="state")
         else:
             self.state = self.add_weight(
