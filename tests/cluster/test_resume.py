@@ -22,7 +22,7 @@ pytestmark = [
         "2.15",
         "2.21",
         "tf_keras",
-        horovod=("2.15", "tf_keras", "newest"),
+        horovod=("2.15", "newest"),
     ),
     pytest.mark.timeout(240),
 ]
