@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import tfdist  # isort: skip
 
@@ -22,7 +23,7 @@ flags.DEFINE_string("result_dir", None, "Directory for the results.", required=T
 FLAGS = flags.FLAGS
 
 
-def train(job: tfdist.Job, name: str) -> dict[str, np.ndarray]:
+def train(job: tfdist.Job, name: str) -> dict[str, Any]:
     """Trains a case; returns its weights and its history."""
     case, results = habits.CASES[name], Path(FLAGS.result_dir)
     own = results / f"{name}.{str(job.task).replace(':', '-')}"
