@@ -156,7 +156,9 @@ def _compile(directory: Path, tensorflow: str, options: Mapping[str, str]) -> Pa
     _pip("download", *own, "--no-binary=:all:", f"--dest={directory}", requirement, environ=environ)
     source = directory / f"horovod-{_VERSION}"
     with tarfile.open(f"{source}.tar.gz") as archive:
-        archive.extractall(directory, filter="data")
+        # Python 3.11.2, which Debian 12 has, does not know the argument `filter`.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(directory)
     _choose_interface(source / _GLOO_CONTEXT)
     if stacks.version_of(tensorflow) > _LAST_WITH_XLA_OPERATIONS:
         _leave_out_xla_operations(source / _SOURCES)
