@@ -6,6 +6,7 @@ module of `tfdist/upstream` that the test names.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 
 import pytest
@@ -47,6 +48,10 @@ def test_a_model_has_no_public_way_to_compute_without_its_strategy() -> None:
     name = "_distribute_strategy" if keras_is_3() else "_distribution_strategy"
     assert name in vars(tf.keras.Sequential([tf.keras.layers.Dense(1)]))
     assert tf.keras.Model.distribute_strategy.fset is None
+    # `predict` joins the outputs of all tasks.
+    package = "keras.src.backend.tensorflow" if keras_is_3() else "keras.src.engine"
+    trainer = importlib.import_module(f"{package}.{'trainer' if keras_is_3() else 'training'}")
+    assert "_multi_worker_concat(" in inspect.getsource(trainer.reduce_per_replica)
 
 
 def test_keras_has_no_hook_for_the_creation_of_a_layer() -> None:

@@ -127,12 +127,12 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
         sync_on_read.use_own_values(False)
         super().prepare(model)
         self.tf_strategy.model = model
+        keras_local_calls.apply(model, _is_distributed)
 
     def finish(self, model: tf.keras.Model) -> None:
         """Lets each task use the trained model without the others."""
         sync_on_read.set_to_averages(self.tf_strategy, on_read_variables(model))
         sync_on_read.use_own_values(True)
-        keras_local_calls.apply(model, _is_distributed)
 
     def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
         local = dataset_fn(self.topology.input_context)

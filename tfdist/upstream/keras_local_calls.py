@@ -1,6 +1,6 @@
 """Lets a task of MultiWorkerMirroredStrategy predict, evaluate and save without the other tasks.
 
-    apply(model, is_distributed)        # in every task, after the last step
+    apply(model, is_distributed)        # in every task, before the first step
     model.predict(features)             # in any task
 
 Under this strategy, `predict` and `evaluate` split their data between the tasks and wait for all of

@@ -30,6 +30,7 @@ OTHERS: dict[str, Callable[[Any, Any], Any]] = {
     "moving_mean": lambda state, x: state + 0.5 * (x - state),
     "multiple": lambda state, x: state + state + x,
     "negative": lambda state, x: x - state,
+    "canceled": lambda state, x: (state + x) - state,
     "independent": lambda state, x: 2.0 * x,
     "by_its_value": lambda state, x: tf.where(state > 0, state + x, state + x),
     "of_several_kinds": lambda state, x: tf.where(x > 0, state + x, x),
