@@ -22,9 +22,11 @@ from tfdist.commands.arguments import (
     seconds,
 )
 from tfdist.errors import EXIT_OK, UsageError
+from tfdist.flags import JobFlags
 from tfdist.launch import local
 from tfdist.launch.elastic import Elasticity
 from tfdist.launch.host_discovery import FLAG as HOST_DISCOVERY
+from tfdist.launch.own_task import own_task_spec
 from tfdist.launch.spec import (
     CLUSTER_AS,
     JobSpec,
@@ -32,7 +34,6 @@ from tfdist.launch.spec import (
     check_cluster_as,
     check_options,
     command_of,
-    own_task_spec,
     task_specs,
 )
 from tfdist.launch.supervisor import Supervision
@@ -86,7 +87,8 @@ def add_to(commands: Commands) -> None:
         help="how SCRIPT learns the cluster and its task. tf_config (the default): from the "
         "environment variable TF_CONFIG; master: the same in its older dialect, with the chief as "
         "master; flags: from --job_name, --task_index, --ps_hosts and --worker_hosts after ARGS, "
-        "as scripts for TensorFlow 1 do. Horovod has its own variables",
+        "as scripts for TensorFlow 1 do; horovodrun: from the variables of horovodrun, for scripts "
+        "that call hvd.init themselves. On one machine, --strategy=horovod sets them",
     )
     flag(
         run,
@@ -222,7 +224,13 @@ def _run(arguments: argparse.Namespace) -> int:
         )
         if arguments.dry_run:
             return _dry_run([task], arguments.strategy, cluster_config.cluster)
-        return local.run_one(cluster_config, task, environ=os.environ, supervision=supervision)
+        return local.run_one(
+            cluster_config,
+            task,
+            environ=os.environ,
+            supervision=supervision,
+            startup_timeout=JobFlags.of(**given).startup_timeout,
+        )
     job = JobSpec(
         python=sys.executable,
         script=arguments.script,

@@ -8,12 +8,16 @@
 When the hosts change, all tasks save at one common step, exit, and restart in the new number, from
 the same step. On several machines the same command runs on each machine and starts the tasks of its
 own host. The startup barrier checks that the lists of all machines agree.
+
+On one machine, the launcher also serves the strategy's rendezvous, for scripts that do not use
+tfdist. Those that use it read TF_CONFIG.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,6 +25,7 @@ from tfdist.cluster import Cluster, Task, host_and_port
 from tfdist.coordination.startup import addresses
 from tfdist.errors import UsageError, log
 from tfdist.launch.host_discovery import FLAG, Host, HostDiscoveryScript
+from tfdist.launch.rendezvous import rendezvous_environment, serve
 from tfdist.launch.spec import JobSpec, TaskSpec, command_of, passed_flags, port_of
 from tfdist.runtime import environment as runtime
 from tfdist.runtime.cores import ALL_CORES, CORES_VARIABLE
@@ -80,7 +85,7 @@ class ElasticMembership:
     Args:
       job: what runs; its number of workers is ignored.
       options: how it follows its hosts.
-      ports: `max_workers` free ports of this machine.
+      ports: `max_workers + 1` free ports of this machine; the last one is for a rendezvous.
       cores: the cores that the tasks of this machine divide.
       environ: the launcher's environment.
 
@@ -107,6 +112,7 @@ class ElasticMembership:
         self._script = HostDiscoveryScript(options.script)
         self._hosts: tuple[Host, ...] | None = None
         self._addresses: tuple[str, ...] = ()
+        self._is_alone = False
         self._waits_since: float | None = None
         self._last_problem = ""
 
@@ -139,6 +145,7 @@ class ElasticMembership:
                 "machine's name with --host.",
             )
         self._waits_since = None
+        self._is_alone = len(mine) == len(self._addresses)
         workers = "1 worker" if len(self._addresses) == 1 else f"{len(self._addresses)} workers"
         log(f"{workers} on {_listed(self._hosts)}")
         return tuple(self._task(cluster, place, mine) for place in range(len(mine)))
@@ -157,6 +164,11 @@ class ElasticMembership:
         if self._addresses_on(hosts) == self._addresses:
             return None
         return f"the hosts are now {_listed(hosts)}"
+
+    def service(self) -> AbstractContextManager[object]:
+        if not self._is_alone:
+            return nullcontext()
+        return serve(self._job.row, len(self._addresses), self._ports[-1])
 
     def close(self) -> None:
         """Ends the script if it is running."""
@@ -179,8 +191,13 @@ class ElasticMembership:
         task = mine[place]
         threads = max(1, self._cores // len(mine))
         defaults = runtime.environment(threads, self._environ)
+        row, ranks = self._job.row, len(self._addresses)
+        rendezvous: dict[str, str] = {}
+        if self._is_alone:
+            rendezvous = rendezvous_environment(row, ranks, place, self._ports[-1])
         environment = {
             "TF_CONFIG": cluster.tf_config(task),
+            **rendezvous,
             table.STRATEGY_VARIABLE: self._job.strategy,
             **passed_flags(self._job.flags),
             **{name: self._environ.get(name, value) for name, value in defaults.items()},
@@ -191,7 +208,13 @@ class ElasticMembership:
             environment[CORES_VARIABLE] = part if self._job.divides_cores else ALL_CORES
         job = self._job
         command = command_of(job.python, job.script, job.args, module=job.module)
-        return TaskSpec(str(task), command, environment, port=port_of(cluster, task))
+        return TaskSpec(
+            str(task),
+            command,
+            environment,
+            port=port_of(cluster, task),
+            rendezvous_port=self._ports[-1] if rendezvous and ranks > 1 else None,
+        )
 
     def _wait(self, is_listed: bool) -> None:
         assert self._hosts is not None

@@ -10,22 +10,23 @@ outlives the launcher. Needs Linux (`prctl`) and Python's main thread.
 
 from __future__ import annotations
 
-import importlib
 import secrets
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 
 from tfdist.cluster.discovery import ClusterConfig
 from tfdist.coordination import shutdown
 from tfdist.coordination.startup import TOKEN_VARIABLE
-from tfdist.errors import UsageError
 from tfdist.launch.elastic import Elasticity, ElasticMembership
+from tfdist.launch.own_task import RankMembership
+from tfdist.launch.rendezvous import HOST, serve
 from tfdist.launch.signals import signals
-from tfdist.launch.spec import HOST, FixedMembership, JobSpec, TaskSpec, task_specs
-from tfdist.launch.supervisor import Service, Supervision, Supervisor
+from tfdist.launch.spec import FixedMembership, JobSpec, Service, TaskSpec, task_specs
+from tfdist.launch.supervisor import Supervision, Supervisor
 from tfdist.runtime.cores import given_cores
 from tfdist.runtime.environment import DRY_RUN_VARIABLE
 
@@ -45,9 +46,7 @@ def launch(
         tasks = task_specs(job, ports=ports, cores=given_cores(environ), environ=environ)
         # Separates the tasks from those of another job that uses their ports by mistake.
         environ = {TOKEN_VARIABLE: secrets.token_hex(16), **environ}
-        service: Service = nullcontext
-        if job.row.rendezvous is not None:
-            service = partial(_rendezvous, job, job.row.rendezvous, ports[-1])
+        service = partial(serve, job.row, len(job.training_hosts), ports[-1])
         return run_tasks(tasks, environ=environ, supervision=supervision, service=service)
 
 
@@ -72,7 +71,7 @@ def run_tasks(
     """
     with signals() as wakeup:
         return Supervisor(
-            FixedMembership(tasks), environ, wakeup, supervision or Supervision(), service
+            FixedMembership(tasks, service), environ, wakeup, supervision or Supervision()
         ).run()
 
 
@@ -89,7 +88,12 @@ def describe_model(chief: TaskSpec, environ: Mapping[str, str]) -> int:
 
 
 def run_one(
-    config: ClusterConfig, task: TaskSpec, *, environ: Mapping[str, str], supervision: Supervision
+    config: ClusterConfig,
+    task: TaskSpec,
+    *,
+    environ: Mapping[str, str],
+    supervision: Supervision,
+    startup_timeout: float,
 ) -> int:
     """Runs this machine's task of a job that spans machines, and restarts it when it fails.
 
@@ -102,14 +106,31 @@ def run_one(
       task: the planned task; see `own_task_spec`.
       environ: the environment that the task inherits.
       supervision: as for `run_tasks`.
+      startup_timeout: how long a rank of Horovod waits for the launchers of the others, in seconds;
+        a task that uses tfdist waits itself.
 
     Returns:
-      As `run_tasks`.
+      As `run_tasks`; 1 also if the other launchers did not start in time.
     """
+    if task.rendezvous_port is not None:
+        return _run_rank(config, task, environ, supervision, startup_timeout)
     code = run_tasks([task], environ=environ, supervision=supervision)
     if code == 0 and config.cluster.ps and config.task == config.cluster.chief_task:
         shutdown.announce_completion(config.cluster.address(config.task), _NOTICE_SECONDS)
     return code
+
+
+def _run_rank(
+    config: ClusterConfig,
+    task: TaskSpec,
+    environ: Mapping[str, str],
+    supervision: Supervision,
+    startup_timeout: float,
+) -> int:
+    # The fork server would be asked for the task before the others are ready.
+    supervision = replace(supervision, preload=())
+    with signals() as wakeup, closing(RankMembership(config, task, startup_timeout)) as members:
+        return Supervisor(members, environ, wakeup, supervision).run()
 
 
 def run_elastic(
@@ -127,7 +148,7 @@ def run_elastic(
     Raises:
       UsageError: the host discovery script cannot be used, or not with these options.
     """
-    with hold_ports(elasticity.max_workers) as ports, signals() as wakeup:
+    with hold_ports(elasticity.max_workers + 1) as ports, signals() as wakeup:
         if elasticity.port is None:
             environ = {TOKEN_VARIABLE: secrets.token_hex(16), **environ}
         members = ElasticMembership(
@@ -135,20 +156,6 @@ def run_elastic(
         )
         with closing(members):
             return Supervisor(members, environ, wakeup, supervision).run()
-
-
-@contextmanager
-def _rendezvous(job: JobSpec, module: str, port: int) -> Iterator[None]:
-    try:
-        with importlib.import_module(module).serve_hosts(job.training_hosts, HOST, port):
-            yield
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            "--strategy",
-            received=job.strategy,
-            accepted=f"a strategy whose engine is installed ({error})",
-            remedy="Build it with tfdist horovod build.",
-        ) from None
 
 
 @contextmanager

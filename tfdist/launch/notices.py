@@ -85,11 +85,10 @@ class Notices:
         environments = [process.task.environment for process in self._processes]
         names = {environment.get(table.STRATEGY_VARIABLE, "") for environment in environments}
         rows = [row for name, row in table.rows().items() if name in names]
-        # On several machines, and in elastic jobs, tfdist.init starts the rendezvous.
+        # On several machines, tfdist.init starts the rendezvous.
         lacks_rendezvous = any(row.rendezvous for row in rows) and not self._connect
         remedy = (
-            "A script that calls hvd.init itself needs tfdist run --workers=N on one machine, or "
-            "horovodrun"
+            "A script that calls hvd.init itself needs --cluster_as=horovodrun, or horovodrun"
             if lacks_rendezvous
             else "A script that uses neither tfdist nor tf.distribute trains the same model in "
             "each task; one that calls hvd.init needs --strategy=horovod"

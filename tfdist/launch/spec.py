@@ -9,25 +9,23 @@ Ports, cores and the launcher's environment are arguments. A launcher starts the
 
 from __future__ import annotations
 
-import importlib
 import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from tfdist.cluster import Cluster, Task, host_and_port
-from tfdist.cluster.discovery import ClusterConfig
 from tfdist.coordination import horovod_rendezvous
 from tfdist.coordination.shutdown import RESTARTABLE_VARIABLE
 from tfdist.errors import UsageError
 from tfdist.flags import FLAGS_VARIABLE, JobFlags
 from tfdist.launch import run_script
+from tfdist.launch.rendezvous import HOST, rendezvous_environment
 from tfdist.runtime import environment as runtime
 from tfdist.runtime.cores import ALL_CORES, CORES_VARIABLE
 from tfdist.strategy_table import table
-
-HOST = "127.0.0.1"
 
 # Variables that place a process in a job; a task must not inherit those of another job.
 _PLACE_VARIABLES = (
@@ -40,8 +38,9 @@ _PLACE_VARIABLES = (
 )
 
 
-#: How a task gets the cluster: in TF_CONFIG, in its older dialect, or as flags of the script.
-CLUSTER_AS = ("tf_config", "master", "flags")
+#: How a task gets the cluster: in TF_CONFIG, in its older dialect, as flags of the script, or in
+#: the variables of `horovodrun`.
+CLUSTER_AS = ("tf_config", "master", "flags", "horovodrun")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +194,10 @@ class TaskSpec:
         return " ".join([*without, *added, shlex.join(self.command)])
 
 
+#: Returns what the tasks need while they run.
+Service = Callable[[], AbstractContextManager[object]]
+
+
 class Membership(Protocol):
     """The tasks of a job at each start of all tasks.
 
@@ -214,12 +217,21 @@ class Membership(Protocol):
     def change(self) -> str | None:
         """Why all tasks must restart; None if they need not. Does not wait."""
 
+    def service(self) -> AbstractContextManager[object]:
+        """What the tasks of the last `tasks()` need while they run."""
+
 
 @dataclass(frozen=True)
 class FixedMembership:
-    """The `Membership` of a job whose tasks do not change."""
+    """The `Membership` of a job whose tasks do not change.
+
+    Attributes:
+      always: the tasks, the chief first.
+      serve: what they need while they run.
+    """
 
     always: Sequence[TaskSpec]
+    serve: Service = nullcontext
 
     can_change: ClassVar[bool] = False
 
@@ -228,6 +240,9 @@ class FixedMembership:
 
     def change(self) -> None:
         return None
+
+    def service(self) -> AbstractContextManager[object]:
+        return self.serve()
 
 
 def task_specs(
@@ -297,38 +312,6 @@ def task_specs(
     return tuple(result)
 
 
-def own_task_spec(
-    config: ClusterConfig,
-    command: Sequence[str],
-    strategy: str,
-    *,
-    flags: Mapping[str, Any] | None = None,
-    cluster_as: str = "tf_config",
-) -> TaskSpec:
-    """Plans the task of this machine, in a job whose other tasks run on other machines.
-
-    Args:
-      config: the cluster and the task, from flags or TF_CONFIG.
-      command: the command that runs the script.
-      strategy: `auto`, or a name in the strategy table.
-      flags: as in `JobSpec`.
-      cluster_as: as in `JobSpec`.
-    """
-    environment = {RESTARTABLE_VARIABLE: "1", "PYTHONUNBUFFERED": "1", **passed_flags(flags or {})}
-    removed: tuple[str, ...] = ()
-    if cluster_as == "flags":
-        command = (*command, *config.cluster.flags(config.task))
-        removed = ("TF_CONFIG",)
-    elif config.source == "flags" or cluster_as == "master":
-        environment["TF_CONFIG"] = config.cluster.tf_config(
-            config.task, older=cluster_as == "master"
-        )
-    if strategy != "auto":
-        environment[table.STRATEGY_VARIABLE] = strategy
-    port = port_of(config.cluster, config.task)
-    return TaskSpec(str(config.task), tuple(command), environment, removed, port=port)
-
-
 def port_of(cluster: Cluster, task: Task) -> int | None:
     """The port that a task opens to join the others; None if no other task trains."""
     if task not in cluster.tasks() or len(cluster.training_tasks) < 2:
@@ -351,13 +334,18 @@ def check_cluster_as(cluster_as: str, row: table.StrategySpec, *, has_chief: boo
     """Checks that the tasks of a strategy can get the cluster in this form.
 
     Raises:
-      UsageError: they do not need the cluster, or there is no chief to be called `master`.
+      UsageError: the strategy has another form, or there is no chief to be called `master`.
     """
-    if cluster_as != "tf_config" and not row.reads_cluster:
+    accepted = ["tf_config"]
+    if row.reads_cluster:
+        accepted += ["master", "flags"]
+    if row.rendezvous:
+        accepted += ["horovodrun"]
+    if cluster_as not in accepted:
         raise UsageError(
             "--cluster_as",
             received=f"{cluster_as} with --strategy={row.name}",
-            accepted=f"tf_config with {row.name}, whose tasks are not given a cluster",
+            accepted=f"{' or '.join(accepted)} with {row.name}",
             remedy="Leave it out.",
         )
     if cluster_as == "master" and not has_chief:
@@ -383,12 +371,9 @@ def _place(job: JobSpec, cluster: Cluster, task: Task, ports: Sequence[int]) -> 
     # Under every strategy the evaluator is outside the cluster and reads TF_CONFIG.
     if task.type == "evaluator" or job.row.reads_cluster:
         return {"TF_CONFIG": cluster.tf_config(task, older=job.cluster_as == "master")}
-    if job.row.rendezvous is None:
-        return {}
-    environment: dict[str, str] = importlib.import_module(job.row.rendezvous).environment_of(
-        job.training_hosts, cluster.training_tasks.index(task), HOST, ports[-1]
+    return rendezvous_environment(
+        job.row, len(job.training_hosts), cluster.training_tasks.index(task), ports[-1]
     )
-    return environment
 
 
 def passed_flags(flags: Mapping[str, Any]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Supervises the processes of one job: starts, restarts and ends them.
 
 with signals() as wakeup:
-    code = Supervisor(FixedMembership(tasks), environ, wakeup, options, service).run()
+    code = Supervisor(FixedMembership(tasks), environ, wakeup, options).run()
 
 A task that fails is restarted, alone or together with all others, or ends the job. If the number of
 tasks can change, all tasks are restarted when it does.
@@ -15,8 +15,8 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,8 +37,6 @@ _LONGEST_RESTART_DELAY = 60.0
 _FAILURE_SECONDS = 5.0
 # Between two checks of the members, and of whether the tasks have met.
 _CHECK_SECONDS = 1.0
-
-Service = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +72,6 @@ class Supervisor:
       environ: the environment that the tasks inherit.
       wakeup: the socket of `signals`.
       options: when to end, kill and restart tasks.
-      service: what the tasks need while they run; entered again whenever all tasks are started.
     """
 
     def __init__(
@@ -83,14 +80,12 @@ class Supervisor:
         environ: Mapping[str, str],
         wakeup: socket.socket,
         options: Supervision,
-        service: Service = nullcontext,
     ) -> None:
         self._members = members
         self._tasks: Sequence[TaskSpec] = ()
         self._environ = environ
         self._wakeup = wakeup
         self._options = options
-        self._make_service = service
         self._running: list[Process] = []
         self._selector = selectors.DefaultSelector()
         self._selector.register(wakeup, selectors.EVENT_READ)
@@ -130,9 +125,11 @@ class Supervisor:
         return self._outcome or 0
 
     def _make_server(self) -> ForkServer | None:
+        if not self._options.preload:
+            return None
         tasks = () if self._members.can_change else self._members.tasks()
         # A new process is faster for a task that starts once.
-        if not self._options.preload or (len(tasks) == 1 and not self._options.max_restarts):
+        if len(tasks) == 1 and not self._options.max_restarts:
             return None
         environ: dict[str, str] = {}
         for task in tasks:
@@ -164,7 +161,7 @@ class Supervisor:
         if self._members.can_change:
             self._deadlines.set("membership", _CHECK_SECONDS, self._check_membership)
         self._service.close()
-        self._service.enter_context(self._make_service())
+        self._service.enter_context(self._members.service())
         for task in self._tasks:
             self._start(task)
         self._notices = Notices(tuple(self._running))

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
 hvd.init()
+# A file given as the argument: this rank fails until there is one.
+if sys.argv[1:] and not (failed := Path(sys.argv[1])).exists():
+    failed.touch()
+    sys.exit(3)
 weight = tf.Variable(float(hvd.rank()))
 hvd.broadcast_variables([weight], root_rank=0)
 for _ in range(20):

@@ -12,7 +12,8 @@ from tfdist.cluster.discovery import ClusterConfig
 from tfdist.commands import cli
 from tfdist.errors import EXIT_USAGE
 from tfdist.flags import FLAGS_VARIABLE, read_flags
-from tfdist.launch.spec import JobSpec, own_task_spec, task_specs
+from tfdist.launch.own_task import own_task_spec
+from tfdist.launch.spec import JobSpec, task_specs
 
 pytestmark = pytest.mark.stacks("newest")
 

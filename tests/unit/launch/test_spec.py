@@ -90,6 +90,7 @@ def test_auto_follows_the_numbers_of_tasks(given: dict[str, Any], strategy: str)
         ("--cluster_as", {"cluster_as": "master", "ps": 1, "workers": 2}),
         ("--cluster_as", {"strategy": "mirrored", "evaluator": True, "cluster_as": "flags"}),
         ("--cluster_as", {"strategy": "horovod", "workers": 2, "cluster_as": "flags"}),
+        ("--cluster_as", {"workers": 2, "cluster_as": "horovodrun"}),
     ],
 )
 def test_tasks_that_a_strategy_has_no_use_for_are_refused(
