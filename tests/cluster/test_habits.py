@@ -38,7 +38,7 @@ REFUSED = {
 }
 
 
-def train(path: Path, strategy: str, *flags: str) -> None:
+def train(path: Path, strategy: str, *flags: str, saved: Path | None = None) -> None:
     ended = launch(
         path / "log",
         f"--strategy={strategy}",
@@ -46,6 +46,7 @@ def train(path: Path, strategy: str, *flags: str) -> None:
         PROGRAM,
         f"--cases={','.join(habits.CASES)}",
         f"--result_dir={path}",
+        *([f"--saved={saved / 'files.0'}"] if saved else []),
         deadline=300,
     )
     assert ended.code == 0, ended.output
@@ -62,7 +63,7 @@ def one_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_weights_and_history_equal_those_of_one_process(
     strategy: str, one_process: Path, tmp_path: Path
 ) -> None:
-    train(tmp_path, strategy.partition(" ")[0], *STRATEGIES[strategy])
+    train(tmp_path, strategy.partition(" ")[0], *STRATEGIES[strategy], saved=one_process)
     refused = REFUSED.get(strategy, {})
     assert {path.stem for path in tmp_path.glob("*.txt")} == {*refused}
     for case, reason in refused.items():
@@ -76,8 +77,10 @@ def test_weights_and_history_equal_those_of_one_process(
             )
 
 
-def test_asynchronous_parameter_servers_train_all_of_them(tmp_path: Path) -> None:
-    train(tmp_path, "parameter_server", *SERVERS)
+def test_asynchronous_parameter_servers_train_all_of_them(
+    one_process: Path, tmp_path: Path
+) -> None:
+    train(tmp_path, "parameter_server", *SERVERS, saved=one_process)
     trained = {*habits.CASES} - {*_OF_PARAMETER_SERVERS}
     assert {path.stem for path in tmp_path.glob("*.npz")} == trained
     for case in trained:

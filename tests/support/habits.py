@@ -5,6 +5,7 @@ A case is right if N replicas give the weights and the history of one process.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdist.compat.keras import is_keras_3
+
+IS_KERAS_3 = is_keras_3(tf.keras.Model)
 EXAMPLES, GLOBAL_BATCH = 48, 12
 WORDS = np.array(["mon", "tue", "wed", "thu", "fri"])
 layers, optimizers, callbacks = tf.keras.layers, tf.keras.optimizers, tf.keras.callbacks
@@ -32,7 +36,7 @@ class Case:
     """One training.
 
     Attributes:
-      build: returns a compiled model.
+      build: returns a compiled model; takes the saved model if it `loads` one.
       arrays: the features and labels, and sample weights.
       epochs: the number of epochs.
       callbacks: takes a directory of the task; returns the user's callbacks.
@@ -40,19 +44,21 @@ class Case:
       validates: whether the data is also the validation data.
       change: takes the trained model and changes it for a second training, in another directory;
         None for one training.
-      examples: takes the arrays; returns the dataset of all examples.
+      loads: whether the model is one that `files` has trained in one process.
+      examples: takes the arrays and a directory; returns the dataset of all examples.
       batches: takes the examples of a shard and the batch size; returns the dataset in batches.
     """
 
-    build: Callable[[], Any]
+    build: Callable[..., Any]
     arrays: tuple[Any, ...] = (POINTS, SUMS)
     epochs: int = 2
     callbacks: Callable[[Path], Sequence[Any]] = field(default=lambda _: [])
     options: dict[str, Any] = field(default_factory=dict)
     validates: bool = False
     change: Callable[[Any], None] | None = None
-    examples: Callable[[Any], tf.data.Dataset] = field(
-        default=lambda arrays: tf.data.Dataset.from_tensor_slices(arrays)
+    loads: bool = False
+    examples: Callable[[Any, Path], tf.data.Dataset] = field(
+        default=lambda arrays, _: tf.data.Dataset.from_tensor_slices(arrays)
     )
     batches: Callable[[tf.data.Dataset, int], tf.data.Dataset] = field(
         default=lambda shard, size: shard.batch(size)
@@ -144,10 +150,13 @@ def two_inputs_and_outputs() -> Any:
 
 
 class Penalty(tf.keras.layers.Layer):
-    """Adds a loss of its own."""
+    """Adds a loss of its own, and a metric where layers have them."""
 
     def call(self, inputs: Any) -> Any:
-        self.add_loss(0.1 * tf.reduce_mean(inputs**2))
+        penalty = 0.1 * tf.reduce_mean(inputs**2)
+        self.add_loss(penalty)
+        if not IS_KERAS_3:
+            self.add_metric(penalty, name="penalty")
         return inputs
 
 
@@ -217,16 +226,24 @@ def frozen() -> Any:
     return model
 
 
-def generated(arrays: Any) -> tf.data.Dataset:
+def loaded(path: Path) -> Any:
+    """A saved model, compiled again."""
+    model = tf.keras.models.load_model(path / "model.keras" if IS_KERAS_3 else path)
+    model.compile(optimizers.Adam(0.05), "mae")
+    return model
+
+
+def generated(arrays: Any, _: Path) -> tf.data.Dataset:
     """The same examples from a Python generator, with an unknown cardinality."""
     specs = tuple(tf.TensorSpec(each.shape[1:], each.dtype) for each in arrays)
     return tf.data.Dataset.from_generator(lambda: zip(*arrays, strict=True), output_signature=specs)
 
 
-def interleaved(arrays: Any) -> tf.data.Dataset:
-    """The same examples, with an unknown cardinality, in memory after the first epoch."""
+def interleaved(arrays: Any, path: Path) -> tf.data.Dataset:
+    """The same examples, with an unknown cardinality, on a disk and in memory after an epoch."""
     examples = tf.data.Dataset.from_tensor_slices(arrays)
-    return examples.interleave(lambda *each: tf.data.Dataset.from_tensors(each)).cache()
+    mixed = examples.interleave(lambda *each: tf.data.Dataset.from_tensors(each))
+    return mixed.snapshot(tempfile.mkdtemp(dir=path)).cache()
 
 
 def sparse(shard: tf.data.Dataset, size: int) -> tf.data.Dataset:
@@ -313,17 +330,23 @@ CASES: dict[str, Case] = {
         options={"initial_epoch": 1},
     ),
     "two_phases": Case(frozen, change=unfreeze),
+    "loaded": Case(loaded, loads=True),
 }
 
 
-def compiled(case: str) -> Any:
-    """The model of a case, with the same weights in each process."""
+def compiled(case: str, saved: Path) -> Any:
+    """The model of a case, with the same weights in each process.
+
+    Args:
+      case: the name of the case.
+      saved: the directory of a saved model.
+    """
     tf.keras.utils.set_random_seed(1)
-    return CASES[case].build()
+    return CASES[case].build(saved) if CASES[case].loads else CASES[case].build()
 
 
-def dataset(case: str, context: Any, batch_size: int) -> tf.data.Dataset:
-    """A shard of the examples of a case."""
-    examples = CASES[case].examples(CASES[case].arrays)
+def dataset(case: str, path: Path, context: Any, batch_size: int) -> tf.data.Dataset:
+    """A shard of the examples of a case; `path` is a directory for files of the task."""
+    examples = CASES[case].examples(CASES[case].arrays, path)
     shard = examples.shard(context.num_input_pipelines, context.input_pipeline_id)
     return CASES[case].batches(shard, batch_size)

@@ -20,6 +20,7 @@ from tfdist.errors import UsageError
 tfdist.define_flags()
 flags.DEFINE_list("cases", None, "The names of the cases.", required=True)
 flags.DEFINE_string("result_dir", None, "Directory for the results.", required=True)
+flags.DEFINE_string("saved", None, "The directory of a training of files; default: this one.")
 FLAGS = flags.FLAGS
 
 
@@ -29,9 +30,9 @@ def train(job: tfdist.Job, name: str) -> dict[str, Any]:
     own = results / f"{name}.{str(job.task).replace(':', '-')}"
     own.mkdir()
     batch_size = habits.GLOBAL_BATCH // job.num_replicas
-    data = partial(habits.dataset, name, batch_size=batch_size)
+    data = partial(habits.dataset, name, own, batch_size=batch_size)
     with job.scope():
-        model = habits.compiled(name)
+        model = habits.compiled(name, Path(FLAGS.saved or results / "files.0") / "saved_model")
     history: dict[str, list[float]] = {}
     for phase in [0] if case.change is None else [0, 1]:
         if case.change is not None and phase:
