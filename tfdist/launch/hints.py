@@ -1,4 +1,4 @@
-"""What to do about errors of TensorFlow and Keras that scripts without tfdist often cause.
+"""What to do about errors of TensorFlow and Keras that scripts often cause.
 
 hint_for(process.last_lines)      # a sentence, or None
 """
@@ -27,6 +27,15 @@ _HINTS = (
         r"lazy_loader\.py(.|\n)*(Keras cannot be imported|RecursionError)",
         "TF_USE_LEGACY_KERAS=1 needs tf_keras in the version of TensorFlow: install it, or leave "
         "the variable out",
+    ),
+    (
+        r"Loss scaling is not supported with",
+        "Keras 2 scales the loss under mirrored, multi_worker_mirrored, horovod and in_graph: "
+        "choose one of these, or train without LossScaleOptimizer",
+    ),
+    (
+        r"Currently BackupAndRestore callback",
+        "leave BackupAndRestore out: job.fit and job.callbacks save and resume the training",
     ),
 )
 

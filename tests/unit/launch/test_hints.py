@@ -1,4 +1,4 @@
-"""Hints about errors of Keras 3 in the last lines of a task."""
+"""Hints about errors of Keras in the last lines of a task."""
 
 from __future__ import annotations
 
@@ -18,6 +18,14 @@ PER_WORKER = (
     "ValueError: To use this dataset, you need to pass this dataset to ClusterCoordinator."
     "create_per_worker_dataset.",
 )
+LOSS_SCALE = (
+    "ValueError: Loss scaling is not supported with the tf.distribute.Strategy: "
+    "CentralStorageStrategy. Try using a different Strategy",
+)
+BACKUP = (
+    "NotImplementedError: <class 'CentralStorageStrategy'> is not supported yet. Currently "
+    "BackupAndRestore callback only supports empty strategy, MirroredStrategy",
+)
 LAZY = '  File "tensorflow/python/util/lazy_loader.py", line 173, in _initialize'
 
 
@@ -28,8 +36,10 @@ LAZY = '  File "tensorflow/python/util/lazy_loader.py", line 173, in _initialize
         (PER_WORKER, "does not train under ParameterServerStrategy"),
         ((LAZY, "ImportError: Keras cannot be imported. Check that it is installed."), "tf_keras"),
         ((LAZY, "RecursionError: maximum recursion depth exceeded"), "tf_keras"),
+        (LOSS_SCALE, "under mirrored, multi_worker_mirrored, horovod and in_graph"),
+        (BACKUP, "leave BackupAndRestore out"),
     ],
-    ids=["per_replica", "per_worker", "lacks_tf_keras", "recursion"],
+    ids=["per_replica", "per_worker", "lacks_tf_keras", "recursion", "loss_scale", "backup"],
 )
 def test_a_known_error_has_a_hint(lines: tuple[str, ...], words: str) -> None:
     assert words in (hint_for(lines) or "")
