@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import resource
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,6 +34,13 @@ def take_cores() -> None:
         os.sched_setaffinity(0, cores[int(name.removeprefix("gw")) % count :: count])
 
 
+def accept_interrupts() -> None:
+    """Lets processes that tests start receive SIGINT, which a shell's background jobs ignore."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+accept_interrupts()
 # tfdist and TensorFlow read the CPU affinity when they are imported.
 take_cores()
 

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -29,8 +28,6 @@ from tfdist.launch.local import hold_ports
 
 pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(330)]
 
-Configure = Callable[..., processes.Tasks]
-Start = Callable[..., dict[str, processes.Ended]]
 EVALUATOR = Task("evaluator", 0)
 
 # Starts new processes, as a user does. Only some tests use it, because importing TensorFlow takes
@@ -51,11 +48,10 @@ def check_parameter_server_job(path: Path, ended: dict[str, processes.Ended], ch
     assert json.loads(lines[-1])["loss"] == pytest.approx(float(found["evaluated_loss"]), rel=1e-5)
 
 
-@pytest.mark.parametrize("configure", [by_flags, by_tf_config])
-def test_a_parameter_server_job_with_a_chief(tmp_path: Path, configure: Configure) -> None:
+def test_a_parameter_server_job_with_a_chief(tmp_path: Path) -> None:
     with hold_ports(4) as ports:
         cluster = cluster_of(ports, chief=1, workers=2, ps=1)
-        tasks = configure(cluster, directories(tmp_path), EVALUATOR)
+        tasks = by_flags(cluster, directories(tmp_path), EVALUATOR)
         ended = run_by_hand(tmp_path / "logs", tasks, deadline=150)
     check_parameter_server_job(tmp_path, ended, "chief:0")
 
@@ -110,17 +106,11 @@ def test_the_older_dialect_with_a_master(tmp_path: Path) -> None:
     assert set(results(tmp_path)) == {"chief-0", "worker-0"}
 
 
-@pytest.mark.parametrize(
-    ("configure", "start"), [(by_flags, run_by_hand), (by_tf_config, run_new_by_hand)]
-)
-def test_horovod_from_a_cluster_description(
-    tmp_path: Path, configure: Configure, start: Start
-) -> None:
+def test_horovod_from_a_cluster_description(tmp_path: Path) -> None:
     with hold_ports(2) as ports:
         arguments = [*directories(tmp_path), "--strategy=horovod"]
-        ended = start(
-            tmp_path / "logs", configure(cluster_of(ports, workers=2), arguments), deadline=150
-        )
+        tasks = by_tf_config(cluster_of(ports, workers=2), arguments)
+        ended = run_new_by_hand(tmp_path / "logs", tasks, deadline=150)
     for name, task in ended.items():
         assert task.code == 0, f"{name}: {task.output}"
     first, second = results(tmp_path).values()

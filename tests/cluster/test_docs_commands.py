@@ -62,6 +62,8 @@ def adapted(command: Command, path: Path, addresses: Mapping[str, str]) -> list[
         words.append("--startup_timeout=3")
     if "train.py" in words and not any(word.startswith("--output_dir") for word in words):
         words.append(f"--output_dir={path / 'run'}")
+    if "examples/recommender.py" in words:
+        words.append("--steps=40")
     return words
 
 

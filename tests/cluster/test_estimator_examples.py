@@ -25,7 +25,6 @@ DOCUMENTED = example("estimators.md", "cifar10_estimator_main.py")[2:]
 # distorted images takes twice as many steps.
 SMALL = ["--num_layers=8", "--batch_norm_decay=0.9", "--nouse_distortion_for_training"]
 SYNCHRONOUS = [*SMALL, "--train-steps=120", "--decay_epochs=2"]
-ASYNCHRONOUS = [*SMALL, "--train-steps=180", "--decay_epochs=3", "--learning-rate=0.05"]
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +46,6 @@ def accuracy(ended: Ended) -> float:
         (
             ["--strategy=multi_worker_mirrored", "--workers=1", "--chief", "--evaluator"],
             [*SYNCHRONOUS, "--train_batch_size=16"],
-        ),
-        (
-            ["--strategy=parameter_server", "--ps=1", "--workers=2"],
-            [*ASYNCHRONOUS, "--train_batch_size=32"],
         ),
         # The page's flags, and then those that replace some of them.
         (DOCUMENTED, [*SYNCHRONOUS, "--train_batch_size=16"]),

@@ -24,7 +24,11 @@ from tests.support.estimator_jobs import (
 from tests.support.processes import cluster_of, directories, results, run_by_hand
 from tfdist.launch.local import hold_ports
 
-pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(150)]
+pytestmark = [
+    pytest.mark.stacks("2.15"),
+    pytest.mark.timeout(150),
+    pytest.mark.xdist_group("Estimators"),
+]
 
 # The options of `tfdist run`, the flags of the program, and the number of replicas per update.
 SYNCHRONOUS = {

@@ -78,11 +78,9 @@ def test_an_evaluator_evaluates_instead_of_the_chief(
     ("chief", "arguments"),
     [
         ("worker:0", ["--strategy=parameter_server", "--sync"]),
-        ("worker:0", ["--strategy=multi_worker_mirrored"]),
         ("worker:0", ["--strategy=horovod"]),
         # The test of the platform's layout covers a master under parameter_server.
         ("chief:0", ["--strategy=multi_worker_mirrored"]),
-        ("chief:0", ["--strategy=horovod"]),
     ],
 )
 def test_a_chief_without_an_evaluator_evaluates(

@@ -14,6 +14,7 @@ from tests.support.processes import launch
 pytestmark = [
     pytest.mark.stacks("2.15", "newest"),
     pytest.mark.timeout(400),
+    pytest.mark.xdist_group("habits"),
 ]
 
 PROGRAM = str(Path(__file__).parents[1] / "support" / "habits_program.py")
@@ -22,9 +23,8 @@ STRATEGIES = {
     "multi_worker_mirrored": ["--workers=2"],
     "in_graph": ["--workers=2"],
     "horovod": ["--workers=2"],
+    # mirrored and central_storage differ from multi_worker_mirrored only in TensorFlow.
     "parameter_server --sync": [*SERVERS, "--sync"],
-    # With Keras 2 these differ from multi_worker_mirrored only in TensorFlow.
-    **({"mirrored": ["--num_cpu_devices=2"]} if keras_is_3() else {}),
 }
 #: The cases that a strategy refuses, with what the refusal says.
 _OF_PARAMETER_SERVERS = {} if keras_is_3() else {"loss_scale": "Loss scaling is not supported"}

@@ -21,7 +21,6 @@ pytestmark = [
     pytest.mark.stacks(
         "2.15",
         "2.21",
-        "tf_keras",
         horovod=("2.15", "newest"),
     ),
     pytest.mark.timeout(240),
@@ -33,7 +32,6 @@ pytestmark = [
     [
         "--strategy=parameter_server --ps=2 --workers=2",
         "--strategy=horovod --workers=2",
-        "--strategy=central_storage",
     ],
 )
 def test_a_failed_job_resumes_and_a_complete_one_does_not_train(

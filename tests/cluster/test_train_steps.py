@@ -13,12 +13,13 @@ from tests.support.processes import launch
 pytestmark = [
     pytest.mark.stacks("2.15", "newest", horovod=("2.15",)),
     pytest.mark.timeout(300),
+    pytest.mark.xdist_group("train steps"),
 ]
 
 PROGRAM = str(Path(__file__).parents[1] / "support" / "train_steps_program.py")
 STRATEGIES = {
     "multi_worker_mirrored": ["--workers=2"],
-    "mirrored": ["--num_cpu_devices=2"],
+    # mirrored differs from multi_worker_mirrored only in TensorFlow.
     "central_storage": ["--num_cpu_devices=2"],
     "in_graph": ["--workers=2"],
     "horovod": ["--workers=2"],

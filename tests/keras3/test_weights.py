@@ -43,7 +43,7 @@ JOBS = {
     "multi_worker_mirrored of 3": (["--workers=3"], SUMMED),
     "multi_worker_mirrored of 2 with 2 replicas each": (
         ["--workers=2", "--replicas=2"],
-        [*SUMMED, "scalar_loss", "named_inputs", *AS_KERAS_2, EMPTY],
+        [*SUMMED, "named_inputs"],
     ),
     "mirrored": (
         ["--num_cpu_devices=2"],

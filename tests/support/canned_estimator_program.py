@@ -1,6 +1,6 @@
-"""Trains an Estimator with sparse gradients; tests run it as a cluster.
+"""Trains Estimators with sparse gradients one after the other; tests run it as a cluster.
 
-The chief writes the weights to `weights.npz` in the output directory.
+The chief writes the weights of each to `weights.npz` in its output directory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from absl import flags
 import tfdist
 
 KINDS = ("embedding", "linear", "dnn", "wide_and_deep")
-flags.DEFINE_enum("kind", None, KINDS, "The Estimator.", required=True)
+flags.DEFINE_multi_enum("kind", KINDS, KINDS, "The Estimators.")
 flags.DEFINE_bool("wrapped", True, "Whether the optimizer is wrapped.")
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 FLAGS = flags.FLAGS
@@ -51,11 +51,11 @@ def model_fn(features: Any, labels: Any, mode: str, config: Any) -> Any:
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
-def estimator_of(job: Any, kind: str) -> tuple[Any, Any]:
+def estimator_of(job: Any, kind: str, output_dir: str) -> tuple[Any, Any]:
     """The Estimator and its exporter."""
     column, legacy = tf.feature_column, tf.keras.optimizers.legacy
     config = tfdist.estimator.RunConfig(
-        job, FLAGS.output_dir, save_checkpoints_steps=20, tf_random_seed=1
+        job, output_dir, save_checkpoints_steps=20, tf_random_seed=1
     )
     day = column.categorical_column_with_vocabulary_list("day", list(WORDS))
     hour = column.numeric_column("hour")
@@ -94,8 +94,14 @@ def estimator_of(job: Any, kind: str) -> tuple[Any, Any]:
 
 @tfdist.estimator.main
 def main(job: Any) -> None:
-    """Trains, evaluates and exports."""
-    estimator, exporter = estimator_of(job, FLAGS.kind)
+    """Trains, evaluates and exports each Estimator."""
+    for kind in FLAGS.kind:
+        run(job, kind, str(Path(FLAGS.output_dir) / kind))
+
+
+def run(job: Any, kind: str, output_dir: str) -> None:
+    """Trains, evaluates and exports one Estimator."""
+    estimator, exporter = estimator_of(job, kind, output_dir)
 
     def train(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
         dataset = tf.data.Dataset.from_tensor_slices(arrays())
@@ -117,7 +123,7 @@ def main(job: Any) -> None:
         names = [name for name in estimator.get_variable_names() if "global_step" not in name]
         values = {name: estimator.get_variable_value(name) for name in names}
         np.savez(
-            Path(FLAGS.output_dir) / "weights.npz",
+            Path(output_dir) / "weights.npz",
             **{name: value for name, value in values.items() if value.dtype.kind == "f"},
         )
 
