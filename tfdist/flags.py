@@ -17,7 +17,8 @@ from typing import Any
 
 from absl import flags
 
-from tfdist.cluster.discovery import ClusterFlags
+from tfdist.cluster.config import ClusterFlags
+from tfdist.cluster.roles import Roles
 from tfdist.errors import EXIT_OK, EXIT_USAGE, UsageError, exit_on_usage_error, log
 from tfdist.options import Option, Options, option
 from tfdist.strategy_table import table
@@ -36,6 +37,10 @@ _CLUSTER_FLAGS = {
     "chief_hosts": "The chief's host:port. Without a chief, worker 0 is the chief.",
     "worker_hosts": "The workers' host:port, separated by commas.",
     "ps_hosts": "The parameter servers' host:port, separated by commas.",
+}
+_ROLE_FLAGS = {
+    "num_ps": "The number of ps, where an engine such as Slurm numbers the tasks: the first ranks.",
+    "evaluator": "Whether one of these ranks is the evaluator: the next one.",
 }
 _DEFINE = {
     bool: flags.DEFINE_bool,
@@ -56,6 +61,7 @@ class JobFlags(Options):
 
     Attributes:
       cluster: the flags that describe the cluster and this task.
+      roles: how many ranks have which role, where an engine numbers the tasks.
       of_strategy: the flags of strategies that were given, by name.
     """
 
@@ -82,14 +88,18 @@ class JobFlags(Options):
         None, "TensorFlow operations that run in parallel; 0 uses all cores", least=0
     )
     cluster: ClusterFlags = field(default_factory=ClusterFlags)
+    roles: Roles = field(default_factory=Roles)
     of_strategy: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, cluster: ClusterFlags | None = None, **given: Any) -> JobFlags:
+    def of(
+        cls, cluster: ClusterFlags | None = None, roles: Roles | None = None, **given: Any
+    ) -> JobFlags:
         """The flags of a job, from those of every job and of strategies together.
 
         Args:
           cluster: the flags that describe the cluster and this task.
+          roles: how many ranks have which role.
           **given: the other flags that were given; None for one that was not.
 
         Raises:
@@ -98,7 +108,10 @@ class JobFlags(Options):
         given = {name: value for name, value in given.items() if value is not None}
         own = {name: given.pop(name) for name in cls.defined() if name in given}
         return cls(
-            cluster=cluster or ClusterFlags(), of_strategy=dict(sorted(given.items())), **own
+            cluster=cluster or ClusterFlags(),
+            roles=roles or Roles(),
+            of_strategy=dict(sorted(given.items())),
+            **own,
         )
 
 
@@ -139,10 +152,12 @@ def define_flags() -> None:
     for name, meaning in _CLUSTER_FLAGS.items():
         # Strings, so that the same check as for TF_CONFIG reports an invalid value.
         flags.DEFINE_string(name, None, meaning)
+    flags.DEFINE_integer("num_ps", 0, _ROLE_FLAGS["num_ps"], lower_bound=0)
+    flags.DEFINE_bool("evaluator", False, _ROLE_FLAGS["evaluator"])
     for name, defined in option_flags().items():
         # None tells that a flag was not given. `Options` checks the values.
         _DEFINE[defined.type](name, None, defined.full_help)
-    for name in (*_CLUSTER_FLAGS, *option_flags()):
+    for name in (*_CLUSTER_FLAGS, *_ROLE_FLAGS, *option_flags()):
         # `--help` shows the flags of the script's own module only.
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
 
@@ -161,12 +176,14 @@ def read_flags(
     """
     given = flags_of_environment(environ or {})
     cluster: dict[str, Any] = {}
+    roles: dict[str, Any] = {}
     if "strategy" in values and values.is_parsed():
         cluster = {name: getattr(values, name) for name in _CLUSTER_FLAGS}
+        roles = {name: getattr(values, name) for name in _ROLE_FLAGS if name in values}
         for name in option_flags():
             if name in values and (value := getattr(values, name)) is not None:
                 given[name] = value
-    return JobFlags.of(ClusterFlags(**cluster), **given)
+    return JobFlags.of(ClusterFlags(**cluster), Roles(**roles), **given)
 
 
 def flags_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tfdist.cluster import Cluster, Task
-from tfdist.cluster.discovery import ClusterConfig, discover
+from tfdist.cluster.config import ClusterConfig
+from tfdist.cluster.discovery import discover
 from tfdist.coordination import startup
 from tfdist.coordination.shutdown import RESTARTABLE_VARIABLE
 from tfdist.errors import UsageError
@@ -122,7 +123,7 @@ def find_role(
     Raises:
       UsageError: a flag or an environment variable is invalid; the error names it.
     """
-    config = discover(flags.cluster, environ)
+    config = discover(flags.cluster, environ, flags.roles)
     cluster = config.cluster
     spec = table.named(flags.strategy, environ, cluster, config.source, flags.num_gpus)
     table.check_cluster(spec, cluster, config.source)

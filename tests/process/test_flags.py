@@ -17,7 +17,7 @@ from absl import flags as absl_flags
 import tfdist.entry
 from tests.conftest import tf_config
 from tfdist.cluster import Cluster, Task
-from tfdist.cluster.discovery import ClusterFlags
+from tfdist.cluster.config import ClusterFlags
 from tfdist.coordination import startup
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags, read_flags, with_underscores

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
 from tfdist import flags
-from tfdist.cluster.discovery import ClusterFlags
+from tfdist.cluster.config import ClusterFlags
+from tfdist.errors import UsageError
 
 #: What argparse makes of the text of a flag's value.
 _TYPES: dict[type, Callable[[str], Any]] = {int: int, float: float, str: str}
@@ -75,6 +77,30 @@ def option_flags(parser: argparse.ArgumentParser, exclude: Sequence[str] = ()) -
                 metavar=metavar,
                 help=defined.full_help.replace("%", "%%"),
             )
+
+
+def script_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the script and its arguments."""
+    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
+    parser.add_argument("script", metavar="SCRIPT", help="the training script")
+    parser.add_argument(
+        "args", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments for the script"
+    )
+
+
+def check_script(arguments: argparse.Namespace) -> None:
+    """Checks that there is a script.
+
+    Raises:
+      UsageError: there is none.
+    """
+    if not arguments.module and not os.path.isfile(arguments.script):
+        raise UsageError(
+            "SCRIPT",
+            received=arguments.script,
+            accepted="the path of a Python script, or -m and the name of a module",
+            remedy="Correct the path: there is no such file.",
+        )
 
 
 def read_option_flags(arguments: argparse.Namespace) -> dict[str, Any]:

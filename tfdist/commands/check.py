@@ -6,7 +6,7 @@ import argparse
 import os
 from dataclasses import fields
 
-from tfdist.cluster.discovery import ClusterFlags
+from tfdist.cluster.config import ClusterFlags
 from tfdist.commands.arguments import (
     Commands,
     cluster_flags,

@@ -1,6 +1,7 @@
 """The `tfdist` command.
 
     tfdist run --ps=1 --workers=2 train.py --epochs=3     # runs a job on this machine
+    srun tfdist exec train.py                             # one task of a job of Slurm
     tfdist render --worker_hosts=a:2222,b:2222            # prints each task's TF_CONFIG or flags
     tfdist check --job_name=worker --task_index=0 --worker_hosts=a:2222,b:2222   # tests the network
     tfdist plan --parameters=25M --workers=4 --bandwidth=10Gbit   # compares the splits
@@ -21,12 +22,12 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
-from tfdist.commands import check, data, horovod, plan, render, run
+from tfdist.commands import check, data, execute, horovod, plan, render, run
 from tfdist.errors import EXIT_USAGE, exit_on_usage_error, log
 from tfdist.runtime.resources import limited_open_files
 from tfdist.version import __version__
 
-_COMMANDS = (run, render, check, plan, data, horovod)
+_COMMANDS = (run, execute, render, check, plan, data, horovod)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

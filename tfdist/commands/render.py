@@ -6,7 +6,8 @@ import argparse
 import shlex
 
 from tfdist.cluster import Cluster, Task
-from tfdist.cluster.discovery import ClusterFlags, from_flags
+from tfdist.cluster.config import ClusterFlags
+from tfdist.cluster.environments.flags import from_flags
 from tfdist.commands.arguments import Commands, flag, hosts_flags
 from tfdist.errors import EXIT_OK, UsageError
 

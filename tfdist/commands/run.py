@@ -10,15 +10,19 @@ from dataclasses import fields
 from typing import Any
 
 from tfdist.cluster import Cluster
-from tfdist.cluster.discovery import ClusterConfig, ClusterFlags, from_flags, from_tf_config
+from tfdist.cluster.config import ClusterConfig, ClusterFlags
+from tfdist.cluster.environments.flags import from_flags
+from tfdist.cluster.environments.tf_config import from_tf_config
 from tfdist.commands.arguments import (
     Commands,
+    check_script,
     cluster_flags,
     count,
     flag,
     option_flags,
     read_cluster_flags,
     read_option_flags,
+    script_arguments,
     seconds,
 )
 from tfdist.errors import EXIT_OK, UsageError
@@ -151,11 +155,7 @@ def add_to(commands: Commands) -> None:
     )
     _elastic_flags(run)
     option_flags(run)
-    run.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
-    run.add_argument("script", metavar="SCRIPT", help="the training script")
-    run.add_argument(
-        "args", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments for the script"
-    )
+    script_arguments(run)
     run.set_defaults(run=_run)
 
 
@@ -192,13 +192,7 @@ def _elastic_flags(run: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    if not arguments.module and not os.path.isfile(arguments.script):
-        raise UsageError(
-            "SCRIPT",
-            received=arguments.script,
-            accepted="the path of a Python script, or -m and the name of a module",
-            remedy="Correct the path: there is no such file.",
-        )
+    check_script(arguments)
     check_temporary_directory()
     if arguments.onednn != "auto":
         os.environ[runtime.ONEDNN_VARIABLE] = "1" if arguments.onednn == "on" else "0"

@@ -18,7 +18,7 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 
-from tfdist.cluster.discovery import ClusterConfig
+from tfdist.cluster.config import ClusterConfig
 from tfdist.coordination import shutdown
 from tfdist.coordination.startup import TOKEN_VARIABLE
 from tfdist.launch.elastic import Elasticity, ElasticMembership

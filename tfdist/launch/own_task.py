@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import Any, ClassVar
 
 from tfdist.cluster import host_and_port
-from tfdist.cluster.discovery import ClusterConfig
+from tfdist.cluster.config import ClusterConfig
 from tfdist.coordination import horovod_rendezvous
 from tfdist.coordination.kv_store import RendezvousStore
 from tfdist.coordination.shutdown import RESTARTABLE_VARIABLE
@@ -34,6 +34,7 @@ def own_task_spec(
     *,
     flags: Mapping[str, Any] | None = None,
     cluster_as: str = "tf_config",
+    restarts: bool = True,
 ) -> TaskSpec:
     """Plans the task of this machine.
 
@@ -43,8 +44,11 @@ def own_task_spec(
       strategy: `auto`, or a name in the strategy table.
       flags: as in `JobSpec`.
       cluster_as: as in `JobSpec`.
+      restarts: whether a launcher may start the task again.
     """
-    environment = {RESTARTABLE_VARIABLE: "1", "PYTHONUNBUFFERED": "1", **passed_flags(flags or {})}
+    environment = {"PYTHONUNBUFFERED": "1", **passed_flags(flags or {})}
+    if restarts:
+        environment[RESTARTABLE_VARIABLE] = "1"
     removed: tuple[str, ...] = ()
     port = port_of(config.cluster, config.task)
     rendezvous_port = None
@@ -56,7 +60,7 @@ def own_task_spec(
         rank = config.cluster.training_tasks.index(config.task)
         environment |= horovod_rendezvous.environment_of(hosts, rank, host, rendezvous_port)
         removed, port = ("TF_CONFIG",), None
-    elif config.source == "flags" or cluster_as == "master":
+    elif config.source != "TF_CONFIG" or cluster_as == "master":
         environment["TF_CONFIG"] = config.cluster.tf_config(
             config.task, older=cluster_as == "master"
         )
@@ -99,9 +103,10 @@ class RankMembership:
         self._rendezvous: str | None = None
 
     def tasks(self) -> Sequence[TaskSpec]:
+        begins = self._waits_since is None
         if self._waits_since is None:
             self._waits_since = time.monotonic()
-            if self._is_first:
+            if self.is_first:
                 self._serve()
         missing = self._missing()
         if not missing:
@@ -112,7 +117,7 @@ class RankMembership:
             raise TimeoutError(
                 f"waited {self._timeout:g} s (--startup_timeout) for {', '.join(missing)}"
             )
-        if waits < 1:
+        if begins:
             log(f"waiting for {', '.join(missing)}")
         return ()
 
@@ -127,7 +132,8 @@ class RankMembership:
         self._server.close()
 
     @property
-    def _is_first(self) -> bool:
+    def is_first(self) -> bool:
+        """Whether this is the rank whose launcher serves the rendezvous."""
         return self._task.name == self._names[0]
 
     def _serve(self) -> None:
@@ -138,7 +144,7 @@ class RankMembership:
 
     def _missing(self) -> list[str]:
         """The tasks whose launchers this one waits for."""
-        if self._is_first:
+        if self.is_first:
             return [name for name in self._names[1:] if self._store.get(name, seconds=0) is None]
         found = None
         with suppress(OSError):

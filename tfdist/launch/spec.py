@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-from tfdist.cluster import Cluster, Task, host_and_port
+from tfdist.cluster import Cluster, Task, environments, host_and_port
 from tfdist.coordination import horovod_rendezvous
 from tfdist.coordination.shutdown import RESTARTABLE_VARIABLE
 from tfdist.errors import UsageError
@@ -35,6 +35,7 @@ _PLACE_VARIABLES = (
     table.STRATEGY_VARIABLE,
     FLAGS_VARIABLE,
     *horovod_rendezvous.environment(horovod_rendezvous.slots([HOST])[0], HOST, 0),
+    *environments.marks(),
 )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tfdist import flags
-from tfdist.cluster.discovery import ClusterFlags
+from tfdist.cluster.config import ClusterFlags
 from tfdist.commands import cli, run, versions
 from tfdist.compat import stacks
 from tfdist.data import cifar10

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import tfdist.entry
 import tfdist.estimator
-from tfdist.cluster.discovery import ClusterFlags
+from tfdist.cluster.config import ClusterFlags
 from tfdist.errors import OutputError, UsageError
 from tfdist.estimator import inputs
 from tfdist.estimator.evaluation import Evaluation

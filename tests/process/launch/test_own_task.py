@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from tfdist.cluster import Cluster, Task
-from tfdist.cluster.discovery import ClusterConfig
+from tfdist.cluster.config import ClusterConfig
 from tfdist.launch.local import hold_ports
 from tfdist.launch.own_task import RankMembership, own_task_spec
 

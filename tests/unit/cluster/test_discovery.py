@@ -11,7 +11,8 @@ import pytest
 import tfdist
 from tests.conftest import tf_config
 from tfdist.cluster import Cluster, Task
-from tfdist.cluster.discovery import ClusterConfig, ClusterFlags, discover
+from tfdist.cluster.config import ClusterConfig, ClusterFlags
+from tfdist.cluster.discovery import discover
 from tfdist.errors import UsageError
 from tfdist.strategy_table.table import STRATEGY_VARIABLE
 

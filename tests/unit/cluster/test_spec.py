@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdist.cluster import Cluster, Task, host_and_port
-from tfdist.cluster.discovery import ClusterConfig, ClusterFlags, from_flags, from_tf_config
+from tfdist.cluster.config import ClusterConfig, ClusterFlags
+from tfdist.cluster.environments.flags import from_flags
+from tfdist.cluster.environments.tf_config import from_tf_config
 from tfdist.errors import UsageError
 
 pytestmark = pytest.mark.stacks("2.15", "newest")

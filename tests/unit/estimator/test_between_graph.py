@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import tensorflow as tf
 
 import tfdist.entry
 from tfdist.cluster import Cluster, Task
-from tfdist.cluster.discovery import ClusterFlags
+from tfdist.cluster.config import ClusterFlags
 from tfdist.errors import UsageError
 from tfdist.estimator.between_graph import with_chief
 from tfdist.estimator.job import EstimatorJob
@@ -42,7 +43,7 @@ def test_a_cluster_with_a_chief_is_not_changed() -> None:
     assert with_chief(cluster, Task("worker", 0)) == (cluster, Task("worker", 0))
 
 
-def make_job(ports: tuple[int, ...], **flags: object) -> EstimatorJob:
+def make_job(ports: tuple[int, ...], **flags: Any) -> EstimatorJob:
     """The job of worker 0; the last port is that of the ps, the others are those of the workers."""
     *workers, ps = [f"127.0.0.1:{port}" for port in ports]
     hosts = ClusterFlags("worker", "0", worker_hosts=",".join(workers), ps_hosts=ps)

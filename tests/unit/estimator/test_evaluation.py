@@ -19,7 +19,7 @@ from tests.process.estimator.test_training import (
     make_job,
     train_input,
 )
-from tfdist.cluster.discovery import ClusterFlags
+from tfdist.cluster.config import ClusterFlags
 from tfdist.errors import UsageError
 from tfdist.estimator import inputs
 from tfdist.estimator.evaluation import Evaluation, global_step

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tfdist.cluster import Cluster, Task
-from tfdist.cluster.discovery import ClusterConfig
+from tfdist.cluster.config import ClusterConfig
 from tfdist.commands import cli
 from tfdist.errors import EXIT_USAGE
 from tfdist.flags import FLAGS_VARIABLE, read_flags

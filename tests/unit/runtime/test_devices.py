@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tfdist.entry
 from tfdist.cluster import Cluster
-from tfdist.cluster.discovery import ClusterFlags
+from tfdist.cluster.config import ClusterFlags
 from tfdist.estimator.job import EstimatorJob
 from tfdist.flags import JobFlags
 from tfdist.runtime import gpus

@@ -1,0 +1,390 @@
+"""The cluster and the task that the variables of engines describe, as recorded in real jobs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdist.cluster import Task
+from tfdist.cluster.config import ClusterConfig, ClusterFlags
+from tfdist.cluster.discovery import discover
+from tfdist.cluster.environments import mpi, table
+from tfdist.cluster.exchange import Met
+from tfdist.cluster.ports import ports_of
+from tfdist.cluster.roles import Roles, roles_of
+from tfdist.cluster.slurm_layout import counts_of, nodes_of
+from tfdist.errors import UsageError
+
+pytestmark = pytest.mark.stacks("newest")
+
+
+def find(environ: Mapping[str, str], **roles: Any) -> ClusterConfig:
+    return discover(ClusterFlags(), environ, Roles(**roles))
+
+
+def hosts_of(config: ClusterConfig) -> str:
+    """`worker=n1,n1 ps=n2`, without ports."""
+    return " ".join(
+        f"{name}={','.join(address.rpartition(':')[0] for address in addresses)}"
+        for name, addresses in config.cluster.jobs().items()
+    )
+
+
+# Five tasks over n[1-2,10]: 2, 2 and 1.
+STEP = {
+    "SLURM_JOB_ID": "17",
+    "SLURM_STEP_ID": "0",
+    "SLURM_NTASKS": "5",
+    "SLURM_STEP_NUM_TASKS": "5",
+    "SLURM_STEP_NODELIST": "n[1-2,10]",
+    "SLURM_JOB_NODELIST": "n[1-2,10]",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
+}
+BLOCK = {**STEP, "SLURM_DISTRIBUTION": "block"}
+CYCLIC = {**STEP, "SLURM_DISTRIBUTION": "cyclic"}
+PLANE = {**STEP, "SLURM_DISTRIBUTION": "plane", "SLURM_DIST_PLANESIZE": "2"}
+# Two ps on n10, then two workers on n[1-2].
+HETEROGENEOUS = {
+    "SLURM_JOB_ID": "18",
+    "SLURM_STEP_ID": "0",
+    "SLURM_NTASKS": "4",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_NODELIST": "n[1-2,10]",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2),2",
+    "SLURM_DISTRIBUTION": "cyclic",
+    "SLURM_HET_SIZE": "2",
+    "SLURM_JOB_NODELIST_HET_GROUP_0": "n10",
+    "SLURM_TASKS_PER_NODE_HET_GROUP_0": "2",
+    "SLURM_JOB_NODELIST_HET_GROUP_1": "n[1-2]",
+    "SLURM_TASKS_PER_NODE_HET_GROUP_1": "1(x2)",
+    # The old names.
+    "SLURM_JOB_NODELIST_PACK_GROUP_0": "n10",
+    "SLURM_JOB_NODELIST_PACK_GROUP_1": "n[1-2]",
+}
+# The same, started by srun without sbatch.
+PACKED = {name: value for name, value in HETEROGENEOUS.items() if "HET_GROUP" not in name}
+# A step of the second component alone.
+ONE_COMPONENT = {
+    **HETEROGENEOUS,
+    "SLURM_NTASKS": "2",
+    "SLURM_STEP_NODELIST": "n[1-2]",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+}
+BATCH = {
+    **{name: value for name, value in STEP.items() if "STEP" not in name},
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+}
+SALLOC = {"SLURM_JOB_ID": "17", "SLURM_NTASKS": "5", "SLURM_JOB_NODELIST": "n[1-2,10]"}
+VERTEX = {
+    "cluster": {
+        "workerpool0": ["p-workerpool0-0:2222"],
+        "workerpool1": ["p-workerpool1-0:2222", "p-workerpool1-1:2222"],
+        "workerpool2": ["p-workerpool2-0:2222"],
+        "workerpool3": ["p-workerpool3-0:2222"],
+    },
+    "environment": "cloud",
+}
+JOBSET = {"TFDIST_TASKS": "ps=1,chief=1,worker=2,evaluator=1", "JOBSET_NAME": "run1"}
+TF_CONFIG = {
+    "cluster": {"chief": ["a:1"], "worker": ["b:1"], "evaluator": ["c:1"]},
+    "task": {"type": "evaluator", "index": 0},
+}
+TRAINJOB_HOSTS = "chief=run1-chief-0-0.run1 worker=run1-worker-0-0.run1,run1-worker-0-1.run1"
+
+
+def at(environ: Mapping[str, str], rank: int, node: str, place: int) -> dict[str, str]:
+    """The environment of one task of a step."""
+    own = {"SLURM_PROCID": str(rank), "SLURMD_NODENAME": node, "SLURM_LOCALID": str(place)}
+    return {**environ, **own}
+
+
+@pytest.mark.parametrize(
+    ("environ", "roles", "task", "hosts"),
+    [
+        pytest.param(at(BLOCK, 3, "n2", 1), {}, "worker:3", "worker=n1,n1,n2,n2,n10", id="block"),
+        pytest.param(at(CYCLIC, 3, "n1", 1), {}, "worker:3", "worker=n1,n2,n10,n1,n2", id="cyclic"),
+        pytest.param(at(PLANE, 4, "n10", 0), {}, "worker:4", "worker=n1,n1,n2,n2,n10", id="plane"),
+        pytest.param(
+            at(CYCLIC, 1, "n2", 0),
+            {"num_ps": 1, "evaluator": True},
+            "evaluator:0",
+            "chief=n10 worker=n1,n2 ps=n1",
+            id="roles",
+        ),
+        pytest.param(
+            at(HETEROGENEOUS, 2, "n1", 0),
+            {"num_ps": 2},
+            "chief:0",
+            "chief=n1 worker=n2 ps=n10,n10",
+            id="heterogeneous",
+        ),
+        pytest.param(
+            {**at(HETEROGENEOUS, 3, "n2", 0), "TFDIST_ROLES": "ps,worker"},
+            {},
+            "worker:1",
+            "worker=n1,n2 ps=n10,n10",
+            id="named_components",
+        ),
+        pytest.param(
+            at(PACKED, 1, "n10", 1),
+            {"num_ps": 2},
+            "ps:1",
+            "chief=n1 worker=n2 ps=n10,n10",
+            id="heterogeneous_without_sbatch",
+        ),
+        pytest.param(at(ONE_COMPONENT, 1, "n2", 0), {}, "worker:1", "worker=n1,n2", id="component"),
+        pytest.param(
+            at({**BLOCK, "SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "8"}, 4, "n10", 0),
+            {},
+            "worker:4",
+            "worker=n1,n1,n2,n2,n10",
+            id="array",
+        ),
+        pytest.param(
+            at(
+                {
+                    **BLOCK,
+                    "SLURM_NTASKS": "2",
+                    "SLURM_STEP_NODELIST": "n2",
+                    "SLURM_STEP_TASKS_PER_NODE": "2",
+                },
+                1,
+                "n2",
+                1,
+            ),
+            {},
+            "worker:1",
+            "worker=n2,n2",
+            id="step_smaller_than_the_allocation",
+        ),
+        pytest.param(BATCH, {}, "worker:0", "", id="batch_script"),
+        pytest.param(SALLOC, {}, "worker:0", "", id="salloc"),
+        pytest.param(
+            {"CLUSTER_SPEC": json.dumps({**VERTEX, "task": {"type": "workerpool1", "index": 1}})},
+            {},
+            "worker:1",
+            "chief=p-workerpool0-0 worker=p-workerpool1-0,p-workerpool1-1 ps=p-workerpool2-0",
+            id="vertex",
+        ),
+        pytest.param(
+            {"SM_HOSTS": '["algo-10", "algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-10"},
+            {},
+            "worker:2",
+            "worker=algo-1,algo-2,algo-10",
+            id="sagemaker",
+        ),
+        pytest.param(
+            {"SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2", "SKYPILOT_NODE_RANK": "1"},
+            {},
+            "worker:1",
+            "worker=10.0.0.1,10.0.0.2",
+            id="skypilot",
+        ),
+        pytest.param(
+            {"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "a 2 b 1", "LSF_PM_TASKID": "3"},
+            {},
+            "worker:2",
+            "worker=a,a,b",
+            id="blaunch",
+        ),
+        pytest.param(
+            {
+                **{"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "batch 1 a 2 b 2"},
+                **{"JSM_NAMESPACE_RANK": "3", "JSM_NAMESPACE_SIZE": "4"},
+            },
+            {},
+            "worker:3",
+            "worker=a,a,b,b",
+            id="jsrun",
+        ),
+        pytest.param(
+            {**JOBSET, "JOBSET_ROLE": "worker", "JOB_COMPLETION_INDEX": "1"},
+            {},
+            "worker:1",
+            f"{TRAINJOB_HOSTS} ps=run1-ps-0-0.run1",
+            id="jobset",
+        ),
+        pytest.param(
+            {**JOBSET, "JOBSET_ROLE": "evaluator", "JOB_COMPLETION_INDEX": "0"},
+            {},
+            "evaluator:0",
+            f"{TRAINJOB_HOSTS} ps=run1-ps-0-0.run1",
+            id="evaluator_of_a_jobset",
+        ),
+        pytest.param(
+            {"TF_CONFIG": json.dumps(TF_CONFIG), **at(BLOCK, 3, "n2", 1)},
+            {},
+            "evaluator:0",
+            "chief=a worker=b",
+            id="tf_job_with_evaluator",
+        ),
+        pytest.param(
+            {**at(BLOCK, 3, "n2", 1), "HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"},
+            {},
+            "worker:1",
+            "",
+            id="horovodrun_in_slurm",
+        ),
+    ],
+)
+def test_the_job_that_an_engine_describes(
+    environ: dict[str, str], roles: dict[str, Any], task: str, hosts: str
+) -> None:
+    config = find(environ, **roles)
+    assert (str(config.task), hosts_of(config)) == (task, hosts)
+
+
+MPIRUN = {
+    "OpenMPI 4": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", {"PMIX_NAMESPACE": "3466395649"}),
+    "OpenMPI 5": (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        {"PMIX_NAMESPACE": "prterun-a-9@1"},
+    ),
+    "MPICH": ("PMI_RANK", "PMI_SIZE", {"MPI_LOCALNRANKS": "1", "MPI_LOCALRANKID": "0"}),
+    # The variables of Slurm are those of the daemon of Open MPI.
+    "mpirun in Slurm": (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        {**at(BLOCK, 0, "n1", 0), "SLURM_NTASKS": "3"},
+    ),
+}
+
+
+@pytest.mark.parametrize("launcher", MPIRUN)
+def test_the_ranks_of_mpirun_exchange_their_hosts(
+    launcher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank, size, others = MPIRUN[launcher]
+    monkeypatch.setattr(mpi, "exchange", lambda *_: Met(("a", "b", "b"), "run"))
+    config = find({rank: "2", size: "3", **others}, num_ps=1)
+    assert (str(config.task), hosts_of(config)) == ("worker:0", "chief=b worker=b ps=a")
+    local = {"OMPI_COMM_WORLD_LOCAL_SIZE": "3"}
+    if launcher.startswith("OpenMPI"):
+        found = find({rank: "2", size: "3", **others, **local})
+        assert hosts_of(found) == "worker=127.0.0.1,127.0.0.1,127.0.0.1"
+    alone = find({rank: "0", size: "1", **others})
+    assert (str(alone.task), alone.cluster.tasks()) == ("worker:0", ())
+
+
+def test_the_log_says_what_was_found_and_why() -> None:
+    assert str(find(at(CYCLIC, 3, "n1", 1))) == "worker:3 of 5 worker (Slurm step 17.0, cyclic)"
+    found = str(find(at(HETEROGENEOUS, 0, "n10", 0), num_ps=2))
+    assert found == "ps:0 of 1 chief + 1 worker + 2 ps (Slurm step 18.0, 2 components)"
+
+
+@pytest.mark.parametrize(
+    ("environ", "roles", "field"),
+    [
+        # Slurm's variables say that rank 3 is the second task of n1.
+        (at(CYCLIC, 3, "n2", 1), {}, "SLURM_DISTRIBUTION"),
+        ({**at(CYCLIC, 3, "n1", 1), "SLURM_DISTRIBUTION": "fcyclic"}, {}, "SLURM_DISTRIBUTION"),
+        ({**at(BLOCK, 3, "n2", 1), "SLURM_STEP_TASKS_PER_NODE": "2"}, {}, "SLURM_STEP_NODELIST"),
+        ({**at(BLOCK, 3, "n2", 1), "SLURM_STEP_NODELIST": "n[1-"}, {}, "SLURM_STEP_NODELIST"),
+        ({**at(BLOCK, 3, "n2", 1), "SLURM_PROCID": "9"}, {}, "SLURM_PROCID"),
+        (at(BLOCK, 3, "n2", 1), {"num_ps": 5}, "--num_ps"),
+        ({**at(BLOCK, 3, "n2", 1), "TFDIST_ROLES": "ps,worker"}, {}, "TFDIST_ROLES"),
+        ({**at(HETEROGENEOUS, 2, "n1", 0), "TFDIST_ROLES": "ps,wroker"}, {}, "TFDIST_ROLES"),
+        ({**at(HETEROGENEOUS, 2, "n1", 0), "TFDIST_ROLES": "ps,worker"}, {"num_ps": 1}, "--num_ps"),
+        ({}, {"num_ps": 1}, "--num_ps"),
+        ({"TF_CONFIG": json.dumps(TF_CONFIG)}, {"evaluator": True}, "--evaluator"),
+        ({"CLUSTER_SPEC": "{}"}, {}, "CLUSTER_SPEC"),
+        ({"SM_HOSTS": '["a"]', "SM_CURRENT_HOST": "b"}, {}, "SM_CURRENT_HOST"),
+        ({"SM_HOSTS": "a,b", "SM_CURRENT_HOST": "b"}, {}, "SM_HOSTS"),
+        ({"SKYPILOT_NODE_IPS": "a b", "SKYPILOT_NODE_RANK": "x"}, {}, "SKYPILOT_NODE_RANK"),
+        ({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "a", "LSF_PM_TASKID": "1"}, {}, "LSB_MCPU_HOSTS"),
+        ({"PBS_JOBID": "7", "PBS_NODEFILE": "/no/file", "PBS_VNODENUM": "1"}, {}, "PBS_NODEFILE"),
+        (
+            {**JOBSET, "TFDIST_TASKS": "ps:1", "JOBSET_ROLE": "ps", "JOB_COMPLETION_INDEX": "0"},
+            {},
+            "TFDIST_TASKS",
+        ),
+    ],
+)
+def test_a_mistake_names_the_variable(
+    environ: dict[str, str], roles: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        find(environ, **roles)
+    assert raised.value.field == field
+
+
+def test_an_arbitrary_distribution_follows_the_hostfile(tmp_path: Path) -> None:
+    hostfile = tmp_path / "hosts"
+    step = {**STEP, "SLURM_DISTRIBUTION": "arbitrary", "SLURM_HOSTFILE": str(hostfile)}
+    with pytest.raises(UsageError, match="SLURM_HOSTFILE"):
+        find(at(step, 0, "n10", 0))
+    hostfile.write_text("n10\nn2\nn1\nn2\nn1\n")
+    config = find(at(step, 3, "n2", 1))
+    assert (str(config.task), hosts_of(config)) == ("worker:3", "worker=n10,n2,n1,n2,n1")
+
+
+def test_pbs_lists_the_hosts_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "nodes").write_text("a\na\nb\n")
+    nodefile = str(tmp_path / "nodes")
+    config = find({"PBS_JOBID": "7.head", "PBS_NODEFILE": nodefile, "PBS_VNODENUM": "2"})
+    assert (str(config.task), hosts_of(config)) == ("worker:2", "worker=a,a,b")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1", ["n1"]),
+        ("n[1-3]", ["n1", "n2", "n3"]),
+        ("n[08-10,1]", ["n08", "n09", "n10", "n1"]),
+        ("a,b[2-3],c", ["a", "b2", "b3", "c"]),
+        ("r[0-1]n[1-2]", ["r0n1", "r0n2", "r1n1", "r1n2"]),
+        ("n[1-2]-ib,m", ["n1-ib", "n2-ib", "m"]),
+    ],
+)
+def test_a_node_list(text: str, names: list[str]) -> None:
+    assert nodes_of(text) == names
+
+
+def test_numbers_of_tasks() -> None:
+    assert counts_of("2(x2),1") == [2, 2, 1]
+    with pytest.raises(UsageError):
+        counts_of("2(x2")
+
+
+def test_ports_lie_below_the_ephemeral_ones_and_apart() -> None:
+    hosts = ["a", "a", "b"]
+    one, next_ = ports_of(hosts, "17"), ports_of(hosts, "18")
+    assert one[0] == one[2] == one[1] - 1
+    assert not {*one} & {*next_}
+    many = ports_of(["a"] * 100, "4095")
+    assert min(many) >= 10240 and max(many) < 32768
+    reserved = at({**BLOCK, "SLURM_STEP_RESV_PORTS": "12000-12003"}, 0, "n1", 0)
+    assert find(reserved).cluster.worker[:3] == ("n1:12000", "n1:12001", "n2:12000")
+
+
+def test_roles_follow_the_ranks() -> None:
+    tasks = roles_of([5], Roles(num_ps=2, evaluator=True))
+    assert [str(task) for task in tasks] == ["ps:0", "ps:1", "evaluator:0", "chief:0", "worker:0"]
+    assert roles_of([2], Roles()) == (Task("worker", 0), Task("worker", 1))
+
+
+def test_ten_thousand_tasks_take_less_than_a_second() -> None:
+    step = {
+        **{"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "10000"},
+        **{"SLURM_STEP_NODELIST": "n[0000-1249]", "SLURM_STEP_TASKS_PER_NODE": "8(x1250)"},
+        **{"SLURM_DISTRIBUTION": "block"},
+    }
+    started = time.process_time()
+    config = find(at(step, 9999, "n1249", 7), num_ps=100)
+    assert time.process_time() - started < 1
+    assert len(config.cluster.worker) == 9899
+
+
+def test_each_environment_has_its_place() -> None:
+    orders = [environment.order for environment in table()]
+    assert orders == sorted({*orders})
+    names = [environment.name for environment in table()]
+    assert names[:3] == ["flags", "TF_CONFIG", "horovodrun"]
+    assert names.index("Open MPI") < names.index("Slurm step")

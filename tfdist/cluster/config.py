@@ -1,0 +1,82 @@
+"""The flags that describe a cluster, and what a process knows of its job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfdist.cluster.spec import JOB_NAMES, Cluster, Task
+from tfdist.errors import UsageError
+
+
+@dataclass(frozen=True)
+class ClusterFlags:
+    """The cluster flags of a training script, as text; None for a flag that was not given."""
+
+    job_name: str | None = None
+    task_index: str | None = None
+    chief_hosts: str | None = None
+    worker_hosts: str | None = None
+    ps_hosts: str | None = None
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """The cluster, this task, and their source.
+
+    Attributes:
+      cluster: the cluster; empty for a single process, and under `horovodrun`, where Horovod
+        manages the addresses.
+      task: this task; under `horovodrun` its index is the rank.
+      source: the name of the environment: `flags`, `TF_CONFIG`, `horovodrun`, `Slurm step`, …, or
+        `default`.
+      has_master: whether TF_CONFIG calls the chief `master`, as in its older dialect.
+      model_dir: TF_CONFIG's `model_dir`; None if it has none.
+      ranks: the number of ranks under `horovodrun`; None if it is unknown.
+      evidence: what was found, if there is more to say than the source.
+    """
+
+    cluster: Cluster = field(default_factory=Cluster)
+    task: Task = field(default_factory=lambda: Task("worker", 0))
+    source: str = "default"
+    has_master: bool = False
+    model_dir: str | None = None
+    ranks: int | None = None
+    evidence: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        """This task and its job, for the first line of the log."""
+        job = self.cluster if self.ranks is None else f"{self.ranks} ranks"
+        return f"{self.task} of {job} ({self.evidence or self.source})"
+
+
+def checked(
+    source: str,
+    field_of: Callable[[str], str],
+    jobs: Mapping[str, Any],
+    task_type: object,
+    task_index: object,
+) -> ClusterConfig:
+    """Builds and checks the cluster and the task; errors use the source's field names."""
+    try:
+        cluster = Cluster(**{name: jobs.get(name) or () for name in JOB_NAMES})
+        task_type = "chief" if task_type == "master" else task_type
+        task = Task(task_type, whole_number(task_index))  # type: ignore[arg-type]
+        cluster.check(task)
+    except UsageError as error:
+        raise UsageError(
+            field_of(error.field),
+            received=error.received,
+            accepted=error.accepted,
+            remedy=error.remedy,
+        ) from None
+    return ClusterConfig(cluster, task, source)
+
+
+def whole_number(value: Any) -> Any:
+    """Converts a string of digits to an int; returns other values unchanged."""
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]+", value.strip()):
+        return int(value)
+    return value

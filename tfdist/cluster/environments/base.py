@@ -1,0 +1,187 @@
+"""What the engine that started this process tells it about the job.
+
+    class Example(RankEnvironment):
+        name, order, marks = "Example", 95, ("EXAMPLE_RANK",)
+
+        def hosts(self) -> list[str]: ...       # of each rank
+        def rank(self) -> int: ...
+        def job(self) -> str: ...               # a number or a name; the ports follow from it
+        def evidence(self) -> str: ...          # for the first line of the log
+
+A module of this package defines one class; `tfdist.cluster.environments` finds it. Environments are
+functions of the environment variables: they start nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from tfdist.cluster.config import ClusterConfig, ClusterFlags
+from tfdist.cluster.ports import ports_of
+from tfdist.cluster.roles import Roles, named_roles, roles_of
+from tfdist.cluster.spec import Cluster, Task
+from tfdist.errors import UsageError
+
+
+class Environment(ABC):
+    """The place of this process in a job, as one engine describes it.
+
+    Args:
+      environ: the environment variables.
+      flags: the flags that describe the cluster.
+      roles: how many ranks have which role, where an engine numbers the tasks.
+
+    Attributes:
+      name: the engine, as the log names it.
+      order: the place in the table; the first environment that is present is used.
+      marks: the variables that show the engine to a task; a launcher within the engine removes them
+        from its own tasks.
+    """
+
+    name: ClassVar[str]
+    order: ClassVar[int]
+    marks: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self, environ: Mapping[str, str], flags: ClusterFlags, roles: Roles | None = None
+    ) -> None:
+        self.environ = environ
+        self.flags = flags
+        self.roles = roles or Roles()
+
+    def is_present(self) -> bool:
+        """Whether this engine has started the process."""
+        return all(self.environ.get(name) for name in self.marks)
+
+    @abstractmethod
+    def cluster(self) -> Cluster:
+        """The tasks and their addresses; empty for a process alone.
+
+        Raises:
+          UsageError: a variable or a flag is invalid.
+        """
+
+    @abstractmethod
+    def task(self) -> Task:
+        """This process's task.
+
+        Raises:
+          UsageError: as `cluster`.
+        """
+
+    def evidence(self) -> str:
+        """What was found, for the first line of the log."""
+        return self.name
+
+    def config(self) -> ClusterConfig:
+        """The cluster and this task.
+
+        Raises:
+          UsageError: as `cluster`.
+        """
+        cluster, task = self.cluster(), self.task()
+        if cluster:
+            cluster.check(task)
+        return ClusterConfig(cluster, task, self.name, evidence=self.evidence())
+
+    def number(self, name: str) -> int:
+        """The number in a variable.
+
+        Raises:
+          UsageError: it is not a number from 0.
+        """
+        text = self.environ.get(name, "").strip()
+        if not text.isdecimal():
+            raise UsageError(
+                name,
+                received=self.environ.get(name),
+                accepted="a number from 0",
+                remedy=f"Unset the variables of {self.name}, or pass the cluster flags.",
+            )
+        return int(text)
+
+
+class Described(Environment):
+    """An environment that describes the whole cluster, and this task."""
+
+    @abstractmethod
+    def describe(self) -> ClusterConfig | None:
+        """The cluster and this task; None if it is not present.
+
+        Raises:
+          UsageError: as `config`.
+        """
+
+    def is_present(self) -> bool:
+        return self.describe() is not None
+
+    def cluster(self) -> Cluster:
+        return self.config().cluster
+
+    def task(self) -> Task:
+        return self.config().task
+
+    def config(self) -> ClusterConfig:
+        found = self.describe()
+        assert found is not None
+        return found
+
+
+class RankEnvironment(Environment):
+    """An engine that numbers the processes of a job from 0; the flags give the ranks roles."""
+
+    @abstractmethod
+    def hosts(self) -> Sequence[str]:
+        """The host of each rank."""
+
+    @abstractmethod
+    def rank(self) -> int:
+        """The rank of this process."""
+
+    @abstractmethod
+    def job(self) -> str:
+        """What distinguishes the job from others on the same machines."""
+
+    def first_port(self) -> int | None:
+        """The first port of each host, if the engine reserves ports."""
+        return None
+
+    def components(self) -> Sequence[int]:
+        """The numbers of ranks of the parts that were started together, in order."""
+        return [len(self.hosts())]
+
+    def addresses(self) -> Sequence[str]:
+        """The address of each rank."""
+        hosts = self.hosts()
+        ports = ports_of(hosts, self.job(), self.first_port())
+        return [
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            for host, port in zip(hosts, ports, strict=True)
+        ]
+
+    def cluster(self) -> Cluster:
+        addresses = self.addresses()
+        if len(addresses) < 2:
+            return Cluster()
+        jobs: dict[str, list[str]] = {"chief": [], "worker": [], "ps": []}
+        for task, address in zip(self._tasks(), addresses, strict=True):
+            if task.type != "evaluator":
+                jobs[task.type].append(address)
+        return Cluster(**{name: tuple(each) for name, each in jobs.items()})
+
+    def task(self) -> Task:
+        tasks, rank = self._tasks(), self.rank()
+        if rank >= len(tasks):
+            raise UsageError(
+                self.marks[0],
+                received=rank,
+                accepted=f"a rank below {len(tasks)}, the number of tasks of the {self.name}",
+                remedy="Start the script once for each task.",
+            )
+        return tasks[rank]
+
+    def _tasks(self) -> Sequence[Task]:
+        names = named_roles(self.environ, self.roles)
+        return roles_of(self.components(), self.roles, names)

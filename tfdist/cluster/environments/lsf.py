@@ -1,0 +1,51 @@
+"""A job of LSF whose tasks `jsrun` or `blaunch` started: `LSB_MCPU_HOSTS`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tfdist.cluster.environments.base import RankEnvironment
+from tfdist.errors import UsageError
+
+
+class LSF(RankEnvironment):
+    """A task of the job; the host of `bsub`'s script with one slot is left out, as jsrun does."""
+
+    name = "LSF"
+    order = 90
+    marks = ("LSB_JOBID", "LSB_MCPU_HOSTS")
+
+    def is_present(self) -> bool:
+        return super().is_present() and self._rank_variable is not None
+
+    def hosts(self) -> Sequence[str]:
+        words = self.environ["LSB_MCPU_HOSTS"].split()
+        if len(words) % 2 or not all(count.isdecimal() for count in words[1::2]):
+            raise UsageError(
+                "LSB_MCPU_HOSTS",
+                received=self.environ["LSB_MCPU_HOSTS"],
+                accepted="hosts and their numbers of slots: a 2 b 2",
+                remedy="Unset it, or pass the cluster flags.",
+            )
+        hosts = [
+            host
+            for host, count in zip(words[::2], words[1::2], strict=True)
+            for _ in range(int(count))
+        ]
+        if self._rank_variable == "JSM_NAMESPACE_RANK":
+            hosts = hosts[len(hosts) - self.number("JSM_NAMESPACE_SIZE") :]
+        return hosts
+
+    def rank(self) -> int:
+        variable = self._rank_variable
+        assert variable is not None
+        # blaunch counts from 1.
+        return self.number(variable) - (variable == "LSF_PM_TASKID")
+
+    def job(self) -> str:
+        return self.environ["LSB_JOBID"]
+
+    @property
+    def _rank_variable(self) -> str | None:
+        names = ("JSM_NAMESPACE_RANK", "LSF_PM_TASKID")
+        return next((name for name in names if self.environ.get(name)), None)

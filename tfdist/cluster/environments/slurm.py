@@ -1,0 +1,79 @@
+"""A step of Slurm: `srun`.
+
+A batch script without `srun`, and a shell of `salloc`, are one process. The ranks of a
+heterogeneous step follow the order of its components; `SLURM_STEP_NODELIST` is sorted and does not.
+See "srun" and "Heterogeneous Job Support" in Slurm's documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tfdist.cluster.environments.base import RankEnvironment
+from tfdist.cluster.ports import first_of
+from tfdist.cluster.slurm_layout import Layout, check_lengths, counts_of, nodes_of, ranks_of
+from tfdist.errors import UsageError
+
+
+class Slurm(RankEnvironment):
+    """A task of a step."""
+
+    name = "Slurm step"
+    order = 40
+    marks = ("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_NTASKS")
+
+    def hosts(self) -> Sequence[str]:
+        return [host for component in self._components() for host in component]
+
+    def rank(self) -> int:
+        rank, hosts = self.number("SLURM_PROCID"), self.hosts()
+        node, place = self.environ.get("SLURMD_NODENAME"), self.environ.get("SLURM_LOCALID")
+        if rank < len(hosts):
+            computed = (hosts[rank], str(hosts[:rank].count(hosts[rank])))
+            if node and place and computed != (node, place):
+                raise UsageError(
+                    "SLURM_DISTRIBUTION",
+                    received=f"{self._layout().distribution}: task {rank} is {place} of {node}",
+                    accepted=f"{computed[1]} of {computed[0]}, computed from Slurm's variables",
+                    remedy="Start the step with --distribution=block.",
+                )
+        return rank
+
+    def job(self) -> str:
+        # Steps of one job follow each other, and so do jobs.
+        return str(8 * self.number("SLURM_JOB_ID") + self.number("SLURM_STEP_ID") % 8)
+
+    def first_port(self) -> int | None:
+        return first_of(self.environ.get("SLURM_STEP_RESV_PORTS", ""))
+
+    def components(self) -> Sequence[int]:
+        return [len(component) for component in self._components()]
+
+    def evidence(self) -> str:
+        number = f"{self.environ.get('SLURM_JOB_ID')}.{self.environ.get('SLURM_STEP_ID')}"
+        parts = len(self._components())
+        layout = f"{parts} components" if parts > 1 else self._layout().distribution
+        return f"{self.name} {number}, {layout}"
+
+    def _components(self) -> list[list[str]]:
+        """The host of each rank, by component."""
+        nodes = nodes_of(self.environ.get("SLURM_STEP_NODELIST", ""))
+        counts = counts_of(self.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+        check_lengths(nodes, counts)
+        by_node = dict(zip(nodes, counts, strict=True))
+        # `srun` without `sbatch` has only the old names.
+        groups = [
+            nodes_of(
+                self.environ.get(f"SLURM_JOB_NODELIST_HET_GROUP_{index}")
+                or self.environ.get(f"SLURM_JOB_NODELIST_PACK_GROUP_{index}", "")
+            )
+            for index in range(int(self.environ.get("SLURM_HET_SIZE") or 0))
+        ]
+        inside = [group for group in groups if group and {*group} <= {*nodes}]
+        return [
+            ranks_of(self._layout(), group, [by_node[node] for node in group])
+            for group in (inside if len(inside) > 1 else [nodes])
+        ]
+
+    def _layout(self) -> Layout:
+        return Layout.of(self.environ)

@@ -1,0 +1,176 @@
+"""TF_CONFIG, in TF2's dialect or the older one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from tfdist.cluster.config import ClusterConfig, checked
+from tfdist.cluster.environments.base import Described
+from tfdist.cluster.spec import JOB_NAMES, TASK_TYPES
+from tfdist.errors import UsageError
+
+_DYNAMIC_WORKER = "In a TFJob of Kubeflow, set enableDynamicWorker to false."
+
+
+class TFConfig(Described):
+    """The variable that `tf.distribute` reads."""
+
+    name = "TF_CONFIG"
+    order = 10
+
+    def describe(self) -> ClusterConfig | None:
+        return from_tf_config(self.environ)
+
+
+def from_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
+    """Reads TF_CONFIG, in TF2's dialect or the older one; None if it is not set.
+
+    The older dialect calls the chief `master`. `model_dir` is an Estimator's output directory.
+    `environment` and other keys are ignored, and so is an evaluator in the cluster, as Kubeflow
+    writes it. The addresses of a task type are a list, or a map from each index to its address. See
+    `tf.distribute.cluster_resolver.TFConfigClusterResolver`.
+    """
+    text = environ.get("TF_CONFIG", "")
+    if not text.strip():
+        return None
+    try:
+        config = json.loads(text, object_pairs_hook=_object)
+    except json.JSONDecodeError as error:
+        raise UsageError(
+            "TF_CONFIG",
+            received=_shortened(text),
+            accepted='JSON: {"cluster": {"worker": ["host:port", …]}, "task": {"type": …, …}}',
+            remedy=f"Correct the JSON at character {error.pos}: {error.msg}.",
+        ) from None
+    config = _mapping("TF_CONFIG", config)
+    cluster = _mapping("TF_CONFIG cluster", config.get("cluster"))
+    jobs = {
+        name: _listed(name, addresses) if isinstance(addresses, dict) else addresses
+        for name, addresses in cluster.items()
+        if name != "evaluator"
+    }
+    tasks = [address for job in jobs.values() if isinstance(job, list) for address in job]
+    if isinstance(cluster.get("worker"), dict) and len(tasks) == 1:
+        # Worker 0 would train alone, while the other workers are refused.
+        raise UsageError(
+            "TF_CONFIG cluster",
+            received=cluster,
+            accepted="the addresses of all tasks; those of a single worker only as a list",
+            remedy=_DYNAMIC_WORKER,
+        )
+    task = _mapping("TF_CONFIG task", config.get("task"))
+    has_master = "master" in jobs
+    if has_master:
+        if "chief" in jobs:
+            raise UsageError(
+                "TF_CONFIG cluster",
+                received=sorted(jobs),
+                accepted="either chief or master",
+                remedy="Keep chief, because master is its older name.",
+            )
+        jobs["chief"] = jobs.pop("master")
+    if not any(jobs.values()):
+        raise UsageError(
+            "TF_CONFIG cluster",
+            received=cluster,
+            accepted="at least one address of a chief or worker",
+            remedy="List the tasks, or unset TF_CONFIG to train in a single process.",
+        )
+    for name in jobs:
+        if name not in JOB_NAMES:
+            raise UsageError(
+                "TF_CONFIG cluster",
+                received=name,
+                accepted=", ".join([*JOB_NAMES, "master"]),
+                remedy="Rename this task type.",
+            )
+    for key, accepted in (("type", ", ".join(TASK_TYPES)), ("index", "an integer of at least 0")):
+        if task.get(key) is None:
+            raise UsageError(
+                f"TF_CONFIG task.{key}",
+                received=None,
+                accepted=accepted,
+                remedy="Add the type and the index of this task.",
+            )
+    cluster_config = checked(
+        "TF_CONFIG", lambda name: f"TF_CONFIG {name}", jobs, task["type"], task["index"]
+    )
+    return replace(cluster_config, has_master=has_master, model_dir=_model_dir(config))
+
+
+def _model_dir(config: Mapping[str, Any]) -> str | None:
+    model_dir = config.get("model_dir")
+    if model_dir is not None and not (isinstance(model_dir, str) and model_dir):
+        raise UsageError(
+            "TF_CONFIG model_dir",
+            received=model_dir,
+            accepted="the path of the directory that all tasks share",
+            remedy="Correct the path, or leave it out.",
+        )
+    return model_dir
+
+
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise UsageError(
+            name,
+            received=value,
+            accepted="a JSON object",
+            remedy='Write {"cluster": {…}, "task": {…}}, '
+            "or unset TF_CONFIG to train in a single process.",
+        )
+    return value
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; `json` keeps only the last value of a repeated key."""
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in result:
+            raise UsageError(
+                "TF_CONFIG",
+                received=[name for name, _ in pairs],
+                accepted="each key of a JSON object once",
+                remedy=f"Remove or rename one {key!r}.",
+            )
+        result[key] = value
+    return result
+
+
+def _listed(name: str, addresses: Mapping[str, Any]) -> list[Any]:
+    """The addresses of a map from indices, as `tf.train.ClusterSpec` accepts it.
+
+    Kubeflow's `enableDynamicWorker` writes a map that leaves tasks out: a worker sees itself and
+    the ps; a ps sees only itself; the other tasks see nothing.
+    """
+    field_name = f"TF_CONFIG cluster.{name}"
+    for key in addresses:
+        if not re.fullmatch(r"0|[1-9][0-9]{0,8}", key):
+            raise UsageError(
+                field_name,
+                received=key,
+                accepted="a list of host:port, or a map from the indices 0, 1, … to host:port",
+                remedy="Use the index of the task as the key.",
+            )
+    indices = sorted(map(int, addresses))
+    gaps = [(last + 1, index - 1) for last, index in pairwise([-1, *indices]) if index > last + 1]
+    if not indices:
+        gaps = [(0, 0)]
+    if gaps:
+        missing = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in gaps)
+        raise UsageError(
+            field_name,
+            received=dict(addresses),
+            accepted="an address for each index from 0",
+            remedy=f"Add {name} {missing}: each task needs all addresses. {_DYNAMIC_WORKER}",
+        )
+    return [addresses[str(index)] for index in indices]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "…"

@@ -1,0 +1,51 @@
+"""A custom job of Vertex AI: `CLUSTER_SPEC`, in which the first pool is the chief.
+
+Vertex AI also sets TF_CONFIG for the usual pools. See "Distributed training" in its documentation.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tfdist.cluster.environments.base import Environment
+from tfdist.cluster.spec import Cluster, Task
+from tfdist.errors import UsageError
+
+_TYPES = {
+    "workerpool0": "chief",
+    "workerpool1": "worker",
+    "workerpool2": "ps",
+    "workerpool3": "evaluator",
+}
+
+
+class Vertex(Environment):
+    """A replica of a worker pool."""
+
+    name = "Vertex AI"
+    order = 60
+    marks = ("CLUSTER_SPEC",)
+
+    def cluster(self) -> Cluster:
+        pools = self._spec("cluster")
+        jobs = {_TYPES[pool]: tuple(hosts) for pool, hosts in pools.items() if pool in _TYPES}
+        jobs.pop("evaluator", None)
+        return Cluster() if sum(map(len, jobs.values())) < 2 else Cluster(**jobs)
+
+    def task(self) -> Task:
+        task = self._spec("task")
+        name = _TYPES[task["type"]] if self.cluster() else "worker"
+        return Task(name, int(task["index"]))
+
+    def _spec(self, part: str) -> Any:
+        text = self.environ["CLUSTER_SPEC"]
+        try:
+            return json.loads(text)[part]
+        except (ValueError, KeyError, TypeError):
+            raise UsageError(
+                "CLUSTER_SPEC",
+                received=text[:80],
+                accepted="JSON with cluster and task, as Vertex AI writes it",
+                remedy="Unset it, or pass the cluster flags.",
+            ) from None

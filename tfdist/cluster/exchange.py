@@ -1,0 +1,130 @@
+"""The hosts of the ranks of a job whose launcher does not tell them.
+
+    exchange(0, 2, "prterun-17@1", None)     # Met(hosts=("10.0.0.1", "10.0.0.2"), job="3f2a…")
+
+With mpi4py it is one allgather. Without it, each rank writes a file to a directory that all ranks
+share, `TFDIST_RENDEZVOUS_DIR`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import ipaddress
+import json
+import re
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tfdist.errors import UsageError
+
+DIRECTORY_VARIABLE = "TFDIST_RENDEZVOUS_DIR"
+
+_POLL_SECONDS = 0.1
+_TIMEOUT_SECONDS = 300.0
+# netdevice(7)
+_SIOCGIFADDR, _SIOCGIFNETMASK = 0x8915, 0x891B
+
+
+@dataclass(frozen=True)
+class Met:
+    """What all ranks of a job know after the exchange.
+
+    Attributes:
+      hosts: an address of each rank's host, all in one network if the hosts have one in common.
+      job: a text that only this job has.
+    """
+
+    hosts: tuple[str, ...]
+    job: str
+
+
+# MPI can be initialized once in a process.
+@functools.cache
+def exchange(rank: int, size: int, job: str, shared: str | None) -> Met:
+    """Exchanges the addresses of the ranks.
+
+    Args:
+      rank: the rank of this process.
+      size: the number of ranks.
+      job: the launcher's name of the job; empty if it has none.
+      shared: a directory that all ranks share, for files if mpi4py is not installed.
+
+    Raises:
+      UsageError: mpi4py is not installed, and there is no directory for files.
+      TimeoutError: not all ranks have written their files in time.
+    """
+    own = {"job": secrets.token_hex(8), "networks": networks()}
+    try:
+        from mpi4py import MPI
+    except ImportError:
+        found = _by_files(own, rank, size, job, shared)
+    else:
+        found = MPI.COMM_WORLD.allgather(own)
+        # A process that ends without it ends the job.
+        MPI.Finalize()
+    return Met(_in_one_network([each["networks"] for each in found]), str(found[0]["job"]))
+
+
+def networks() -> dict[str, str]:
+    """The IPv4 networks of this machine, except loopback, and its address in each."""
+    found: dict[str, str] = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode())
+            try:
+                # `struct ifreq`: the name in 16 bytes, then family, port and address.
+                address, mask = (
+                    socket.inet_ntoa(fcntl.ioctl(probe, number, request)[20:24])
+                    for number in (_SIOCGIFADDR, _SIOCGIFNETMASK)
+                )
+            except OSError:
+                continue  # The interface has no address.
+            interface = ipaddress.ip_interface(f"{address}/{mask}")
+            if not interface.is_loopback:
+                found.setdefault(str(interface.network), address)
+    return found
+
+
+def _in_one_network(found: Sequence[dict[str, str]]) -> tuple[str, ...]:
+    """An address of each rank."""
+    if all(each == found[0] for each in found):
+        return ("127.0.0.1",) * len(found)
+    common = [name for name in found[0] if all(name in each for each in found)]
+    if common:
+        return tuple(each[common[0]] for each in found)
+    return tuple(next(iter(each.values()), "127.0.0.1") for each in found)
+
+
+def _by_files(
+    own: dict[str, Any], rank: int, size: int, job: str, shared: str | None
+) -> list[dict[str, Any]]:
+    if not shared or not job:
+        raise UsageError(
+            DIRECTORY_VARIABLE,
+            received=shared,
+            accepted="a directory that all ranks share, if mpi4py is not installed"
+            + ("" if job else "; this launcher does not name its job, so mpi4py is needed"),
+            remedy="Install tfdist[mpi], or set the variable with mpirun -x.",
+        )
+    directory = Path(shared) / f"tfdist-{re.sub(r'[^A-Za-z0-9.-]', '-', job)}"
+    directory.mkdir(parents=True, exist_ok=True)
+    written = directory / f"{rank}.new"
+    written.write_text(json.dumps(own))
+    written.replace(directory / f"{rank}.json")
+    files = [directory / f"{other}.json" for other in range(size)]
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    while missing := [file.stem for file in files if not file.exists()]:
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"waited {_TIMEOUT_SECONDS:.0f} s for the files of ranks {', '.join(missing)} "
+                f"in {directory}"
+            )
+        time.sleep(_POLL_SECONDS)
+    return [json.loads(file.read_text()) for file in files]

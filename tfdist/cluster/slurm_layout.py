@@ -1,0 +1,185 @@
+"""Which node has which task of a step of Slurm.
+
+    nodes_of("n[1-2,10]")                       # ["n1", "n2", "n10"]
+    counts_of("2(x2),1")                        # [2, 2, 1]
+    ranks_of(Layout("cyclic"), nodes, counts)   # the node of each task: n1, n2, n10, n1, n2
+
+The syntax is that of `scontrol show hostnames` and of SLURM_TASKS_PER_NODE; the distributions are
+those of `srun --distribution`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfdist.errors import UsageError
+
+_COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+_DISTRIBUTIONS = ("block", "cyclic", "plane", "arbitrary")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a step distributes its tasks over its nodes.
+
+    Attributes:
+      distribution: `block`, `cyclic`, `plane` or `arbitrary`.
+      plane_size: the tasks of a block of `plane`.
+      listed: under `arbitrary`, the node of each task.
+    """
+
+    distribution: str
+    plane_size: int = 1
+    listed: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Layout:
+        """The layout that the variables of a step describe.
+
+        Raises:
+          UsageError: it is unknown.
+        """
+        text = environ.get("SLURM_DISTRIBUTION", "")
+        # The parts after the first are the distribution over sockets and cores.
+        name = re.split(r"[:,=]", text)[0].lower()
+        if name == "arbitrary":
+            return cls(name, listed=_read(environ.get("SLURM_HOSTFILE", "")))
+        if name == "plane":
+            return cls(name, int(environ.get("SLURM_DIST_PLANESIZE") or 1))
+        if not name:
+            # Slurm's default: one task a node is cyclic, several are in blocks, which is the same
+            # for one.
+            name = "block"
+        if name not in _DISTRIBUTIONS:
+            raise UsageError(
+                "SLURM_DISTRIBUTION",
+                received=text,
+                accepted=", ".join(_DISTRIBUTIONS),
+                remedy="Start the step with --distribution=block.",
+            )
+        return cls(name)
+
+
+def ranks_of(layout: Layout, nodes: Sequence[str], counts: Sequence[int]) -> list[str]:
+    """The node of each task.
+
+    Args:
+      layout: how the tasks are distributed.
+      nodes: the nodes of the step.
+      counts: the number of tasks of each node.
+    """
+    if layout.listed:
+        return list(layout.listed)
+    left = list(counts)
+    size = {"cyclic": 1, "plane": layout.plane_size}.get(layout.distribution, max(left, default=1))
+    ranks = []
+    while any(left):
+        for index, node in enumerate(nodes):
+            taken = min(size, left[index])
+            left[index] -= taken
+            ranks += [node] * taken
+    return ranks
+
+
+def check_lengths(nodes: Sequence[str], counts: Sequence[int]) -> None:
+    """Checks that each node has a number of tasks.
+
+    Raises:
+      UsageError: there are more or fewer nodes than numbers.
+    """
+    if len(nodes) != len(counts):
+        raise UsageError(
+            "SLURM_STEP_NODELIST",
+            received=f"{len(nodes)} nodes",
+            accepted=f"{len(counts)} nodes, as many as in SLURM_STEP_TASKS_PER_NODE",
+            remedy="Start the script with srun.",
+        )
+
+
+def counts_of(text: str) -> list[int]:
+    """The numbers of `2(x3),1`: 2, 2, 2, 1.
+
+    Raises:
+      UsageError: it is something else.
+    """
+    counts = []
+    for part in text.split(","):
+        match = _COUNT.fullmatch(part.strip())
+        if match is None:
+            raise UsageError(
+                "SLURM_STEP_TASKS_PER_NODE",
+                received=text,
+                accepted="numbers of tasks, such as 2(x3),1",
+                remedy="Start the script with srun.",
+            )
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def nodes_of(text: str) -> list[str]:
+    """The names of a node list, `n[1-2,10],m3`, also with several brackets.
+
+    Raises:
+      UsageError: it is no node list.
+    """
+    names: list[str] = []
+    for part in _split(text):
+        pieces = re.split(r"\[([^\[\]]*)\]", part)
+        # Text and the content of brackets alternate.
+        choices = [
+            [piece] if index % 2 == 0 else list(_range(piece, text))
+            for index, piece in enumerate(pieces)
+        ]
+        if any("[" in piece or "]" in piece for piece in pieces[::2]):
+            raise _error(text)
+        names += map("".join, itertools.product(*choices))
+    return names
+
+
+def _read(path: str) -> tuple[str, ...]:
+    """The nodes of `SLURM_HOSTFILE`, a line for each task."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError as error:
+        raise UsageError(
+            "SLURM_HOSTFILE",
+            received=path,
+            accepted="a file that each task can read, with --distribution=arbitrary",
+            remedy=f"Put it on a file system that the nodes share: {error.strerror}.",
+        ) from None
+    return tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+
+
+def _split(text: str) -> Iterator[str]:
+    """The parts between commas that are outside brackets."""
+    depth, start = 0, 0
+    for index, character in enumerate(text):
+        depth += (character == "[") - (character == "]")
+        if character == "," and not depth:
+            yield text[start:index]
+            start = index + 1
+    if text[start:]:
+        yield text[start:]
+
+
+def _range(content: str, text: str) -> Iterator[str]:
+    for part in content.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if match is None:
+            raise _error(text)
+        first, last = match[1], match[2] or match[1]
+        for number in range(int(first), int(last) + 1):
+            yield str(number).zfill(len(first))
+
+
+def _error(text: str) -> UsageError:
+    return UsageError(
+        "SLURM_STEP_NODELIST",
+        received=text,
+        accepted="a list of nodes, such as n[1-2,10]",
+        remedy="Start the script with srun.",
+    )
