@@ -2,7 +2,7 @@
 
     tfdist run --ps=1 --workers=2 train.py --epochs=3     # runs a job on this machine
     srun tfdist exec train.py                             # one task of a job of Slurm
-    tfdist render --worker_hosts=a:2222,b:2222            # prints each task's TF_CONFIG or flags
+    tfdist render hosts --worker_hosts=a:2222,b:2222      # prints each task's TF_CONFIG or flags
     tfdist check --job_name=worker --task_index=0 --worker_hosts=a:2222,b:2222   # tests the network
     tfdist plan --parameters=25M --workers=4 --bandwidth=10Gbit   # compares the splits
     tfdist data cifar10 --data_dir=/tmp/data              # writes the examples' dataset

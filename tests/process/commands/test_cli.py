@@ -213,7 +213,7 @@ HOSTS = ["--worker_hosts=a:1,[::1]:2", "--ps-hosts=c:3"]
 
 
 def test_render_prints_the_tf_config_of_each_task(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["render", *HOSTS, "--chief_hosts=d:4", "--evaluator"]) == 0
+    assert cli.main(["render", "hosts", *HOSTS, "--chief_hosts=d:4", "--evaluator"]) == 0
 
     cluster = '"cluster": {"chief": ["d:4"], "ps": ["c:3"], "worker": ["a:1", "[::1]:2"]}'
     tasks = [("chief", 0), ("worker", 0), ("worker", 1), ("ps", 0), ("evaluator", 0)]
@@ -225,7 +225,7 @@ def test_render_prints_the_tf_config_of_each_task(capsys: pytest.CaptureFixture[
 
 
 def test_render_prints_the_flags_of_each_task(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["render", *HOSTS, "--format=flags"]) == 0
+    assert cli.main(["render", "hosts", *HOSTS, "--format=flags"]) == 0
 
     lines = capsys.readouterr().out.splitlines()
     assert [shlex.split(line) for line in lines] == [
@@ -343,10 +343,10 @@ def test_the_launchers_own_flags_are_known_to_the_scripts() -> None:
         ),
         (["run", "--grace_period=-1", "train.py"], "--grace_period"),
         (["run", "--grace_period=inf", "train.py"], "--grace_period"),
-        (["render"], "--worker_hosts: received None"),
-        (["render", "--worker_hosts=a"], "--worker_hosts[0]: received 'a'"),
-        (["render", "--ps_hosts=a:1"], "--worker_hosts"),
-        (["render", "--worker_hosts=a:1", "--format=yaml"], "--format"),
+        (["render", "hosts"], "--worker_hosts: received None"),
+        (["render", "hosts", "--worker_hosts=a"], "--worker_hosts[0]: received 'a'"),
+        (["render", "hosts", "--ps_hosts=a:1"], "--worker_hosts"),
+        (["render", "hosts", "--worker_hosts=a:1", "--format=yaml"], "--format"),
         (["check", "--versions", "--job_name=worker"], "--job_name: received 'worker'"),
         (["check", "--versions", "--worker-hosts=a:1"], "--worker_hosts: received 'a:1'"),
         (["check", "--versions", "--strategy=auto"], "--strategy: received 'auto'"),
