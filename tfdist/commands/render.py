@@ -2,14 +2,21 @@
 
 tfdist render hosts --worker_hosts=10.0.0.1:2222,10.0.0.2:2222     # TF_CONFIG of each task
 tfdist render slurm --workers=4 train.py --output_dir=/shared/run1 | sbatch
+tfdist render jobset --workers=4 --image=IMAGE train.py … | kubectl apply -f -
+tfdist render check job.json
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shlex
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.config import ClusterFlags
@@ -21,11 +28,20 @@ from tfdist.commands.arguments import (
     hosts_flags,
     script_arguments,
 )
-from tfdist.errors import EXIT_OK, UsageError
+from tfdist.errors import EXIT_OK, EXIT_USAGE, UsageError, log
 from tfdist.launch.spec import JobSpec
-from tfdist.render import slurm
+from tfdist.render import check, jobset, slurm
 from tfdist.render.job import RenderedJob
 from tfdist.strategy_table import table
+
+_PODS = {
+    "claim": "the PersistentVolumeClaim that all pods mount",
+    "mount": "the path at which they mount it",
+    "cpu": "the cores of a pod that trains",
+    "memory": "the memory of a pod",
+    "gpus": "the GPUs of a pod that trains",
+    "queue": "the queue of Kueue",
+}
 
 
 def add_to(commands: Commands) -> None:
@@ -39,6 +55,8 @@ def add_to(commands: Commands) -> None:
     engines = render.add_subparsers(metavar="ENGINE", required=True)
     _add_hosts(engines)
     _add_slurm(engines)
+    _add_kubernetes(engines)
+    _add_check(engines)
 
 
 def _add_hosts(engines: Commands) -> None:
@@ -75,6 +93,49 @@ def _add_slurm(engines: Commands) -> None:
         usage="%(prog)s [options] [-m] SCRIPT [ARGS ...]",
         allow_abbrev=False,
     )
+    _job_flags(parser)
+    parser.set_defaults(run=_render_slurm)
+
+
+def _add_kubernetes(engines: Commands) -> None:
+    for name, makes in (("jobset", jobset.manifest), ("trainjob", jobset.trainjob)):
+        parser = engines.add_parser(
+            name,
+            help=f"the manifest of a {'JobSet' if name == 'jobset' else 'TrainJob of Kubeflow'}",
+            description="Prints a manifest as JSON. All pods start again when one fails, and "
+            "resume.",
+            usage="%(prog)s [options] --image=IMAGE [-m] SCRIPT [ARGS ...]",
+            allow_abbrev=False,
+        )
+        flag(parser, "image", required=True, help="the image of the containers")
+        for field, meaning in _PODS.items():
+            default = getattr(jobset.Pods, field)
+            flag(
+                parser,
+                field,
+                type=count if isinstance(default, int) else str,
+                default=default,
+                metavar="N" if isinstance(default, int) else "NAME",
+                help=meaning if default is None else f"{meaning} (default {default})",
+            )
+        _job_flags(parser)
+        parser.set_defaults(run=partial(_render_kubernetes, makes))
+
+
+def _add_check(engines: Commands) -> None:
+    parser = engines.add_parser(
+        "check",
+        help="find mistakes in a manifest",
+        description="Finds mistakes in a manifest of jobset or trainjob. Exits with code 2 if it "
+        "finds one.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("file", metavar="FILE", help="the manifest, as JSON; - for standard input")
+    parser.set_defaults(run=_check)
+
+
+def _job_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of a `RenderedJob`, and the script."""
     flag(
         parser,
         "strategy",
@@ -99,7 +160,7 @@ def _add_slurm(engines: Commands) -> None:
         type=count,
         default=3,
         metavar="N",
-        help="how many times a job that failed is requeued (default 3); never after a usage error",
+        help="how many times a job that failed starts again (default 3); never after a usage error",
     )
     flag(
         parser,
@@ -107,7 +168,7 @@ def _add_slurm(engines: Commands) -> None:
         type=count,
         default=60,
         metavar="S",
-        help="seconds before the time limit at which the tasks save and exit (default 60)",
+        help="seconds that the tasks have to save before they are ended (default 60)",
     )
     flag(
         parser,
@@ -116,12 +177,39 @@ def _add_slurm(engines: Commands) -> None:
         help="SCRIPT does not use tfdist: start it with tfdist exec",
     )
     script_arguments(parser)
-    parser.set_defaults(run=_render_slurm)
 
 
 def _render_slurm(arguments: argparse.Namespace) -> int:
     print(slurm.script(_job(arguments)), end="")
     return EXIT_OK
+
+
+def _render_kubernetes(
+    makes: Callable[[RenderedJob, jobset.Pods], jobset.Manifest], arguments: argparse.Namespace
+) -> int:
+    pods = jobset.Pods(
+        image=arguments.image, **{field: getattr(arguments, field) for field in _PODS}
+    )
+    print(json.dumps(makes(_job(arguments), pods), indent=2))
+    return EXIT_OK
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    try:
+        text = sys.stdin.read() if arguments.file == "-" else Path(arguments.file).read_text()
+        found = check.problems(json.loads(text))
+    except (OSError, ValueError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(
+            "FILE",
+            received=arguments.file,
+            accepted="a manifest as JSON",
+            remedy=f"Correct it: {error}.",
+        ) from None
+    for problem in found:
+        log(f"error: {problem}")
+    return EXIT_USAGE if found else EXIT_OK
 
 
 def _job(arguments: argparse.Namespace) -> RenderedJob:

@@ -59,10 +59,17 @@ class RenderedJob:
         }
         return {role: count for role, count in numbers.items() if count}
 
-    def command(self) -> tuple[str, ...]:
-        """The command of each task, where the engine numbers the tasks."""
+    def command(self, *, by_rank: bool = False) -> tuple[str, ...]:
+        """The command of each task.
+
+        Args:
+          by_rank: whether the engine numbers the tasks, and flags give the ranks their roles.
+        """
         spec = self.spec
-        roles = [*([f"--num_ps={spec.ps}"] if spec.ps else []), *["--evaluator"] * spec.evaluator]
+        roles = []
+        if by_rank:
+            roles += [f"--num_ps={spec.ps}"] if spec.ps else []
+            roles += ["--evaluator"] * spec.evaluator
         strategy = [f"--strategy={spec.strategy}"]
         module = ["-m"] if spec.module else []
         if self.foreign:

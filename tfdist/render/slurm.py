@@ -59,6 +59,6 @@ def script(job: RenderedJob) -> str:
         components="\n".join(components) + "\n",
         groups="--het-group=0,1 " if serving else "",
         usage=EXIT_USAGE,
-        command=shlex.join(job.command()),
+        command=shlex.join(job.command(by_rank=True)),
         restarts=job.max_restarts,
     )
