@@ -69,7 +69,7 @@ def exchange(rank: int, size: int, job: str, shared: str | None) -> Met:
         found = MPI.COMM_WORLD.allgather(own)
         # A process that ends without it ends the job.
         MPI.Finalize()
-    return Met(_in_one_network([each["networks"] for each in found]), str(found[0]["job"]))
+    return Met(in_one_network([each["networks"] for each in found]), str(found[0]["job"]))
 
 
 def networks() -> dict[str, str]:
@@ -92,13 +92,16 @@ def networks() -> dict[str, str]:
     return found
 
 
-def _in_one_network(found: Sequence[dict[str, str]]) -> tuple[str, ...]:
+def in_one_network(found: Sequence[dict[str, str]]) -> tuple[str, ...]:
     """An address of each rank."""
     if all(each == found[0] for each in found):
         return ("127.0.0.1",) * len(found)
-    common = [name for name in found[0] if all(name in each for each in found)]
-    if common:
-        return tuple(each[common[0]] for each in found)
+    hosts = len({tuple(sorted(each.items())) for each in found})
+    for name in found[0]:
+        addresses = [each[name] for each in found if name in each]
+        # A bridge of containers has the same address on every host.
+        if len(addresses) == len(found) and len({*addresses}) == hosts:
+            return tuple(addresses)
     return tuple(next(iter(each.values()), "127.0.0.1") for each in found)
 
 

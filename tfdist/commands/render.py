@@ -14,7 +14,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from tfdist.commands.arguments import (
 )
 from tfdist.errors import EXIT_OK, EXIT_USAGE, UsageError, log
 from tfdist.launch.spec import JobSpec
-from tfdist.render import check, jobset, slurm
+from tfdist.render import check, jobset, mpirun, slurm
 from tfdist.render.job import RenderedJob
 from tfdist.strategy_table import table
 
@@ -56,6 +56,7 @@ def add_to(commands: Commands) -> None:
     _add_hosts(engines)
     _add_slurm(engines)
     _add_kubernetes(engines)
+    _add_mpi(engines)
     _add_check(engines)
 
 
@@ -120,6 +121,26 @@ def _add_kubernetes(engines: Commands) -> None:
             )
         _job_flags(parser)
         parser.set_defaults(run=partial(_render_kubernetes, makes))
+
+
+def _add_mpi(engines: Commands) -> None:
+    for name, makes in (("mpirun", mpirun.mpirun), ("horovodrun", mpirun.horovodrun)):
+        parser = engines.add_parser(
+            name,
+            help=f"the command for {name}",
+            description=f"Prints the command for {name}.",
+            usage="%(prog)s [options] [-m] SCRIPT [ARGS ...]",
+            allow_abbrev=False,
+        )
+        flag(
+            parser,
+            "hosts",
+            default="",
+            metavar="HOST:SLOTS,...",
+            help="the hosts, and the numbers of tasks on each (default: this machine)",
+        )
+        _job_flags(parser)
+        parser.set_defaults(run=partial(_render_mpi, makes))
 
 
 def _add_check(engines: Commands) -> None:
@@ -191,6 +212,14 @@ def _render_kubernetes(
         image=arguments.image, **{field: getattr(arguments, field) for field in _PODS}
     )
     print(json.dumps(makes(_job(arguments), pods), indent=2))
+    return EXIT_OK
+
+
+def _render_mpi(
+    makes: Callable[[RenderedJob, Sequence[str]], str], arguments: argparse.Namespace
+) -> int:
+    hosts = [host.strip() for host in arguments.hosts.split(",") if host.strip()]
+    print(makes(_job(arguments), hosts))
     return EXIT_OK
 
 

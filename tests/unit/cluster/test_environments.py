@@ -14,7 +14,7 @@ from tfdist.cluster import Task
 from tfdist.cluster.config import ClusterConfig, ClusterFlags
 from tfdist.cluster.discovery import discover
 from tfdist.cluster.environments import mpi, table
-from tfdist.cluster.exchange import Met
+from tfdist.cluster.exchange import Met, in_one_network
 from tfdist.cluster.ports import ports_of
 from tfdist.cluster.roles import Roles, roles_of
 from tfdist.cluster.slurm_layout import counts_of, nodes_of
@@ -271,6 +271,16 @@ def test_the_ranks_of_mpirun_exchange_their_hosts(
         assert hosts_of(found) == "worker=127.0.0.1,127.0.0.1,127.0.0.1"
     alone = find({rank: "0", size: "1", **others})
     assert (str(alone.task), alone.cluster.tasks()) == ("worker:0", ())
+
+
+def test_the_hosts_of_ranks_have_addresses_in_a_common_network() -> None:
+    bridge = {"172.17.0.0/16": "172.17.0.1"}
+    first = {**bridge, "10.0.0.0/24": "10.0.0.1", "10.1.0.0/24": "10.1.0.1"}
+    second = {**bridge, "10.1.0.0/24": "10.1.0.2"}
+    assert in_one_network([first, first, second]) == ("10.1.0.1", "10.1.0.1", "10.1.0.2")
+    assert in_one_network([first, first]) == ("127.0.0.1", "127.0.0.1")
+    apart = [{"10.0.0.0/24": "10.0.0.1"}, {"10.1.0.0/24": "10.1.0.2"}]
+    assert in_one_network(apart) == ("10.0.0.1", "10.1.0.2")
 
 
 def test_the_log_says_what_was_found_and_why() -> None:

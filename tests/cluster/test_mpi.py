@@ -1,0 +1,61 @@
+"""Jobs of a real mpirun: the script finds its place without a flag."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.pages import readme_script
+from tests.support.processes import ROOT
+
+pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(200)]
+
+MPIRUN = Path(sys.executable).with_name("mpirun")
+
+
+def mpirun(*words: str, directory: Path) -> str:
+    # Open MPI refuses root unless it is told not to.
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    ended = subprocess.run(
+        [str(MPIRUN), *root, "--oversubscribe", "--bind-to", "none", *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout
+    return ended.stdout
+
+
+def test_three_ranks_train_together(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(readme_script())
+    script = [sys.executable, "train.py", "--output_dir=run1"]
+    printed = mpirun("-np", "3", *script, directory=tmp_path)
+    for rank in range(3):
+        assert f"worker:{rank} of 3 worker (Open MPI, rank {rank})" in printed
+    assert printed.count("loss 0.0000") == 3
+    assert (tmp_path / "run1" / "done.json").exists()
+
+
+@pytest.mark.parametrize("directory", ["", "ranks"])
+def test_ranks_exchange_their_addresses(directory: str, tmp_path: Path) -> None:
+    """With mpi4py, and with files where it is not installed."""
+    program = (
+        "import os, sys\n"
+        "if os.environ.get('TFDIST_RENDEZVOUS_DIR'): sys.modules['mpi4py'] = None\n"
+        "from tfdist.cluster.exchange import exchange\n"
+        "met = exchange(int(os.environ['OMPI_COMM_WORLD_RANK']), 3, os.environ['PMIX_NAMESPACE'],\n"
+        "               os.environ.get('TFDIST_RENDEZVOUS_DIR'))\n"
+        "print(met.job, *met.hosts, flush=True)\n"
+    )
+    shared = ["-x", f"TFDIST_RENDEZVOUS_DIR={tmp_path / directory}"] if directory else []
+    printed = mpirun("-np", "3", *shared, sys.executable, "-c", program, directory=tmp_path)
+    (line,) = {*printed.splitlines()}
+    assert line.split()[1:] == ["127.0.0.1"] * 3
