@@ -194,5 +194,6 @@ def kill_rank(rank: int, number: str) -> None:
         with suppress(psutil.Error):
             if "python" in process.cmdline()[:1] and own.items() <= process.environ().items():
                 found.append(process)
-    (task,) = found
+    # A child of the task has its environment.
+    (task,) = [process for process in found if process.parent() not in found]
     task.kill()

@@ -305,6 +305,11 @@ def test_the_log_says_what_was_found_and_why() -> None:
         ({}, {"num_ps": 1}, "--num_ps"),
         ({"TF_CONFIG": json.dumps(TF_CONFIG)}, {"evaluator": True}, "--evaluator"),
         ({"CLUSTER_SPEC": "{}"}, {}, "CLUSTER_SPEC"),
+        (
+            {"CLUSTER_SPEC": json.dumps({**VERTEX, "task": {"type": "pool", "index": 0}})},
+            {},
+            "CLUSTER_SPEC",
+        ),
         ({"SM_HOSTS": '["a"]', "SM_CURRENT_HOST": "b"}, {}, "SM_CURRENT_HOST"),
         ({"SM_HOSTS": "a,b", "SM_CURRENT_HOST": "b"}, {}, "SM_HOSTS"),
         ({"SKYPILOT_NODE_IPS": "a b", "SKYPILOT_NODE_RANK": "x"}, {}, "SKYPILOT_NODE_RANK"),
@@ -340,6 +345,8 @@ def test_pbs_lists_the_hosts_in_a_file(tmp_path: Path) -> None:
     nodefile = str(tmp_path / "nodes")
     config = find({"PBS_JOBID": "7.head", "PBS_NODEFILE": nodefile, "PBS_VNODENUM": "2"})
     assert (str(config.task), hosts_of(config)) == ("worker:2", "worker=a,a,b")
+    script = {"PBS_JOBID": "7.head", "PBS_NODEFILE": nodefile, "PBS_VNODENUM": "0"}
+    assert find({**script, "PBS_TASKNUM": "1"}) == ClusterConfig()
 
 
 @pytest.mark.parametrize(

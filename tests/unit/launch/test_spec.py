@@ -148,6 +148,9 @@ def test_the_place_in_another_job_is_not_inherited() -> None:
     assert horovod.environment["HOROVOD_RANK"] == "0"
     by_flags = planned(spec(workers=2, cluster_as="flags"), environ=environ)["worker:0"]
     assert by_flags.removed == ("TF_CONFIG", "HOROVOD_RANK")
+    # The step of Slurm in which the launcher runs, but not the cores that Slurm gives it.
+    step = {"SLURM_PROCID": "1", "SLURM_STEP_ID": "0", "SLURM_CPUS_PER_TASK": "4"}
+    assert planned(spec(), environ=step)["worker:0"].removed == ("SLURM_PROCID", "SLURM_STEP_ID")
 
 
 def test_the_older_dialect_of_tf_config_calls_the_chief_master() -> None:

@@ -16,6 +16,10 @@ class PBS(RankEnvironment):
     order = 100
     marks = ("PBS_JOBID", "PBS_NODEFILE", "PBS_VNODENUM")
 
+    def is_present(self) -> bool:
+        # The first task of a job is its script.
+        return super().is_present() and self.environ.get("PBS_TASKNUM") != "1"
+
     def hosts(self) -> Sequence[str]:
         path = self.environ["PBS_NODEFILE"]
         try:

@@ -34,18 +34,24 @@ class Vertex(Environment):
         return Cluster() if sum(map(len, jobs.values())) < 2 else Cluster(**jobs)
 
     def task(self) -> Task:
+        if not self.cluster():
+            return Task("worker", 0)
         task = self._spec("task")
-        name = _TYPES[task["type"]] if self.cluster() else "worker"
-        return Task(name, int(task["index"]))
+        try:
+            return Task(_TYPES[task["type"]], int(task["index"]))
+        except (ValueError, KeyError, TypeError):
+            raise self._error() from None
 
     def _spec(self, part: str) -> Any:
-        text = self.environ["CLUSTER_SPEC"]
         try:
-            return json.loads(text)[part]
+            return json.loads(self.environ["CLUSTER_SPEC"])[part]
         except (ValueError, KeyError, TypeError):
-            raise UsageError(
-                "CLUSTER_SPEC",
-                received=text[:80],
-                accepted="JSON with cluster and task, as Vertex AI writes it",
-                remedy="Unset it, or pass the cluster flags.",
-            ) from None
+            raise self._error() from None
+
+    def _error(self) -> UsageError:
+        return UsageError(
+            "CLUSTER_SPEC",
+            received=self.environ["CLUSTER_SPEC"][:80],
+            accepted=f"JSON with cluster and task, and the pools {', '.join(_TYPES)}",
+            remedy="Unset it, or pass the cluster flags.",
+        )
