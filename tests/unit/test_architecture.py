@@ -35,6 +35,7 @@ ENVIRONMENT = {
     "launch/model_sizes.py": "passes it on to the process that builds a model",
     "launch/forkserver.py": "a fork server starts, and a task starts in a copy of it",
     "launch/run_script.py": "a task starts",
+    "launch/remote/server.py": "a launcher starts on a host",
     "launch/process.py": "passes it on to the tasks",
     "data/sources.py": "keeps TensorFlow Datasets from asking the network",
 }

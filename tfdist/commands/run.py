@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -25,12 +26,13 @@ from tfdist.commands.arguments import (
     script_arguments,
     seconds,
 )
+from tfdist.commands.elastic import elastic_flags, elasticity_of
 from tfdist.errors import EXIT_OK, UsageError
 from tfdist.flags import JobFlags
 from tfdist.launch import local
-from tfdist.launch.elastic import Elasticity
-from tfdist.launch.host_discovery import FLAG as HOST_DISCOVERY
 from tfdist.launch.own_task import own_task_spec
+from tfdist.launch.remote.hosts import hosts_in, hosts_of
+from tfdist.launch.remote.launch import run_on_hosts
 from tfdist.launch.spec import (
     CLUSTER_AS,
     JobSpec,
@@ -153,41 +155,34 @@ def add_to(commands: Commands) -> None:
         help="print each task's environment and command without starting it; with a strategy that "
         "divides a model, such as in_graph, also what it makes of the script's model",
     )
-    _elastic_flags(run)
+    elastic_flags(run)
+    _host_flags(run)
     option_flags(run)
     script_arguments(run)
     run.set_defaults(run=_run)
 
 
-def _elastic_flags(run: argparse.ArgumentParser) -> None:
+def _host_flags(run: argparse.ArgumentParser) -> None:
     flag(
         run,
-        "host_discovery_script",
-        metavar="PROGRAM",
-        help="makes the job elastic: PROGRAM prints host:slots for each machine that is available; "
-        "when its output changes, all workers save and restart with the new number of workers",
-    )
-    flag(run, "min_workers", type=int, metavar="N", help="wait for this many workers (default 1)")
-    flag(run, "max_workers", type=int, metavar="N", help="start at most this many workers")
-    flag(
-        run,
-        "elastic_timeout",
-        type=seconds,
-        metavar="S",
-        help="seconds to wait for --min_workers, and for this machine in the list (default 600)",
+        "hosts",
+        metavar="HOST[:SLOTS],...",
+        help="start the job on these hosts by ssh, with this Python and in this directory; the "
+        "workers are as many as the slots, unless --workers says less",
     )
     flag(
         run,
-        "host",
-        metavar="HOST",
-        help="this machine's name in the list (default: the entry with this machine's address)",
+        "hostfile",
+        metavar="FILE",
+        help="the same from a file: a line for each host, host, host:N or host slots=N",
     )
     flag(
         run,
-        "port",
-        type=int,
-        metavar="PORT",
-        help="the first port of each host's workers; required if several machines are listed",
+        "ssh",
+        default="ssh",
+        metavar="COMMAND",
+        help="the command of ssh, with its arguments (default ssh); hosts must be known and must "
+        "not ask for a password",
     )
 
 
@@ -202,8 +197,10 @@ def _run(arguments: argparse.Namespace) -> int:
         restart_delay=arguments.restart_delay,
         preload=_modules_of(arguments.strategy) if arguments.start_method == "fork" else (),
     )
-    elasticity = _elasticity(arguments)
+    elasticity = elasticity_of(arguments)
     given = read_option_flags(arguments)
+    if arguments.hosts is not None or arguments.hostfile is not None:
+        return _run_on_hosts(arguments, given, supervision)
     cluster_config = None if elasticity else _one_task(arguments, given)
     if cluster_config is not None:
         command = command_of(
@@ -225,20 +222,7 @@ def _run(arguments: argparse.Namespace) -> int:
             supervision=supervision,
             startup_timeout=JobFlags.of(**given).startup_timeout,
         )
-    job = JobSpec(
-        python=sys.executable,
-        script=arguments.script,
-        args=tuple(arguments.args),
-        module=arguments.module,
-        strategy=arguments.strategy,
-        flags=given,
-        ps=arguments.ps or 0,
-        workers=1 if arguments.workers is None else arguments.workers,
-        chief=arguments.chief,
-        evaluator=arguments.evaluator,
-        cluster_as=arguments.cluster_as,
-        divides_cores=arguments.cores == "divide",
-    )
+    job = _job(arguments, given, 1 if arguments.workers is None else arguments.workers)
     if elasticity:
         return local.run_elastic(job, elasticity, environ=os.environ, supervision=supervision)
     if not arguments.dry_run:
@@ -246,6 +230,48 @@ def _run(arguments: argparse.Namespace) -> int:
     with local.hold_ports(job.num_ports) as ports:
         tasks = task_specs(job, ports=ports, cores=given_cores(os.environ), environ=os.environ)
     return _dry_run(tasks, job.strategy, job.cluster(ports))
+
+
+def _run_on_hosts(
+    arguments: argparse.Namespace, given: Mapping[str, Any], supervision: Supervision
+) -> int:
+    names = ["host_discovery_script", "dry_run", *(item.name for item in fields(ClusterFlags))]
+    if arguments.hosts is not None:
+        names.append("hostfile")
+    for name in names:
+        if getattr(arguments, name) not in (None, False):
+            raise UsageError(
+                f"--{name}",
+                received=getattr(arguments, name),
+                accepted="not together with --hosts or --hostfile, which place the tasks",
+                remedy="Leave one of them out.",
+            )
+    if arguments.hosts is not None:
+        hosts = hosts_of(arguments.hosts)
+    else:
+        hosts = hosts_in(arguments.hostfile)
+    slots = sum(host.slots for host in hosts)
+    workers = arguments.workers or max(1, slots - arguments.chief)
+    job = _job(arguments, given, workers)
+    ssh = shlex.split(arguments.ssh)
+    return run_on_hosts(job, hosts, ssh, environ=os.environ, supervision=supervision)
+
+
+def _job(arguments: argparse.Namespace, given: Mapping[str, Any], workers: int) -> JobSpec:
+    return JobSpec(
+        python=sys.executable,
+        script=arguments.script,
+        args=tuple(arguments.args),
+        module=arguments.module,
+        strategy=arguments.strategy,
+        flags=given,
+        ps=arguments.ps or 0,
+        workers=workers,
+        chief=arguments.chief,
+        evaluator=arguments.evaluator,
+        cluster_as=arguments.cluster_as,
+        divides_cores=arguments.cores == "divide",
+    )
 
 
 def _dry_run(tasks: Sequence[TaskSpec], strategy: str, cluster: Cluster) -> int:
@@ -264,54 +290,6 @@ def _modules_of(strategy: str) -> tuple[str, ...]:
     row = table.rows().get(strategy)
     own = (row.strategy.partition(":")[0],) if row else ()
     return ("tensorflow", "tfdist.entry", "tfdist.training.callbacks", *own)
-
-
-def _elasticity(arguments: argparse.Namespace) -> Elasticity | None:
-    """The settings of an elastic job; None for any other job."""
-    names = ("min_workers", "max_workers", "elastic_timeout", "host", "port")
-    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    if arguments.host_discovery_script is None:
-        for name, value in given.items():
-            raise UsageError(
-                f"--{name}",
-                received=value,
-                accepted=f"only together with {HOST_DISCOVERY}",
-                remedy="Pass the program that lists the hosts, or use --workers.",
-            )
-        return None
-    cluster = [item.name for item in fields(ClusterFlags)]
-    for name in ("ps", "workers", "chief", "evaluator", "dry_run", *cluster):
-        if getattr(arguments, name) not in (None, False):
-            raise UsageError(
-                f"--{name}",
-                received=getattr(arguments, name),
-                accepted=f"not supported with {HOST_DISCOVERY}, which sets the number of workers",
-                remedy="Leave one of them out.",
-            )
-    if arguments.cluster_as != "tf_config":
-        raise UsageError(
-            "--cluster_as",
-            received=arguments.cluster_as,
-            accepted=f"tf_config with {HOST_DISCOVERY}",
-            remedy="Leave one of them out.",
-        )
-    elastic = [row.name for row in table.rows().values() if row.elastic]
-    if arguments.strategy not in elastic:
-        raise UsageError(
-            "--strategy",
-            received=arguments.strategy,
-            accepted=f"{' or '.join(elastic)} with {HOST_DISCOVERY}",
-            remedy="Choose one of these.",
-        )
-    if arguments.max_workers is None:
-        raise UsageError(
-            "--max_workers",
-            received=None,
-            accepted=f"a number with {HOST_DISCOVERY}",
-            remedy="Pass the maximum number of workers.",
-        )
-    given["timeout"] = given.pop("elastic_timeout", Elasticity.timeout)
-    return Elasticity(script=arguments.host_discovery_script, **given)
 
 
 def _one_task(arguments: argparse.Namespace, options: Mapping[str, Any]) -> ClusterConfig | None:

@@ -38,7 +38,7 @@ def horovodrun(job: RenderedJob, hosts: Sequence[str]) -> str:
       UsageError: the job has other tasks than workers, or another strategy.
     """
     roles = job.roles
-    if job.spec.strategy != "horovod" or {*roles} != {"worker"}:
+    if job.spec.row.source != "horovodrun" or {*roles} != {"worker"}:
         raise UsageError(
             "--strategy",
             received=f"{job.spec.strategy} with {', '.join(roles)}",

@@ -1,0 +1,195 @@
+"""`tfdist run --hosts`: a job on three hosts, over real ssh, from one terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support import ssh
+from tests.support.namespaces import Machine, machines
+from tests.support.pages import readme_script
+from tests.support.processes import ROOT
+
+pytestmark = [
+    pytest.mark.stacks("newest"),
+    pytest.mark.timeout(200),
+    pytest.mark.skipif(ssh.missing() is not None, reason=str(ssh.missing())),
+    pytest.mark.xdist_group("hosts"),
+]
+
+# What each task does; ACTION depends on the test.
+SCRIPT = """
+import json, os, signal, sys, time
+config = json.loads(os.environ["TF_CONFIG"])
+name = f"{config['task']['type']}:{config['task']['index']}"
+def stop(*_):
+    print("saved", flush=True)
+    sys.exit(75)
+signal.signal(signal.SIGTERM, stop)
+print("token", os.environ["TFDIST_JOB_TOKEN"], config["cluster"], flush=True)
+ACTION
+"""
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Machines with ssh servers; the launcher runs on the first one."""
+
+    machines: Sequence[Machine]
+    ssh: Sequence[str]
+
+    @property
+    def names(self) -> list[str]:
+        return [machine.address for machine in self.machines]
+
+    def start(self, directory: Path, hosts: str, *words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tfdist", "run", f"--hosts={hosts}"]
+        command += [f"--ssh={' '.join(self.ssh)}", *words]
+        return subprocess.Popen(
+            [*self.machines[0].enter, *command],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
+            cwd=directory,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    with machines(3) as found, ssh.servers(tmp_path_factory.mktemp("ssh"), found) as command:
+        yield Hosts(found, command)
+
+
+def write(directory: Path, action: str) -> str:
+    (directory / "train.py").write_text(SCRIPT.replace("ACTION", action))
+    return "train.py"
+
+
+def processes_of(directory: Path) -> list[psutil.Process]:
+    """The tasks, by their directory, which is that of the test."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            is_task = process.cmdline()[1:] == ["train.py"]
+            if is_task and process.cwd() == str(directory):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_three_hosts_train_together(hosts: Hosts, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(readme_script())
+    launcher = hosts.start(tmp_path, ",".join(hosts.names), "train.py", "--output_dir=run1")
+    printed, _ = launcher.communicate(timeout=150)
+    assert launcher.returncode == 0, printed
+    for number, name in enumerate(hosts.names):
+        assert f"[{name}] [worker:{number}] loss 0.0000" in printed
+    assert (tmp_path / "run1" / "done.json").exists()
+
+
+def test_the_first_culprit_is_named_and_its_code_returned(hosts: Hosts, tmp_path: Path) -> None:
+    script = write(tmp_path, "sys.exit(7) if name == 'worker:1' else time.sleep(100)")
+    first, second, _ = hosts.names
+    options = ["--strategy=parameter_server", "--ps=1", "--chief"]
+    launcher = hosts.start(tmp_path, f"{first},{second}:2", *options, script)
+    printed, _ = launcher.communicate(timeout=100)
+    assert launcher.returncode == 7, printed
+    assert f"[{second}] tfdist: worker:1 failed with exit code 7" in printed
+    assert f"tfdist: {second} failed with exit code 7, ending {first}" in printed
+    # The chief and worker:0 and worker:1 fill the slots.
+    assert printed.index(f"[{first}] [chief:0]") >= 0
+    assert f"[{first}] [ps:0]" in printed
+    assert f"[{second}] [worker:0]" in printed
+    assert processes_of(tmp_path) == []
+
+
+def test_a_signal_reaches_all_tasks_and_no_argument_has_the_token(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    script = write(tmp_path, "time.sleep(100)")
+    launcher = hosts.start(tmp_path, ",".join(hosts.names), script)
+    wait_until(lambda: len(processes_of(tmp_path)) == 3)
+    time.sleep(2)  # The tasks have installed their handlers.
+    found = psutil.process_iter(["cmdline"])
+    arguments = [" ".join(each.info["cmdline"] or []) for each in found]
+    launcher.send_signal(signal.SIGTERM)
+    printed, _ = launcher.communicate(timeout=100)
+    assert launcher.returncode == 75, printed
+    assert printed.count("saved") == 3
+    token = printed.partition("token ")[2].split()[0]
+    assert len(token) == 32
+    assert not any(token in each for each in arguments)
+
+
+def test_no_task_outlives_the_launcher(hosts: Hosts, tmp_path: Path) -> None:
+    launcher = hosts.start(tmp_path, ",".join(hosts.names), write(tmp_path, "time.sleep(100)"))
+    wait_until(lambda: len(processes_of(tmp_path)) == 3)
+    launcher.kill()
+    launcher.communicate(timeout=60)
+    wait_until(lambda: processes_of(tmp_path) == [])
+
+
+@pytest.mark.parametrize("seconds", [4, None])
+def test_a_host_that_cannot_be_reached(hosts: Hosts, tmp_path: Path, seconds: int | None) -> None:
+    """For four seconds it is survived; for good, the host is named."""
+    script = write(tmp_path, f"time.sleep({15 if seconds else 100})")
+    last = hosts.machines[2]
+    launcher = hosts.start(tmp_path, ",".join(hosts.names), script)
+
+    def link(state: str) -> None:
+        command = ["ip", "-n", last.name, "link", "set", "eth0", state]
+        subprocess.run(command, check=True)
+
+    try:
+        wait_until(lambda: len(processes_of(tmp_path)) == 3)
+        link("down")
+        if seconds:
+            time.sleep(seconds)
+            link("up")
+        printed, _ = launcher.communicate(timeout=120)
+    finally:
+        link("up")
+    if seconds:
+        assert launcher.returncode == 0, printed
+        return
+    assert launcher.returncode == 1, printed
+    assert f"the connection to {last.address} has ended with code 255" in printed
+    assert f"tfdist: {last.address} failed with exit code 1, ending" in printed
+
+
+@pytest.mark.parametrize(
+    ("hosts_flag", "message"),
+    [
+        (["--hosts=a,a"], "--hosts: received 'a,a'"),
+        (["--hosts=,"], "--hosts: received ','"),
+        (["--hosts=a:x"], "--hosts: received 'a:x'"),
+        (["--hostfile=/no/file"], "--hostfile: received '/no/file'"),
+        (["--hosts=a", "--workers=2"], "--workers: received 2; accepted: at most 1"),
+        (["--hosts=a", "--hostfile=b"], "--hostfile: received 'b'"),
+    ],
+)
+def test_a_mistake_is_a_sentence(hosts_flag: list[str], message: str, tmp_path: Path) -> None:
+    script = write(tmp_path, "")
+    command = [sys.executable, "-m", "tfdist", "run", *hosts_flag]
+    flags = ["--strategy=multi_worker_mirrored", str(tmp_path / script)]
+    ended = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"tfdist: error: {message}")

@@ -1,0 +1,74 @@
+"""Runs a job on several hosts from one terminal.
+
+    sys.exit(run_on_hosts(job, hosts_of("a,b:2"), ["ssh"], environ=os.environ, supervision=…))
+
+Each host has one connection. The tasks' environment and the job's token go through it, and not onto
+a command line, which every user of the host can read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tfdist.launch.host_discovery import Host
+from tfdist.launch.local import run_tasks
+from tfdist.launch.remote.plan import plan
+from tfdist.launch.spec import JobSpec, TaskSpec
+from tfdist.launch.supervisor import Supervision
+
+# For the tasks of a host to end, after those of the grace period.
+_MARGIN_SECONDS = 10.0
+
+
+def run_on_hosts(
+    job: JobSpec,
+    hosts: Sequence[Host],
+    ssh: Sequence[str],
+    *,
+    environ: Mapping[str, str],
+    supervision: Supervision,
+) -> int:
+    """Runs a job to its end and returns the exit code, as `local.run_tasks` does.
+
+    Args:
+      job: what to run; its number of workers is that of the slots that the chief leaves.
+      hosts: the hosts, with this machine's path of Python and the current directory.
+      ssh: the command of ssh, and its arguments.
+      environ: the environment; variables that change how TensorFlow computes are passed on.
+      supervision: when to end, kill and restart tasks.
+
+    Raises:
+      UsageError: there are too few slots.
+    """
+    plans = plan(
+        job,
+        hosts,
+        token=secrets.token_hex(16),
+        environ=environ,
+        directory=os.getcwd(),
+        grace_period=supervision.grace_period,
+    )
+    with tempfile.TemporaryDirectory(prefix="tfdist-hosts-") as directory:
+        tasks = []
+        for number, (host, own) in enumerate(plans.items()):
+            file = Path(directory) / f"{number}.json"
+            file.touch(mode=0o600)
+            file.write_text(json.dumps(own.as_json()))
+            command = [sys.executable, "-m", "tfdist.launch.remote.client", host, str(file), *ssh]
+            tasks.append(TaskSpec(host, tuple(command), {"PYTHONUNBUFFERED": "1"}))
+        return run_tasks(
+            tasks,
+            environ=environ,
+            supervision=replace(
+                supervision,
+                preload=(),
+                grace_period=supervision.grace_period + _MARGIN_SECONDS,
+            ),
+        )

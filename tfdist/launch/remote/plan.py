@@ -1,0 +1,126 @@
+"""Places the tasks of a job on hosts: what each host is told to start.
+
+    plan(job, hosts, token="3f2a", environ=os.environ, directory="/home/me")
+
+The chief and the workers fill the slots in the order of the hosts. The ps are on the hosts in turn,
+and the evaluator on the first one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tfdist.cluster import Cluster, Task
+from tfdist.cluster.ports import ports_of
+from tfdist.coordination.startup import TOKEN_VARIABLE
+from tfdist.errors import UsageError
+from tfdist.launch.host_discovery import Host
+from tfdist.launch.spec import JobSpec, command_of, passed_flags
+from tfdist.strategy_table import table
+
+# The variables of this shell that the tasks get: what changes how TensorFlow computes.
+_PASSED = ("TF_", "TFDIST_", "KERAS_", "HOROVOD_", "NCCL_", "PYTHONPATH", "PYTHONHASHSEED")
+
+
+@dataclass(frozen=True)
+class RemoteTask:
+    """One task of a host.
+
+    Attributes:
+      name: `worker:0`.
+      command: the program and its arguments.
+      environment: the variables that it gets on its host.
+      trains: whether it shares the host's cores with the others that train.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    trains: bool
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """What a host is told.
+
+    Attributes:
+      directory: the current directory of the tasks.
+      grace_period: seconds that the tasks have to save.
+      tasks: what to start.
+    """
+
+    directory: str
+    grace_period: float
+    tasks: tuple[RemoteTask, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan as `json` writes it; see `server.read_plan`."""
+        return asdict(self)
+
+
+def plan(
+    job: JobSpec,
+    hosts: Sequence[Host],
+    *,
+    token: str,
+    environ: Mapping[str, str],
+    directory: str,
+    grace_period: float,
+) -> dict[str, HostPlan]:
+    """What each host starts; hosts without a task are left out.
+
+    Args:
+      job: what to run.
+      hosts: the hosts and their slots.
+      token: a text that only this job has.
+      environ: the environment of the launcher.
+      directory: the current directory, the same on every host.
+      grace_period: seconds that the tasks have to save.
+
+    Raises:
+      UsageError: there are too few slots.
+    """
+    slots = [host.name for host in hosts for _ in range(host.slots)]
+    training = job.chief + job.workers
+    if training > len(slots):
+        raise UsageError(
+            "--workers",
+            received=job.workers,
+            accepted=f"at most {len(slots) - job.chief}: the hosts have {len(slots)} slots",
+            remedy="Add hosts or slots: host:2 has two.",
+        )
+    names = [host.name for host in hosts]
+    places = slots[:training] + list(itertools.islice(itertools.cycle(names), job.ps))
+    ports = ports_of(places, token)
+    addresses = [f"{host}:{port}" for host, port in zip(places, ports, strict=True)]
+    cluster = Cluster(
+        chief=tuple(addresses[: job.chief]),
+        worker=tuple(addresses[job.chief : training]),
+        ps=tuple(addresses[training:]),
+    )
+    at = dict(zip(cluster.tasks(), places, strict=True))
+    if job.evaluator:
+        at[Task("evaluator", 0)] = names[0]
+    common = {
+        **{name: value for name, value in environ.items() if name.startswith(_PASSED)},
+        TOKEN_VARIABLE: token,
+        table.STRATEGY_VARIABLE: job.strategy,
+        **passed_flags(job.flags),
+    }
+    compute = job.row.compute_tasks(cluster)
+    tasks: dict[str, list[RemoteTask]] = {}
+    for task, host in at.items():
+        command = command_of(job.python, job.script, job.args, module=job.module)
+        environment = dict(common)
+        if job.cluster_as == "flags":
+            command += tuple(cluster.flags(task))
+        else:
+            environment["TF_CONFIG"] = cluster.tf_config(task, older=job.cluster_as == "master")
+        if task.type == "ps":
+            environment["CUDA_VISIBLE_DEVICES"] = "-1"
+        remote = RemoteTask(str(task), command, environment, task in compute)
+        tasks.setdefault(host, []).append(remote)
+    return {host: HostPlan(directory, grace_period, tuple(own)) for host, own in tasks.items()}

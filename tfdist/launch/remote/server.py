@@ -1,0 +1,93 @@
+"""The end of a connection on a host: starts the tasks, and ends them when the connection ends.
+
+    ssh host python -m tfdist.launch.remote.server < plan
+
+The first line of the standard input is the plan. Each further line is the number of a signal for
+the tasks, or 0, which shows that the launcher lives. When there is none for `SILENCE_SECONDS`, or
+at the end of the input, the tasks get SIGTERM. The last line of the output is the exit code,
+because ssh reports 255 for whatever a signal has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import IO, Any
+
+from tfdist.errors import EXIT_USAGE, log
+from tfdist.launch.local import run_tasks
+from tfdist.launch.spec import TaskSpec
+from tfdist.launch.supervisor import Supervision
+from tfdist.runtime import environment as runtime
+from tfdist.runtime.cores import CORES_VARIABLE, given_cores
+
+#: How often the launcher shows that it lives, and how long the tasks run without it, in seconds.
+SIGN_SECONDS, SILENCE_SECONDS = 2.0, 30.0
+#: Precedes the exit code in the last line.
+EXIT_MARK = "\x1etfdist exit "
+
+
+def read_plan(plan: Mapping[str, Any], environ: Mapping[str, str]) -> list[TaskSpec]:
+    """The tasks of this host, which divide its cores."""
+    training = [task["name"] for task in plan["tasks"] if task["trains"]]
+    threads = max(1, given_cores(environ) // max(1, len(training)))
+    result = []
+    for task in plan["tasks"]:
+        defaults = runtime.environment(threads if task["trains"] else None, environ)
+        share = {}
+        if task["trains"] and len(training) > 1:
+            share = {CORES_VARIABLE: f"{training.index(task['name'])}/{len(training)}"}
+        environment = {
+            **{name: environ.get(name, value) for name, value in defaults.items()},
+            **share,
+            "PYTHONUNBUFFERED": "1",
+            **task["environment"],
+        }
+        result.append(TaskSpec(task["name"], tuple(task["command"]), environment))
+    return result
+
+
+def main() -> int:
+    """Runs the tasks of the plan on the standard input; the exit code."""
+    lines = sys.stdin.buffer
+    plan = json.loads(lines.readline())
+    try:
+        os.chdir(plan["directory"])
+    except OSError as error:
+        log(f"error: {plan['directory']}: {error.strerror} on this host")
+        return EXIT_USAGE
+    threading.Thread(target=_obey, args=[lines], daemon=True).start()
+    return run_tasks(
+        read_plan(plan, os.environ),
+        environ=os.environ,
+        supervision=Supervision(grace_period=plan["grace_period"]),
+    )
+
+
+def _obey(lines: IO[bytes]) -> None:
+    """Sends the signals of the launcher to this process, and SIGTERM when it is gone."""
+    heard = time.monotonic()
+
+    def watch() -> None:
+        while time.monotonic() - heard < SILENCE_SECONDS:
+            time.sleep(SIGN_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+    for line in iter(lines.readline, b""):
+        heard = time.monotonic()
+        if number := int(line):
+            os.kill(os.getpid(), number)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    code = main()
+    print(f"{EXIT_MARK}{code}", flush=True)
+    # The threads wait for the input.
+    os._exit(0)
