@@ -27,8 +27,8 @@ from tfdist.runtime import environment as runtime
 from tfdist.runtime.cores import ALL_CORES, CORES_VARIABLE
 from tfdist.strategy_table import table
 
-# Variables that place a process in a job; a task must not inherit those of another job.
-_PLACE_VARIABLES = (
+#: Variables that place a process in a job; a task must not inherit those of another job.
+PLACE_VARIABLES = (
     "TF_CONFIG",
     RESTARTABLE_VARIABLE,
     CORES_VARIABLE,
@@ -290,7 +290,7 @@ def task_specs(
         if task.type == "ps":
             # TensorFlow allocates the memory of every visible GPU, and a ps needs none.
             environment["CUDA_VISIBLE_DEVICES"] = "-1"
-        removed = (name for name in _PLACE_VARIABLES if name in environ and name not in environment)
+        removed = (name for name in PLACE_VARIABLES if name in environ and name not in environment)
         command = command_of(job.python, job.script, job.args, module=job.module)
         if job.cluster_as == "flags":
             command += tuple(cluster.flags(task))

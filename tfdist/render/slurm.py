@@ -19,9 +19,7 @@ _SCRIPT = """\
 #SBATCH --job-name={name}
 #SBATCH --output={name}-%j.log
 #SBATCH --open-mode=append
-#SBATCH --requeue
 # The tasks save, and exit with code 75, this long before the time limit.
-#SBATCH --signal=TERM@{grace}
 {components}
 # srun returns the highest code, which hides a usage error behind the signal to the other tasks.
 export USAGE_ERROR="$SLURM_SUBMIT_DIR/{name}-$SLURM_JOB_ID.usage_error"
@@ -49,13 +47,14 @@ def script(job: RenderedJob) -> str:
     roles = job.roles
     serving = roles.get("ps", 0) + roles.get("evaluator", 0)
     training = sum(roles.values()) - serving
-    train = f"#SBATCH --ntasks={training} --ntasks-per-node=1"
+    # Each component needs them.
+    options = f"--requeue --signal=TERM@{job.grace_period}"
+    train = f"#SBATCH {options} --ntasks={training} --ntasks-per-node=1"
     components = [train]
     if serving:
-        components = [f"#SBATCH --ntasks={serving}", "#SBATCH hetjob", train]
+        components = [f"#SBATCH {options} --ntasks={serving}", "#SBATCH hetjob", train]
     return _SCRIPT.format(
         name=job.name,
-        grace=job.grace_period,
         components="\n".join(components) + "\n",
         groups="--het-group=0,1 " if serving else "",
         usage=EXIT_USAGE,

@@ -18,7 +18,7 @@ from tfdist.cluster.ports import ports_of
 from tfdist.coordination.startup import TOKEN_VARIABLE
 from tfdist.errors import UsageError
 from tfdist.launch.host_discovery import Host
-from tfdist.launch.spec import JobSpec, command_of, passed_flags
+from tfdist.launch.spec import PLACE_VARIABLES, JobSpec, command_of, passed_flags
 from tfdist.strategy_table import table
 
 # The variables of this shell that the tasks get: what changes how TensorFlow computes.
@@ -105,7 +105,11 @@ def plan(
     if job.evaluator:
         at[Task("evaluator", 0)] = names[0]
     common = {
-        **{name: value for name, value in environ.items() if name.startswith(_PASSED)},
+        **{
+            name: value
+            for name, value in environ.items()
+            if name.startswith(_PASSED) and name not in PLACE_VARIABLES
+        },
         TOKEN_VARIABLE: token,
         table.STRATEGY_VARIABLE: job.strategy,
         **passed_flags(job.flags),

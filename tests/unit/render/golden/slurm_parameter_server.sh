@@ -2,12 +2,10 @@
 #SBATCH --job-name=train
 #SBATCH --output=train-%j.log
 #SBATCH --open-mode=append
-#SBATCH --requeue
 # The tasks save, and exit with code 75, this long before the time limit.
-#SBATCH --signal=TERM@60
-#SBATCH --ntasks=3
+#SBATCH --requeue --signal=TERM@60 --ntasks=3
 #SBATCH hetjob
-#SBATCH --ntasks=5 --ntasks-per-node=1
+#SBATCH --requeue --signal=TERM@60 --ntasks=5 --ntasks-per-node=1
 
 # srun returns the highest code, which hides a usage error behind the signal to the other tasks.
 export USAGE_ERROR="$SLURM_SUBMIT_DIR/train-$SLURM_JOB_ID.usage_error"
