@@ -36,6 +36,7 @@ def stop(*_):
     sys.exit(75)
 signal.signal(signal.SIGTERM, stop)
 print("token", os.environ["TFDIST_JOB_TOKEN"], config["cluster"], flush=True)
+open(f"ready-{config['task']['index']}", "w").close()
 ACTION
 """
 
@@ -88,6 +89,11 @@ def processes_of(directory: Path) -> list[psutil.Process]:
     return found
 
 
+def are_ready(directory: Path) -> bool:
+    """Whether all three tasks have installed their handlers."""
+    return len([*directory.glob("ready-*")]) == 3
+
+
 def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -126,8 +132,7 @@ def test_a_signal_reaches_all_tasks_and_no_argument_has_the_token(
 ) -> None:
     script = write(tmp_path, "time.sleep(100)")
     launcher = hosts.start(tmp_path, ",".join(hosts.names), script)
-    wait_until(lambda: len(processes_of(tmp_path)) == 3)
-    time.sleep(2)  # The tasks have installed their handlers.
+    wait_until(lambda: are_ready(tmp_path))
     found = psutil.process_iter(["cmdline"])
     arguments = [" ".join(each.info["cmdline"] or []) for each in found]
     launcher.send_signal(signal.SIGTERM)
@@ -141,7 +146,8 @@ def test_a_signal_reaches_all_tasks_and_no_argument_has_the_token(
 
 def test_no_task_outlives_the_launcher(hosts: Hosts, tmp_path: Path) -> None:
     launcher = hosts.start(tmp_path, ",".join(hosts.names), write(tmp_path, "time.sleep(100)"))
-    wait_until(lambda: len(processes_of(tmp_path)) == 3)
+    wait_until(lambda: are_ready(tmp_path))
+    assert len(processes_of(tmp_path)) == 3
     launcher.kill()
     launcher.communicate(timeout=60)
     wait_until(lambda: processes_of(tmp_path) == [])
@@ -159,7 +165,7 @@ def test_a_host_that_cannot_be_reached(hosts: Hosts, tmp_path: Path, seconds: in
         subprocess.run(command, check=True)
 
     try:
-        wait_until(lambda: len(processes_of(tmp_path)) == 3)
+        wait_until(lambda: are_ready(tmp_path))
         link("down")
         if seconds:
             time.sleep(seconds)

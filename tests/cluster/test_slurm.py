@@ -165,7 +165,7 @@ def test_a_job_whose_task_is_killed_is_requeued_and_finishes(
     submit = ["sbatch", "--parsable", f"--chdir={tmp_path}", str(script)]
     number = cluster.ask(*environ, *submit).strip()
 
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 300
     killed = False
     while (state := state_of(cluster, number)) not in ("COMPLETED", "FAILED"):
         assert time.monotonic() < deadline, state
