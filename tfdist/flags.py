@@ -153,8 +153,11 @@ def define_flags() -> None:
     for name, meaning in _CLUSTER_FLAGS.items():
         # Strings, so that the same check as for TF_CONFIG reports an invalid value.
         flags.DEFINE_string(name, None, meaning)
-    flags.DEFINE_integer("num_ps", 0, _ROLE_FLAGS["num_ps"], lower_bound=0)
-    flags.DEFINE_bool("evaluator", False, _ROLE_FLAGS["evaluator"])
+    # A script may have flags of these names already; they are not tfdist's.
+    if "num_ps" not in flags.FLAGS:
+        flags.DEFINE_integer("num_ps", 0, _ROLE_FLAGS["num_ps"], lower_bound=0)
+    if "evaluator" not in flags.FLAGS:
+        flags.DEFINE_bool("evaluator", False, _ROLE_FLAGS["evaluator"])
     for name, defined in option_flags().items():
         # None tells that a flag was not given. `Options` checks the values.
         _DEFINE[defined.type](name, None, defined.full_help)
@@ -180,7 +183,11 @@ def read_flags(
     roles: dict[str, Any] = {}
     if "strategy" in values and values.is_parsed():
         cluster = {name: getattr(values, name) for name in _CLUSTER_FLAGS}
-        roles = {name: getattr(values, name) for name in _ROLE_FLAGS if name in values}
+        roles = {
+            name: getattr(values, name)
+            for name, help in _ROLE_FLAGS.items()
+            if name in values and values[name].help == help
+        }
         for name in option_flags():
             if name in values and (value := getattr(values, name)) is not None:
                 given[name] = value

@@ -122,6 +122,24 @@ def test_a_script_with_argparse_passes_on_the_flags_of_tfdist() -> None:
         assert words in failed.stderr
 
 
+OWN_EVALUATOR = """
+import tfdist
+from absl import app, flags
+flags.DEFINE_bool("evaluator", True, "The script's own.")
+tfdist.define_flags()
+
+def main(_):
+    print(flags.FLAGS.evaluator, tfdist.flags.read_flags().roles)
+
+app.run(main, flags_parser=tfdist.parse_flags)
+"""
+
+
+def test_a_script_may_have_flags_of_the_names_of_roles() -> None:
+    done = run_code(OWN_EVALUATOR, "--num-ps=2")
+    assert done.stdout == "True Roles(num_ps=2, evaluator=False)\n", done.stderr
+
+
 def test_scripts_accept_dashes_and_underscores(script: str) -> None:
     typed = [
         "--note-text=a-b --c-d",
