@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support.processes import ROOT
@@ -120,6 +122,15 @@ def test_ranks_of_horovod_join_and_leave_no_process(started: ExitStack) -> None:
             out, err = process.communicate(timeout=100)
             assert process.returncode == 0, err
             assert f"rank {rank} of 2 has trained to a loss of 0.00" in out
+        # Rank 0 has left a child that serves the rendezvous, with the arguments of the command.
+        deadline = time.monotonic() + 30
+        while any(hosts in " ".join(each.info["cmdline"] or []) for each in running()):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+def running() -> Iterator[psutil.Process]:
+    return psutil.process_iter(["cmdline"])
 
 
 @pytest.mark.horovod
