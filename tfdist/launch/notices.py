@@ -24,7 +24,7 @@ from tfdist.strategy_table import table
 _ALONE_SECONDS = 60.0
 _IDLE_SECONDS = 30.0
 # A task that ends earlier has not trained.
-_SHORTEST_SECONDS = 2.0
+_SHORTEST_SECONDS = 5.0
 # Seconds of CPU time of all tasks, over `_IDLE_SECONDS`.
 _IDLE = 0.3
 

@@ -425,7 +425,6 @@ def test_a_task_with_tensorflow_ends_quietly(in_script: InScript, tmp_path: Path
     assert b"loss" in events.read_bytes()
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("failure", "message"),
     [
@@ -460,7 +459,6 @@ else:
     assert message in errors
 
 
-@pytest.mark.timeout(60)
 def test_a_launcher_can_be_ended_while_tensorflow_is_imported(
     start: Start, in_script: InScript
 ) -> None:
