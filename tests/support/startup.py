@@ -100,14 +100,14 @@ class FakeTask:
         self.file = self.socket.makefile("rb")
         if greeting is not None:
             self.send(greeting)
-            answer = self.receive()
+            answer = decode(self.file.readline(), cluster)
             assert isinstance(answer, Hello)
             self.answer = answer
 
     def send(self, message: protocol.Message) -> None:
         self.socket.sendall(encode(message))
 
-    def receive(self) -> protocol.Message | None:
+    def receive(self) -> protocol.Message | protocol.OtherCluster | None:
         return decode(self.file.readline())
 
     def close(self) -> None:

@@ -12,10 +12,12 @@ task, but not part of the cluster.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 from tfdist.errors import UsageError
 
@@ -122,6 +124,11 @@ class Cluster:
         """The addresses by task type, as `tf.train.ClusterSpec` takes them; omits empty types."""
         named = ((job.name, list(getattr(self, job.name))) for job in fields(self))
         return {name: hosts for name, hosts in named if hosts}
+
+    @cached_property
+    def digest(self) -> str:
+        """32 hexadecimal digits; equal for equal clusters."""
+        return hashlib.sha256(json.dumps(self.jobs()).encode()).hexdigest()[:32]
 
     @property
     def chief_task(self) -> Task:

@@ -97,6 +97,8 @@ class Saved:
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Saved:
+    # The directories of two tests may have the same name, one after the other.
+    checkpoint_files.warn_once.cache_clear()
     return Saved(tmp_path / "checkpoints")
 
 

@@ -18,6 +18,8 @@ from typing import Any
 from tfdist.cluster import Cluster, Task, host_and_port
 from tfdist.errors import UsageError
 
+#: Connections that wait to be accepted; the kernel may have a lower limit.
+BACKLOG = 4096
 # A name that takes longer is looked up again at the startup barrier.
 _RESOLVE_SECONDS = 2.0
 
@@ -126,7 +128,7 @@ def open_port(cluster: Cluster, task: Task) -> ListeningSocket:
     """
     listener = _bind(cluster, task)
     try:
-        listener.listen(1024)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise _refused(cluster, task, error) from None

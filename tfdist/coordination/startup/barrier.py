@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from tfdist.coordination.startup import addresses
 from tfdist.coordination.startup.chief import Chief
 from tfdist.coordination.startup.member import Member
+from tfdist.coordination.startup.open_files import open_files
 from tfdist.coordination.startup.participant import BarrierConfig
 from tfdist.errors import log
 
@@ -63,11 +64,14 @@ def wait_at_barrier(
       clock: the wall clock, in seconds since the epoch.
 
     Raises:
-      UsageError: this task's port cannot be bound.
+      UsageError: this task's port cannot be bound, or this process may open too few files.
     """
     begin = time.monotonic()
     is_chief = config.task == config.cluster.chief_task
-    with addresses.open_port(config.cluster, config.task) as listener:
+    with (
+        open_files(config.cluster),
+        addresses.open_port(config.cluster, config.task) as listener,
+    ):
         participant = (Chief if is_chief else Member)(config, log, clock)
         try:
             verdict = asyncio.run(participant.run(listener))

@@ -66,7 +66,7 @@ class Chief(Participant):
                 if report.gives_up:
                     self.end(self.judge())
                 if is_news:
-                    self.look()
+                    self.has_changed()
         finally:
             if session is not None:
                 self._drop(session)
@@ -93,9 +93,10 @@ class Chief(Participant):
         )
 
     async def finish(self, verdict: Verdict) -> None:
+        line = encode(verdict)
         for session in (*self._sessions.values(), *self._superseded):
             with contextlib.suppress(OSError):  # The connection is lost.
-                session.writer.write(encode(verdict))
+                session.writer.write(line)
                 session.writer.write_eof()
         # Closing at once could drop what was written.
         if self._sessions or self._superseded:
@@ -123,7 +124,7 @@ class Chief(Participant):
             self._forget_reach(session.hello.task)
         if not self._sessions and not self._superseded:
             self._all_closed.set()
-        self.look()
+        self.has_changed()
 
     def _forget_reach(self, task: Task) -> None:
         peer = self.table.peers.get(task)
@@ -144,7 +145,7 @@ class Chief(Participant):
         ]
 
     async def _send_status(self) -> None:
-        while True:
+        while not self.has_ended():
             await asyncio.sleep(HEARTBEAT_SECONDS)
             status = encode(Status(self.waiting()))
             for session in self._sessions.values():

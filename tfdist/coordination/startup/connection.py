@@ -1,6 +1,6 @@
 """Connects to an address and identifies what listens there.
 
-found = await connect("10.0.0.2", 2222, encode(hello), resolver=ThreadPoolExecutor())
+found = await connect("10.0.0.2", 2222, hello, resolver=resolver, timeout=5.0)
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import socket
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from tfdist.cluster import Cluster
 from tfdist.coordination.probe import is_grpc_server
 from tfdist.coordination.startup.protocol import (
     LIMIT,
@@ -21,13 +22,13 @@ from tfdist.coordination.startup.protocol import (
     TIMED_OUT,
     UNREACHABLE,
     UNRESOLVED,
+    Description,
     Hello,
+    OtherCluster,
     Reach,
     decode,
+    encode,
 )
-
-#: Seconds that the connection may take, and then the answer on it.
-HANDSHAKE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -39,27 +40,30 @@ class Connection:
     hello: Hello
 
 
-async def connect(host: str, port: int, hello: bytes, *, resolver: Executor) -> Connection | Reach:
+async def connect(
+    host: str, port: int, hello: Hello, *, resolver: Executor, timeout: float
+) -> Connection | Reach:
     """Connects, sends `hello` and reads the answer.
 
     Args:
       host: a name, or an address without brackets.
       port: the port there.
-      hello: the encoded message.
+      hello: the hello of this task.
       resolver: the threads that look up names.
+      timeout: seconds that the connection may take, and then the answer on it.
 
     Returns:
       The connection if a tfdist task answers, else what happened.
     """
-    found = await _open(host, port, resolver)
+    found = await _open(host, port, resolver, timeout)
     if isinstance(found, Reach):
         return found
     reader, writer = found
     answer: Hello | Reach
     try:
-        async with asyncio.timeout(HANDSHAKE_SECONDS):
-            writer.write(hello)
-            answer = await _identify(reader)
+        async with asyncio.timeout(timeout):
+            writer.write(encode(hello))
+            answer = await _identify(reader, writer, hello.cluster)
     except TimeoutError:
         answer = Reach(SILENT)
     except (OSError, asyncio.IncompleteReadError):
@@ -75,8 +79,29 @@ async def connect(host: str, port: int, hello: bytes, *, resolver: Executor) -> 
     return answer
 
 
+async def read_hello(
+    line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cluster: Cluster
+) -> Hello | None:
+    """The hello in a line; None for anything else.
+
+    If the other task has another cluster, both describe theirs first.
+
+    Args:
+      line: the first line that was received.
+      reader: receives from the other task.
+      writer: sends to it; it must have sent this task's hello.
+      cluster: the cluster of this task.
+    """
+    message = decode(line, cluster)
+    if isinstance(message, OtherCluster):
+        writer.write(encode(Description(cluster)))
+        other = decode(await reader.readline())
+        message = decode(line, other.cluster) if isinstance(other, Description) else None
+    return message if isinstance(message, Hello) else None
+
+
 async def _open(
-    host: str, port: int, resolver: Executor
+    host: str, port: int, resolver: Executor, timeout: float
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | Reach:
     loop = asyncio.get_running_loop()
 
@@ -88,7 +113,7 @@ async def _open(
             # A numeric address needs no name server, and no thread that waits for one.
             places = look_up(socket.AI_NUMERICHOST)
         except socket.gaierror:
-            async with asyncio.timeout(HANDSHAKE_SECONDS):
+            async with asyncio.timeout(timeout):
                 places = await loop.run_in_executor(resolver, look_up)
     except (OSError, UnicodeError):  # TimeoutError is an OSError.
         return Reach(UNRESOLVED)
@@ -97,7 +122,7 @@ async def _open(
         connection = socket.socket(family, socket.SOCK_STREAM)
         connection.setblocking(False)
         try:
-            async with asyncio.timeout(HANDSHAKE_SECONDS):
+            async with asyncio.timeout(timeout):
                 await loop.sock_connect(connection, place)
             # If nothing listens, the kernel may connect a local port to itself.
             if connection.getsockname() != connection.getpeername():
@@ -116,12 +141,14 @@ async def _open(
     return last
 
 
-async def _identify(reader: asyncio.StreamReader) -> Hello | Reach:
+async def _identify(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cluster: Cluster
+) -> Hello | Reach:
     # At the end of the stream `readexactly` raises; `read` would return nothing.
     first = await reader.readexactly(1)
     if first == b"{":
-        answer = decode(first + await reader.readline())
-        return answer if isinstance(answer, Hello) else Reach(STRANGER)
+        line = first + await reader.readline()
+        return await read_hello(line, reader, writer, cluster) or Reach(STRANGER)
     first += await reader.read(63)
     if is_grpc_server(first):
         return Reach(RUNNING)

@@ -49,7 +49,7 @@ class Member(Participant):
             sending.cancel()
             self._chief = None
             peer.reach = protocol.Reach(protocol.NOT_TRIED)
-            self.look()
+            self.has_changed()
 
     async def converse(self, hello: Hello, connection: Connection) -> None:
         """Another task has tried to reach this one: the handshake is all that it needs."""

@@ -19,15 +19,20 @@ from typing import Any
 
 from tfdist.cluster import Cluster, Task
 from tfdist.coordination.startup import protocol
+from tfdist.coordination.startup.addresses import BACKLOG
 from tfdist.coordination.startup.conflicts import clocks
-from tfdist.coordination.startup.connection import HANDSHAKE_SECONDS, Connection, connect
+from tfdist.coordination.startup.connection import Connection, connect, read_hello
 from tfdist.coordination.startup.peers import Peer, PeerTable
-from tfdist.coordination.startup.protocol import LIMIT, Hello, Verdict, decode, encode
+from tfdist.coordination.startup.protocol import LIMIT, Hello, OtherCluster, Verdict, decode, encode
 from tfdist.coordination.startup.report import Findings, explain, matrix
 
 # All in seconds. The first and the longest interval between two attempts to reach a peer. A task
 # that starts connects to its peers immediately, and they connect to it.
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0
+# Between two attempts to reach any peer, on average: the chief of a large job has many.
+_PACE_SECONDS = 0.5e-3
+# That a connection may take, and then the answer on it: this, and more for each task of the job.
+_HANDSHAKE_SECONDS, _HANDSHAKE_SECONDS_PER_TASK = 5.0, 5e-3
 #: Between two messages on a connection; without one for `LOST_SECONDS` the connection is dropped.
 HEARTBEAT_SECONDS, LOST_SECONDS = 1.0, 15.0
 #: For the other side to answer or to close its connection, at the end.
@@ -93,7 +98,11 @@ class Participant(ABC):
         )
         self.table = PeerTable(me, joins=config.joins)
         self._resolver = ThreadPoolExecutor(max_workers=32)
+        self._handshake_seconds = _HANDSHAKE_SECONDS + _HANDSHAKE_SECONDS_PER_TASK * len(
+            self.table.peers
+        )
         self._deadline: asyncio.TimerHandle | None = None
+        self._next_look: asyncio.Handle | None = None
         self._running: set[asyncio.Task[None]] = set()
         self._incoming: dict[asyncio.StreamWriter, asyncio.Task[None] | None] = {}
 
@@ -107,11 +116,13 @@ class Participant(ABC):
         self._begin = loop.time()
         self._verdict: asyncio.Future[Verdict] = loop.create_future()
         server = await asyncio.start_server(self._receive, sock=listener, limit=LIMIT)
-        for peer in self.table.peers.values():
-            self.start(self.try_to_reach(peer))
+        # Asyncio has set its own backlog, and accepts so many connections at once.
+        listener.listen(BACKLOG)
+        for place, peer in enumerate(self.table.peers.values()):
+            self.start(self.try_to_reach(peer, delay=place * _PACE_SECONDS))
         self.start(self._log_waiting())
         self.start_role()
-        self.look()
+        self.has_changed()
         try:
             async with asyncio.timeout(self.config.timeout):
                 verdict = await asyncio.shield(self._verdict)
@@ -141,7 +152,7 @@ class Participant(ABC):
 
     @abstractmethod
     def look(self) -> None:
-        """Draws conclusions; called after every change."""
+        """Draws conclusions; called soon after every change."""
 
     @abstractmethod
     def waiting(self) -> str:
@@ -179,6 +190,16 @@ class Participant(ABC):
         """What does not keep the tasks from training, but may be a mistake."""
         return tuple(f"warning: {line}" for line in clocks(self.table.clocks()))
 
+    def has_changed(self) -> None:
+        """Draws conclusions soon, and only once from all changes that come together."""
+
+        def look() -> None:
+            self._next_look = None
+            self.look()
+
+        if self._next_look is None:
+            self._next_look = asyncio.get_running_loop().call_soon(look)
+
     def end(self, verdict: Verdict) -> None:
         """Ends the barrier for this task."""
         if not self.has_ended():
@@ -211,46 +232,61 @@ class Participant(ABC):
         task.add_done_callback(pass_on)
         return task
 
-    async def try_to_reach(self, peer: Peer) -> None:
-        """Connects to a peer's address until the peer answers, and again when it was lost."""
-        pause = _FIRST_PAUSE
+    async def try_to_reach(self, peer: Peer, *, delay: float = 0.0) -> None:
+        """Connects to a peer's address until the peer answers, and again when it was lost.
+
+        Args:
+          peer: the peer.
+          delay: seconds until the first attempt, unless the peer connects to this task earlier.
+        """
+        await wait_for(peer.wake, delay)
+        pace = _PACE_SECONDS * len(self.table.peers)
+        pause = first = max(_FIRST_PAUSE, pace)
         while True:
             peer.wake.clear()
             begin = self.clock()
-            found = await connect(peer.host, peer.port, self._hello(), resolver=self._resolver)
+            found = await connect(
+                peer.host,
+                peer.port,
+                self.hello(),
+                resolver=self._resolver,
+                timeout=self._handshake_seconds,
+            )
             if isinstance(found, Connection):
-                peer.ahead = found.hello.clock - (begin + self.clock()) / 2
+                peer.ahead = clock_offset(found.hello.clock, begin, self.clock())
                 peer.reach = self.table.identify(peer, found.hello)
-                self.look()
+                self.has_changed()
                 try:
                     if peer.is_reached:
-                        pause = _FIRST_PAUSE
+                        pause = first
                         await self.after_reaching(peer, found)
                 finally:
                     found.writer.close()
             else:
                 self.table.misplaced.pop(peer.task, None)
                 peer.reach = found
-                self.look()
+                self.has_changed()
             await wait_for(peer.wake, None if peer.is_reached else pause)
-            pause = min(2 * pause, _LAST_PAUSE)
+            pause = min(2 * pause, max(_LAST_PAUSE, pace))
 
     async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._incoming[writer] = asyncio.current_task()
         try:
-            async with asyncio.timeout(HANDSHAKE_SECONDS):
-                hello = decode(await reader.readline())
-            if not isinstance(hello, Hello) or self.has_ended():
-                return
-            # A task of another job receives it as well, so that it can tell what it has found.
-            writer.write(self._hello())
-            if not self.table.is_of_this_job(hello):
+            cluster = self.config.cluster
+            async with asyncio.timeout(self._handshake_seconds):
+                line = await reader.readline()
+                if not isinstance(decode(line, cluster), Hello | OtherCluster) or self.has_ended():
+                    return
+                # A task of another job receives it as well, so that it can tell what it has found.
+                writer.write(encode(self.hello()))
+                hello = await read_hello(line, reader, writer, cluster)
+            if hello is None or not self.table.is_of_this_job(hello):
                 return
             self.table.receive(hello)
             peer = self.table.peers.get(hello.task)
             if peer is not None and not peer.is_reached:
                 peer.wake.set()
-            self.look()
+            self.has_changed()
             await self.converse(hello, Connection(reader, writer, hello))
         except (OSError, ValueError):
             pass  # Silence (TimeoutError is an OSError), an endless line, or the end.
@@ -264,8 +300,9 @@ class Participant(ABC):
         if not self.has_ended():
             self._verdict.set_exception(error)
 
-    def _hello(self) -> bytes:
-        return encode(replace(self.table.me, clock=self.clock()))
+    def hello(self) -> Hello:
+        """What this task is, at this moment."""
+        return replace(self.table.me, clock=self.clock())
 
     def _end_if_contradicted(self) -> None:
         self._deadline = None
@@ -281,6 +318,17 @@ class Participant(ABC):
             self.log(f"{self.config.task} waits for {self.waiting()}; it gives up in {left:.0f} s")
 
 
+def clock_offset(clock: float, begin: float, end: float) -> float:
+    """Seconds that another clock is at least ahead of this one; negative if it is behind.
+
+    Args:
+      clock: what the other clock showed at a moment between `begin` and `end`.
+      begin: what this one showed before it.
+      end: what this one showed after it.
+    """
+    return max(clock - end, 0.0) + min(clock - begin, 0.0)
+
+
 async def wait_for(event: asyncio.Event, seconds: float | None) -> None:
     """Returns when the event is set, or after that time."""
     with contextlib.suppress(TimeoutError):
@@ -288,7 +336,7 @@ async def wait_for(event: asyncio.Event, seconds: float | None) -> None:
             await event.wait()
 
 
-async def read(connection: Connection) -> protocol.Message | None:
+async def read(connection: Connection) -> protocol.Message | OtherCluster | None:
     """The next message on a connection; None at its end, or for anything that is no message."""
     try:
         async with asyncio.timeout(LOST_SECONDS):

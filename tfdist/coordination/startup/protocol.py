@@ -3,6 +3,8 @@
     writer.write(encode(Report(reach={Task("ps", 0): Reach(REFUSED)})))
     message = decode(await reader.readline())    # None for anything else
 
+A hello contains only a digest of the cluster, so that the bytes of a start grow with the tasks and
+not with their square. Two tasks with different clusters then send each other a `Description`.
 Nothing that is received is executed or unpickled. A line is no message if it is longer than `LIMIT`
 bytes, if it is not JSON of exactly these shapes, or if it contains text that cannot be printed.
 """
@@ -16,17 +18,16 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from tfdist.cluster import JOB_NAMES, Cluster, Task
 from tfdist.errors import UsageError
 from tfdist.version import __version__
 
-#: The longest line that is read, in bytes. The hello of a job of 2,000 tasks is shorter.
-LIMIT = 256 << 10
+#: The longest line that is read, in bytes. The description of a job of 10,000 tasks is shorter.
+LIMIT = 1 << 20
 
-_PROTOCOL = "tfdist/2"
+_PROTOCOL = "tfdist/3"
 # Characters of a text, and of a verdict or of a line of the matrix.
 _TEXT_LIMIT, _LINE_LIMIT = 255, 4096
 _MATRIX_LINES = 50
@@ -107,6 +108,18 @@ class Hello:
 
 
 @dataclass(frozen=True)
+class OtherCluster:
+    """What `decode` returns for the hello of a task with another cluster."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """The cluster that a task was configured with."""
+
+    cluster: Cluster
+
+
+@dataclass(frozen=True)
 class Report:
     """What a task reports to the chief, at every change and at least once a second.
 
@@ -143,7 +156,7 @@ class Verdict:
     warnings: tuple[str, ...] = ()
 
 
-Message = Hello | Report | Status | Verdict
+Message = Hello | Description | Report | Status | Verdict
 
 
 def versions(packages: Iterable[str] = ()) -> dict[str, str]:
@@ -172,8 +185,10 @@ def encode(message: Message) -> bytes:
         fields = {
             **vars(message),
             "task": str(message.task),
-            "cluster": _cluster_text(message.cluster),
+            "cluster": message.cluster.digest,
         }
+    elif isinstance(message, Description):
+        fields = {"jobs": message.cluster.jobs()}
     elif isinstance(message, Report):
         reach = {
             str(task): [reach.kind, reach.detail[:_TEXT_LIMIT]]
@@ -192,40 +207,42 @@ def encode(message: Message) -> bytes:
     return json.dumps(content, separators=(",", ":")).encode() + b"\n"
 
 
-def decode(line: bytes) -> Message | None:
-    """The message in a line; None for anything else."""
+def decode(line: bytes, cluster: Cluster | None = None) -> Message | OtherCluster | None:
+    """The message in a line; None for anything else.
+
+    Args:
+      line: what was received.
+      cluster: the cluster to which the digest in a hello may belong.
+    """
     if len(line) > LIMIT or not line.endswith(b"\n"):
         return None
     try:
         content = json.loads(line)
         if not isinstance(content, dict) or content.get("protocol") != _PROTOCOL:
             return None
+        if content["kind"] == "Hello":
+            return _hello(content, cluster)
         return _DECODERS[content["kind"]](content)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, UsageError):
         return None
 
 
-@lru_cache(maxsize=8)
-def _cluster_text(cluster: Cluster) -> str:
-    return json.dumps(cluster.jobs(), separators=(",", ":"))
-
-
-# The tasks of a job have the same cluster: it is checked once, not once for each of them.
-@lru_cache(maxsize=8)
-def _cluster(text: str) -> Cluster:
-    jobs = json.loads(text)
+def _description(content: Mapping[str, Any]) -> Description:
+    jobs = content["jobs"]
     if not set(jobs) <= set(JOB_NAMES):
         raise ValueError("jobs")
-    return Cluster(**jobs)
+    return Description(Cluster(**jobs))
 
 
-def _hello(content: Mapping[str, Any]) -> Hello:
+def _hello(content: Mapping[str, Any], cluster: Cluster | None) -> Hello | OtherCluster:
+    if cluster is None or _text(content["cluster"]) != cluster.digest:
+        return OtherCluster()
     clock = content["clock"]
     if not isinstance(clock, (int, float)) or not math.isfinite(clock):
         raise ValueError("clock")
     if type(content["pid"]) is not int:
         raise ValueError("pid")
-    cluster, task = _cluster(content["cluster"]), _task(content["task"])
+    task = _task(content["task"])
     cluster.check(task)
     return Hello(
         token=_text(content["token"]),
@@ -267,7 +284,7 @@ def _verdict(content: Mapping[str, Any]) -> Verdict:
 
 
 _DECODERS: Mapping[str, Callable[[Mapping[str, Any]], Message]] = {
-    "Hello": _hello,
+    "Description": _description,
     "Report": _report,
     "Status": _status,
     "Verdict": _verdict,

@@ -28,6 +28,7 @@ from tests.support.startup import (
 )
 from tfdist.cluster import Cluster, Task
 from tfdist.coordination.startup import addresses, protocol, wait_at_barrier
+from tfdist.coordination.startup.participant import clock_offset
 from tfdist.coordination.startup.peers import peers_of
 from tfdist.coordination.startup.protocol import Hello, Reach, Report, Status, encode
 from tfdist.errors import UsageError
@@ -396,3 +397,10 @@ def test_clock_differences_are_logged_as_a_warning(three: Cluster) -> None:
 def test_a_port_in_use_is_rejected(three: Cluster) -> None:
     with server(three.address(W0), sends(b"")), pytest.raises(UsageError, match="already in use"):
         wait_at_barrier(config(three, W0))
+
+
+@pytest.mark.parametrize(
+    ("clock", "offset"), [(9.0, -1.0), (10.0, 0.0), (11.0, 0.0), (12.0, 0.0), (13.5, 1.5)]
+)
+def test_a_slow_answer_is_not_a_wrong_clock(clock: float, offset: float) -> None:
+    assert clock_offset(clock, begin=10.0, end=12.0) == offset

@@ -15,6 +15,8 @@ from tfdist.cluster import Cluster
 from tfdist.coordination.startup import protocol
 from tfdist.coordination.startup.protocol import (
     LIMIT,
+    Description,
+    OtherCluster,
     Reach,
     Report,
     Status,
@@ -26,18 +28,20 @@ from tfdist.coordination.startup.protocol import (
 pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
 
 
-HELLO = hello(Cluster(worker=("a:1", "b:1"), ps=("c:1",)), W1, clock=1e9)
+CLUSTER = Cluster(worker=("a:1", "b:1"), ps=("c:1",))
+HELLO = hello(CLUSTER, W1, clock=1e9)
+DESCRIPTION = Description(CLUSTER)
 REPORT = Report({PS: Reach(protocol.UNREACHABLE, "no route to host")}, complete=True)
 VERDICT = Verdict("worker:1 → ps:0", ("  a  b", "  c"), ("warning: d",))
 
 
 @pytest.mark.parametrize(
-    "message", [HELLO, REPORT, Report(gives_up=True), Status("ps:0 → a"), VERDICT]
+    "message", [HELLO, DESCRIPTION, REPORT, Report(gives_up=True), Status("ps:0 → a"), VERDICT]
 )
 def test_a_message_is_one_line_and_can_be_decoded(message: protocol.Message) -> None:
     line = encode(message)
     assert line.count(b"\n") == 1
-    assert decode(line) == message
+    assert decode(line, CLUSTER) == message
 
 
 def changed(message: protocol.Message, **changes: Any) -> bytes:
@@ -70,11 +74,11 @@ def changed(message: protocol.Message, **changes: Any) -> bytes:
         changed(HELLO, clock="now"),
         changed(HELLO, clock=float("nan")),
         changed(HELLO, clock=None),
-        changed(HELLO, cluster='{"worker": ["no port"]}'),
-        changed(HELLO, cluster='{"evaluator": ["a:1"]}'),
-        changed(HELLO, cluster="[]"),
         changed(HELLO, cluster={"worker": ["a:1", "b:1"]}),
-        changed(HELLO, cluster="{"),
+        changed(DESCRIPTION, jobs={"worker": ["no port"]}),
+        changed(DESCRIPTION, jobs={"evaluator": ["a:1"]}),
+        changed(DESCRIPTION, jobs=[]),
+        changed(DESCRIPTION, jobs="{"),
         changed(HELLO, versions=["python"]),
         changed(HELLO, versions={"python": 3}),
         changed(HELLO, strategy="s" * LIMIT),
@@ -90,7 +94,12 @@ def changed(message: protocol.Message, **changes: Any) -> bytes:
     ],
 )
 def test_invalid_lines_are_not_messages(line: bytes) -> None:
-    assert decode(line) is None
+    assert decode(line, CLUSTER) is None
+
+
+def test_a_hello_of_another_cluster_is_known_as_such() -> None:
+    assert decode(encode(HELLO), Cluster(worker=("a:1",))) == OtherCluster()
+    assert decode(encode(HELLO)) == OtherCluster()
 
 
 @settings(deadline=None)
@@ -99,7 +108,7 @@ def test_decoding_never_raises(line: bytes, value: Any) -> None:
     assert decode(line) is None
     assert decode(line + b"\n") is None
     for name in json.loads(encode(HELLO)):
-        decode(changed(HELLO, **{name: value}))
+        decode(changed(HELLO, **{name: value}), CLUSTER)
     for name in json.loads(encode(REPORT)):
         decode(changed(REPORT, **{name: value}))
 

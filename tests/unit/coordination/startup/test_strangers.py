@@ -61,7 +61,7 @@ def test_other_clients_are_ignored(three: Cluster, words: bytes, stays: bool) ->
 
 
 def test_a_silent_client_is_disconnected(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfdist.coordination.startup.participant.HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr("tfdist.coordination.startup.participant._HANDSHAKE_SECONDS", 0.2)
     participants = Participants()
     participants.start(config(three, W0))
     with dial(three.address(W0)) as connection:
@@ -153,7 +153,7 @@ def test_a_check_and_a_training_do_not_pass_together(three: Cluster) -> None:
 def test_another_listener_at_an_address_is_named(
     three: Cluster, words: bytes, answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tfdist.coordination.startup.connection.HANDSHAKE_SECONDS", 0.5)
+    monkeypatch.setattr("tfdist.coordination.startup.participant._HANDSHAKE_SECONDS", 0.5)
     with server(three.address(W1), sends(words)):
         (outcome,) = outcomes_of(config(three, W0, timeout=1.5))
     assert f"worker:0 → worker:1 {three.address(W1)} {answer}" in outcome.matrix.splitlines()[4]
