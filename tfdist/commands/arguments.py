@@ -79,10 +79,15 @@ def option_flags(parser: argparse.ArgumentParser, exclude: Sequence[str] = ()) -
             )
 
 
-def script_arguments(parser: argparse.ArgumentParser) -> None:
+def script_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Adds the script and its arguments."""
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
-    parser.add_argument("script", metavar="SCRIPT", help="the training script")
+    parser.add_argument(
+        "script",
+        metavar="SCRIPT",
+        nargs=None if required else "?",
+        help="the training script",
+    )
     parser.add_argument(
         "args", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments for the script"
     )

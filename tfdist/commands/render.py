@@ -12,13 +12,12 @@ import argparse
 import json
 import os
 import re
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from tfdist.cluster import Cluster, Task
+from tfdist.cluster import Cluster
 from tfdist.cluster.config import ClusterFlags
 from tfdist.cluster.environments.flags import from_flags
 from tfdist.commands.arguments import (
@@ -30,10 +29,16 @@ from tfdist.commands.arguments import (
 )
 from tfdist.errors import EXIT_OK, EXIT_USAGE, UsageError, log
 from tfdist.launch.spec import JobSpec
-from tfdist.render import check, jobset, mpirun, slurm
+from tfdist.render import check, hosts, jobset, mpirun, slurm, tfjob
 from tfdist.render.job import RenderedJob
+from tfdist.render.pods import Manifest, Pods
 from tfdist.strategy_table import table
 
+_KINDS = {
+    "jobset": "JobSet",
+    "trainjob": "TrainJob of Kubeflow Trainer v2",
+    "tfjob": "TFJob of Kubeflow's older operator",
+}
 _PODS = {
     "claim": "the PersistentVolumeClaim that all pods mount",
     "mount": "the path at which they mount it",
@@ -61,28 +66,38 @@ def add_to(commands: Commands) -> None:
 
 
 def _add_hosts(engines: Commands) -> None:
-    hosts = engines.add_parser(
+    parser = engines.add_parser(
         "hosts",
-        help="the TF_CONFIG or the flags of each task",
+        help="what to type on each machine: TF_CONFIG, flags or whole commands",
         description="Prints the TF_CONFIG or the flags of each task, for a job that you start by "
-        "hand on several machines.",
+        "hand on several machines; with SCRIPT, the command of each task.",
+        usage="%(prog)s [options] [-m] [SCRIPT] [ARGS ...]",
         allow_abbrev=False,
     )
-    hosts_flags(hosts)
+    hosts_flags(parser)
     flag(
-        hosts,
+        parser,
+        "hosts",
+        metavar="HOST,...",
+        help=f"instead of addresses: a worker (port {hosts.WORKER_PORT}) and a ps (port "
+        f"{hosts.PS_PORT}) on each host; the first worker is the chief",
+    )
+    flag(
+        parser,
         "evaluator",
         action="store_true",
         help="add a task that evaluates the checkpoints",
     )
     flag(
-        hosts,
-        "format",
-        choices=("tf_config", "flags"),
+        parser,
+        "cluster_as",
+        choices=hosts.CLUSTER_AS,
         default="tf_config",
-        help="tf_config (the default): an export command; flags: arguments for the script",
+        help="tf_config (the default): TF_CONFIG; master: its older dialect, which calls the "
+        "chief `master`; flags: arguments for the script",
     )
-    hosts.set_defaults(run=_render_hosts)
+    script_arguments(parser, required=False)
+    parser.set_defaults(run=_render_hosts)
 
 
 def _add_slurm(engines: Commands) -> None:
@@ -99,18 +114,24 @@ def _add_slurm(engines: Commands) -> None:
 
 
 def _add_kubernetes(engines: Commands) -> None:
-    for name, makes in (("jobset", jobset.manifest), ("trainjob", jobset.trainjob)):
+    for name, makes in (
+        ("jobset", jobset.manifest),
+        ("trainjob", jobset.trainjob),
+        ("tfjob", tfjob.manifest),
+    ):
         parser = engines.add_parser(
             name,
-            help=f"the manifest of a {'JobSet' if name == 'jobset' else 'TrainJob of Kubeflow'}",
-            description="Prints a manifest as JSON. All pods start again when one fails, and "
-            "resume.",
+            help=f"the manifest of a {_KINDS[name]}",
+            description=f"Prints the manifest of a {_KINDS[name]} as JSON. All tasks start again "
+            "when one fails, and resume.",
             usage="%(prog)s [options] --image=IMAGE [-m] SCRIPT [ARGS ...]",
             allow_abbrev=False,
         )
         flag(parser, "image", required=True, help="the image of the containers")
         for field, meaning in _PODS.items():
-            default = getattr(jobset.Pods, field)
+            if (name, field) == ("tfjob", "queue"):
+                continue  # Kueue no longer has TFJobs.
+            default = getattr(Pods, field)
             flag(
                 parser,
                 field,
@@ -147,8 +168,8 @@ def _add_check(engines: Commands) -> None:
     parser = engines.add_parser(
         "check",
         help="find mistakes in a manifest",
-        description="Finds mistakes in a manifest of jobset or trainjob. Exits with code 2 if it "
-        "finds one.",
+        description="Finds mistakes in a manifest of jobset, trainjob or tfjob. Exits with code 2 "
+        "if it finds one.",
         allow_abbrev=False,
     )
     parser.add_argument("file", metavar="FILE", help="the manifest, as JSON; - for standard input")
@@ -206,11 +227,10 @@ def _render_slurm(arguments: argparse.Namespace) -> int:
 
 
 def _render_kubernetes(
-    makes: Callable[[RenderedJob, jobset.Pods], jobset.Manifest], arguments: argparse.Namespace
+    makes: Callable[[RenderedJob, Pods], Manifest], arguments: argparse.Namespace
 ) -> int:
-    pods = jobset.Pods(
-        image=arguments.image, **{field: getattr(arguments, field) for field in _PODS}
-    )
+    given = {field: getattr(arguments, field) for field in _PODS if field in arguments}
+    pods = Pods(image=arguments.image, **given)
     print(json.dumps(makes(_job(arguments), pods), indent=2))
     return EXIT_OK
 
@@ -218,8 +238,8 @@ def _render_kubernetes(
 def _render_mpi(
     makes: Callable[[RenderedJob, Sequence[str]], str], arguments: argparse.Namespace
 ) -> int:
-    hosts = [host.strip() for host in arguments.hosts.split(",") if host.strip()]
-    print(makes(_job(arguments), hosts))
+    slots = [host.strip() for host in arguments.hosts.split(",") if host.strip()]
+    print(makes(_job(arguments), slots))
     return EXIT_OK
 
 
@@ -265,14 +285,32 @@ def _job(arguments: argparse.Namespace) -> RenderedJob:
 
 
 def _render_hosts(arguments: argparse.Namespace) -> int:
+    cluster = _cluster(arguments)
+    options = {"evaluator": arguments.evaluator, "cluster_as": arguments.cluster_as}
+    if arguments.script is None:
+        lines = hosts.places(cluster, **options)
+    else:
+        module = ["-m"] if arguments.module else []
+        words = ["python", *module, arguments.script, *arguments.args]
+        lines = hosts.commands(cluster, words, **options)
+    print("\n".join(lines))
+    return EXIT_OK
+
+
+def _cluster(arguments: argparse.Namespace) -> Cluster:
+    names = ("chief_hosts", "worker_hosts", "ps_hosts")
+    given = {name: getattr(arguments, name) for name in names}
+    if arguments.hosts is not None:
+        if any(given.values()):
+            raise UsageError(
+                "--hosts",
+                received=f"{arguments.hosts}, and addresses",
+                accepted="either --hosts, or --worker_hosts and the like",
+                remedy="Remove one of them.",
+            )
+        return hosts.on_each([host.strip() for host in arguments.hosts.split(",")])
     # An evaluator is valid in any cluster, so this checks only the hosts.
-    flags = ClusterFlags(
-        job_name="evaluator",
-        task_index="0",
-        chief_hosts=arguments.chief_hosts,
-        worker_hosts=arguments.worker_hosts,
-        ps_hosts=arguments.ps_hosts,
-    )
+    flags = ClusterFlags(job_name="evaluator", task_index="0", **given)
     cluster_config = from_flags(flags)
     cluster = cluster_config.cluster if cluster_config else Cluster()
     if not cluster:
@@ -282,10 +320,4 @@ def _render_hosts(arguments: argparse.Namespace) -> int:
             accepted="host:port of each worker, separated by commas",
             remedy="Name the machines to train on.",
         )
-    evaluators = (Task("evaluator", 0),) if arguments.evaluator else ()
-    for task in (*cluster.tasks(), *evaluators):
-        if arguments.format == "flags":
-            print(f"[{task}] {shlex.join(cluster.flags(task))}")
-        else:
-            print(f"[{task}] export TF_CONFIG={shlex.quote(cluster.tf_config(task))}")
-    return EXIT_OK
+    return cluster

@@ -225,7 +225,7 @@ def test_render_prints_the_tf_config_of_each_task(capsys: pytest.CaptureFixture[
 
 
 def test_render_prints_the_flags_of_each_task(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["render", "hosts", *HOSTS, "--format=flags"]) == 0
+    assert cli.main(["render", "hosts", *HOSTS, "--cluster_as=flags"]) == 0
 
     lines = capsys.readouterr().out.splitlines()
     assert [shlex.split(line) for line in lines] == [
@@ -237,6 +237,32 @@ def test_render_prints_the_flags_of_each_task(capsys: pytest.CaptureFixture[str]
             "--ps_hosts=c:3",
         ]
         for job, index in [("worker", 0), ("worker", 1), ("ps", 0)]
+    ]
+
+
+def test_render_prints_the_command_of_each_task(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--hosts=a,b", "--evaluator", "--cluster_as=master"]
+    assert cli.main(["render", "hosts", *options, "train.py", "--steps=3", "a b"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[::2] == [
+        "# chief:0, on a",
+        "# worker:0, on b",
+        "# ps:0, on a",
+        "# ps:1, on b",
+        "# evaluator:0, on any host",
+    ]
+    env, config, *command = shlex.split(lines[3])
+    assert (env, command) == ("env", ["python", "train.py", "--steps=3", "a b"])
+    assert json.loads(config.removeprefix("TF_CONFIG=")) == {
+        "cluster": {"master": ["a:2222"], "worker": ["b:2222"], "ps": ["a:2223", "b:2223"]},
+        "task": {"type": "worker", "index": 0},
+    }
+    options = ["--worker_hosts=a:1", "--cluster_as=flags"]
+    assert cli.main(["render", "hosts", *options, "-m", "train", "--steps=3"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "# worker:0, on a",
+        "python -m train --steps=3 --job_name=worker --task_index=0 --worker_hosts=a:1",
     ]
 
 
@@ -346,7 +372,8 @@ def test_the_launchers_own_flags_are_known_to_the_scripts() -> None:
         (["render", "hosts"], "--worker_hosts: received None"),
         (["render", "hosts", "--worker_hosts=a"], "--worker_hosts[0]: received 'a'"),
         (["render", "hosts", "--ps_hosts=a:1"], "--worker_hosts"),
-        (["render", "hosts", "--worker_hosts=a:1", "--format=yaml"], "--format"),
+        (["render", "hosts", "--worker_hosts=a:1", "--cluster_as=yaml"], "--cluster_as"),
+        (["render", "hosts", "--worker_hosts=a:1", "--hosts=a"], "--hosts: received 'a, and"),
         (["check", "--versions", "--job_name=worker"], "--job_name: received 'worker'"),
         (["check", "--versions", "--worker-hosts=a:1"], "--worker_hosts: received 'a:1'"),
         (["check", "--versions", "--strategy=auto"], "--strategy: received 'auto'"),

@@ -20,7 +20,8 @@ from tfdist.errors import UsageError
 from tfdist.launch.spec import JobSpec
 from tfdist.render.check import problems
 from tfdist.render.job import RenderedJob
-from tfdist.render.jobset import Manifest, Pods, manifest, trainjob
+from tfdist.render.jobset import manifest, trainjob
+from tfdist.render.pods import Manifest, Pods
 
 pytestmark = pytest.mark.stacks("newest")
 

@@ -1,0 +1,64 @@
+"""What to type on each machine of a job that is started by hand.
+
+print(*places(cluster, cluster_as="flags"), sep="\n")         # [worker:0] --job_name=worker …
+print(commands(cluster, ["python", "train.py"]))              # env TF_CONFIG='…' python train.py
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from tfdist.cluster import Cluster, Task
+
+#: What a task can get its place from.
+CLUSTER_AS = ("tf_config", "master", "flags")
+WORKER_PORT, PS_PORT = 2222, 2223
+
+
+def on_each(hosts: Sequence[str]) -> Cluster:
+    """A ps and a worker on each host; the first worker is the chief."""
+    first, *others = (f"{host}:{WORKER_PORT}" for host in hosts)
+    ps = tuple(f"{host}:{PS_PORT}" for host in hosts)
+    return Cluster(chief=(first,), worker=tuple(others), ps=ps)
+
+
+def places(
+    cluster: Cluster, *, evaluator: bool = False, cluster_as: str = "tf_config"
+) -> list[str]:
+    """A line for each task: the variable to export, or the flags for the script."""
+    lines = []
+    for task in _tasks(cluster, evaluator):
+        environ, flags = _place(cluster, task, cluster_as)
+        lines.append(f"[{task}] {shlex.join(flags)}" if flags else f"[{task}] export {environ}")
+    return lines
+
+
+def commands(
+    cluster: Cluster,
+    words: Sequence[str],
+    *,
+    evaluator: bool = False,
+    cluster_as: str = "tf_config",
+) -> list[str]:
+    """A comment with the task and its host, and its command, for each task."""
+    lines = []
+    for task in _tasks(cluster, evaluator):
+        environ, flags = _place(cluster, task, cluster_as)
+        anywhere = task.type == "evaluator"
+        host = "any host" if anywhere else cluster.address(task).rpartition(":")[0]
+        command = shlex.join([*words, *flags])
+        lines += [f"# {task}, on {host}", f"env {environ} {command}" if environ else command]
+    return lines
+
+
+def _tasks(cluster: Cluster, evaluator: bool) -> list[Task]:
+    return [*cluster.tasks(), *([Task("evaluator", 0)] if evaluator else [])]
+
+
+def _place(cluster: Cluster, task: Task, cluster_as: str) -> tuple[str, list[str]]:
+    """The assignment of a variable, or flags."""
+    if cluster_as == "flags":
+        return "", cluster.flags(task)
+    config = cluster.tf_config(task, older=cluster_as == "master")
+    return f"TF_CONFIG={shlex.quote(config)}", []

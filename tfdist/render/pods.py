@@ -1,0 +1,139 @@
+"""What all manifests for Kubernetes share: the pods, a network policy, a list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfdist.cluster.environments.jobset import PORT
+from tfdist.errors import UsageError
+from tfdist.render.job import RenderedJob
+
+Manifest = dict[str, Any]
+
+#: The container of each pod, as Kubeflow's TFJob calls it.
+CONTAINER = "tensorflow"
+#: A DNS label has at most so many characters.
+LABEL = 63
+_USER = 65534
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pods:
+    """What the pods of a job are made of.
+
+    Attributes:
+      image: the container's image.
+      claim: the PersistentVolumeClaim that all pods mount.
+      mount: the path at which they mount it.
+      cpu: the cores of a pod that trains, as Kubernetes writes quantities.
+      memory: the memory of every pod.
+      gpus: the GPUs of a pod that trains.
+      queue: the queue of Kueue; None without Kueue.
+    """
+
+    image: str
+    claim: str = "shared"
+    mount: str = "/shared"
+    cpu: str = "2"
+    memory: str = "4Gi"
+    gpus: int = 0
+    queue: str | None = None
+
+
+def as_list(*items: Manifest) -> Manifest:
+    """Manifests as one."""
+    return {"apiVersion": "v1", "kind": "List", "items": list(items)}
+
+
+def check_name(name: str, longest: str) -> None:
+    """Refuses the name of a job whose longest pod would have a name that is no DNS label.
+
+    Args:
+      name: the job's name.
+      longest: the longest name that contains it.
+
+    Raises:
+      UsageError: it is too long.
+    """
+    if len(longest) > LABEL:
+        raise UsageError(
+            "--name",
+            received=name,
+            accepted=f"a name with at most {len(name) - len(longest) + LABEL} characters, because "
+            "pod names have it",
+            remedy="Choose a shorter name.",
+        )
+
+
+def pod_spec(
+    job: RenderedJob, pods: Pods, role: str, environment: Sequence[Mapping[str, Any]], port: str
+) -> Manifest:
+    """The specification of a pod.
+
+    Args:
+      job: the job.
+      pods: what its pods are made of.
+      role: the role of this pod.
+      environment: variables by which it finds its place.
+      port: the name of the container's port.
+    """
+    trains = role in ("chief", "worker")
+    resources: dict[str, Any] = {"cpu": pods.cpu if trains else "1", "memory": pods.memory}
+    if trains and pods.gpus:
+        resources["nvidia.com/gpu"] = pods.gpus
+    return {
+        "terminationGracePeriodSeconds": job.grace_period,
+        "automountServiceAccountToken": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "fsGroup": _USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [
+            {
+                "name": CONTAINER,
+                "image": pods.image,
+                "command": list(job.command()),
+                # The root file system is read-only.
+                "env": [
+                    *environment,
+                    {"name": "HOME", "value": "/tmp"},
+                    {"name": "PYTHONUNBUFFERED", "value": "1"},
+                ],
+                "ports": [{"name": port, "containerPort": PORT}],
+                "resources": {"requests": dict(resources), "limits": dict(resources)},
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "readOnlyRootFilesystem": True,
+                    "capabilities": {"drop": ["ALL"]},
+                },
+                "volumeMounts": [
+                    {"name": "shared", "mountPath": pods.mount},
+                    {"name": "tmp", "mountPath": "/tmp"},
+                ],
+            }
+        ],
+        "volumes": [
+            {"name": "shared", "persistentVolumeClaim": {"claimName": pods.claim}},
+            {"name": "tmp", "emptyDir": {}},
+        ],
+    }
+
+
+def own_pods_policy(name: str, label: str) -> Manifest:
+    """A NetworkPolicy that lets only the job's own pods in.
+
+    Args:
+      name: the job's name.
+      label: the label that its pods have, with this name as the value.
+    """
+    own = {"podSelector": {"matchLabels": {label: name}}}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": name},
+        "spec": {**own, "policyTypes": ["Ingress"], "ingress": [{"from": [own]}]},
+    }
