@@ -111,6 +111,17 @@ def test_three_hosts_train_together(hosts: Hosts, tmp_path: Path) -> None:
     assert (tmp_path / "run1" / "done.json").exists()
 
 
+@pytest.mark.horovod
+def test_a_script_that_calls_hvd_init_trains_on_three_hosts(hosts: Hosts, tmp_path: Path) -> None:
+    script = str(ROOT / "tests" / "support" / "plain" / "horovod_loop.py")
+    options = ["--strategy=horovod", "--cluster_as=horovodrun"]
+    launcher = hosts.start(tmp_path, ",".join(hosts.names), *options, script)
+    printed, _ = launcher.communicate(timeout=150)
+    assert launcher.returncode == 0, printed
+    for number, name in enumerate(hosts.names):
+        assert f"[{name}] [worker:{number}] rank {number} of 3 has trained" in printed
+
+
 def test_the_first_culprit_is_named_and_its_code_returned(hosts: Hosts, tmp_path: Path) -> None:
     script = write(tmp_path, "sys.exit(7) if name == 'worker:1' else time.sleep(100)")
     first, second, _ = hosts.names

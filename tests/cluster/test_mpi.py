@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import ssh
+from tests.support.namespaces import Machine, machines
 from tests.support.pages import readme_script
 from tests.support.processes import ROOT
 
@@ -17,11 +19,12 @@ pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(200)]
 MPIRUN = Path(sys.executable).with_name("mpirun")
 
 
-def mpirun(*words: str, directory: Path) -> str:
+def mpirun(*words: str, directory: Path, machine: Machine | None = None) -> str:
     # Open MPI refuses root unless it is told not to.
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    enter = machine.enter if machine else []
     ended = subprocess.run(
-        [str(MPIRUN), *root, "--oversubscribe", "--bind-to", "none", *words],
+        [*enter, str(MPIRUN), *root, "--oversubscribe", "--bind-to", "none", *words],
         env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
         cwd=directory,
         stdout=subprocess.PIPE,
@@ -42,6 +45,24 @@ def test_three_ranks_train_together(tmp_path: Path) -> None:
         assert f"worker:{rank} of 3 worker (Open MPI, rank {rank})" in printed
     assert printed.count("loss 0.0000") == 3
     assert (tmp_path / "run1" / "done.json").exists()
+
+
+@pytest.mark.skipif(ssh.missing() is not None, reason=str(ssh.missing()))
+def test_three_hosts_train_together(tmp_path: Path) -> None:
+    """Over real ssh, each host a network namespace."""
+    (tmp_path / "train.py").write_text(readme_script())
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    with machines(3) as hosts, ssh.servers(keys, hosts) as (_, *arguments):
+        names = ",".join(f"{host.address}:1" for host in hosts)
+        flags = ["--host", names, "--prtemca", "plm_ssh_args", " ".join(arguments)]
+        # The wheel of Open MPI is not on the hosts' PATH.
+        flags += ["--prefix", sys.prefix, "-x", "PYTHONPATH"]
+        script = [sys.executable, "train.py", "--output_dir=run1"]
+        printed = mpirun("-np", "3", *flags, *script, directory=tmp_path, machine=hosts[0])
+    for rank in range(3):
+        assert f"worker:{rank} of 3 worker (Open MPI, rank {rank})" in printed
+    assert printed.count("loss 0.0000") == 3
 
 
 @pytest.mark.parametrize("directory", ["", "ranks"])

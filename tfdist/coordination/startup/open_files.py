@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from tfdist.cluster import Cluster
 from tfdist.errors import UsageError
 
-# For a process that has loaded TensorFlow, and for its logs, data and checkpoints.
-_OTHER_FILES = 128
+# Those that a process has open in addition, at least.
+_OTHER_FILES = 32
 
 
 @contextmanager

@@ -33,18 +33,18 @@ def test_a_low_limit_of_open_files_is_one_sentence() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert ended.stderr.splitlines()[-1] == (
-        "tfdist.errors.UsageError: limit of open files: received 1024; accepted: at least 8130 in "
-        "a job of 4001 tasks. Raise it on each machine before the start, with `ulimit -n 8130` or "
+        "tfdist.errors.UsageError: limit of open files: received 1024; accepted: at least 8034 in "
+        "a job of 4001 tasks. Raise it on each machine before the start, with `ulimit -n 8034` or "
         "in the configuration of the system that starts the tasks."
     )
 
 
 def test_the_soft_limit_of_open_files_is_raised_during_the_barrier_alone() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
     try:
         with open_files(cluster_of(100, 1, 2)):
-            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (330, hard)
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (256, hard)
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (234, hard)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (128, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
