@@ -23,11 +23,13 @@ STRATEGIES = {
     "multi_worker_mirrored": ["--workers=2"],
     "in_graph": ["--workers=2"],
     "horovod": ["--workers=2"],
-    # mirrored and central_storage differ from multi_worker_mirrored only in TensorFlow.
     "parameter_server --sync": [*SERVERS, "--sync"],
+    "mirrored": ["--num_cpu_devices=2"],
+    "central_storage": ["--num_cpu_devices=2"],
 }
 #: The cases that a strategy refuses, with what the refusal says.
 _OF_PARAMETER_SERVERS = {} if keras_is_3() else {"loss_scale": "Loss scaling is not supported"}
+_OF_CENTRAL_STORAGE = {} if keras_is_3() else {**_OF_PARAMETER_SERVERS, "backup": "not supported"}
 REFUSED = {
     "in_graph": {
         "add_loss": "with an activity regularizer or a call of add_loss",
@@ -35,6 +37,7 @@ REFUSED = {
         "ragged": "received 'RaggedTensor'",
     },
     "parameter_server --sync": _OF_PARAMETER_SERVERS,
+    "central_storage": _OF_CENTRAL_STORAGE,
 }
 
 
