@@ -17,12 +17,21 @@ from tests.support.processes import ROOT
 pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(200)]
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
+# Prints the addresses of all ranks.
+EXCHANGE = (
+    "import os, sys\n"
+    "if os.environ.get('TFDIST_RENDEZVOUS_DIR'): sys.modules['mpi4py'] = None\n"
+    "from tfdist.cluster.exchange import exchange\n"
+    "met = exchange(int(os.environ['OMPI_COMM_WORLD_RANK']), 3, os.environ['PMIX_NAMESPACE'],\n"
+    "               os.environ.get('TFDIST_RENDEZVOUS_DIR'))\n"
+    "print(met.job, *met.hosts, flush=True)\n"
+)
 
 
 def mpirun(*words: str, directory: Path, machine: Machine | None = None) -> str:
     # Open MPI refuses root unless it is told not to.
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    enter = machine.enter if machine else []
+    enter = machine.enter_as_host if machine else []
     ended = subprocess.run(
         [*enter, str(MPIRUN), *root, "--oversubscribe", "--bind-to", "none", *words],
         env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
@@ -47,36 +56,24 @@ def test_three_ranks_train_together(tmp_path: Path) -> None:
     assert (tmp_path / "run1" / "done.json").exists()
 
 
-@pytest.mark.skipif(ssh.missing() is not None, reason=str(ssh.missing()))
-def test_three_hosts_train_together(tmp_path: Path) -> None:
-    """Over real ssh, each host a network namespace."""
-    (tmp_path / "train.py").write_text(readme_script())
-    keys = tmp_path / "keys"
-    keys.mkdir()
-    with machines(3) as hosts, ssh.servers(keys, hosts) as (_, *arguments):
-        names = ",".join(f"{host.address}:1" for host in hosts)
-        flags = ["--host", names, "--prtemca", "plm_ssh_args", " ".join(arguments)]
-        # The wheel of Open MPI is not on the hosts' PATH.
-        flags += ["--prefix", sys.prefix, "-x", "PYTHONPATH"]
-        script = [sys.executable, "train.py", "--output_dir=run1"]
-        printed = mpirun("-np", "3", *flags, *script, directory=tmp_path, machine=hosts[0])
-    for rank in range(3):
-        assert f"worker:{rank} of 3 worker (Open MPI, rank {rank})" in printed
-    assert printed.count("loss 0.0000") == 3
-
-
 @pytest.mark.parametrize("directory", ["", "ranks"])
 def test_ranks_exchange_their_addresses(directory: str, tmp_path: Path) -> None:
     """With mpi4py, and with files where it is not installed."""
-    program = (
-        "import os, sys\n"
-        "if os.environ.get('TFDIST_RENDEZVOUS_DIR'): sys.modules['mpi4py'] = None\n"
-        "from tfdist.cluster.exchange import exchange\n"
-        "met = exchange(int(os.environ['OMPI_COMM_WORLD_RANK']), 3, os.environ['PMIX_NAMESPACE'],\n"
-        "               os.environ.get('TFDIST_RENDEZVOUS_DIR'))\n"
-        "print(met.job, *met.hosts, flush=True)\n"
-    )
     shared = ["-x", f"TFDIST_RENDEZVOUS_DIR={tmp_path / directory}"] if directory else []
-    printed = mpirun("-np", "3", *shared, sys.executable, "-c", program, directory=tmp_path)
+    printed = mpirun("-np", "3", *shared, sys.executable, "-c", EXCHANGE, directory=tmp_path)
     (line,) = {*printed.splitlines()}
     assert line.split()[1:] == ["127.0.0.1"] * 3
+
+
+@pytest.mark.skipif(ssh.missing() is not None, reason=str(ssh.missing()))
+def test_ranks_on_three_hosts_exchange_their_addresses(tmp_path: Path) -> None:
+    """Over real ssh, each host a network namespace."""
+    with machines(3) as hosts, ssh.servers(tmp_path, hosts) as (_, *arguments):
+        names = [host.address for host in hosts]
+        flags = ["--host", ",".join(f"{name}:1" for name in names)]
+        # The wheel of Open MPI is not on the hosts' PATH.
+        flags += ["--prtemca", "plm_ssh_args", " ".join(arguments), "--prefix", sys.prefix]
+        program = ["-x", "PYTHONPATH", sys.executable, "-c", EXCHANGE]
+        printed = mpirun("-np", "3", *flags, *program, directory=tmp_path, machine=hosts[0])
+    (line,) = {*printed.splitlines()}
+    assert line.split()[1:] == names

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
 from tests.support import slurm
 from tests.support.pages import example
-from tests.support.processes import ROOT, checkpoints
+from tests.support.processes import PROGRAM, ROOT, checkpoints, directories, results
 from tests.support.slurm import Slurm
 from tfdist.commands import cli
 from tfdist.data import cifar10
@@ -35,14 +36,17 @@ DIGITS = [
     *DOCUMENTED[DOCUMENTED.index(EXAMPLE) + 1 :],
     *("--num_layers=8", "--seed=1", "--batch_norm_decay=0.9", "--nouse_distortion_for_training"),
 ]
-# With `srun`: the other two strategies that span hosts are rendered, below, and those of one host
-# are in tests/cluster/test_digits.py.
-STEPS = {"horovod": [], "in_graph": ["--stages=2", "--microbatches=2"]}
-# With `sbatch` of what `tfdist render slurm` prints: the flags, and the task that is killed.
-RENDERED = {
-    "multi_worker_mirrored": (["--workers=2"], "worker:1"),
-    # A heterogeneous job: a ps and the evaluator, then the chief and the workers.
-    "parameter_server": (["--ps=1", "--workers=2", "--evaluator"], "chief:0"),
+# The components of a step, and the flags of the script. The other strategies do not span hosts:
+# tests/cluster/test_digits.py.
+JOBS = {
+    "multi_worker_mirrored": ([["--nodes=2", "--ntasks=2"]], []),
+    "horovod": ([["--nodes=2", "--ntasks=2"]], []),
+    "in_graph": ([["--nodes=2", "--ntasks=2"]], ["--stages=2", "--microbatches=2"]),
+    # A ps and the evaluator, then the chief and the workers.
+    "parameter_server": (
+        [["--nodes=1", "--ntasks=2", "--nodelist=n10"], ["--nodes=2", "--ntasks=3"]],
+        ["--num_ps=1", "--evaluator"],
+    ),
 }
 # Prints what this task finds.
 FIND = """
@@ -77,39 +81,28 @@ def run(cluster: Slurm, *words: str, deadline: float) -> str:
     return ended.stdout
 
 
-def learn_digits(strategy: str, path: Path) -> list[str]:
-    """The example and its arguments, for two tasks that train."""
-    cifar10.write(path / "digits", "digits")
+@pytest.mark.parametrize("strategy", JOBS)
+def test_the_example_learns_digits(strategy: str, cluster: Slurm, tmp_path: Path) -> None:
+    components, flags = JOBS[strategy]
+    cifar10.write(tmp_path / "digits", "digits")
+    asynchronous = strategy == "parameter_server"
     replicas = 2 if strategy in ("multi_worker_mirrored", "horovod") else 1
-    # Asynchronous updates are noisier and vary from run to run.
-    epochs, decays = (9, "6,8") if strategy == "parameter_server" else (6, "4,5")
-    return [
-        EXAMPLE,
-        *DIGITS,
-        f"--data_dir={path / 'digits'}",
-        f"--output_dir={path / 'output'}",
-        f"--train_epochs={epochs}",
-        f"--decay_epochs={decays}",
-        f"--train_batch_size={32 // replicas}",
-        f"--learning_rate={0.1 / replicas}",
-    ]
-
-
-def check_digits(strategy: str, path: Path, printed: str) -> None:
+    epochs, decays = (9, "6,8") if asynchronous else (6, "4,5")
+    script = [sys.executable, EXAMPLE, f"--strategy={strategy}", *DIGITS, *flags]
+    script += [f"--data_dir={tmp_path / 'digits'}", f"--output_dir={tmp_path / 'output'}"]
+    script += [f"--train_epochs={epochs}", f"--decay_epochs={decays}"]
+    script += [f"--train_batch_size={32 // replicas}", f"--learning_rate={0.1 / replicas}"]
+    step = ["srun", "--label", "--kill-on-bad-exit"]
+    for component in components:
+        step += [*component, *script, ":"]
+    printed = run(cluster, *step[:-1], deadline=300)
     (accuracy,) = re.findall(r"test accuracy (\S+)", printed)
     assert float(accuracy) >= 0.95, printed
     print(f"Slurm, {strategy}: test accuracy {accuracy}")
     assert "(Slurm step" in printed
-    if strategy == "parameter_server":
-        lines = (path / "output" / "eval_metrics.jsonl").read_text().splitlines()
-        assert json.loads(lines[-1])["epoch"] == 9
-
-
-@pytest.mark.parametrize("strategy", STEPS)
-def test_a_step_learns_digits(strategy: str, cluster: Slurm, tmp_path: Path) -> None:
-    script = [sys.executable, *learn_digits(strategy, tmp_path), f"--strategy={strategy}"]
-    step = ["srun", "--label", "--kill-on-bad-exit", "--nodes=2", "--ntasks=2"]
-    check_digits(strategy, tmp_path, run(cluster, *step, *script, *STEPS[strategy], deadline=300))
+    if asynchronous:
+        lines = (tmp_path / "output" / "eval_metrics.jsonl").read_text().splitlines()
+        assert json.loads(lines[-1])["epoch"] == epochs
 
 
 def test_a_script_that_does_not_use_tfdist(cluster: Slurm) -> None:
@@ -158,33 +151,34 @@ def test_components_and_parts_of_an_allocation(cluster: Slurm, tmp_path: Path) -
     assert batch.split()[1:3] == ["alone", "worker:0"]
 
 
-@pytest.mark.parametrize("strategy", RENDERED)
-def test_a_job_whose_task_is_killed_is_requeued_and_learns_digits(
-    strategy: str, cluster: Slurm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_job_whose_task_is_killed_is_requeued_and_finishes(
+    cluster: Slurm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags, victim = RENDERED[strategy]
-    options = [f"--strategy={strategy}", *flags, "--name=digits"]
-    assert cli.main(["render", "slurm", *options, *learn_digits(strategy, tmp_path)]) == 0
+    """The batch script is what `tfdist render slurm` prints."""
+    flags = ["--strategy=multi_worker_mirrored", "--workers=2", "--name=killed"]
+    training = [*directories(tmp_path), "--epochs=6", "--examples=41", "--rest=0.3"]
+    assert cli.main(["render", "slurm", *flags, PROGRAM, *training]) == 0
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environ = ["env", f"PATH={path}", f"PYTHONPATH={ROOT}"]
     script = tmp_path / "job.sh"
     script.write_text(capsys.readouterr().out)
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environ = ["env", f"PATH={path}", f"PYTHONPATH={ROOT}", "TF_CPP_MIN_LOG_LEVEL=3"]
     submit = ["sbatch", "--parsable", f"--chdir={tmp_path}", str(script)]
     number = cluster.ask(*environ, *submit).strip()
 
-    deadline = time.monotonic() + 330
+    deadline = time.monotonic() + 300
     killed = False
     while (state := state_of(cluster, number)) not in ("COMPLETED", "FAILED"):
         assert time.monotonic() < deadline, state
         if not killed and checkpoints(tmp_path):
-            kill(victim, tmp_path)
+            kill_rank(1, number)
             killed = True
         time.sleep(0.5)
-    log = (tmp_path / f"digits-{number}.log").read_text()
+    log = (tmp_path / f"killed-{number}.log").read_text()
     assert state == "COMPLETED", log
     assert "tfdist: the job has ended with code" in log
     assert "resuming after epoch" in log
-    check_digits(strategy, tmp_path, log)
+    first, second = results(tmp_path).values()
+    np.testing.assert_array_equal(first["weights"], second["weights"])
 
 
 def state_of(cluster: Slurm, number: str) -> str:
@@ -192,14 +186,14 @@ def state_of(cluster: Slurm, number: str) -> str:
     return re.findall(r"JobState=(\w+)", shown)[0]
 
 
-def kill(victim: str, directory: Path) -> None:
-    """Kills the Python process of a task, whose heartbeat has its name and process id."""
+def kill_rank(rank: int, number: str) -> None:
+    """Kills the Python process of a task; the shell of the step is its parent."""
+    own = {"SLURM_PROCID": str(rank), "SLURM_JOB_ID": number}
+    found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            words = process.cmdline()
-            if "tfdist.coordination.heartbeat" in words and words[-1] == victim:
-                task = psutil.Process(int(words[-3]))
-                if task.cwd() == str(directory):
-                    task.kill()
-                    return
-    raise AssertionError(f"no heartbeat of {victim}")
+            if "python" in process.cmdline()[:1] and own.items() <= process.environ().items():
+                found.append(process)
+    # A child of the task has its environment.
+    (task,) = [process for process in found if process.parent() not in found]
+    task.kill()

@@ -27,6 +27,12 @@ class Machine:
         """The prefix of a command that runs there."""
         return ["ip", "netns", "exec", self.name]
 
+    @property
+    def enter_as_host(self) -> list[str]:
+        """As `enter`, and the machine has a host name of its own, as Open MPI needs."""
+        named = f'hostname {self.name} && exec "$@"'
+        return [*self.enter, "unshare", "--uts", "sh", "-c", named, "sh"]
+
 
 @contextmanager
 def machines(count: int, rate: str | None = None) -> Iterator[Sequence[Machine]]:

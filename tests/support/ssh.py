@@ -66,7 +66,7 @@ def servers(path: Path, hosts: Sequence[Machine]) -> Iterator[list[str]]:
     assert program is not None
     with ExitStack() as stack:
         for host in hosts:
-            command = [*host.enter, program, "-D", "-e", "-f", str(path / "server.conf")]
+            command = [*host.enter_as_host, program, "-D", "-e", "-f", str(path / "server.conf")]
             log = stack.enter_context((path / f"{host.name}.log").open("w"))
             server = subprocess.Popen(command, stderr=log, stdin=subprocess.DEVNULL)
             stack.callback(_end, server)
