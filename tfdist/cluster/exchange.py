@@ -8,28 +8,23 @@ share, `TFDIST_RENDEZVOUS_DIR`.
 
 from __future__ import annotations
 
-import fcntl
 import functools
-import ipaddress
 import json
 import re
 import secrets
-import socket
-import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tfdist.cluster.interfaces import interfaces
 from tfdist.errors import UsageError
 
 DIRECTORY_VARIABLE = "TFDIST_RENDEZVOUS_DIR"
 
 _POLL_SECONDS = 0.1
 _TIMEOUT_SECONDS = 300.0
-# netdevice(7)
-_SIOCGIFADDR, _SIOCGIFNETMASK = 0x8915, 0x891B
 
 
 @dataclass(frozen=True)
@@ -75,20 +70,9 @@ def exchange(rank: int, size: int, job: str, shared: str | None) -> Met:
 def networks() -> dict[str, str]:
     """The IPv4 networks of this machine, except loopback, and its address in each."""
     found: dict[str, str] = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode())
-            try:
-                # `struct ifreq`: the name in 16 bytes, then family, port and address.
-                address, mask = (
-                    socket.inet_ntoa(fcntl.ioctl(probe, number, request)[20:24])
-                    for number in (_SIOCGIFADDR, _SIOCGIFNETMASK)
-                )
-            except OSError:
-                continue  # The interface has no address.
-            interface = ipaddress.ip_interface(f"{address}/{mask}")
-            if not interface.is_loopback:
-                found.setdefault(str(interface.network), address)
+    for interface in interfaces().values():
+        if not interface.is_loopback:
+            found.setdefault(str(interface.network), str(interface.ip))
     return found
 
 

@@ -14,24 +14,20 @@ trusted network.
 
 from __future__ import annotations
 
-import fcntl
 import ipaddress
-import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
+from tfdist.cluster.interfaces import interfaces
 from tfdist.coordination.kv_store import RendezvousStore
 from tfdist.coordination.startup.addresses import resolve
 
 #: The environment variable that names the network interface for Gloo.
 INTERFACE_VARIABLE = "HOROVOD_GLOO_IFACE"
 
-# netdevice(7): reads the address of an interface.
-_SIOCGIFADDR = 0x8915
 # The job waits for the server's shutdown, which takes up to this time.
 _SHUTDOWN_POLL_SECONDS = 0.05
 _CONNECT_POLL_SECONDS = 0.1
@@ -113,17 +109,7 @@ def interface(host: str) -> str | None:
     By default Gloo uses the interface that the machine's name resolves to, often loopback.
     """
     addresses = resolve(host)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode())
-            try:
-                answer = fcntl.ioctl(probe, _SIOCGIFADDR, request)
-            except OSError:
-                continue  # The interface has no address.
-            # `struct ifreq`: the name in 16 bytes, then the address family, a port, the address.
-            if socket.inet_ntoa(answer[20:24]) in addresses:
-                return name
-    return None
+    return next((name for name, own in interfaces().items() if str(own.ip) in addresses), None)
 
 
 @contextmanager
