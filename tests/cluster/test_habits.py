@@ -29,7 +29,11 @@ STRATEGIES = {
 }
 #: The cases that a strategy refuses, with what the refusal says.
 _OF_PARAMETER_SERVERS = {} if keras_is_3() else {"loss_scale": "Loss scaling is not supported"}
-_OF_CENTRAL_STORAGE = {} if keras_is_3() else {**_OF_PARAMETER_SERVERS, "backup": "not supported"}
+_OF_CENTRAL_STORAGE = (
+    {"loss_scale": "an optimizer without loss scaling"}
+    if keras_is_3()
+    else {**_OF_PARAMETER_SERVERS, "backup": "not supported"}
+)
 REFUSED = {
     "in_graph": {
         "add_loss": "with an activity regularizer or a call of add_loss",

@@ -17,7 +17,7 @@ from tfdist.launch.local import run_tasks
 from tfdist.launch.spec import TaskSpec
 from tfdist.launch.supervisor import Supervision
 
-compute = "import time; end = time.monotonic() + 1\\nwhile time.monotonic() < end: pass"
+compute = "import time; end = time.monotonic() + 3\\nwhile time.monotonic() < end: pass"
 scripts = {
     "succeeds": "",
     "fails": "import time; time.sleep(0.1); raise SystemExit(3)",
@@ -33,7 +33,7 @@ tasks = []
 for argument in sys.argv[1:]:
     name, _, script = argument.partition("=")
     tasks.append(TaskSpec(name, (sys.executable, "-c", scripts[script]), {}))
-supervision = Supervision(server_timeout=0.3)
+supervision = Supervision(server_timeout=1.0)
 sys.exit(run_tasks(tasks, environ=os.environ, supervision=supervision))
 """
 

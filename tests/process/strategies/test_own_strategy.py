@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.processes import ROOT, Ended, run_by_hand
 
-pytestmark = [pytest.mark.stacks("2.15", "newest"), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.stacks("2.15", "newest"), pytest.mark.timeout(400)]
 
 SCRIPT = ROOT / "tests" / "support" / "own_strategy.py"
 
@@ -103,7 +103,7 @@ def test_an_installed_package_brings_a_strategy(tmp_path: Path) -> None:
 
     def tfdist_run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "tfdist", "run", *arguments]
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=90)
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=180)
         shutil.rmtree(f"{script}.output", ignore_errors=True)
         return done
 
