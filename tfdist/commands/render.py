@@ -122,8 +122,8 @@ def _add_kubernetes(engines: Commands) -> None:
         parser = engines.add_parser(
             name,
             help=f"the manifest of a {_KINDS[name]}",
-            description=f"Prints the manifest of a {_KINDS[name]} as JSON. All tasks start again "
-            "when one fails, and resume.",
+            description=f"Prints the manifest of a {_KINDS[name]} as JSON. A job that fails "
+            "starts again, and resumes.",
             usage="%(prog)s [options] --image=IMAGE [-m] SCRIPT [ARGS ...]",
             allow_abbrev=False,
         )

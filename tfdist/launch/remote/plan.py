@@ -117,13 +117,14 @@ def plan(
     compute = job.row.compute_tasks(cluster)
     tasks: dict[str, list[RemoteTask]] = {}
     for task, host in at.items():
-        command = command_of(job.python, job.script, job.args, module=job.module)
         environment = dict(common)
         if job.cluster_as == "horovodrun":
             # It finds its rank from TF_CONFIG, and rank 0 serves Horovod's rendezvous.
             execute = (job.python, "-m", "tfdist", "exec", f"--strategy={job.strategy}")
             module = ("-m",) if job.module else ()
             command = (*execute, *module, job.script, *job.args)
+        else:
+            command = command_of(job.python, job.script, job.args, module=job.module)
         if job.cluster_as == "flags":
             command += tuple(cluster.flags(task))
         else:
