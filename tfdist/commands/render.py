@@ -293,7 +293,8 @@ def _render_hosts(arguments: argparse.Namespace) -> int:
         module = ["-m"] if arguments.module else []
         words = ["python", *module, arguments.script, *arguments.args]
         lines = hosts.commands(cluster, words, **options)
-    print("\n".join(lines))
+    for line in lines:
+        print(line)
     return EXIT_OK
 
 

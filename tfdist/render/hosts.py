@@ -1,13 +1,13 @@
 """What to type on each machine of a job that is started by hand.
 
 print(*places(cluster, cluster_as="flags"), sep="\n")         # [worker:0] --job_name=worker …
-print(commands(cluster, ["python", "train.py"]))              # env TF_CONFIG='…' python train.py
+print(*commands(cluster, ["python", "train.py"]))             # env TF_CONFIG='…' python train.py
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tfdist.cluster import Cluster, Task
 
@@ -25,13 +25,11 @@ def on_each(hosts: Sequence[str]) -> Cluster:
 
 def places(
     cluster: Cluster, *, evaluator: bool = False, cluster_as: str = "tf_config"
-) -> list[str]:
+) -> Iterator[str]:
     """A line for each task: the variable to export, or the flags for the script."""
-    lines = []
     for task in _tasks(cluster, evaluator):
         environ, flags = _place(cluster, task, cluster_as)
-        lines.append(f"[{task}] {shlex.join(flags)}" if flags else f"[{task}] export {environ}")
-    return lines
+        yield f"[{task}] {shlex.join(flags)}" if flags else f"[{task}] export {environ}"
 
 
 def commands(
@@ -40,16 +38,15 @@ def commands(
     *,
     evaluator: bool = False,
     cluster_as: str = "tf_config",
-) -> list[str]:
+) -> Iterator[str]:
     """A comment with the task and its host, and its command, for each task."""
-    lines = []
     for task in _tasks(cluster, evaluator):
         environ, flags = _place(cluster, task, cluster_as)
         anywhere = task.type == "evaluator"
         host = "any host" if anywhere else cluster.address(task).rpartition(":")[0]
         command = shlex.join([*words, *flags])
-        lines += [f"# {task}, on {host}", f"env {environ} {command}" if environ else command]
-    return lines
+        yield f"# {task}, on {host}"
+        yield f"env {environ} {command}" if environ else command
 
 
 def _tasks(cluster: Cluster, evaluator: bool) -> list[Task]:
