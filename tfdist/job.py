@@ -240,6 +240,7 @@ class Job:
         if batch_size is not None and not isinstance(train_input, (tuple, list)):
             _warn_once("batch_size of job.fit", "nothing: the data has it")
         build: Any = build_model
+        fit.check_is_function(build)
         return fit.fit(
             self._state,
             functools.partial(build, self) if takes_argument(build, "job") else build,

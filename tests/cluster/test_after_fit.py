@@ -28,5 +28,5 @@ def test_the_chief_predicts_evaluates_and_saves_alone(strategy: str, tmp_path: P
             predictions[name], predictions["exported"], atol=1e-6, err_msg=name
         )
     metrics = json.loads((output / "metrics.json").read_text())
-    assert {"accuracy", "auc", "loss"} == set(metrics["alone"])
+    assert {"accuracy", "activity", "auc", "loss"} == set(metrics["alone"])
     assert metrics["alone"] == pytest.approx(metrics["all"], abs=1e-6)

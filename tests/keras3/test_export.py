@@ -84,7 +84,17 @@ def test_a_model_that_keras_cannot_write_can_still_be_served(tmp_path: Path) -> 
     assert not (saved / export.KERAS_FILE).exists()
 
 
-def test_a_task_that_does_not_write_leaves_no_files(tmp_path: Path) -> None:
-    export.export(sequential(), OutputDirectory(tmp_path), writes=False)
+def test_a_task_that_does_not_write_has_nothing_to_do(tmp_path: Path) -> None:
+    calls = []
+
+    class Counts(SubclassedModel):
+        def call(self, inputs: tf.Tensor) -> tf.Tensor:
+            calls.append(inputs)
+            return super().call(inputs)
+
+    model = Counts()
+    model(FEATURES)
+    export.export(model, OutputDirectory(tmp_path), writes=False)
 
     assert list(tmp_path.iterdir()) == []
+    assert len(calls) == 1

@@ -19,6 +19,19 @@ POINTS = _random.normal(size=[90, 6]).astype("float32")
 SIGNS = (POINTS.sum(1, keepdims=True) > 0).astype("float32")
 
 
+@tf.keras.utils.register_keras_serializable()
+class Activity(tf.keras.layers.Layer):
+    """Changes nothing; has a metric."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.activity = tf.keras.metrics.Mean(name="activity")
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        self.activity.update_state(inputs)
+        return inputs
+
+
 def build_model() -> Any:
     """A model whose moving statistics differ between tasks until they are averaged."""
     tf.keras.utils.set_random_seed(1)
@@ -27,6 +40,7 @@ def build_model() -> Any:
         [
             tf.keras.Input([6]),
             layers.Dense(8, "tanh"),
+            Activity(),
             layers.BatchNormalization(momentum=0.5),
             layers.Dense(1, "sigmoid"),
         ]

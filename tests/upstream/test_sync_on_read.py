@@ -58,6 +58,7 @@ def test_a_checkpoint_needs_one_all_reduce_and_contains_the_averages() -> None:
         path = tempfile.mkdtemp() + "/ckpt"
         with read_at_once(strategy, on_read_variables(model)):
             tf.train.Checkpoint(model=model).write(path)
+            tf.function(lambda: model(tf.ones([1, 3])))()
             print(len(reductions))
             model.save(path + "-model", save_format="tf")
             print(len(reductions))

@@ -56,8 +56,8 @@ def export(
         # Saving a compiled model before its first step builds its metrics for targets of the
         # outputs' shape, which changes the meaning of `accuracy`. So export an uncompiled copy.
         model = keras_compat.keras_of(model).Model(model.inputs, model.outputs, name=model.name)
-        if not writes and _needs_no_other_task(model):
-            return
+    if not writes and _needs_no_other_task(model):
+        return
     with (
         replacing_directory(output.saved_model, writes=writes) as temporary,
         quiet_tensorflow(),
@@ -71,11 +71,16 @@ def export(
         )
 
 
-def _needs_no_other_task(model: tf.keras.Model) -> bool:
-    """Whether one task can read a model's variables without the others; creating it needs all.
+def _needs_no_other_task(model: Any) -> bool:
+    """Whether one task can export a model without the others; creating it needs all.
 
-    The variables of metrics are exported too, and they are sums over the replicas.
+    In each task, Keras 2 creates the metrics of a subclassed model that has not been called, and
+    traces the sums over the replicas that metrics are.
     """
+    if keras_compat.is_keras_3(model):
+        return True
+    if not _is_functional_of_keras_2(model):
+        return False
     parts = (model, *model.submodules)
     return are_averages(model.variables) and not any(getattr(part, "metrics", ()) for part in parts)
 

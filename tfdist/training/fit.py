@@ -76,20 +76,24 @@ def fit(
     )
 
 
+def check_is_function(build_model: Any) -> None:
+    """Raises UsageError for a model, which was built outside of the strategy's scope."""
+    if isinstance(build_model, tf.keras.Model):
+        raise _unsuitable(f"the model {build_model.name}", "Build it in a function, and pass that.")
+
+
 def _checked(model: Any) -> tf.keras.Model:
-    received = None
+    remedy = "Call model.compile in it, and return the model."
     if not callable(getattr(model, "fit", None)):
-        received = type(model).__name__
-    elif not keras_compat.is_compiled(model):
-        received = f"{model.name}, which is not compiled"
-    if received is not None:
-        raise UsageError(
-            "build_model",
-            received=received,
-            accepted="a function that returns a compiled Keras model",
-            remedy="Call model.compile in it, and return the model.",
-        )
+        raise _unsuitable(type(model).__name__, remedy)
+    if not keras_compat.is_compiled(model):
+        raise _unsuitable(f"{model.name}, which is not compiled", remedy)
     return model
+
+
+def _unsuitable(received: str, remedy: str) -> UsageError:
+    accepted = "a function that returns a compiled Keras model"
+    return UsageError("build_model", received=received, accepted=accepted, remedy=remedy)
 
 
 def default_verbosity(state: TrainingState) -> int:

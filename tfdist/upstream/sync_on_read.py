@@ -49,7 +49,8 @@ def read_at_once(
 ) -> Iterator[None]:
     """In this context, one task can read the variables in cross-replica context without the others.
 
-    Every task of the strategy must enter it. The variables must not change in it.
+    A graph that is made in it reads the variables of this task's first replica. Every task of the
+    strategy must enter it. The variables must not change in it.
 
     Args:
       strategy: the strategy of the variables.
@@ -59,7 +60,8 @@ def read_at_once(
     try:
         if reduced:
             _reduce_at_once(strategy, reduced)
-        yield
+        with own_values(True):
+            yield
     finally:
         _values.clear()
 
@@ -150,15 +152,20 @@ def _packing(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> 
 
 
 def _read(variable: SyncOnReadVariable) -> Any:
+    if tf.executing_eagerly() and id(variable) in _values:
+        return _values[id(variable)]
     if _has_own_values:
         return variable.values[0].read_value()
     if tf.executing_eagerly():
-        value = _values.get(id(variable))
-        return _reduce(variable) if value is None else value
-    # Keras uses this graph only to infer the shapes of a layer's outputs.
-    if _SCRATCH_GRAPH in getattr(tf.compat.v1.get_default_graph(), "name", ""):
-        return variable.values[0].value()
-    return _reduce(variable)
+        return _reduce(variable)
+    return variable.values[0].value() if _is_in_scratch_graph() else _reduce(variable)
+
+
+def _is_in_scratch_graph() -> bool:
+    """Whether this is the graph in which Keras infers the shapes of a layer's outputs."""
+    if tf.executing_eagerly():
+        return False
+    return _SCRATCH_GRAPH in getattr(tf.compat.v1.get_default_graph(), "name", "")
 
 
 _reduce = SyncOnReadVariable._get_cross_replica
@@ -166,7 +173,8 @@ _reduce = SyncOnReadVariable._get_cross_replica
 
 def _assigning(name: str, assign: Callable[..., Any]) -> Callable[..., Any]:
     def call(variable: SyncOnReadVariable, value: Any, *args: Any, **options: Any) -> Any:
-        if _has_own_values and not tf.distribute.has_strategy():
+        is_across = not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context()
+        if is_across and (_has_own_values or _is_in_scratch_graph()):
             return getattr(variable.values[0], name)(value, *args, **options)
         return assign(variable, value, *args, **options)
 

@@ -32,6 +32,12 @@ def test_build_model_must_return_a_compiled_model(
         tiny.job().fit(build, tiny.train_input, epochs=1, output_dir=str(tmp_path))
 
 
+def test_build_model_must_be_a_function(tiny: TinyTraining, tmp_path: Path) -> None:
+    built: Any = uncompiled()
+    with pytest.raises(UsageError, match=r"build_model: received 'the model .*in a function"):
+        tiny.job().fit(built, tiny.train_input, epochs=1, output_dir=str(tmp_path))
+
+
 def test_output_dir_is_required(tiny: TinyTraining) -> None:
     with pytest.raises(UsageError, match="output_dir: received None"):
         tiny.job().fit(tiny.model, tiny.train_input, epochs=1)
