@@ -59,7 +59,9 @@ def test_restarts_of_a_worker_and_of_the_chief_do_not_change_the_result(tmp_path
             tasks_of(processes["tfdist"].pid)[place].send_signal(signal.SIGKILL)
 
     command = [sys.executable, "-m", "tfdist", "run", "--max_restarts=2", *JOB, PROGRAM]
-    job: Tasks = {"tfdist": ([*command, *FLAGS, *directories(disturbed)], {})}
+    # A busy machine needs time to see a checkpoint before the training ends.
+    arguments = [*FLAGS, *directories(disturbed), "--rest=0.5"]
+    job: Tasks = {"tfdist": ([*command, *arguments], {})}
     ended = run_by_hand(disturbed, job, deadline=150, watch=kill)["tfdist"]
     assert ended.code == 0, ended.output
     assert "worker:1 was killed by signal 9 (Killed), restart 1 of 2 in 1 s" in ended.output

@@ -27,7 +27,7 @@ flags.DEFINE_bool("whole_input", False, "Input functions without a parameter, wh
 flags.DEFINE_bool("known_size", True, "Whether the datasets know their cardinality.")
 flags.DEFINE_bool("validate", False, "Validate after each epoch.")
 flags.DEFINE_integer("save_steps", None, "Also save after this many steps.")
-flags.DEFINE_float("rest", 0.0, "Seconds to sleep after each step, if callbacks see steps.")
+flags.DEFINE_float("rest", 0.0, "Seconds to sleep after each step that callbacks see, or epoch.")
 flags.DEFINE_integer("fail_in_epoch", None, "Raise an error at the end of this epoch, from 1.")
 flags.DEFINE_string("fail_task", None, "The task that fails then; default: all.")
 flags.DEFINE_bool("input_layer", True, "Whether the model is built before training.")
@@ -125,6 +125,13 @@ class Steps(tf.keras.callbacks.Callback):
         time.sleep(FLAGS.rest)
 
 
+class RestAfterEpochs(tf.keras.callbacks.Callback):
+    """Sleeps after each epoch, where callbacks do not see steps."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        time.sleep(FLAGS.rest)
+
+
 # The shape of the predictions in each trace of a step.
 traces: list[tf.TensorShape] = []
 
@@ -215,7 +222,7 @@ def main(_: list[str]) -> None:
             callbacks=[
                 *callbacks,
                 counts,
-                *([steps] if job._strategy.cursor.sees_steps else []),
+                steps if job._strategy.cursor.sees_steps else RestAfterEpochs(),
             ],
             verbose=2 if job.is_chief else 0,
         )

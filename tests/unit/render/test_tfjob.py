@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,14 @@ def test_a_name_that_is_too_long_is_refused() -> None:
     assert problems(manifest(job("a" * 51), PODS)) == []
     with pytest.raises(UsageError, match="at most 51 characters"):
         manifest(job("a" * 52), PODS)
+
+
+def test_ten_thousand_tasks_take_less_than_a_second() -> None:
+    started = time.process_time()
+    whole = manifest(job(workers=10_000), PODS)
+    assert problems(whole) == []
+    assert time.process_time() - started < 1
+    assert '"replicas": 10000' in json.dumps(whole)
 
 
 if __name__ == "__main__":
