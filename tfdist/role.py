@@ -13,6 +13,7 @@ from tfdist.cluster import Cluster, Task
 from tfdist.cluster.config import ClusterConfig
 from tfdist.cluster.discovery import discover
 from tfdist.coordination import startup
+from tfdist.coordination.seal import token_of
 from tfdist.coordination.shutdown import RESTARTABLE_VARIABLE
 from tfdist.errors import UsageError
 from tfdist.flags import HEARTBEAT_TIMEOUT, JobFlags
@@ -155,6 +156,6 @@ def find_role(
         for_estimators=for_estimators,
         chief_evaluates=chief_evaluates,
         is_restartable=RESTARTABLE_VARIABLE in environ,
-        token=environ.get(startup.TOKEN_VARIABLE, ""),
+        token=token_of(environ),
         is_dry_run=DRY_RUN_VARIABLE in environ,
     )

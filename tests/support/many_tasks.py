@@ -17,8 +17,11 @@ import time
 from tests.support.startup import config, hello
 from tfdist.cluster import Cluster, Task, host_and_port
 from tfdist.coordination.startup import wait_at_barrier
-from tfdist.coordination.startup.protocol import LIMIT, Report, Status, Verdict, decode, encode
+from tfdist.coordination.startup.channel import answered, asked, new_challenge
+from tfdist.coordination.startup.protocol import LIMIT, Report, Status, Verdict, encode
 from tfdist.launch.local import hold_ports
+
+TOKEN = "the token of the job"
 
 
 def cluster_of(tasks: int, port: int, chief_port: int) -> Cluster:
@@ -30,12 +33,11 @@ def cluster_of(tasks: int, port: int, chief_port: int) -> Cluster:
 async def client(cluster: Cluster, task: Task) -> str:
     """Takes part as `task`; returns the text of the verdict."""
 
-    def greeting() -> bytes:
-        return encode(hello(cluster, task))
-
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readline()
-        writer.write(greeting())
+        channel = await answered(reader, writer, TOKEN)
+        assert channel
+        await channel.receive_line()
+        channel.send(hello(cluster, task))
         await reader.read()
         writer.close()
 
@@ -47,10 +49,14 @@ async def client(cluster: Cluster, task: Task) -> str:
             break
         except ConnectionRefusedError:
             await asyncio.sleep(0.2)
-    writer.write(greeting())
-    await reader.readline()
-    writer.write(encode(Report(complete=True)))
-    while isinstance(message := decode(await reader.readline()), Status):
+    challenge = new_challenge()
+    writer.write(encode(challenge))
+    channel = await asked(challenge, await reader.readline(), reader, writer, TOKEN)
+    assert channel
+    channel.send(hello(cluster, task))
+    await channel.receive_line()
+    channel.send(Report(complete=True))
+    while isinstance(message := await channel.receive(), Status):
         pass
     writer.close()
     server.close()
@@ -64,7 +70,7 @@ async def all_clients(cluster: Cluster) -> set[str]:
 
 def run_chief(tasks: int, *ports: int) -> None:
     cluster = cluster_of(tasks, *ports)
-    outcome = wait_at_barrier(config(cluster, cluster.chief_task, timeout=300.0))
+    outcome = wait_at_barrier(config(cluster, cluster.chief_task, timeout=300.0, token=TOKEN))
     print(outcome.verdict or f"The chief has waited {outcome.seconds:.1f} s.", flush=True)
 
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tfdist.cluster import Cluster, Task, host_and_port
+from tfdist.coordination.seal import Seal, key_of, new_nonce
 from tfdist.coordination.startup import BarrierConfig, Outcome, protocol, wait_at_barrier
-from tfdist.coordination.startup.protocol import Hello, decode, encode
+from tfdist.coordination.startup.protocol import Challenge, Hello, Proof, decode, encode
 
 CHIEF, W0, W1, W2, PS = (
     Task("chief", 0),
@@ -80,7 +81,6 @@ def outcomes_of(*configs: BarrierConfig) -> list[Outcome]:
 def hello(cluster: Cluster, task: Task, **changes: Any) -> Hello:
     """The hello of a task with the default config."""
     defaults: dict[str, Any] = {
-        "token": "e3b0c44298fc1c14",
         "purpose": "training",
         "incarnation": f"some {task}",
         "host": f"host-of-{task.type}-{task.index}",
@@ -92,23 +92,61 @@ def hello(cluster: Cluster, task: Task, **changes: Any) -> Hello:
     return Hello(cluster=cluster, task=task, **{**defaults, **changes})
 
 
-class FakeTask:
-    """A connection from a fake task that the test controls."""
+class FakeChannel:
+    """A fake task's end of a connection to a task; a test controls it.
 
-    def __init__(self, cluster: Cluster, to: Task, greeting: Hello | None = None) -> None:
-        self.socket = dial(cluster.address(to))
-        self.file = self.socket.makefile("rb")
-        if greeting is not None:
-            self.send(greeting)
-            answer = decode(self.file.readline(), cluster)
-            assert isinstance(answer, Hello)
-            self.answer = answer
+    Args:
+      connection: the connection.
+      token: the token of the job, as the fake task has it.
+      asks: whether the fake task has connected to the other one.
+
+    Attributes:
+      challenge: the first line that it has sent.
+      sent: the lines that it has sent after that.
+    """
+
+    def __init__(self, connection: socket.socket, token: str = "", *, asks: bool) -> None:
+        self.socket = connection
+        self.file = connection.makefile("rb")
+        own = Challenge(new_nonce())
+        self.challenge = encode(own)
+        self.sent: list[bytes] = []
+        if asks:
+            connection.sendall(self.challenge)
+        line = self.file.readline()
+        other = decode(line)
+        # The probe of another task, which has given up.
+        if not isinstance(other, Challenge):
+            raise ConnectionResetError(line)
+        asking, answering = (own, other) if asks else (other, own)
+        key = key_of(token, asking=asking.nonce, answering=answering.nonce)
+        ours, theirs = ("asking", "answering") if asks else ("answering", "asking")
+        self._ours, self._theirs = Seal(key, ours), Seal(key, theirs)
+        if asks:
+            assert self.receive() == Proof()
+        else:
+            connection.sendall(self.challenge)
+            self.send(Proof())
 
     def send(self, message: protocol.Message) -> None:
-        self.socket.sendall(encode(message))
+        self.sent.append(self._ours.seal(encode(message)))
+        self.socket.sendall(self.sent[-1])
 
-    def receive(self) -> protocol.Message | protocol.OtherCluster | None:
-        return decode(self.file.readline())
+    def receive(
+        self, cluster: Cluster | None = None
+    ) -> protocol.Message | protocol.OtherCluster | None:
+        return decode(self._theirs.open(self.file.readline()) or b"", cluster)
+
+
+class FakeTask(FakeChannel):
+    """A connection from a fake task that the test controls."""
+
+    def __init__(self, cluster: Cluster, to: Task, greeting: Hello, token: str = "") -> None:
+        super().__init__(dial(cluster.address(to)), token, asks=True)
+        self.send(greeting)
+        answer = self.receive(cluster)
+        assert isinstance(answer, Hello)
+        self.answer = answer
 
     def close(self) -> None:
         self.file.close()

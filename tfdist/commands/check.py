@@ -17,6 +17,7 @@ from tfdist.commands.arguments import (
     some_seconds,
 )
 from tfdist.coordination import startup
+from tfdist.coordination.seal import token_of
 from tfdist.errors import EXIT_FAILED, EXIT_OK, UsageError
 from tfdist.flags import JobFlags
 from tfdist.role import find_role
@@ -74,7 +75,7 @@ def _check(arguments: argparse.Namespace) -> int:
         strategy=row.name,
         timeout=arguments.startup_timeout or _STARTUP_TIMEOUT,
         purpose="check",
-        token=os.environ.get(startup.TOKEN_VARIABLE, ""),
+        token=token_of(os.environ),
         versions=startup.versions(row.packages),
     )
     outcome = startup.wait_at_barrier(config)

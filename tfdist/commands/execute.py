@@ -22,6 +22,7 @@ from tfdist.commands.arguments import (
     script_arguments,
     some_seconds,
 )
+from tfdist.coordination.seal import token_of
 from tfdist.errors import EXIT_FAILED, log
 from tfdist.launch.become import become, wait_for_ranks
 from tfdist.launch.own_task import own_task_spec
@@ -97,7 +98,7 @@ def _exec(arguments: argparse.Namespace) -> int:
     check_cluster_as(cluster_as, row, has_chief=bool(config.cluster.chief))
     task = own_task_spec(config, command, arguments.strategy, cluster_as=cluster_as, restarts=False)
     if task.rendezvous_port is not None and not wait_for_ranks(
-        config, task, arguments.startup_timeout
+        config, task, arguments.startup_timeout, token_of(os.environ)
     ):
         return EXIT_FAILED
     kept = {name: value for name, value in os.environ.items() if name not in task.removed}

@@ -27,6 +27,7 @@ from tfdist.commands.arguments import (
     hosts_flags,
     script_arguments,
 )
+from tfdist.coordination.seal import new_token
 from tfdist.errors import EXIT_OK, EXIT_USAGE, UsageError, log
 from tfdist.launch.spec import JobSpec
 from tfdist.render import check, hosts, jobset, mpirun, slurm, tfjob
@@ -292,7 +293,7 @@ def _render_hosts(arguments: argparse.Namespace) -> int:
     else:
         module = ["-m"] if arguments.module else []
         words = ["python", *module, arguments.script, *arguments.args]
-        lines = hosts.commands(cluster, words, **options)
+        lines = hosts.commands(cluster, words, new_token(), **options)
     for line in lines:
         print(line)
     return EXIT_OK

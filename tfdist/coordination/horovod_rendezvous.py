@@ -1,35 +1,32 @@
 """Horovod's rendezvous over Gloo, without `horovodrun`.
 
-    with serve_hosts(["10.0.0.1", "10.0.0.2"], "10.0.0.1", 2222):    # in one process of the job
+    with serve_hosts(["10.0.0.1", "10.0.0.2"], "10.0.0.1", 2222, token):    # in one process
         ...
     wait_for_server("10.0.0.1", 2222, timeout=300.0)                 # in the other ranks
     os.environ.update(environment_of(["10.0.0.1", "10.0.0.2"], 1, "10.0.0.1", 2222))
     hvd.init()
 
 Ranks exchange their addresses in a key-value store, which the rendezvous server provides. The
-environment variables and the server are those of Horovod 0.28's launcher
-(`horovod.runner.gloo_run`). The server accepts unauthenticated writes: bind it to loopback or to a
-trusted network.
+environment variables are those of Horovod 0.28's launcher (`horovod.runner.gloo_run`).
 """
 
 from __future__ import annotations
 
+import importlib
 import ipaddress
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from tfdist.cluster.interfaces import interfaces
 from tfdist.coordination.kv_store import RendezvousStore
+from tfdist.coordination.rendezvous_server import serve_store
 from tfdist.coordination.startup.addresses import resolve
 
 #: The environment variable that names the network interface for Gloo.
 INTERFACE_VARIABLE = "HOROVOD_GLOO_IFACE"
 
-# The job waits for the server's shutdown, which takes up to this time.
-_SHUTDOWN_POLL_SECONDS = 0.05
 _CONNECT_POLL_SECONDS = 0.1
 
 
@@ -98,9 +95,33 @@ def environment_of(hosts: Sequence[str], rank: int, host: str, port: int) -> dic
     return environment(slots(hosts)[rank], host, port)
 
 
-def serve_hosts(hosts: Sequence[str], host: str, port: int) -> AbstractContextManager[int]:
-    """`serve` for a job with one rank on each of `hosts`."""
-    return serve(slots(hosts), host, port)
+def serve_hosts(
+    hosts: Sequence[str], host: str, port: int, token: str
+) -> AbstractContextManager[int]:
+    """Serves the rendezvous of a job with one rank on each of `hosts`; yields the port.
+
+    Args:
+      hosts: the host of each rank.
+      host: the address to listen on.
+      port: the port; 0 for any free one.
+      token: the job's token.
+
+    Raises:
+      ModuleNotFoundError: Horovod is not installed.
+      OSError: the port cannot be bound.
+    """
+    importlib.import_module("horovod")
+    return serve_store(host, port, _sizes(slots(hosts)), token)
+
+
+def _sizes(all_slots: Sequence[Slot]) -> dict[str, int]:
+    """The number of ranks of each of Gloo's scopes."""
+    sizes = {}
+    for slot in all_slots:
+        sizes["global"] = slot.size
+        sizes[f"local_{slot.host}"] = slot.local_size
+        sizes[f"cross_{slot.local_rank}"] = slot.cross_size
+    return sizes
 
 
 def interface(host: str) -> str | None:
@@ -110,48 +131,6 @@ def interface(host: str) -> str | None:
     """
     addresses = resolve(host)
     return next((name for name, own in interfaces().items() if str(own.ip) in addresses), None)
-
-
-@contextmanager
-def serve(all_slots: Sequence[Slot], host: str, port: int) -> Iterator[int]:
-    """Serves the rendezvous on `host` while the block runs; yields the port.
-
-    Args:
-      all_slots: the slots of the job.
-      host: the address to listen on.
-      port: the port; 0 for any free one.
-
-    Raises:
-      ModuleNotFoundError: Horovod is not installed.
-      OSError: the port cannot be bound.
-    """
-    from horovod.runner.common.util.hosts import SlotInfo
-    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
-
-    server = RendezvousHTTPServer((host, port), RendezvousHandler, 0)
-    server.init(
-        [
-            SlotInfo(
-                hostname=slot.host,
-                rank=slot.rank,
-                local_rank=slot.local_rank,
-                cross_rank=slot.cross_rank,
-                size=slot.size,
-                local_size=slot.local_size,
-                cross_size=slot.cross_size,
-            )
-            for slot in all_slots
-        ]
-    )
-    thread = threading.Thread(
-        target=server.serve_forever, args=[_SHUTDOWN_POLL_SECONDS], name="rendezvous", daemon=True
-    )
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def wait_for_server(
@@ -164,11 +143,11 @@ def wait_for_server(
     Raises:
       TimeoutError: it is not served within `timeout` seconds.
     """
-    store = RendezvousStore(host, port)
+    store = RendezvousStore(host, port, token="")
     deadline = time.monotonic() + timeout
     while True:
         try:
-            store.get("any", seconds=0.0)  # Any answer will do; the key does not exist.
+            store.get("any", seconds=0.0)  # Any answer will do.
             return
         except OSError:
             if time.monotonic() > deadline:

@@ -16,7 +16,7 @@ import socket
 import time
 
 from tfdist.cluster import host_and_port
-from tfdist.coordination.shutdown import COMPLETION_NOTICE
+from tfdist.coordination.shutdown import COMPLETION_NOTICE, is_proved
 
 _CONNECT_SECONDS = 2.0
 # A TensorFlow server and a completion notice send their first bytes at once.
@@ -47,14 +47,19 @@ class Listener(enum.Enum):
 RUNNING = (Listener.SILENT, Listener.BARRIER, Listener.SERVER)
 
 
-def identify(address: str) -> Listener:
-    """Connects to `address` (`host:port`) and identifies what listens there, within 4 seconds."""
+def identify(address: str, token: str = "") -> Listener:
+    """Connects to an address and identifies what listens there, within 5 seconds.
+
+    Args:
+      address: `host:port`.
+      token: the job's token; a completion notice of a process without it is from another program.
+    """
     try:
         with socket.create_connection(host_and_port(address), _CONNECT_SECONDS) as connection:
             # Where nothing listens, the kernel may connect a local port to itself.
             if connection.getsockname() == connection.getpeername():
                 return Listener.REFUSED
-            return _identify(connection)
+            return _identify(connection, token)
     except ConnectionError:
         return Listener.REFUSED
     except socket.gaierror:
@@ -82,7 +87,7 @@ def wait_for_server(address: str, seconds: float) -> bool:
     return True
 
 
-def _identify(connection: socket.socket) -> Listener:
+def _identify(connection: socket.socket, token: str) -> Listener:
     connection.settimeout(_GREETING_SECONDS)
     try:
         received = connection.recv(len(COMPLETION_NOTICE))
@@ -99,7 +104,7 @@ def _identify(connection: socket.socket) -> Listener:
     if not received:
         return Listener.REFUSED
     if received == COMPLETION_NOTICE:
-        return Listener.COMPLETED
+        return Listener.COMPLETED if is_proved(connection, token) else Listener.OTHER
     if not is_grpc_server(received):
         return Listener.OTHER
     # Until it has the preface, a gRPC server keeps a socket of a closed connection open for 120 s:

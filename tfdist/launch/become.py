@@ -1,6 +1,6 @@
 """Replaces this process by the script of a task.
 
-if wait_for_ranks(config, task, timeout=300.0):
+if wait_for_ranks(config, task, timeout=300.0, token=token):
     become(task.command, {**os.environ, **task.environment})
 """
 
@@ -31,7 +31,7 @@ def become(command: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
     os.execvpe(command[0], list(command), dict(environ))
 
 
-def wait_for_ranks(config: ClusterConfig, task: TaskSpec, timeout: float) -> bool:
+def wait_for_ranks(config: ClusterConfig, task: TaskSpec, timeout: float, token: str) -> bool:
     """Waits until all ranks of a job are ready to start.
 
     The first rank leaves a child process that serves the rendezvous until this process ends, also
@@ -41,11 +41,12 @@ def wait_for_ranks(config: ClusterConfig, task: TaskSpec, timeout: float) -> boo
       config: the cluster and the rank's task.
       task: the planned task, with the variables of `horovodrun`.
       timeout: how long to wait, in seconds.
+      token: the job's token.
 
     Returns:
       Whether all ranks are ready; the reason is logged if they are not.
     """
-    members = RankMembership(config, task, timeout)
+    members = RankMembership(config, task, timeout, token)
     if not members.is_first:
         return _wait(members)
     reader, writer = os.pipe()

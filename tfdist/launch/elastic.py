@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tfdist.cluster import Cluster, Task, host_and_port
+from tfdist.coordination.seal import token_of
 from tfdist.coordination.startup import addresses
 from tfdist.errors import UsageError, log
 from tfdist.launch.host_discovery import FLAG, Host, HostDiscoveryScript
@@ -168,7 +169,7 @@ class ElasticMembership:
     def service(self) -> AbstractContextManager[object]:
         if not self._is_alone:
             return nullcontext()
-        return serve(self._job.row, len(self._addresses), self._ports[-1])
+        return serve(self._job.row, len(self._addresses), self._ports[-1], token_of(self._environ))
 
     def close(self) -> None:
         """Ends the script if it is running."""

@@ -10,7 +10,6 @@ outlives the launcher. Needs Linux (`prctl`) and Python's main thread.
 
 from __future__ import annotations
 
-import secrets
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from functools import partial
 
 from tfdist.cluster.config import ClusterConfig
 from tfdist.coordination import shutdown
-from tfdist.coordination.startup import TOKEN_VARIABLE
+from tfdist.coordination.seal import TOKEN_VARIABLE, new_token, token_of
 from tfdist.launch.elastic import Elasticity, ElasticMembership
 from tfdist.launch.own_task import RankMembership
 from tfdist.launch.rendezvous import HOST, serve
@@ -45,8 +44,9 @@ def launch(
     with hold_ports(job.num_ports) as ports:
         tasks = task_specs(job, ports=ports, cores=given_cores(environ), environ=environ)
         # Separates the tasks from those of another job that uses their ports by mistake.
-        environ = {TOKEN_VARIABLE: secrets.token_hex(16), **environ}
-        service = partial(serve, job.row, len(job.training_hosts), ports[-1])
+        environ = {TOKEN_VARIABLE: new_token(), **environ}
+        token = token_of(environ)
+        service = partial(serve, job.row, len(job.training_hosts), ports[-1], token)
         return run_tasks(tasks, environ=environ, supervision=supervision, service=service)
 
 
@@ -116,7 +116,8 @@ def run_one(
         return _run_rank(config, task, environ, supervision, startup_timeout)
     code = run_tasks([task], environ=environ, supervision=supervision)
     if code == 0 and config.cluster.ps and config.task == config.cluster.chief_task:
-        shutdown.announce_completion(config.cluster.address(config.task), _NOTICE_SECONDS)
+        address = config.cluster.address(config.task)
+        shutdown.announce_completion(address, token_of(environ), _NOTICE_SECONDS)
     return code
 
 
@@ -129,7 +130,10 @@ def _run_rank(
 ) -> int:
     # The fork server would be asked for the task before the others are ready.
     supervision = replace(supervision, preload=())
-    with signals() as wakeup, closing(RankMembership(config, task, startup_timeout)) as members:
+    with (
+        signals() as wakeup,
+        closing(RankMembership(config, task, startup_timeout, token_of(environ))) as members,
+    ):
         return Supervisor(members, environ, wakeup, supervision).run()
 
 
@@ -150,7 +154,7 @@ def run_elastic(
     """
     with hold_ports(elasticity.max_workers + 1) as ports, signals() as wakeup:
         if elasticity.port is None:
-            environ = {TOKEN_VARIABLE: secrets.token_hex(16), **environ}
+            environ = {TOKEN_VARIABLE: new_token(), **environ}
         members = ElasticMembership(
             job, elasticity, ports, cores=given_cores(environ), environ=environ
         )

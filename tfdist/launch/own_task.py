@@ -2,7 +2,7 @@
 
     config = from_flags(flags)
     task = own_task_spec(config, ["python", "train.py"], "horovod", cluster_as="horovodrun")
-    members = RankMembership(config, task, timeout=300.0)
+    members = RankMembership(config, task, timeout=300.0, token=token)
 
 A script that uses tfdist starts Horovod's rendezvous itself. For one that does not, the launcher of
 rank 0 serves it on the address of that rank.
@@ -86,17 +86,19 @@ class RankMembership:
       config: the cluster and the rank's task.
       task: the planned task; see `own_task_spec`.
       timeout: how long a launcher waits for the others, in seconds.
+      token: the job's token.
     """
 
     can_change: ClassVar[bool] = False
 
-    def __init__(self, config: ClusterConfig, task: TaskSpec, timeout: float) -> None:
+    def __init__(self, config: ClusterConfig, task: TaskSpec, timeout: float, token: str) -> None:
         self._task = task
         self._row = table.row("horovod")
         self._timeout = timeout
         self._names = [str(trainer) for trainer in config.cluster.training_tasks]
         self._hosts, self._host, self._port = _ranks(config)
-        self._store = RendezvousStore(self._host, self._port)
+        self._token = token
+        self._store = RendezvousStore(self._host, self._port, token)
         self._server = ExitStack()
         self._waits_since: float | None = None
         # Each start has a rendezvous of its own, because Horovod cannot join an old one.
@@ -138,7 +140,9 @@ class RankMembership:
 
     def _serve(self) -> None:
         self._server.close()
-        self._server.enter_context(serve_hosts(self._row, self._hosts, self._host, self._port))
+        self._server.enter_context(
+            serve_hosts(self._row, self._hosts, self._host, self._port, self._token)
+        )
         self._rendezvous = secrets.token_hex(8)
         self._store.put("rendezvous", self._rendezvous)
 

@@ -1,6 +1,6 @@
 """The rendezvous that a launcher serves to the ranks of this machine.
 
-    with serve(table.row("horovod"), 2, 4003):
+    with serve(table.row("horovod"), 2, 4003, token):
         ...    # start the ranks with rendezvous_environment(table.row("horovod"), 2, rank, 4003)
 
 With it, a script that calls `hvd.init` itself joins the job without `horovodrun`.
@@ -41,13 +41,14 @@ def rendezvous_environment(
 
 
 @contextmanager
-def serve(row: table.StrategySpec, ranks: int, port: int) -> Iterator[None]:
+def serve(row: table.StrategySpec, ranks: int, port: int, token: str) -> Iterator[None]:
     """Serves the rendezvous on loopback while the block runs, if the strategy has one.
 
     Args:
       row: the strategy.
       ranks: the number of ranks, all of this machine.
       port: the port.
+      token: the job's token.
 
     Raises:
       UsageError: the strategy's engine is not installed.
@@ -55,13 +56,13 @@ def serve(row: table.StrategySpec, ranks: int, port: int) -> Iterator[None]:
     if row.rendezvous is None:
         yield
         return
-    with serve_hosts(row, [HOST] * ranks, HOST, port):
+    with serve_hosts(row, [HOST] * ranks, HOST, port, token):
         yield
 
 
 @contextmanager
 def serve_hosts(
-    row: table.StrategySpec, hosts: Sequence[str], host: str, port: int
+    row: table.StrategySpec, hosts: Sequence[str], host: str, port: int, token: str
 ) -> Iterator[None]:
     """Serves the rendezvous of a strategy that has one.
 
@@ -70,13 +71,14 @@ def serve_hosts(
       hosts: the host of each rank.
       host: the address to listen on.
       port: the port.
+      token: the job's token.
 
     Raises:
       UsageError: the strategy's engine is not installed, or the port cannot be bound.
     """
     assert row.rendezvous is not None
     try:
-        with importlib.import_module(row.rendezvous).serve_hosts(hosts, host, port):
+        with importlib.import_module(row.rendezvous).serve_hosts(hosts, host, port, token):
             yield
     except ModuleNotFoundError as error:
         raise UsageError(

@@ -1,7 +1,7 @@
 """What to type on each machine of a job that is started by hand.
 
 print(*places(cluster, cluster_as="flags"), sep="\n")         # [worker:0] --job_name=worker …
-print(*commands(cluster, ["python", "train.py"]))             # env TF_CONFIG='…' python train.py
+print(*commands(cluster, ["python", "train.py"], token))      # TF_CONFIG='…' … python train.py
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from tfdist.cluster import Cluster, Task
+from tfdist.coordination.seal import TOKEN_VARIABLE
 
 #: What a task can get its place from.
 CLUSTER_AS = ("tf_config", "master", "flags")
@@ -35,18 +36,28 @@ def places(
 def commands(
     cluster: Cluster,
     words: Sequence[str],
+    token: str,
     *,
     evaluator: bool = False,
     cluster_as: str = "tf_config",
 ) -> Iterator[str]:
-    """A comment with the task and its host, and its command, for each task."""
+    """A comment with the task and its host, and the line of a shell that starts it, for each task.
+
+    Args:
+      cluster: the tasks.
+      words: the command of each task, without its flags.
+      token: the job's token.
+      evaluator: whether to add a task of this type.
+      cluster_as: what a task gets its place from.
+    """
     for task in _tasks(cluster, evaluator):
         environ, flags = _place(cluster, task, cluster_as)
         anywhere = task.type == "evaluator"
         host = "any host" if anywhere else cluster.address(task).rpartition(":")[0]
         command = shlex.join([*words, *flags])
         yield f"# {task}, on {host}"
-        yield f"env {environ} {command}" if environ else command
+        # Assignments of the shell and not of `env`, whose arguments everyone can see.
+        yield " ".join(filter(None, [f"{TOKEN_VARIABLE}={token}", environ, command]))
 
 
 def _tasks(cluster: Cluster, evaluator: bool) -> list[Task]:

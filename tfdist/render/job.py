@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tfdist.coordination.seal import TOKEN_VARIABLE
 from tfdist.errors import UsageError
 from tfdist.launch.spec import JobSpec
+
+#: Gives the tasks of a job a new token; a line of a shell.
+EXPORT_TOKEN = f"export {TOKEN_VARIABLE}=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')"
 
 # RFC 1123, as Slurm's file names and Kubernetes's names allow it.
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")

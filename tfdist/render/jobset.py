@@ -17,7 +17,7 @@ from typing import Any
 from tfdist.cluster.environments.jobset import NAME_VARIABLE, ROLE_VARIABLE, TASKS_VARIABLE
 from tfdist.errors import EXIT_USAGE
 from tfdist.render.job import RenderedJob
-from tfdist.render.pods import Manifest, Pods, as_list, check_name, own_pods_policy, pod_spec
+from tfdist.render.pods import Manifest, Pods, as_list, check_name, pod_spec
 
 #: The end of a pod's name, such as RUN-worker-0-9999-abcde.
 SUFFIX = "-abcde"
@@ -27,7 +27,7 @@ _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
 def manifest(job: RenderedJob, pods: Pods) -> Manifest:
-    """The JobSet, and the policy that lets only the job's own pods in, as a List.
+    """The JobSet, its token, and the policy that lets only its own pods in, as a List.
 
     Raises:
       UsageError: the name of a pod would be too long.
@@ -39,7 +39,7 @@ def manifest(job: RenderedJob, pods: Pods) -> Manifest:
         "metadata": {"name": job.name, **({"labels": labels} if labels else {})},
         "spec": _jobset_spec(job, pods),
     }
-    return as_list(jobset, own_pods_policy(job.name, _JOBSET_LABEL))
+    return as_list(pods, job.name, _JOBSET_LABEL, jobset)
 
 
 def trainjob(job: RenderedJob, pods: Pods) -> Manifest:
@@ -62,7 +62,7 @@ def trainjob(job: RenderedJob, pods: Pods) -> Manifest:
         "metadata": {"name": job.name, **({"labels": labels} if labels else {})},
         "spec": {"runtimeRef": {"apiGroup": group, "kind": "TrainingRuntime", "name": job.name}},
     }
-    return as_list(runtime, train, own_pods_policy(job.name, _JOBSET_LABEL))
+    return as_list(pods, job.name, _JOBSET_LABEL, runtime, train)
 
 
 def _jobset_spec(job: RenderedJob, pods: Pods) -> Manifest:

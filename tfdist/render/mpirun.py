@@ -9,12 +9,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from tfdist.coordination.seal import TOKEN_VARIABLE
 from tfdist.errors import UsageError
-from tfdist.render.job import RenderedJob
+from tfdist.render.job import EXPORT_TOKEN, RenderedJob
 
 
 def mpirun(job: RenderedJob, hosts: Sequence[str]) -> str:
-    """The command for Open MPI.
+    """The lines of a shell that start a job with Open MPI.
 
     Args:
       job: the job.
@@ -22,9 +23,19 @@ def mpirun(job: RenderedJob, hosts: Sequence[str]) -> str:
     """
     count = sum(job.roles.values())
     # By default Open MPI binds each rank to one core, and gives a hyperthreaded core one rank.
-    words = ["mpirun", "-np", str(count), "--bind-to", "none", "--map-by", "slot"]
+    words = [
+        "mpirun",
+        "-np",
+        str(count),
+        "-x",
+        TOKEN_VARIABLE,
+        "--bind-to",
+        "none",
+        "--map-by",
+        "slot",
+    ]
     words += ["--host", ",".join(hosts)] if hosts else ["--oversubscribe"]
-    return shlex.join([*words, *job.command(by_rank=True)])
+    return f"{EXPORT_TOKEN}\n{shlex.join([*words, *job.command(by_rank=True)])}"
 
 
 def horovodrun(job: RenderedJob, hosts: Sequence[str]) -> str:

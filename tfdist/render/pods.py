@@ -1,12 +1,13 @@
-"""What all manifests for Kubernetes share: the pods, a network policy, a list."""
+"""What all manifests for Kubernetes share: the pods, a token, a network policy, a list."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tfdist.cluster.environments.jobset import PORT
+from tfdist.coordination.seal import TOKEN_VARIABLE, new_token
 from tfdist.errors import UsageError
 from tfdist.render.job import RenderedJob
 
@@ -17,6 +18,8 @@ CONTAINER = "tensorflow"
 #: A DNS label has at most so many characters.
 LABEL = 63
 _USER = 65534
+# The job's token in its Secret.
+_TOKEN_KEY = "token"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,7 @@ class Pods:
       memory: the memory of every pod.
       gpus: the GPUs of a pod that trains.
       queue: the queue of Kueue; None without Kueue.
+      token: the job's token.
     """
 
     image: str
@@ -40,11 +44,7 @@ class Pods:
     memory: str = "4Gi"
     gpus: int = 0
     queue: str | None = None
-
-
-def as_list(*items: Manifest) -> Manifest:
-    """Manifests as one."""
-    return {"apiVersion": "v1", "kind": "List", "items": list(items)}
+    token: str = field(default_factory=new_token, repr=False)
 
 
 def check_name(name: str, longest: str) -> None:
@@ -102,6 +102,10 @@ def pod_spec(
                     *environment,
                     {"name": "HOME", "value": "/tmp"},
                     {"name": "PYTHONUNBUFFERED", "value": "1"},
+                    {
+                        "name": TOKEN_VARIABLE,
+                        "valueFrom": {"secretKeyRef": {"name": job.name, "key": _TOKEN_KEY}},
+                    },
                 ],
                 "ports": [{"name": port, "containerPort": PORT}],
                 "resources": {"requests": dict(resources), "limits": dict(resources)},
@@ -123,13 +127,26 @@ def pod_spec(
     }
 
 
-def own_pods_policy(name: str, label: str) -> Manifest:
-    """A NetworkPolicy that lets only the job's own pods in.
+def as_list(pods: Pods, name: str, label: str, *items: Manifest) -> Manifest:
+    """The manifests of a job as one, with its token and a policy that lets only its own pods in.
 
     Args:
+      pods: what its pods are made of.
       name: the job's name.
       label: the label that its pods have, with this name as the value.
+      items: the other manifests.
     """
+    token = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name},
+        "stringData": {_TOKEN_KEY: pods.token},
+    }
+    all_items = [token, *items, _own_pods_policy(name, label)]
+    return {"apiVersion": "v1", "kind": "List", "items": all_items}
+
+
+def _own_pods_policy(name: str, label: str) -> Manifest:
     own = {"podSelector": {"matchLabels": {label: name}}}
     return {
         "apiVersion": "networking.k8s.io/v1",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import shlex
 
 from tfdist.errors import EXIT_USAGE
-from tfdist.render.job import RenderedJob
+from tfdist.render.job import EXPORT_TOKEN, RenderedJob
 
 _SCRIPT = """\
 #!/bin/bash
@@ -24,6 +24,8 @@ _SCRIPT = """\
 # srun returns the highest code, which hides a usage error behind the signal to the other tasks.
 export USAGE_ERROR="$SLURM_SUBMIT_DIR/{name}-$SLURM_JOB_ID.usage_error"
 rm -f "$USAGE_ERROR"
+# Keeps others out of the start of the job.
+{token}
 # The shell outlives a signal to the step, and reports the code of its task.
 srun {groups}--kill-on-bad-exit=1 --wait=0 bash -c 'trap : TERM
 "$@"
@@ -58,6 +60,7 @@ def script(job: RenderedJob) -> str:
         components="\n".join(components) + "\n",
         groups="--het-group=0,1 " if serving else "",
         usage=EXIT_USAGE,
+        token=EXPORT_TOKEN,
         command=shlex.join(job.command(by_rank=True)),
         restarts=job.max_restarts,
     )

@@ -12,7 +12,7 @@ release-1.9, `pkg/apis/kubeflow.org/v1` and `pkg/controller.v1/tensorflow`.
 from __future__ import annotations
 
 from tfdist.render.job import RenderedJob
-from tfdist.render.pods import Manifest, Pods, as_list, check_name, own_pods_policy, pod_spec
+from tfdist.render.pods import Manifest, Pods, as_list, check_name, pod_spec
 
 #: The name of each role in a TFJob.
 REPLICA_TYPES = {"ps": "PS", "evaluator": "Evaluator", "chief": "Chief", "worker": "Worker"}
@@ -22,7 +22,7 @@ _JOB_LABEL = "training.kubeflow.org/job-name"
 
 
 def manifest(job: RenderedJob, pods: Pods) -> Manifest:
-    """The TFJob, and the policy that lets only the job's own pods in, as a List.
+    """The TFJob, its token, and the policy that lets only its own pods in, as a List.
 
     Raises:
       UsageError: the name of a pod would be too long.
@@ -49,4 +49,4 @@ def manifest(job: RenderedJob, pods: Pods) -> Manifest:
             },
         },
     }
-    return as_list(tfjob, own_pods_policy(job.name, _JOB_LABEL))
+    return as_list(pods, job.name, _JOB_LABEL, tfjob)

@@ -125,6 +125,7 @@ class Horovod(Ranks[HorovodGradientOptions]):
         return RendezvousStore(
             os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"],
             int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]),
+            self.role.token,
         )
 
     def _find_peers(self) -> None:
@@ -133,7 +134,7 @@ class Horovod(Ranks[HorovodGradientOptions]):
         hosts = [host_and_port(self.cluster.address(task))[0] for task in trainers]
         rank = trainers.index(self.task)
         if rank == 0:
-            server = horovod_rendezvous.serve_hosts(hosts, host, port)
+            server = horovod_rendezvous.serve_hosts(hosts, host, port, self.role.token)
             server.__enter__()
             atexit.register(server.__exit__, None, None, None)
         # hvd.init reads only the environment.

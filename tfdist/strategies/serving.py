@@ -82,7 +82,7 @@ class _Served:
 
     def have_exited(self) -> bool:
         """Probes the tasks once; returns whether they have been gone for long enough."""
-        chief = probe.identify(self._chief)
+        chief = probe.identify(self._chief, self._strategy.role.token)
         if self.has_started and chief is Listener.BARRIER:
             # A new process of the chief, which waits there until this task is restarted, too.
             chief = Listener.REFUSED

@@ -252,18 +252,21 @@ def test_render_prints_the_command_of_each_task(capsys: pytest.CaptureFixture[st
         "# ps:1, on b",
         "# evaluator:0, on any host",
     ]
-    env, config, *command = shlex.split(lines[3])
-    assert (env, command) == ("env", ["python", "train.py", "--steps=3", "a b"])
+    token, config, *command = shlex.split(lines[3])
+    assert command == ["python", "train.py", "--steps=3", "a b"]
+    assert all(line.startswith(f"{token} ") for line in lines[1::2])
+    assert len(token) > len("TFDIST_JOB_TOKEN=")
     assert json.loads(config.removeprefix("TF_CONFIG=")) == {
         "cluster": {"master": ["a:2222"], "worker": ["b:2222"], "ps": ["a:2223", "b:2223"]},
         "task": {"type": "worker", "index": 0},
     }
     options = ["--worker_hosts=a:1", "--cluster_as=flags"]
     assert cli.main(["render", "hosts", *options, "-m", "train", "--steps=3"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "# worker:0, on a",
-        "python -m train --steps=3 --job_name=worker --task_index=0 --worker_hosts=a:1",
-    ]
+    comment, line = capsys.readouterr().out.splitlines()
+    assert comment == "# worker:0, on a"
+    assert line.partition(" ")[2] == (
+        "python -m train --steps=3 --job_name=worker --task_index=0 --worker_hosts=a:1"
+    )
 
 
 @pytest.mark.parametrize(

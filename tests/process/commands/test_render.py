@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tfdist.commands import cli
+from tfdist.render.job import EXPORT_TOKEN
 
 pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
 
@@ -34,12 +35,16 @@ def test_a_shell_reads_the_batch_script(
     [
         (
             ["mpirun", "--strategy=parameter_server", "--ps=1", "--workers=2", "--hosts=a:2,b:2"],
-            "mpirun -np 4 --bind-to none --map-by slot --host a:2,b:2 python train.py -x "
+            f"{EXPORT_TOKEN}\n"
+            "mpirun -np 4 -x TFDIST_JOB_TOKEN --bind-to none --map-by slot --host a:2,b:2 "
+            "python train.py -x "
             "--strategy=parameter_server --num_ps=1",
         ),
         (
             ["mpirun", "--strategy=horovod", "--workers=2", "--foreign"],
-            "mpirun -np 2 --bind-to none --map-by slot --oversubscribe python -m tfdist exec "
+            f"{EXPORT_TOKEN}\n"
+            "mpirun -np 2 -x TFDIST_JOB_TOKEN --bind-to none --map-by slot --oversubscribe "
+            "python -m tfdist exec "
             "--strategy=horovod train.py -x",
         ),
         (

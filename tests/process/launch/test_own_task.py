@@ -18,7 +18,7 @@ def members_of(index: int, port: int, timeout: float = 60.0) -> RankMembership:
     cluster = Cluster(worker=(f"127.0.0.1:{port}", "127.0.0.1:1"))
     config = ClusterConfig(cluster, Task("worker", index), "flags")
     task = own_task_spec(config, ["train"], "horovod", cluster_as="horovodrun")
-    return RankMembership(config, task, timeout)
+    return RankMembership(config, task, timeout, "token")
 
 
 def test_each_start_of_the_ranks_has_a_rendezvous_of_its_own(

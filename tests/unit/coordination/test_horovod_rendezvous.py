@@ -1,9 +1,8 @@
-"""Horovod's rendezvous: the slots equal those of Horovod's launcher, and the server works."""
+"""Horovod's rendezvous: the slots are those of its launcher, and a rank waits for the server."""
 
 from __future__ import annotations
 
 import dataclasses
-import http.client
 import socket
 import threading
 
@@ -13,11 +12,10 @@ from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
 from tfdist.coordination.horovod_rendezvous import (
     Slot,
     environment,
-    serve,
+    serve_hosts,
     slots,
     wait_for_server,
 )
-from tfdist.coordination.kv_store import RendezvousStore
 from tfdist.launch.local import hold_ports
 
 pytestmark = [pytest.mark.stacks(horovod=("2.15",)), pytest.mark.horovod]
@@ -92,49 +90,6 @@ def test_the_environment_contains_everything_that_hvd_init_reads(
     }
 
 
-def request(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    try:
-        connection.request(method, path, body)
-        response = connection.getresponse()
-        return response.status, response.read()
-    finally:
-        connection.close()
-
-
-def test_the_server_stores_values_until_every_rank_has_finished() -> None:
-    with serve(slots(["a", "a"]), "127.0.0.1", 0) as port:
-        assert request(port, "GET", "/global/0")[0] == 404
-        assert request(port, "PUT", "/global/0", b"address of rank 0")[0] == 200
-        assert request(port, "GET", "/global/0") == (200, b"address of rank 0")
-        # Horovod's handler deletes a scope when every rank has deleted its key.
-        request(port, "DELETE", "/global/0")
-        assert request(port, "GET", "/global/0") == (200, b"address of rank 0")
-        request(port, "DELETE", "/global/1")
-        assert request(port, "GET", "/global/0")[0] == 404
-
-    with pytest.raises(ConnectionRefusedError):
-        request(port, "GET", "/global/0")
-
-
-def test_a_port_can_be_reused_but_not_served_twice_at_once() -> None:
-    ranks = slots(["a"])
-    with serve(ranks, "127.0.0.1", 0) as port:
-        pass
-    with serve(ranks, "127.0.0.1", port) as again:
-        assert again == port
-        with pytest.raises(OSError, match="in use"), serve(ranks, "127.0.0.1", port):
-            pass
-
-
-def test_the_server_is_a_key_value_store() -> None:
-    with serve(slots(["a"]), "127.0.0.1", 0) as port:
-        store = RendezvousStore("127.0.0.1", port)
-        assert store.get("worker:0", seconds=0.0) is None
-        store.put("worker:0", "step 40")
-        assert store.get("worker:0", seconds=0.0) == "step 40"
-
-
 def test_a_rank_waits_for_the_server_and_not_for_the_startup_barrier_on_its_port() -> None:
     with hold_ports(1) as (port,):
         waiting = threading.Thread(target=wait_for_server, args=("127.0.0.1", port, 60.0))
@@ -146,7 +101,7 @@ def test_a_rank_waits_for_the_server_and_not_for_the_startup_barrier_on_its_port
                 with connection, connection.makefile("rb") as lines:
                     lines.readline()
         assert waiting.is_alive()
-        with serve(slots(["a"]), "127.0.0.1", port):
+        with serve_hosts(["a"], "127.0.0.1", port, "token"):
             waiting.join(30.0)
             assert not waiting.is_alive()
 

@@ -1,4 +1,4 @@
-"""The client of Horovod's key-value store, tested with a server that has the same API."""
+"""The client of Horovod's key-value store, with a server like that of `horovodrun`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def store() -> Iterator[KeyValueStore]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield RendezvousStore("127.0.0.1", server.server_address[1])
+        yield RendezvousStore("127.0.0.1", server.server_address[1], "token")
         server.shutdown()
         thread.join()
 
@@ -58,7 +58,17 @@ def test_reading_a_missing_key_waits(store: KeyValueStore) -> None:
     late.join()
 
 
+def test_the_value_of_a_stranger_counts_as_none(store: KeyValueStore) -> None:
+    store.put("worker:1", "step 40")
+    sealed = Handler.values["/tfdist/worker:1"]
+    for forged in (b"step 41", sealed.replace(b"40", b"41"), b"", b"\xff \xff"):
+        Handler.values["/tfdist/worker:1"] = forged
+        assert store.get("worker:1", seconds=0.0) is None
+    Handler.values["/tfdist/worker:0"] = sealed
+    assert store.get("worker:0", seconds=0.0) is None
+
+
 def test_an_unreachable_server_is_an_error() -> None:
-    gone = RendezvousStore("127.0.0.1", 1)
+    gone = RendezvousStore("127.0.0.1", 1, "token")
     with pytest.raises(OSError, match="refused"):
         gone.get("worker:1", seconds=5.0)

@@ -17,12 +17,13 @@ def test_the_notice_is_sent_for_a_while() -> None:
     with hold_ports(1) as (port,):
         address = f"127.0.0.1:{port}"
         assert identify(address) is Listener.REFUSED
-        sending = threading.Thread(target=announce_completion, args=(address, 1.0))
+        sending = threading.Thread(target=announce_completion, args=(address, "token", 1.0))
         sending.start()
         found = Listener.REFUSED
         while sending.is_alive() and found is Listener.REFUSED:
-            found = identify(address)
+            found = identify(address, "token")
         assert found is Listener.COMPLETED
-        assert identify(address) is Listener.COMPLETED
+        assert identify(address, "token") is Listener.COMPLETED
+        assert identify(address, "another token") is Listener.OTHER
         sending.join()
         assert identify(address) is Listener.REFUSED

@@ -26,7 +26,7 @@ from tfdist.render.pods import Manifest, Pods
 pytestmark = pytest.mark.stacks("newest")
 
 GOLDEN = Path(__file__).parent / "golden"
-PODS = Pods(image="example.org/train:1", queue="team", gpus=1)
+PODS = Pods(image="example.org/train:1", queue="team", gpus=1, token="0123")
 
 
 def job(name: str = "train", **options: Any) -> RenderedJob:
@@ -50,9 +50,23 @@ def test_a_rendered_manifest_has_no_mistake(name: str) -> None:
     assert problems(MANIFESTS[name](job(), PODS)) == []
 
 
+def environ_of(pod: Any, labels: dict[str, str], secret: Manifest) -> dict[str, str]:
+    """The environment that Kubernetes makes of the template of a pod."""
+    environ = {}
+    for variable in pod["containers"][0]["env"]:
+        if "value" in variable:
+            environ[variable["name"]] = variable["value"]
+        elif reference := variable["valueFrom"].get("secretKeyRef"):
+            assert reference["name"] == secret["metadata"]["name"]
+            environ[variable["name"]] = secret["stringData"][reference["key"]]
+        else:
+            environ[variable["name"]] = labels[variable["valueFrom"]["fieldRef"]["fieldPath"]]
+    return environ
+
+
 def test_the_pods_find_their_places() -> None:
     """Each pod with the variables that Kubernetes makes of its template."""
-    (jobset, _) = manifest(job("run1"), PODS)["items"]
+    (secret, jobset, _) = manifest(job("run1"), PODS)["items"]
     found = {}
     for replicated in jobset["spec"]["replicatedJobs"]:
         spec = replicated["template"]["spec"]
@@ -60,12 +74,8 @@ def test_the_pods_find_their_places() -> None:
             "metadata.labels['jobset.sigs.k8s.io/jobset-name']": "run1",
             "metadata.labels['jobset.sigs.k8s.io/replicatedjob-name']": replicated["name"],
         }
-        (container,) = spec["template"]["spec"]["containers"]
-        environ = {
-            variable["name"]: variable.get("value")
-            or labels[variable["valueFrom"]["fieldRef"]["fieldPath"]]
-            for variable in container["env"]
-        }
+        environ = environ_of(spec["template"]["spec"], labels, secret)
+        assert environ["TFDIST_JOB_TOKEN"] == PODS.token
         for index in range(spec["completions"]):
             own = {**environ, "JOB_COMPLETION_INDEX": str(index)}
             config = discover(ClusterFlags(), own)

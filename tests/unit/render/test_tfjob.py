@@ -37,7 +37,7 @@ def test_a_rendered_manifest_has_no_mistake() -> None:
 
 def test_the_pods_find_their_places() -> None:
     """Each pod with the TF_CONFIG that the operator makes, with the evaluator in the cluster."""
-    (tfjob, _) = manifest(job("run1"), PODS)["items"]
+    (_, tfjob, _) = manifest(job("run1"), PODS)["items"]
     cluster = {
         kind.lower(): [
             f"run1-{kind.lower()}-{index}.default.svc:2222" for index in range(role["replicas"])
@@ -57,7 +57,7 @@ def test_the_pods_find_their_places() -> None:
 
 
 def spec_of(whole: Manifest) -> Any:
-    return whole["items"][0]["spec"]
+    return whole["items"][1]["spec"]
 
 
 def worker_of(whole: Manifest) -> Any:
@@ -73,14 +73,14 @@ def sets(find: Callable[[Manifest], Any], name: str, value: Any) -> Callable[[Ma
 
 
 MUTATIONS: dict[str, tuple[Callable[[Manifest], None], str]] = {
-    "kind": (sets(lambda whole: whole["items"][0], "kind", "TfJob"), "kind: received 'TfJob'"),
+    "kind": (sets(lambda whole: whole["items"][1], "kind", "TfJob"), "kind: received 'TfJob'"),
     "version": (
-        sets(lambda whole: whole["items"][0], "apiVersion", "kubeflow.org/v1beta1"),
+        sets(lambda whole: whole["items"][1], "apiVersion", "kubeflow.org/v1beta1"),
         "apiVersion",
     ),
-    "name": (sets(lambda whole: whole["items"][0]["metadata"], "name", "1st"), "metadata.name"),
+    "name": (sets(lambda whole: whole["items"][1]["metadata"], "name", "1st"), "metadata.name"),
     "long_name": (
-        sets(lambda whole: whole["items"][0]["metadata"], "name", "a" * 55),
+        sets(lambda whole: whole["items"][1]["metadata"], "name", "a" * 55),
         "metadata.name",
     ),
     "field": (sets(spec_of, "tfReplicaSpec", {}), "spec.tfReplicaSpec: "),

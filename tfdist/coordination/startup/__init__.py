@@ -9,12 +9,11 @@ TensorFlow would wait forever for a task that never starts. Nothing here imports
 """
 
 from tfdist.coordination.startup.addresses import check_addresses, check_port
-from tfdist.coordination.startup.barrier import TOKEN_VARIABLE, Outcome, wait_at_barrier
+from tfdist.coordination.startup.barrier import Outcome, wait_at_barrier
 from tfdist.coordination.startup.participant import BarrierConfig
 from tfdist.coordination.startup.protocol import versions
 
 __all__ = [
-    "TOKEN_VARIABLE",
     "BarrierConfig",
     "Outcome",
     "check_addresses",

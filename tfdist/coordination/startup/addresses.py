@@ -33,7 +33,7 @@ def resolve(host: str) -> frozenset[str]:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return frozenset()
-    return frozenset(_plain(str(sockaddr[0])) for *_, sockaddr in found)
+    return frozenset(plain(str(sockaddr[0])) for *_, sockaddr in found)
 
 
 def is_of_this_machine(address: str) -> bool:
@@ -173,7 +173,7 @@ def _resolve_all(hosts: set[str], resolve: Resolve) -> dict[str, frozenset[str]]
     }
 
 
-def _plain(address: str) -> str:
+def plain(address: str) -> str:
     """`::ffff:10.0.0.1` as `10.0.0.1`: the same address in two notations."""
     try:
         ip = ipaddress.ip_address(address)

@@ -28,9 +28,6 @@ from tfdist.coordination.startup.open_files import open_files
 from tfdist.coordination.startup.participant import BarrierConfig
 from tfdist.errors import log
 
-#: The environment variable with the job's token: tasks with different tokens are of different jobs.
-TOKEN_VARIABLE = "TFDIST_JOB_TOKEN"
-
 
 @dataclass(frozen=True)
 class Outcome:

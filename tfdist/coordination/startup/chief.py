@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tfdist.cluster import Task, host_and_port
 from tfdist.coordination.startup import protocol
+from tfdist.coordination.startup.channel import Channel
 from tfdist.coordination.startup.connection import Connection
 from tfdist.coordination.startup.participant import (
     CLOSE_SECONDS,
@@ -17,7 +18,7 @@ from tfdist.coordination.startup.participant import (
     wait_for,
 )
 from tfdist.coordination.startup.peers import Peer
-from tfdist.coordination.startup.protocol import Hello, Report, Status, Verdict, encode
+from tfdist.coordination.startup.protocol import Hello, Report, Status, Verdict
 from tfdist.coordination.startup.report import Findings, matrix, reasons
 
 # A task whose process is alive reports within this time.
@@ -29,7 +30,7 @@ class _Session:
     """The connection on which a process of a task reports."""
 
     hello: Hello
-    writer: asyncio.StreamWriter
+    channel: Channel
     report: Report
 
 
@@ -57,7 +58,7 @@ class Chief(Participant):
             while isinstance(report := await read(connection), Report):
                 is_news = session is None or session.report.complete != report.complete
                 if session is None:
-                    session = self._open(hello, connection.writer, report)
+                    session = self._open(hello, connection.channel, report)
                 session.report = report
                 newer = self._sessions.get(hello.task, session).hello
                 if newer.incarnation != hello.incarnation:
@@ -93,18 +94,17 @@ class Chief(Participant):
         )
 
     async def finish(self, verdict: Verdict) -> None:
-        line = encode(verdict)
         for session in (*self._sessions.values(), *self._superseded):
             with contextlib.suppress(OSError):  # The connection is lost.
-                session.writer.write(line)
-                session.writer.write_eof()
+                session.channel.send(verdict)
+                session.channel.writer.write_eof()
         # Closing at once could drop what was written.
         if self._sessions or self._superseded:
             self._all_closed.clear()
             await wait_for(self._all_closed, CLOSE_SECONDS)
 
-    def _open(self, hello: Hello, writer: asyncio.StreamWriter, report: Report) -> _Session:
-        session = _Session(hello, writer, report)
+    def _open(self, hello: Hello, channel: Channel, report: Report) -> _Session:
+        session = _Session(hello, channel, report)
         older = self._sessions.get(hello.task)
         self._sessions[hello.task] = session
         if older is not None:
@@ -112,7 +112,7 @@ class Chief(Participant):
             same = older.hello.incarnation == hello.incarnation
             # A lost machine does not close its connections.
             asyncio.get_running_loop().call_later(
-                0 if same else _SUPERSEDED_SECONDS, older.writer.transport.abort
+                0 if same else _SUPERSEDED_SECONDS, older.channel.writer.transport.abort
             )
             self._forget_reach(hello.task)
         return session
@@ -147,6 +147,6 @@ class Chief(Participant):
     async def _send_status(self) -> None:
         while not self.has_ended():
             await asyncio.sleep(HEARTBEAT_SECONDS)
-            status = encode(Status(self.waiting()))
+            status = Status(self.waiting())
             for session in self._sessions.values():
-                session.writer.write(status)
+                session.channel.send(status)

@@ -1,6 +1,6 @@
 """Connects to an address and identifies what listens there.
 
-found = await connect("10.0.0.2", 2222, hello, resolver=resolver, timeout=5.0)
+found = await connect("10.0.0.2", 2222, hello, token, resolver=resolver, timeout=5.0)
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from dataclasses import dataclass
 
 from tfdist.cluster import Cluster
 from tfdist.coordination.probe import is_grpc_server
+from tfdist.coordination.seal import TOKEN_VARIABLE
+from tfdist.coordination.startup.channel import Channel, asked, new_challenge
 from tfdist.coordination.startup.protocol import (
     LIMIT,
+    OTHER_JOB,
     REFUSED,
     RUNNING,
     SILENT,
@@ -22,6 +25,7 @@ from tfdist.coordination.startup.protocol import (
     TIMED_OUT,
     UNREACHABLE,
     UNRESOLVED,
+    Challenge,
     Description,
     Hello,
     OtherCluster,
@@ -35,20 +39,20 @@ from tfdist.coordination.startup.protocol import (
 class Connection:
     """An open connection to a task that has sent its hello."""
 
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+    channel: Channel
     hello: Hello
 
 
 async def connect(
-    host: str, port: int, hello: Hello, *, resolver: Executor, timeout: float
+    host: str, port: int, hello: Hello, token: str, *, resolver: Executor, timeout: float
 ) -> Connection | Reach:
-    """Connects, sends `hello` and reads the answer.
+    """Connects, and exchanges the proofs and the hellos.
 
     Args:
       host: a name, or an address without brackets.
       port: the port there.
       hello: the hello of this task.
+      token: the job's token.
       resolver: the threads that look up names.
       timeout: seconds that the connection may take, and then the answer on it.
 
@@ -59,11 +63,10 @@ async def connect(
     if isinstance(found, Reach):
         return found
     reader, writer = found
-    answer: Hello | Reach
+    answer: Connection | Reach
     try:
         async with asyncio.timeout(timeout):
-            writer.write(encode(hello))
-            answer = await _identify(reader, writer, hello.cluster)
+            answer = await _identify(reader, writer, hello, token)
     except TimeoutError:
         answer = Reach(SILENT)
     except (OSError, asyncio.IncompleteReadError):
@@ -73,29 +76,25 @@ async def connect(
     except BaseException:
         writer.transport.abort()
         raise
-    if isinstance(answer, Hello):
-        return Connection(reader, writer, answer)
-    writer.transport.abort()
+    if isinstance(answer, Reach):
+        writer.transport.abort()
     return answer
 
 
-async def read_hello(
-    line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cluster: Cluster
-) -> Hello | None:
+async def read_hello(line: bytes, channel: Channel, cluster: Cluster) -> Hello | None:
     """The hello in a line; None for anything else.
 
     If the other task has another cluster, both describe theirs first.
 
     Args:
-      line: the first line that was received.
-      reader: receives from the other task.
-      writer: sends to it; it must have sent this task's hello.
+      line: the first line that was received after the proof.
+      channel: the channel to the other task; it must have sent this task's hello.
       cluster: the cluster of this task.
     """
     message = decode(line, cluster)
     if isinstance(message, OtherCluster):
-        writer.write(encode(Description(cluster)))
-        other = decode(await reader.readline())
+        channel.send(Description(cluster))
+        other = await channel.receive()
         message = decode(line, other.cluster) if isinstance(other, Description) else None
     return message if isinstance(message, Hello) else None
 
@@ -142,13 +141,22 @@ async def _open(
 
 
 async def _identify(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cluster: Cluster
-) -> Hello | Reach:
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello, token: str
+) -> Connection | Reach:
+    challenge = new_challenge()
+    writer.write(encode(challenge))
     # At the end of the stream `readexactly` raises; `read` would return nothing.
     first = await reader.readexactly(1)
     if first == b"{":
         line = first + await reader.readline()
-        return await read_hello(line, reader, writer, cluster) or Reach(STRANGER)
+        if not isinstance(decode(line), Challenge):
+            return Reach(STRANGER)
+        channel = await asked(challenge, line, reader, writer, token)
+        if channel is None:
+            return Reach(OTHER_JOB, f"its {TOKEN_VARIABLE} differs")
+        channel.send(hello)
+        other = await read_hello(await channel.receive_line(), channel, hello.cluster)
+        return Connection(channel, other) if other else Reach(STRANGER)
     first += await reader.read(63)
     if is_grpc_server(first):
         return Reach(RUNNING)

@@ -15,7 +15,7 @@ from tfdist.coordination.startup.participant import (
     wait_for,
 )
 from tfdist.coordination.startup.peers import Peer
-from tfdist.coordination.startup.protocol import Hello, Status, Verdict, encode
+from tfdist.coordination.startup.protocol import Hello, Status, Verdict
 from tfdist.coordination.startup.report import Findings, matrix, reasons
 
 
@@ -88,7 +88,7 @@ class Member(Participant):
         if self._chief is not None:
             report = protocol.Report(self.table.report().reach, gives_up=True)
             with contextlib.suppress(OSError, TimeoutError):
-                self._chief.writer.write(encode(report))
+                self._chief.channel.send(report)
                 async with asyncio.timeout(CLOSE_SECONDS):
                     return await asyncio.shield(self._verdict)
         return self.judge()
@@ -100,6 +100,6 @@ class Member(Participant):
         with contextlib.suppress(OSError):  # The end of the connection is seen elsewhere.
             while True:
                 self._changed.clear()
-                connection.writer.write(encode(self.table.report()))
-                await connection.writer.drain()
+                connection.channel.send(self.table.report())
+                await connection.channel.writer.drain()
                 await wait_for(self._changed, HEARTBEAT_SECONDS)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import secrets
 import socket
@@ -20,10 +19,12 @@ from typing import Any
 from tfdist.cluster import Cluster, Task
 from tfdist.coordination.startup import protocol
 from tfdist.coordination.startup.addresses import BACKLOG
+from tfdist.coordination.startup.channel import answered
 from tfdist.coordination.startup.conflicts import clocks
 from tfdist.coordination.startup.connection import Connection, connect, read_hello
+from tfdist.coordination.startup.origins import Origins
 from tfdist.coordination.startup.peers import Peer, PeerTable
-from tfdist.coordination.startup.protocol import LIMIT, Hello, OtherCluster, Verdict, decode, encode
+from tfdist.coordination.startup.protocol import LIMIT, Hello, OtherCluster, Verdict, decode
 from tfdist.coordination.startup.report import Findings, explain, matrix
 
 # All in seconds. The first and the longest interval between two attempts to reach a peer. A task
@@ -54,7 +55,8 @@ class BarrierConfig:
       strategy: the strategy of the job.
       timeout: the longest wait, in seconds.
       purpose: `training`, or `check`; it must be the same in all tasks.
-      token: the token of the job; it must be the same in all tasks.
+      token: the job's token; it must be the same in all tasks. Without one, only the addresses of
+        the cluster are listened to.
       joins: whether this task can join a job that is training already.
       versions: the versions of the packages that must be equal in all tasks.
     """
@@ -85,7 +87,6 @@ class Participant(ABC):
         self.log = log
         self.clock = clock
         me = Hello(
-            token=hashlib.sha256(config.token.encode()).hexdigest()[:16],
             purpose=config.purpose,
             task=config.task,
             incarnation=secrets.token_hex(8),
@@ -98,6 +99,7 @@ class Participant(ABC):
         )
         self.table = PeerTable(me, joins=config.joins)
         self._resolver = ThreadPoolExecutor(max_workers=32)
+        self._origins = Origins(config.cluster, self._resolver, log)
         self._handshake_seconds = _HANDSHAKE_SECONDS + _HANDSHAKE_SECONDS_PER_TASK * len(
             self.table.peers
         )
@@ -249,6 +251,7 @@ class Participant(ABC):
                 peer.host,
                 peer.port,
                 self.hello(),
+                self.config.token,
                 resolver=self._resolver,
                 timeout=self._handshake_seconds,
             )
@@ -261,7 +264,7 @@ class Participant(ABC):
                         pause = first
                         await self.after_reaching(peer, found)
                 finally:
-                    found.writer.close()
+                    found.channel.writer.close()
             else:
                 self.table.misplaced.pop(peer.task, None)
                 peer.reach = found
@@ -274,12 +277,20 @@ class Participant(ABC):
         try:
             cluster = self.config.cluster
             async with asyncio.timeout(self._handshake_seconds):
-                line = await reader.readline()
-                if not isinstance(decode(line, cluster), Hello | OtherCluster) or self.has_ended():
+                channel = await answered(reader, writer, self.config.token)
+                if channel is None or self.has_ended():
+                    return
+                line = await channel.receive_line()
+                message = decode(line, cluster)
+                if not isinstance(message, Hello | OtherCluster):
+                    return
+                if not self.config.token and not await self._origins.admits(
+                    writer.get_extra_info("peername"), message
+                ):
                     return
                 # A task of another job receives it as well, so that it can tell what it has found.
-                writer.write(encode(self.hello()))
-                hello = await read_hello(line, reader, writer, cluster)
+                channel.send(self.hello())
+                hello = await read_hello(line, channel, cluster)
             if hello is None or not self.table.is_of_this_job(hello):
                 return
             self.table.receive(hello)
@@ -287,7 +298,7 @@ class Participant(ABC):
             if peer is not None and not peer.is_reached:
                 peer.wake.set()
             self.has_changed()
-            await self.converse(hello, Connection(reader, writer, hello))
+            await self.converse(hello, Connection(channel, hello))
         except (OSError, ValueError):
             pass  # Silence (TimeoutError is an OSError), an endless line, or the end.
         except Exception as error:
@@ -340,6 +351,6 @@ async def read(connection: Connection) -> protocol.Message | OtherCluster | None
     """The next message on a connection; None at its end, or for anything that is no message."""
     try:
         async with asyncio.timeout(LOST_SECONDS):
-            return decode(await connection.reader.readline())
+            return await connection.channel.receive()
     except (OSError, ValueError):
         return None

@@ -3,8 +3,9 @@
     writer.write(encode(Report(reach={Task("ps", 0): Reach(REFUSED)})))
     message = decode(await reader.readline())    # None for anything else
 
-A hello contains only a digest of the cluster, so that the bytes of a start grow with the tasks and
-not with their square. Two tasks with different clusters then send each other a `Description`.
+A connection begins with a challenge in each direction and a proof; see `channel`. Then each task
+sends its hello, with only a digest of the cluster, so that the bytes of a start grow with the tasks
+and not with their square. Two tasks with different clusters then send each other a `Description`.
 Nothing that is received is executed or unpickled. A line is no message if it is longer than `LIMIT`
 bytes, if it is not JSON of exactly these shapes, or if it contains text that cannot be printed.
 """
@@ -21,13 +22,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfdist.cluster import JOB_NAMES, Cluster, Task
+from tfdist.coordination.seal import NONCE_LENGTH
 from tfdist.errors import UsageError
 from tfdist.version import __version__
 
 #: The longest line that is read, in bytes. The description of a job of 10,000 tasks is shorter.
 LIMIT = 1 << 20
 
-_PROTOCOL = "tfdist/3"
+_PROTOCOL = "tfdist/4"
 # Characters of a text, and of a verdict or of a line of the matrix.
 _TEXT_LIMIT, _LINE_LIMIT = 255, 4096
 _MATRIX_LINES = 50
@@ -73,12 +75,23 @@ class Reach:
         return f"{self.kind} ({self.detail})" if self.detail else self.kind
 
 
+@dataclass(frozen=True)
+class Challenge:
+    """A random text; the other task proves with it that it knows the job's token."""
+
+    nonce: str
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Its code proves that the sender knows the job's token."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hello:
-    """The handshake: what a task is. It is the first message in each direction of a connection.
+    """What a task is: the first message in each direction after the proof.
 
     Attributes:
-      token: digest of the job's token.
       purpose: `training`, or `check` for the command.
       task: the task that sends it.
       incarnation: a random number; a restarted task has a new one.
@@ -90,7 +103,6 @@ class Hello:
       clock: its wall clock, in seconds since the epoch.
     """
 
-    token: str
     purpose: str
     task: Task
     incarnation: str
@@ -156,7 +168,7 @@ class Verdict:
     warnings: tuple[str, ...] = ()
 
 
-Message = Hello | Description | Report | Status | Verdict
+Message = Challenge | Proof | Hello | Description | Report | Status | Verdict
 
 
 def versions(packages: Iterable[str] = ()) -> dict[str, str]:
@@ -195,6 +207,8 @@ def encode(message: Message) -> bytes:
             for task, reach in message.reach.items()
         }
         fields = {**vars(message), "reach": reach}
+    elif isinstance(message, Challenge | Proof):
+        fields = vars(message)
     elif isinstance(message, Status):
         fields = {"waiting": message.waiting[:_LINE_LIMIT]}
     else:
@@ -245,7 +259,6 @@ def _hello(content: Mapping[str, Any], cluster: Cluster | None) -> Hello | Other
     task = _task(content["task"])
     cluster.check(task)
     return Hello(
-        token=_text(content["token"]),
         purpose=_text(content["purpose"]),
         task=task,
         incarnation=_text(content["incarnation"]),
@@ -284,6 +297,8 @@ def _verdict(content: Mapping[str, Any]) -> Verdict:
 
 
 _DECODERS: Mapping[str, Callable[[Mapping[str, Any]], Message]] = {
+    "Challenge": lambda content: Challenge(_nonce(content["nonce"])),
+    "Proof": lambda content: Proof(),
     "Description": _description,
     "Report": _report,
     "Status": _status,
@@ -296,6 +311,12 @@ def _task(value: str) -> Task:
     if match is None:
         raise ValueError("task")
     return Task(match[1], int(match[2]))
+
+
+def _nonce(value: str) -> str:
+    if len(_text(value)) != NONCE_LENGTH:
+        raise ValueError("nonce")
+    return value
 
 
 def _text(value: str, limit: int = _TEXT_LIMIT) -> str:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tfdist.coordination.seal import new_token
 from tfdist.launch.host_discovery import Host
 from tfdist.launch.local import run_tasks
 from tfdist.launch.remote.plan import plan
@@ -50,7 +50,7 @@ def run_on_hosts(
     plans = plan(
         job,
         hosts,
-        token=secrets.token_hex(16),
+        token=new_token(),
         environ=environ,
         directory=os.getcwd(),
         grace_period=supervision.grace_period,

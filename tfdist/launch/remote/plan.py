@@ -15,7 +15,7 @@ from typing import Any
 
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.ports import ports_of
-from tfdist.coordination.startup import TOKEN_VARIABLE
+from tfdist.coordination.seal import TOKEN_VARIABLE
 from tfdist.errors import UsageError
 from tfdist.launch.host_discovery import Host
 from tfdist.launch.spec import PLACE_VARIABLES, JobSpec, command_of, passed_flags

@@ -3,7 +3,7 @@
     problems(json.load(file))      # ["JobSet spec.replicatedJobs[0].name: received 'PS'; …"]
 
 The schemas of Kubernetes (the package kubernetes-validate, strict) check what Kubernetes itself
-has: pods, jobs and network policies. The fields of the other kinds, and the rules of their
+has: pods, jobs, secrets and network policies. The fields of the other kinds, and the rules of their
 webhooks, are in this package.
 """
 
@@ -21,6 +21,7 @@ _CHECKS = {
     "TrainJob": train_job,
     "TFJob": tfjob,
     "NetworkPolicy": kubernetes,
+    "Secret": kubernetes,
 }
 
 

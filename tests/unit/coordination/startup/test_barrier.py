@@ -17,6 +17,7 @@ from tests.support.startup import (
     W0,
     W1,
     W2,
+    FakeChannel,
     FakeTask,
     Participants,
     config,
@@ -30,7 +31,7 @@ from tfdist.cluster import Cluster, Task
 from tfdist.coordination.startup import addresses, protocol, wait_at_barrier
 from tfdist.coordination.startup.participant import clock_offset
 from tfdist.coordination.startup.peers import peers_of
-from tfdist.coordination.startup.protocol import Hello, Reach, Report, Status, encode
+from tfdist.coordination.startup.protocol import Hello, Reach, Report, Status
 from tfdist.errors import UsageError
 from tfdist.launch.local import hold_ports
 
@@ -201,8 +202,7 @@ def answering(cluster: Cluster, greeting: Hello) -> Iterator[None]:
     """Listens at a task's address and answers each hello."""
 
     def answer(connection: socket.socket) -> None:
-        connection.makefile("rb").readline()
-        connection.sendall(encode(greeting))
+        FakeChannel(connection, asks=False).send(greeting)
 
     with server(cluster.address(greeting.task), answer):
         yield
@@ -248,8 +248,7 @@ def test_tasks_find_a_restarted_chief(three: Cluster) -> None:
     lost = threading.Event()
 
     def answer(connection: socket.socket) -> None:
-        connection.makefile("rb").readline()
-        connection.sendall(encode(hello(three, W0)))
+        FakeChannel(connection, asks=False).send(hello(three, W0))
         lost.wait(10)
 
     with server(three.address(W0), answer):

@@ -113,7 +113,6 @@ def test_a_task_that_was_started_twice_is_named() -> None:
     ("changes", "same"),
     [
         ({}, True),
-        ({"token": "another"}, False),
         ({"cluster": Cluster(worker=(A, B, "z:1"))}, True),
         ({"cluster": Cluster(worker=(A, B))}, True),
         ({"cluster": Cluster(worker=(B, C, A))}, True),

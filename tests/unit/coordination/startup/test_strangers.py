@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import BinaryIO
 
 import pytest
 
 from tests.support.startup import (
+    CLUSTER,
     SETTINGS,
     W0,
     W1,
@@ -24,7 +29,16 @@ from tests.support.startup import (
     workers,
 )
 from tfdist.cluster import Cluster
-from tfdist.coordination.startup.protocol import LIMIT, Report, Verdict, encode
+from tfdist.coordination.startup.origins import Origins
+from tfdist.coordination.startup.protocol import (
+    LIMIT,
+    Challenge,
+    Hello,
+    OtherCluster,
+    Report,
+    Verdict,
+    encode,
+)
 from tfdist.launch.local import hold_ports
 
 pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
@@ -103,6 +117,66 @@ def test_an_invalid_message_closes_only_its_connection(three: Cluster) -> None:
     assert [outcome.verdict for outcome in participants.outcomes()] == [""] * 3
 
 
+def has_ended(received: BinaryIO) -> bool:
+    """Whether the other side has closed the connection, perhaps before it has read everything."""
+    try:
+        return received.readline() == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_a_stranger_learns_nothing(three: Cluster) -> None:
+    """Not even with what another task has sent."""
+    participants = Participants()
+    participants.start(config(three, W0, token="a"))
+    with dial(three.address(W0)) as connection, connection.makefile("rb") as received:
+        connection.sendall(encode(Challenge("0" * 32)))
+        challenge, proof = received.readline(), received.readline()
+        connection.sendall(proof)
+        assert has_ended(received)
+    assert set(json.loads(challenge)) == {"protocol", "kind", "nonce"}
+    assert set(json.loads(proof.partition(b" ")[2])) == {"protocol", "kind"}
+
+    task = FakeTask(three, W0, hello(three, W1), token="a")
+    task.send(Report(complete=True))
+    for replayed in ([], task.sent):
+        with dial(three.address(W0)) as connection, connection.makefile("rb") as received:
+            connection.sendall(task.challenge)
+            assert received.readline() != challenge
+            assert received.readline() != proof
+            connection.sendall(b"".join([*replayed, b"\n"]))
+            assert has_ended(received)
+    task.close()
+    participants.start(config(three, W1, token="a"))
+    participants.start(config(three, W2, token="a"))
+    assert [outcome.verdict for outcome in participants.outcomes()] == [""] * 3
+
+
+@pytest.mark.parametrize(
+    ("origin", "admitted"),
+    [
+        ("10.0.0.2", True),
+        ("::ffff:10.0.0.2", True),
+        ("10.0.0.3", True),
+        ("10.0.0.9", False),
+        ("127.0.0.1", False),
+        ("fe80::1%eth0", False),
+    ],
+)
+@pytest.mark.parametrize("message", [hello(CLUSTER, W1), OtherCluster()])
+def test_without_a_token_only_addresses_of_the_cluster_are_listened_to(
+    origin: str, admitted: bool, message: Hello | OtherCluster
+) -> None:
+    lines: list[str] = []
+    with ThreadPoolExecutor() as resolver:
+        origins = Origins(CLUSTER, resolver, lines.append)
+        for _ in range(2):
+            assert asyncio.run(origins.admits((origin, 1, 0, 0), message)) is admitted
+    assert [line.split(",")[0] for line in lines] == (
+        [] if admitted else [f"ignoring a task at {origin}"]
+    )
+
+
 def test_two_jobs_with_tokens_do_not_disturb_each_other() -> None:
     """The second job has the address of the first job's worker 1."""
     with hold_ports(3) as ports:
@@ -122,8 +196,10 @@ def test_another_job_at_an_address_is_named(three: Cluster) -> None:
     found, other = outcomes_of(
         config(three, W0, token="a", timeout=2.0), config(three, W1, token="b", timeout=4.0)
     )
-    place = f"worker:1 is not at its address {three.address(W1)}: another job answers (worker:1 on"
-    assert place in found.verdict
+    assert (
+        f"worker:1 is not at its address {three.address(W1)}: another job answers (its "
+        "TFDIST_JOB_TOKEN differs)."
+    ) in found.verdict
     # It waits longer, so that worker:0 may have exited.
     assert other.verdict.startswith("worker:0 ")
 

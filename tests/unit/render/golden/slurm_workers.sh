@@ -8,6 +8,8 @@
 # srun returns the highest code, which hides a usage error behind the signal to the other tasks.
 export USAGE_ERROR="$SLURM_SUBMIT_DIR/train-$SLURM_JOB_ID.usage_error"
 rm -f "$USAGE_ERROR"
+# Keeps others out of the start of the job.
+export TFDIST_JOB_TOKEN=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
 # The shell outlives a signal to the step, and reports the code of its task.
 srun --kill-on-bad-exit=1 --wait=0 bash -c 'trap : TERM
 "$@"

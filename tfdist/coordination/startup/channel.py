@@ -1,0 +1,122 @@
+"""A connection between two tasks that have proved to each other that they know the job's token.
+
+    challenge = new_challenge()                                  # in the task that connects
+    writer.write(encode(challenge))
+    channel = await asked(challenge, line, reader, writer, token)
+
+    channel = await answered(reader, writer, token)             # in the task that it connects to
+
+    channel.send(Report(complete=True))
+    message = await channel.receive()
+
+Before its proof, a task tells the other one nothing but a random number. The task that was
+connected to proves first, because it is at an address that the other one was told. A proof tells
+nothing about the token. From then on, each line has a code; see `tfdist.coordination.seal`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from tfdist.cluster import Cluster
+from tfdist.coordination.seal import Seal, key_of, new_nonce
+from tfdist.coordination.startup.protocol import (
+    Challenge,
+    Message,
+    OtherCluster,
+    Proof,
+    decode,
+    encode,
+)
+
+_ASKING, _ANSWERING = "asking", "answering"
+
+
+class Channel:
+    """Sends and receives messages on a connection.
+
+    Args:
+      reader: receives from the other task.
+      writer: sends to it.
+      key: the key of the connection.
+      asks: whether this task has connected to the other one.
+    """
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, *, asks: bool
+    ) -> None:
+        self.writer = writer
+        self._reader = reader
+        ours, theirs = (_ASKING, _ANSWERING) if asks else (_ANSWERING, _ASKING)
+        self._ours, self._theirs = Seal(key, ours), Seal(key, theirs)
+
+    def send(self, message: Message) -> None:
+        """Sends a message; does not wait."""
+        self.writer.write(self._ours.seal(encode(message)))
+
+    async def receive(self, cluster: Cluster | None = None) -> Message | OtherCluster | None:
+        """The next message; None at the end, and for a line that is no message of the other task.
+
+        Args:
+          cluster: as in `decode`.
+
+        Raises:
+          OSError: the connection is lost.
+          ValueError: the line is too long.
+        """
+        return decode(await self.receive_line(), cluster)
+
+    async def receive_line(self) -> bytes:
+        """The next line; empty at the end, and if it is not from the other task.
+
+        Raises:
+          As `receive`.
+        """
+        return self._theirs.open(await self._reader.readline()) or b""
+
+
+def new_challenge() -> Challenge:
+    """A challenge that was never sent before."""
+    return Challenge(new_nonce())
+
+
+async def asked(
+    challenge: Challenge,
+    line: bytes,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    token: str,
+) -> Channel | None:
+    """The channel to a task that this one has connected to; None if it does not know the token.
+
+    Args:
+      challenge: what this task has sent.
+      line: the first line that the other task has sent, which contains its challenge.
+      reader: receives from the other task.
+      writer: sends to it.
+      token: the job's token.
+    """
+    answer = decode(line)
+    assert isinstance(answer, Challenge)
+    key = key_of(token, asking=challenge.nonce, answering=answer.nonce)
+    channel = Channel(reader, writer, key, asks=True)
+    return channel if isinstance(await channel.receive(), Proof) else None
+
+
+async def answered(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str
+) -> Channel | None:
+    """The channel to a task that has connected to this one; None if it does not begin with a
+    challenge.
+
+    Its first message shows whether it knows the token.
+    """
+    challenge = decode(await reader.readline())
+    if not isinstance(challenge, Challenge):
+        return None
+    own = new_challenge()
+    key = key_of(token, asking=challenge.nonce, answering=own.nonce)
+    channel = Channel(reader, writer, key, asks=False)
+    writer.write(encode(own))
+    channel.send(Proof())
+    return channel
