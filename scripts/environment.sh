@@ -4,6 +4,9 @@
 #   pythons_of 2.18                  # prints the Pythons that have this TensorFlow, newest first
 #   make_environment 2.18 python3.11 test,digits     # creates .venv-2.18-py3.11 and activates it
 
+# Each process would compile TensorFlow's modules again, which takes six seconds.
+unset PYTHONDONTWRITEBYTECODE
+
 all_pythons="3.13 3.12 3.11"
 
 pythons_of() {

@@ -52,14 +52,11 @@ JOBS = {
     # central_storage does not support loss scaling.
     "central_storage": (
         ["--num_cpu_devices=2"],
-        [*(name for name in AS_ONE_PROCESS if name not in SCALED), *AS_KERAS_2],
+        [*FEW, "embeds", *AS_KERAS_2],
     ),
     "horovod": (
         ["--workers=2"],
-        [
-            *(name for name in AS_ONE_PROCESS if not CASES[name].arrays),
-            *("loss_scale_overflows", *AS_KERAS_2),
-        ],
+        [*FEW, "embeds", "embeds_clipnorm", "sample_weights", *SCALED, *AS_KERAS_2],
     ),
 }
 
