@@ -283,8 +283,8 @@ class TrainingState:
                     remedy="Call job.wrap_optimizer where the model gets it.",
                 )
             model.optimizer = wrapped
-        if unwrapped:
-            # An earlier `fit` without this job's callbacks may have traced them.
+        # `fit` has made the function; the strategy may have made it forget what it had traced.
+        if unwrapped or model.train_function is None:
             model.make_train_function(force=True)
 
 
