@@ -42,7 +42,17 @@ def on_signal(action, *numbers):
         signal.signal(number, action)
 """
 
+#: What `tfdist run` says of each job with several tasks.
+OPEN = "tfdist: others can reach the ports of the tasks; --isolate prevents it\n"
+
 Start = Callable[..., "subprocess.Popen[str]"]
+
+
+class _Launcher(subprocess.Popen[str]):
+    def communicate(self, *arguments: Any, **options: Any) -> tuple[str, str]:
+        """What the launcher has printed, without `OPEN`."""
+        output, errors = super().communicate(*arguments, **options)
+        return output, errors and errors.replace(OPEN, "")
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -98,7 +108,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         extra: dict[str, str] | None = None,
         stdout: int | IO[Any] = subprocess.PIPE,
     ) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+        process = _Launcher(
             [sys.executable, *command],
             cwd=tmp_path,
             env={**environ, **(extra or {})},

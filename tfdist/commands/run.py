@@ -27,9 +27,10 @@ from tfdist.commands.arguments import (
     seconds,
 )
 from tfdist.commands.elastic import elastic_flags, elasticity_of
-from tfdist.errors import EXIT_OK, UsageError
+from tfdist.errors import EXIT_OK, UsageError, log
 from tfdist.flags import JobFlags
 from tfdist.launch import local
+from tfdist.launch.isolation import isolate
 from tfdist.launch.own_task import own_task_spec
 from tfdist.launch.remote.hosts import hosts_in, hosts_of
 from tfdist.launch.remote.launch import run_on_hosts
@@ -150,6 +151,13 @@ def add_to(commands: Commands) -> None:
     )
     flag(
         run,
+        "isolate",
+        action="store_true",
+        help="give the job a network of its own, in which nobody else reaches its tasks, and the "
+        "tasks reach nobody else",
+    )
+    flag(
+        run,
         "dry_run",
         action="store_true",
         help="print each task's environment and command without starting it; with a strategy that "
@@ -198,11 +206,14 @@ def _run(arguments: argparse.Namespace) -> int:
         preload=_modules_of(arguments.strategy) if arguments.start_method == "fork" else (),
     )
     elasticity = elasticity_of(arguments)
+    _check_isolate(arguments)
     given = read_option_flags(arguments)
     if arguments.hosts is not None or arguments.hostfile is not None:
         return _run_on_hosts(arguments, given, supervision)
     cluster_config = None if elasticity else _one_task(arguments, given)
     if cluster_config is not None:
+        if arguments.isolate:
+            raise _not_isolated(f"a task of {cluster_config.cluster} ({cluster_config.source})")
         command = command_of(
             sys.executable, arguments.script, arguments.args, module=arguments.module
         )
@@ -226,10 +237,30 @@ def _run(arguments: argparse.Namespace) -> int:
     if elasticity:
         return local.run_elastic(job, elasticity, environ=os.environ, supervision=supervision)
     if not arguments.dry_run:
+        if arguments.isolate:
+            isolate()
+            log("the job has a network of its own (--isolate): its tasks reach nobody else")
+        elif job.chief + job.workers + job.ps > 1:
+            log("others can reach the ports of the tasks; --isolate prevents it")
         return local.launch(job, environ=os.environ, supervision=supervision)
     with local.hold_ports(job.num_ports) as ports:
         tasks = task_specs(job, ports=ports, cores=given_cores(os.environ), environ=os.environ)
     return _dry_run(tasks, job.strategy, job.cluster(ports))
+
+
+def _check_isolate(arguments: argparse.Namespace) -> None:
+    for name in ("hosts", "hostfile", "host_discovery_script"):
+        if arguments.isolate and getattr(arguments, name) is not None:
+            raise _not_isolated(f"--{name}={getattr(arguments, name)}")
+
+
+def _not_isolated(received: str) -> UsageError:
+    return UsageError(
+        "--isolate",
+        received=received,
+        accepted="a job that is on this machine alone",
+        remedy="Leave the flag out; docs/security.md says what protects jobs on several machines.",
+    )
 
 
 def _run_on_hosts(

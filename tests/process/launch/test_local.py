@@ -297,7 +297,7 @@ def test_the_launcher_serves_horovods_rendezvous(tfdist_run: Start) -> None:
 
 @pytest.mark.horovod
 def test_without_horovod_its_jobs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "horovod.runner.common.util.hosts", None)
+    monkeypatch.setitem(sys.modules, "horovod", None)
     job = JobSpec(python=sys.executable, script="train.py", strategy="horovod")
 
     with pytest.raises(UsageError, match="tfdist horovod build"):

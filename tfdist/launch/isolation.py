@@ -1,0 +1,76 @@
+"""Puts this process and its children into a network of their own.
+
+    isolate()      # before any thread starts
+    launch(job)    # nobody else reaches the ports of its tasks
+
+TensorFlow's servers answer everyone who reaches their ports. A network namespace of Linux has a
+loopback interface of its own, and no other: see network_namespaces(7) and user_namespaces(7).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import socket
+import struct
+from pathlib import Path
+
+from tfdist.errors import UsageError
+
+# linux/sched.h, linux/sockios.h and linux/if.h.
+_NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
+_GET_FLAGS, _SET_FLAGS = 0x8913, 0x8914
+_UP = 0x1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def isolate() -> None:
+    """Gives this process a network in which it is alone. It must have only one thread.
+
+    Raises:
+      UsageError: the kernel does not allow it.
+    """
+    user, group = os.getuid(), os.getgid()
+    try:
+        _unshare(_NEW_NETWORK)
+    except PermissionError:
+        # A user without privileges has them in a namespace of its own, where it keeps its number.
+        _unshare_user(user, group)
+    _start_loopback()
+
+
+def _unshare_user(user: int, group: int) -> None:
+    try:
+        _unshare(_NEW_USER | _NEW_NETWORK)
+        for file, content in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{user} {user} 1"),
+            ("gid_map", f"{group} {group} 1"),
+        ):
+            Path("/proc/self", file).write_text(content)
+    except OSError as error:
+        raise UsageError(
+            "--isolate",
+            received=f"a kernel that refuses it ({error.strerror})",
+            accepted="one that lets users create user and network namespaces (Linux; see the "
+            "sysctls user.max_user_namespaces and kernel.apparmor_restrict_unprivileged_userns)",
+            remedy="Allow it, or start the job without the flag.",
+        ) from None
+
+
+def _unshare(flags: int) -> None:
+    if _libc.unshare(flags):
+        number = ctypes.get_errno()
+        # Without a permission, or where the kernel has a limit of 0.
+        refused = number in (errno.EPERM, errno.ENOSPC, errno.EUSERS, errno.EINVAL)
+        raise (PermissionError if refused else OSError)(number, os.strerror(number))
+
+
+def _start_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        request = struct.pack("16sh14x", b"lo", 0)
+        (flags,) = struct.unpack_from("h", fcntl.ioctl(control, _GET_FLAGS, request), 16)
+        fcntl.ioctl(control, _SET_FLAGS, struct.pack("16sh14x", b"lo", flags | _UP))
