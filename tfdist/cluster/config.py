@@ -76,7 +76,7 @@ def checked(
 
 
 def whole_number(value: Any) -> Any:
-    """Converts a string of digits to an int; returns other values unchanged."""
-    if isinstance(value, str) and re.fullmatch(r"-?[0-9]+", value.strip()):
+    """Converts a string of at most nine digits to an int; returns other values unchanged."""
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,9}", value.strip()):
         return int(value)
     return value

@@ -8,10 +8,12 @@ numbers follow each other have ports that lie apart.
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections import Counter
 from collections.abc import Sequence
 
+from tfdist.cluster.numbers import is_number
 from tfdist.errors import UsageError
 
 _FIRST, _END = 10240, 32768
@@ -42,7 +44,7 @@ def ports_of(hosts: Sequence[str], job: str, first: int | None = None) -> list[i
         stride = _STRIDE
         while stride < most:
             stride *= 2
-        number = int(job) if job.isdecimal() else zlib.crc32(job.encode())
+        number = int(job) if is_number(job) else zlib.crc32(os.fsencode(job))
         first = _FIRST + number % ((_END - _FIRST) // stride) * stride
     seen: Counter[str] = Counter()
     ports = []
@@ -55,4 +57,4 @@ def ports_of(hosts: Sequence[str], job: str, first: int | None = None) -> list[i
 def first_of(text: str) -> int | None:
     """The first port of reserved ones, `12000-12007`; None if there is none."""
     first = text.partition("-")[0].partition(",")[0].strip()
-    return int(first) if first.isdecimal() else None
+    return int(first) if is_number(first) else None

@@ -11,14 +11,18 @@ those of `srun --distribution`.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfdist.cluster.numbers import MOST_TASKS, number_in
 from tfdist.errors import UsageError
 
-_COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+_COUNT = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
+#: What to do about variables that Slurm has not set so.
+REMEDY = "Start the script with srun."
 _DISTRIBUTIONS = ("block", "cyclic", "plane", "arbitrary")
 
 
@@ -49,7 +53,10 @@ class Layout:
         if name == "arbitrary":
             return cls(name, listed=_read(environ.get("SLURM_HOSTFILE", "")))
         if name == "plane":
-            return cls(name, int(environ.get("SLURM_DIST_PLANESIZE") or 1))
+            if not environ.get("SLURM_DIST_PLANESIZE"):
+                return cls(name)
+            size = number_in(environ, "SLURM_DIST_PLANESIZE", remedy=REMEDY, least=1)
+            return cls(name, size)
         if not name:
             # Slurm's default: one task a node is cyclic, several are in blocks, which is the same
             # for one.
@@ -96,7 +103,7 @@ def check_lengths(nodes: Sequence[str], counts: Sequence[int]) -> None:
             "SLURM_STEP_NODELIST",
             received=f"{len(nodes)} nodes",
             accepted=f"{len(counts)} nodes, as many as in SLURM_STEP_TASKS_PER_NODE",
-            remedy="Start the script with srun.",
+            remedy=REMEDY,
         )
 
 
@@ -106,15 +113,18 @@ def counts_of(text: str) -> list[int]:
     Raises:
       UsageError: it is something else.
     """
-    counts = []
+    counts: list[int] = []
+    tasks = 0
     for part in text.split(","):
         match = _COUNT.fullmatch(part.strip())
-        if match is None:
+        if match is not None:
+            tasks += int(match[1]) * int(match[2] or 1)
+        if match is None or max(tasks, len(counts) + int(match[2] or 1)) > MOST_TASKS:
             raise UsageError(
                 "SLURM_STEP_TASKS_PER_NODE",
                 received=text,
                 accepted="numbers of tasks, such as 2(x3),1",
-                remedy="Start the script with srun.",
+                remedy=REMEDY,
             )
         counts += [int(match[1])] * int(match[2] or 1)
     return counts
@@ -134,6 +144,8 @@ def nodes_of(text: str) -> list[str]:
             [piece] if index % 2 == 0 else list(_range(piece, text))
             for index, piece in enumerate(pieces)
         ]
+        if len(names) + math.prod(map(len, choices)) > MOST_TASKS:
+            raise _error(text)
         if any("[" in piece or "]" in piece for piece in pieces[::2]):
             raise _error(text)
         names += map("".join, itertools.product(*choices))
@@ -168,10 +180,12 @@ def _split(text: str) -> Iterator[str]:
 
 def _range(content: str, text: str) -> Iterator[str]:
     for part in content.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        match = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", part)
         if match is None:
             raise _error(text)
         first, last = match[1], match[2] or match[1]
+        if int(last) - int(first) > MOST_TASKS:
+            raise _error(text)
         for number in range(int(first), int(last) + 1):
             yield str(number).zfill(len(first))
 
@@ -181,5 +195,5 @@ def _error(text: str) -> UsageError:
         "SLURM_STEP_NODELIST",
         received=text,
         accepted="a list of nodes, such as n[1-2,10]",
-        remedy="Start the script with srun.",
+        remedy=REMEDY,
     )

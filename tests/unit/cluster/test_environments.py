@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tfdist.cluster.config import ClusterConfig, ClusterFlags
 from tfdist.cluster.discovery import discover
@@ -235,6 +238,39 @@ def test_the_job_that_an_engine_describes(
 ) -> None:
     config = find(environ, **roles)
     assert (str(config.task), hosts_of(config)) == (task, hosts)
+
+
+def recorded() -> list[dict[str, str]]:
+    """The environments above."""
+    (mark,) = test_the_job_that_an_engine_describes.pytestmark
+    return [parameters.values[0] for parameters in mark.args[1]]
+
+
+HOSTILE = [
+    *("", " ", "-1", "1e9", "9" * 5000, "0x1", "½", "²", "\udcff", "n[1-" + "9" * 30 + "]", "n[1-"),
+    *(
+        "[" * 100_000,
+        '{"a":' * 50_000,
+        "[]",
+        "{}",
+        "null",
+        "NaN",
+        '{"worker": 1}',
+        "1(x9999999999)",
+    ),
+    *("a b c", "a,,b", "=", "worker=" + "9" * 5000, "/" + "x" * 300, "a\x1b[2J", "[::1"),
+]
+
+
+@settings(deadline=None, max_examples=300)
+@given(data=st.data())
+def test_a_hostile_variable_is_a_usage_error_or_a_value(data: st.DataObject) -> None:
+    environ = data.draw(st.sampled_from(recorded()))
+    name = data.draw(st.sampled_from(sorted(environ)))
+    text = st.text(st.characters(exclude_characters="\0"))
+    hostile = {**environ, name: data.draw(st.sampled_from(HOSTILE) | text)}
+    with suppress(UsageError):
+        find(hostile, num_ps=data.draw(st.integers(0, 2)))
 
 
 MPIRUN = {

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from tfdist.cluster.config import ClusterConfig, ClusterFlags
+from tfdist.cluster.numbers import number_in
 from tfdist.cluster.ports import ports_of
 from tfdist.cluster.roles import Roles, named_roles, roles_of
 from tfdist.cluster.spec import Cluster, Task
@@ -92,15 +93,8 @@ class Environment(ABC):
         Raises:
           UsageError: it is not a number from 0.
         """
-        text = self.environ.get(name, "").strip()
-        if not text.isdecimal():
-            raise UsageError(
-                name,
-                received=self.environ.get(name),
-                accepted="a number from 0",
-                remedy=f"Unset the variables of {self.name}, or pass the cluster flags.",
-            )
-        return int(text)
+        remedy = f"Unset the variables of {self.name}, or pass the cluster flags."
+        return number_in(self.environ, name, remedy=remedy)
 
 
 class Described(Environment):

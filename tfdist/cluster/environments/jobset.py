@@ -47,7 +47,7 @@ class JobSet(Environment):
 
     def _numbers(self) -> dict[str, int]:
         text = self.environ[TASKS_VARIABLE]
-        parts = [re.fullmatch(r"(\w+)=(\d+)", part) for part in text.split(",")]
+        parts = [re.fullmatch(r"(\w+)=([0-9]{1,6})", part) for part in text.split(",")]
         found = {part[1]: int(part[2]) for part in parts if part}
         if not all(parts) or not {*found} <= {*TASK_TYPES}:
             raise UsageError(

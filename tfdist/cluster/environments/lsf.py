@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tfdist.cluster.environments.base import RankEnvironment
+from tfdist.cluster.numbers import MOST_TASKS, is_number
 from tfdist.errors import UsageError
 
 
@@ -20,7 +21,7 @@ class LSF(RankEnvironment):
 
     def hosts(self) -> Sequence[str]:
         words = self.environ["LSB_MCPU_HOSTS"].split()
-        if len(words) % 2 or not all(count.isdecimal() for count in words[1::2]):
+        if len(words) % 2 or not _are_slots(words[1::2]):
             raise UsageError(
                 "LSB_MCPU_HOSTS",
                 received=self.environ["LSB_MCPU_HOSTS"],
@@ -49,3 +50,7 @@ class LSF(RankEnvironment):
     def _rank_variable(self) -> str | None:
         names = ("JSM_NAMESPACE_RANK", "LSF_PM_TASKID")
         return next((name for name in names if self.environ.get(name)), None)
+
+
+def _are_slots(words: Sequence[str]) -> bool:
+    return all(map(is_number, words)) and sum(map(int, words)) <= MOST_TASKS

@@ -21,10 +21,10 @@ class SageMaker(RankEnvironment):
         try:
             # In the same order everywhere, and algo-2 before algo-10.
             return sorted(map(str, json.loads(text)), key=lambda host: (len(host), host))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             raise UsageError(
                 "SM_HOSTS",
-                received=text,
+                received=text[:80],
                 accepted="a JSON list of hosts",
                 remedy="Unset it, or pass the cluster flags.",
             ) from None

@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tfdist.cluster.environments.base import RankEnvironment
+from tfdist.cluster.numbers import number_in
 from tfdist.cluster.ports import first_of
-from tfdist.cluster.slurm_layout import Layout, check_lengths, counts_of, nodes_of, ranks_of
+from tfdist.cluster.slurm_layout import REMEDY, Layout, check_lengths, counts_of, nodes_of, ranks_of
 from tfdist.errors import UsageError
+
+# Slurm itself accepts 128.
+_MOST_COMPONENTS = 1024
 
 
 class Slurm(RankEnvironment):
@@ -67,13 +71,18 @@ class Slurm(RankEnvironment):
                 self.environ.get(f"SLURM_JOB_NODELIST_HET_GROUP_{index}")
                 or self.environ.get(f"SLURM_JOB_NODELIST_PACK_GROUP_{index}", "")
             )
-            for index in range(int(self.environ.get("SLURM_HET_SIZE") or 0))
+            for index in range(self._num_groups())
         ]
         inside = [group for group in groups if group and {*group} <= {*nodes}]
         return [
             ranks_of(self._layout(), group, [by_node[node] for node in group])
             for group in (inside if len(inside) > 1 else [nodes])
         ]
+
+    def _num_groups(self) -> int:
+        if not self.environ.get("SLURM_HET_SIZE"):
+            return 0
+        return number_in(self.environ, "SLURM_HET_SIZE", remedy=REMEDY, most=_MOST_COMPONENTS)
 
     def _layout(self) -> Layout:
         return Layout.of(self.environ)

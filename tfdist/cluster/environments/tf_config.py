@@ -40,12 +40,17 @@ def from_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
         return None
     try:
         config = json.loads(text, object_pairs_hook=_object)
-    except json.JSONDecodeError as error:
+    except UsageError:
+        raise
+    except (ValueError, RecursionError) as error:
+        what = f"({error})"
+        if isinstance(error, json.JSONDecodeError):
+            what = f"at character {error.pos}: {error.msg}"
         raise UsageError(
             "TF_CONFIG",
             received=_shortened(text),
             accepted='JSON: {"cluster": {"worker": ["host:port", …]}, "task": {"type": …, …}}',
-            remedy=f"Correct the JSON at character {error.pos}: {error.msg}.",
+            remedy=f"Correct the JSON {what}.",
         ) from None
     config = _mapping("TF_CONFIG", config)
     cluster = _mapping("TF_CONFIG cluster", config.get("cluster"))

@@ -39,13 +39,13 @@ class Vertex(Environment):
         task = self._spec("task")
         try:
             return Task(_TYPES[task["type"]], int(task["index"]))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise self._error() from None
 
     def _spec(self, part: str) -> Any:
         try:
             return json.loads(self.environ["CLUSTER_SPEC"])[part]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise self._error() from None
 
     def _error(self) -> UsageError:
