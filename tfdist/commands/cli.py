@@ -39,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
       SystemExit: the arguments are invalid (code 2), or contain `--help` or `--version`.
     """
+    _open_standard_streams()
     try:
         with exit_on_usage_error(), limited_open_files():
             given = sys.argv[1:] if argv is None else list(argv)
@@ -53,6 +54,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Python flushes stdout again at exit; that must not fail a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+
+
+def _open_standard_streams() -> None:
+    """Opens closed standard streams, because other files would take their place."""
+    for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
+            setattr(sys, name, os.fdopen(descriptor, mode))
 
 
 class _Parser(argparse.ArgumentParser):

@@ -2,7 +2,7 @@
 
     lines = LineReader()
     for text in lines.feed(b"loss 0.5\nloss", now=time.monotonic()):
-        print(prefix("worker:0", color=None) + text)
+        printer.write(prefix("worker:0", color=None) + text + "\n")
 
 A progress bar overwrites its line with carriage returns, which does not work for several tasks.
 Such a line is printed in its current state every ten seconds, and in its last state at the end.
@@ -11,8 +11,14 @@ Such a line is printed in its current state every ten seconds, and in its last s
 from __future__ import annotations
 
 import math
+import os
+import sys
+
+from tfdist.errors import log
 
 PROGRESS_SECONDS = 10.0
+#: The longest line, in bytes; the rest of a longer one is left out.
+LINE_BYTES = 1 << 20
 
 _COLORS = (36, 33, 35, 32, 34, 31)  # cyan, yellow, magenta, green, blue, red
 
@@ -21,7 +27,10 @@ class LineReader:
     """Splits the output of one task into lines."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        # What the line shows, before and after its last carriage return.
+        self._state = ""
+        self._rest = bytearray()
+        self._is_cut = False
         self._shown_at = -math.inf
 
     def feed(self, data: bytes, now: float) -> list[str]:
@@ -31,23 +40,76 @@ class LineReader:
           data: what the task has written; bytes that are not UTF-8 are replaced.
           now: seconds on any clock that does not go back.
         """
-        *ended, self._rest = (self._rest + data).split(b"\n")
-        lines = [_visible(line) for line in ended]
-        overwritten, _, current = self._rest.rpartition(b"\r")
-        state = _visible(overwritten)
+        lines = []
+        *ended, last = data.split(b"\n")
+        for part in ended:
+            self._add(part)
+            lines.append(self._take())
+        self._add(last)
         due = now - self._shown_at >= PROGRESS_SECONDS
         # A carriage return at the end may be the first half of a line end.
-        if current and state and due and not lines:
-            lines = [state]
-            self._rest = current
+        if self._rest and self._state and due and not lines:
+            lines = [self._state]
+            self._state = ""
         if lines:
             self._shown_at = now
         return lines
 
     def finish(self) -> list[str]:
         """The last line, if the task ended without a line end."""
-        rest, self._rest = _visible(self._rest), b""
+        rest = self._take()
         return [rest] if rest else []
+
+    def _add(self, part: bytes) -> None:
+        # Keras prints backspaces before the carriage return.
+        *overwritten, current = part.replace(b"\b", b"").split(b"\r")
+        for text in overwritten:
+            self._extend(text)
+            self._overwrite()
+        self._extend(current)
+
+    def _extend(self, text: bytes) -> None:
+        room = LINE_BYTES - len(self._rest)
+        self._rest += text[:room]
+        self._is_cut = self._is_cut or len(text) > room
+
+    def _overwrite(self) -> None:
+        """The next text overwrites the line."""
+        if self._rest:
+            cut = " … (a longer line)" if self._is_cut else ""
+            self._state = self._rest.decode("utf-8", errors="replace") + cut
+        self._rest.clear()
+        self._is_cut = False
+
+    def _take(self) -> str:
+        """What a terminal shows of the line: the text after its last carriage return."""
+        self._overwrite()
+        state, self._state = self._state, ""
+        return state
+
+
+class Printer:
+    """Standard output, which may be closed at any time.
+
+    Attributes:
+      problem: why nothing more can be printed; None so far.
+    """
+
+    def __init__(self) -> None:
+        self.problem: str | None = None
+
+    def write(self, text: str) -> None:
+        """Prints, or says once on stderr why it cannot."""
+        if self.problem is not None:
+            return
+        try:
+            sys.stdout.buffer.write(text.encode())
+            sys.stdout.buffer.flush()
+        except OSError as error:
+            self.problem = error.strerror or str(error)
+            log(f"cannot print the output of the tasks ({self.problem}): ending them")
+            # Python flushes stdout again at exit; that must not fail a second time.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def prefix(name: str, color: int | None) -> str:
@@ -55,10 +117,3 @@ def prefix(name: str, color: int | None) -> str:
     if color is None:
         return f"[{name}] "
     return f"\033[{_COLORS[color % len(_COLORS)]}m[{name}]\033[0m "
-
-
-def _visible(line: bytes) -> str:
-    """What a terminal shows of a line: the text after its last carriage return."""
-    # Keras prints backspaces before the carriage return.
-    states = [state for state in line.replace(b"\b", b"").split(b"\r") if state]
-    return states[-1].decode("utf-8", errors="replace") if states else ""

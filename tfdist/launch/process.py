@@ -1,6 +1,6 @@
 """A task as a process on this machine: starts it, copies its output, ends it.
 
-process = Process(task, prefix("worker:0"), os.environ, error_file=Path("/tmp/worker-0.json"))
+process = Process(task, prefix("worker:0"), os.environ, Path("/tmp/worker-0.json"), printer)
 process.copy_output()           # whenever its pipe is readable
 if process.has_ended():
     print(how_it_ended(process.close()))
@@ -23,7 +23,7 @@ from typing import IO
 
 from tfdist.errors import EXIT_PREEMPTED, log
 from tfdist.launch.hints import hint_for
-from tfdist.launch.output import LineReader
+from tfdist.launch.output import LineReader, Printer
 from tfdist.launch.spawn import Start, spawn
 from tfdist.launch.spec import TaskSpec
 from tfdist.runtime.excepthook import ERROR_FILE_VARIABLE, Uncaught, read_uncaught
@@ -40,6 +40,7 @@ class Process:
       line_prefix: precedes each line of its output.
       environ: the environment that it inherits.
       error_file: where it writes its uncaught exception; see `tfdist.runtime.excepthook`.
+      printer: prints its output.
       start: starts it as the leader of its own process group, so that its children can be ended
         with it.
     """
@@ -50,6 +51,7 @@ class Process:
         line_prefix: str,
         environ: Mapping[str, str],
         error_file: Path,
+        printer: Printer,
         start: Start = spawn,
     ) -> None:
         inherited = {name: value for name, value in environ.items() if name not in task.removed}
@@ -66,6 +68,7 @@ class Process:
         os.set_blocking(reader, False)
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._prefix = line_prefix
+        self._printer = printer
         self._reader = LineReader()
 
     @property
@@ -134,9 +137,7 @@ class Process:
 
     def _show(self, lines: Sequence[str]) -> None:
         self._last_lines.extend(lines)
-        text = "".join(f"{(self._prefix + line).rstrip()}\n" for line in lines)
-        sys.stdout.buffer.write(text.encode())
-        sys.stdout.buffer.flush()
+        self._printer.write("".join(f"{(self._prefix + line).rstrip()}\n" for line in lines))
 
 
 def how_it_ended(code: int) -> str:

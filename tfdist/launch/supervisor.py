@@ -23,7 +23,7 @@ from pathlib import Path
 from tfdist.errors import EXIT_FAILED, EXIT_PREEMPTED, EXIT_USAGE, log
 from tfdist.launch.forkserver import ForkServer
 from tfdist.launch.notices import Notices
-from tfdist.launch.output import prefix
+from tfdist.launch.output import Printer, prefix
 from tfdist.launch.process import Process, how_it_ended
 from tfdist.launch.servers import Servers
 from tfdist.launch.signals import INTERRUPTIONS
@@ -87,6 +87,7 @@ class Supervisor:
         self._wakeup = wakeup
         self._options = options
         self._running: list[Process] = []
+        self._printer = Printer()
         self._selector = selectors.DefaultSelector()
         self._selector.register(wakeup, selectors.EVENT_READ)
         self._restarts = 0
@@ -178,6 +179,7 @@ class Supervisor:
             prefix(task.name, self._tasks.index(task) if colored else None),
             self._environ,
             self._directory / task.name.replace(":", "-"),
+            self._printer,
             self._server.start if self._server else spawn,
         )
         self._running.append(process)
@@ -199,6 +201,8 @@ class Supervisor:
                 self._selector.unregister(key.data.pipe)
         for process in [process for process in self._running if process.has_ended()]:
             self._on_end(process)
+        if self._printer.problem and self._outcome is None:
+            self._interrupt(signal.SIGTERM, EXIT_FAILED)
         for timers in (self._deadlines, self._starts):
             timers.run_due()
 
@@ -206,15 +210,19 @@ class Supervisor:
         if number not in INTERRUPTIONS:
             return
         if self._outcome is None:
-            self._outcome = EXIT_PREEMPTED if self._chief_has_saved else 128 + number
-            self._is_interrupted = True
-            self._starts.clear()
-            # To tasks that are saving already it would be the second signal, which stops them.
-            if not (self._restarts_all and "grace" in self._deadlines):
-                self._end_all(number, self._options.grace_period)
+            self._interrupt(number, 128 + number)
         elif number == signal.SIGINT:
             # A second Ctrl-C means that the user does not want to wait.
             self._on_grace_period()
+
+    def _interrupt(self, number: int, code: int) -> None:
+        """Lets all tasks save and exit; `code` is the outcome if the chief has not saved."""
+        self._outcome = EXIT_PREEMPTED if self._chief_has_saved else code
+        self._is_interrupted = True
+        self._starts.clear()
+        # To tasks that are saving already it would be the second signal, which stops them.
+        if not (self._restarts_all and "grace" in self._deadlines):
+            self._end_all(number, self._options.grace_period)
 
     def _check_membership(self) -> None:
         self._deadlines.set("membership", _CHECK_SECONDS, self._check_membership)

@@ -19,6 +19,7 @@ import pytest
 
 from tests.support import processes
 from tests.support.launchers import HEADER, ROOT, Start, is_alive, lines_until
+from tfdist.launch.output import Printer
 from tfdist.launch.process import Process
 from tfdist.launch.run_script import MODULE
 from tfdist.launch.spec import TaskSpec
@@ -240,6 +241,7 @@ def test_a_task_can_be_killed_right_after_its_start(in_script: InScript, tmp_pat
             "",
             ENVIRON,
             tmp_path / "error.json",
+            Printer(),
             processes.fork_server().start,
         )
         process.signal(signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -38,6 +39,53 @@ def test_a_signal_to_the_launcher_reaches_the_tasks(
     out, err = launcher.communicate(timeout=DEADLINE)
     assert sorted(out.splitlines()) == [f"[worker:{i}] got {number.name}" for i in (0, 1)]
     assert (launcher.returncode, err) == (128 + number, "")
+
+
+SAVES = """
+def save(number, frame):
+    pathlib.Path("saved-" + name).touch()
+    sys.exit(75)
+
+on_signal(save, signal.SIGTERM)
+while True:
+    print("step", flush=True)
+    time.sleep(0.05)
+"""
+
+
+def test_tasks_save_when_their_output_cannot_be_printed(tfdist_run: Start, tmp_path: Path) -> None:
+    launcher = tfdist_run(SAVES, "--workers=2")
+    assert launcher.stdout is not None
+    assert launcher.stdout.readline()
+    launcher.stdout.close()
+    launcher.stdout = None
+    _, err = launcher.communicate(timeout=DEADLINE)
+    assert err == "tfdist: cannot print the output of the tasks (Broken pipe): ending them\n"
+    assert launcher.returncode == 75
+    assert {path.name for path in tmp_path.glob("saved-*")} == {"saved-worker:0", "saved-worker:1"}
+
+
+def test_tasks_save_when_the_disk_of_their_output_is_full(
+    tfdist_run: Start, tmp_path: Path
+) -> None:
+    with open("/dev/full", "w") as full:
+        launcher = tfdist_run(SAVES, stdout=full)
+    _, err = launcher.communicate(timeout=DEADLINE)
+    assert "(No space left on device): ending them\n" in err
+    assert "Traceback" not in err
+    assert (launcher.returncode, (tmp_path / "saved-worker:0").exists()) == (75, True)
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_closed_standard_stream_is_no_error(
+    tfdist_run: Start, tmp_path: Path, closed: int
+) -> None:
+    launcher = tfdist_run(
+        'pathlib.Path("done").touch(); print("done")', preexec_fn=lambda: os.close(closed)
+    )
+    out, err = launcher.communicate(timeout=DEADLINE)
+    assert (launcher.returncode, (tmp_path / "done").exists()) == (0, True)
+    assert (out, err) == ("" if closed == 1 else "[worker:0] done\n", "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests.support.processes import ROOT
 from tfdist.errors import UsageError
-from tfdist.launch.output import PROGRESS_SECONDS, LineReader, prefix
+from tfdist.launch.output import LINE_BYTES, PROGRESS_SECONDS, LineReader, prefix
 from tfdist.launch.spec import JobSpec, TaskSpec, task_specs
 from tfdist.runtime import environment
 
@@ -191,6 +192,14 @@ def test_a_progress_bar_shows_its_last_state_and_now_and_then_one_before() -> No
     assert reader.feed(b"\b\b\b\r3/9 [=> ]", now=PROGRESS_SECONDS) == ["2/9 [=> ]"]
     assert reader.feed(b"\b\b\b\r4/9 [==>]", now=PROGRESS_SECONDS + 1) == []
     assert reader.feed(b"\b\b\b\r9/9 [===]\n", now=PROGRESS_SECONDS + 2) == ["9/9 [===]"]
+
+
+def test_a_line_without_an_end_takes_little_time_and_memory() -> None:
+    reader, begin = LineReader(), time.process_time()
+    for _ in range(1000):
+        assert reader.feed(b"x" * (64 << 10), now=0.0) == []
+    assert time.process_time() - begin < 5
+    assert reader.feed(b"\nnext\n", now=0.0) == ["x" * LINE_BYTES + " … (a longer line)", "next"]
 
 
 def test_a_task_keeps_its_color() -> None:
