@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tfdist.data import prepared
+from tfdist.data import pickled_arrays, prepared
 from tfdist.errors import UsageError
 
 SPLITS = ("train", "validation", "eval")
@@ -151,7 +151,7 @@ def _archive_name(file: io.BufferedReader, md5s: Mapping[str, str]) -> str:
 
 
 def _load_archive(file: io.BufferedReader, name: str) -> dict[str, Split]:
-    """Reads an archive whose MD5 has been checked; unpickling is only safe after that check."""
+    """Reads an archive whose MD5 has been checked."""
     if name == PYTHON_ARCHIVE:
         wanted = {f"cifar-10-batches-py/{batch}": batch for batch in _BATCHES}
         read_batch = _read_python_batch
@@ -192,7 +192,7 @@ def _load_archive(file: io.BufferedReader, name: str) -> dict[str, Split]:
 
 
 def _read_python_batch(content: bytes) -> Split:
-    batch = pickle.loads(content, encoding="bytes")
+    batch = pickled_arrays.loads(content)
     images = np.asarray(batch[b"data"], dtype=np.uint8)
     return Split(images.reshape(-1, *IMAGE_SHAPE), np.asarray(batch[b"labels"], dtype=np.int64))
 
