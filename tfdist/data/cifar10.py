@@ -266,32 +266,63 @@ def _read(
     own = list(files)[pipeline % n :: n]
     # Sequential, because threads cost more than reading does.
     serialized = tf.data.Dataset.from_tensor_slices([str(path) for path in own]).interleave(
-        tf.data.TFRecordDataset, cycle_length=len(own), block_length=1
+        _records, cycle_length=len(own), block_length=1
     )
     count = sum(files[path].records for path in own)
     serialized = serialized.apply(tf.data.experimental.assert_cardinality(count))
     return serialized.shard(pipelines // n, pipeline // n)
 
 
-def _parse(serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _records(path: tf.Tensor) -> tf.data.Dataset:
+    """The records of a file, each with the file and its number, which an error names."""
+    import tensorflow as tf
+
+    places = tf.data.Dataset.from_tensors(path).repeat().enumerate()
+    return tf.data.Dataset.zip((tf.data.TFRecordDataset(path), places))
+
+
+def _parse(
+    serialized: tf.Tensor, places: tuple[tf.Tensor, tf.Tensor]
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Parses strings [batch] to uint8 [batch, 32, 32, 3] and int32 [batch]."""
     import tensorflow as tf
 
+    numbers, paths = places
+    names = tf.strings.join([paths, ", record ", tf.strings.as_string(numbers)])
+    # The tag of the only field of an Example; the error of `parse_example` does not name the record.
+    first = tf.strings.substr(serialized, 0, 1)
+    is_example = tf.logical_or(tf.equal(first, b"\n"), tf.equal(first, b""))
+    serialized = _where(is_example, serialized, names, "the record is no Example")
     features = tf.io.parse_example(
         serialized,
         {
             "image": tf.io.FixedLenFeature([], tf.string),
             "label": tf.io.FixedLenFeature([], tf.int64),
         },
+        example_names=names,
     )
-    # Checked before the reshape, which would accept images of a multiple of the size.
-    planes = tf.ensure_shape(
-        tf.io.decode_raw(features["image"], tf.uint8), [None, 3 * IMAGE_SIZE * IMAGE_SIZE]
-    )
+    image, label = features["image"], features["label"]
+    size = 3 * IMAGE_SIZE * IMAGE_SIZE
+    # An image of a multiple of the size would become several; a larger label, another one.
+    has_size = tf.equal(tf.strings.length(image), size)
+    image = _where(has_size, image, names, f"the image does not have {size} bytes")
+    is_label = (label >= 0) & (label <= tf.int32.max)
+    label = _where(is_label, label, names, f"the label is not from 0 to {tf.int32.max}")
+    planes = tf.ensure_shape(tf.io.decode_raw(image, tf.uint8), [None, size])
     images = tf.reshape(planes, [-1, 3, IMAGE_SIZE, IMAGE_SIZE])
     # TensorFlow 2.16 and newer log an error about oneDNN when they transpose integers.
     images = tf.stack(tf.unstack(images, axis=1), axis=-1)
-    return images, tf.cast(features["label"], tf.int32)
+    return images, tf.cast(label, tf.int32)
+
+
+def _where(conditions: tf.Tensor, values: tf.Tensor, names: tf.Tensor, problem: str) -> tf.Tensor:
+    """The values; fails in the graph with the name of the first one without its condition."""
+    import tensorflow as tf
+
+    wrong = tf.boolean_mask(names, tf.logical_not(conditions))
+    check = tf.debugging.Assert(tf.equal(tf.size(wrong), 0), [problem, wrong[:1]])
+    with tf.control_dependencies([check]):
+        return tf.identity(values)
 
 
 def serialized(splits: Mapping[str, sources.Split], files: int = 1) -> dict[str, Iterator[bytes]]:

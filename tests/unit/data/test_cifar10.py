@@ -205,15 +205,39 @@ def test_a_damaged_record_is_an_error_while_reading(tmp_path: Path) -> None:
         read(cifar10.dataset(tmp_path, "train", batch_size=2))
 
 
-def test_images_of_another_size_are_an_error(tmp_path: Path) -> None:
+def example(image: bytes = bytes(3072), label: int = 1) -> bytes:
     feature = {
-        "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[bytes(2 * 3072)])),
-        "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[1])),
+        "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
+        "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
     }
-    example = tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
-    records.write(tmp_path, "x", {"train.tfrecords": [example]})
-    with pytest.raises(tf.errors.InvalidArgumentError, match="3072"):
+    serialized: bytes = tf.train.Example(
+        features=tf.train.Features(feature=feature)
+    ).SerializeToString()
+    return serialized
+
+
+@pytest.mark.parametrize(
+    ("record", "problem"),
+    [
+        (example(bytes(2 * 3072)), "the image does not have 3072 bytes"),
+        (example(b""), "the image does not have 3072 bytes"),
+        (example(label=2**40), "the label is not from 0 to 2147483647"),
+        (example(label=-1), "the label is not from 0 to 2147483647"),
+        (b"no Example", "the record is no Example"),
+        (tf.train.Example().SerializeToString(), "image"),
+    ],
+    ids=["large", "empty", "label", "negative", "text", "nothing"],
+)
+def test_a_wrong_record_is_an_error_with_its_file_and_number(
+    record: bytes, problem: str, tmp_path: Path
+) -> None:
+    contents = {f"train-{n:05}-of-00002.tfrecords": [example()] * 3 for n in range(2)}
+    contents["train-00001-of-00002.tfrecords"][1] = record
+    records.write(tmp_path, "x", contents)
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
         read(cifar10.dataset(tmp_path, "train", batch_size=1))
+    assert problem in str(raised.value)
+    assert f"{tmp_path}/train-00001-of-00002.tfrecords, record 1" in str(raised.value)
 
 
 def test_a_manifest_with_a_wrong_count_is_an_error_while_reading(tmp_path: Path) -> None:
