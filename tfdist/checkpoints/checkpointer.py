@@ -200,7 +200,7 @@ def read_marker(output: OutputDirectory) -> dict[str, Any] | None:
         marker["finished"], marker["epochs"] = int(marker["finished"]), int(marker["epochs"])
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         checkpoint_files.warn_once(output.done, f"is damaged ({error})")
         return None
     return marker

@@ -105,7 +105,7 @@ def _read_holder(path: Path) -> str:
     try:
         holder = json.loads(path.read_text())
         return f"process {holder['pid']} on {holder['host']}, started {holder['started']}"
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return f"its process is not named in {path.name}"
 
 

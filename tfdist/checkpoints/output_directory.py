@@ -289,12 +289,14 @@ def cut_json_lines(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """The records of a JSON-lines file, without lines that are not valid JSON; none if it is not
+    """The records of a JSON-lines file, without lines that are not JSON objects; none if it is not
     there."""
     records = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        with suppress(json.JSONDecodeError):
-            records.append(json.loads(line))
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
+        with suppress(ValueError, RecursionError):
+            record = json.loads(line)
+            if isinstance(record, dict):
+                records.append(record)
     return records
 
 

@@ -289,7 +289,7 @@ def _parse(
 
     numbers, paths = places
     names = tf.strings.join([paths, ", record ", tf.strings.as_string(numbers)])
-    # The tag of the only field of an Example; the error of `parse_example` does not name the record.
+    # The tag of an Example's only field; the error of `parse_example` does not name the record.
     first = tf.strings.substr(serialized, 0, 1)
     is_example = tf.logical_or(tf.equal(first, b"\n"), tf.equal(first, b""))
     serialized = _where(is_example, serialized, names, "the record is no Example")

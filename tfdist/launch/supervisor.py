@@ -14,17 +14,16 @@ import selectors
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from tfdist.errors import EXIT_FAILED, EXIT_PREEMPTED, EXIT_USAGE, log
 from tfdist.launch.forkserver import ForkServer
 from tfdist.launch.notices import Notices
 from tfdist.launch.output import Printer, prefix
 from tfdist.launch.process import Process, how_it_ended
+from tfdist.launch.run_directory import run_directory
 from tfdist.launch.servers import Servers
 from tfdist.launch.signals import INTERRUPTIONS
 from tfdist.launch.spawn import spawn
@@ -108,8 +107,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Runs the job to its end and returns its exit code; see `local.run_tasks`."""
-        with tempfile.TemporaryDirectory(prefix="tfdist-run-") as directory, ExitStack() as stack:
-            self._directory = Path(directory)
+        with run_directory() as self._directory, ExitStack() as stack:
             self._service = stack.enter_context(ExitStack())
             self._server = self._make_server()
             if self._server:

@@ -25,7 +25,9 @@ def add_earlier_epochs(history: Any, metrics: Path, *, epochs: int) -> None:
       epochs: the number of epochs that earlier runs have completed.
     """
     records = [
-        record for record in output_directory.read_json_lines(metrics) if record["epoch"] <= epochs
+        record
+        for record in output_directory.read_json_lines(metrics)
+        if isinstance(epoch := record.get("epoch"), int) and epoch <= epochs
     ]
     values: dict[str, list[Any]] = {}
     for record in records:

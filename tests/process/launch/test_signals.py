@@ -193,3 +193,27 @@ def test_a_launcher_that_is_killed_leaves_no_task(tfdist_run: Start) -> None:
     launcher.kill()
 
     assert outlive(tasks) == []
+
+
+def test_the_next_launcher_removes_the_directory_of_one_that_was_killed(
+    tfdist_run: Start, tmp_path: Path
+) -> None:
+    own = {"TMPDIR": str(tmp_path)}
+    script = """
+        print("ready", flush=True)
+        while True:
+            signal.pause()
+    """
+    launcher = tfdist_run(script, extra=own)
+    lines_until(launcher, "[worker:0] ready")
+    (directory,) = tmp_path.glob("tfdist-run-*")
+    launcher.kill()
+    launcher.communicate(timeout=DEADLINE)
+    assert directory.exists()
+    kept = tmp_path / "tfdist-run-younger"
+    kept.mkdir(0o700)
+    os.utime(directory, (0, 0))
+
+    out, _ = tfdist_run('print("done")', extra=own).communicate(timeout=DEADLINE)
+    assert out == "[worker:0] done\n"
+    assert [*tmp_path.glob("tfdist-run-*")] == [kept]
