@@ -1,4 +1,4 @@
-"""Handles SIGTERM, SIGUSR1 and Ctrl-C: all tasks save after one common step, and exit.
+"""Handles SIGTERM, SIGUSR1, SIGHUP and Ctrl-C: all tasks save after one common step, and exit.
 
     preemption = Preemption()            # once per process
     preemption.listen()                  # installs the signal handlers
@@ -6,10 +6,11 @@
         while preemption.begin_step():   # False: save, and exit with EXIT_PREEMPTED
             train_step()
 
-Schedulers send the first two before they reclaim a machine; Slurm sends SIGUSR1 by choice. A
-signal may reach one task or all. A task that receives it sets a key in the shared key-value store.
-Then every task stores the number of steps that it has begun, and all train up to the greatest of
-these numbers, because a synchronous step that one task has begun needs all others.
+Schedulers send the first two before they reclaim a machine; Slurm sends SIGUSR1 by choice. SIGHUP
+comes when the terminal is closed. A signal may reach one task or all. A task that receives it sets a
+key in the shared key-value store. Then every task stores the number of steps that it has begun, and
+all train up to the greatest of these numbers, because a synchronous step that one task has begun
+needs all others.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from types import FrameType
 from tfdist.coordination.kv_store import KeyValueStore
 from tfdist.errors import EXIT_PREEMPTED
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 _AGREEMENT_SECONDS = 60.0
 _POLL_SECONDS = 0.5
@@ -64,7 +65,8 @@ class Preemption:
 
         Call this after the strategy is built, because TensorFlow then installs its own handler of
         SIGTERM, which does nothing. Outside of `watched` and `serving`, a signal ends the process
-        as it does by default. An interactive Python keeps its own handling of Ctrl-C.
+        as it does by default. An interactive Python keeps its own handling of Ctrl-C, and a process
+        that nohup has started ignores SIGHUP.
 
         Args:
           has_nothing_to_save: the process may exit at any time, with EXIT_PREEMPTED.
@@ -72,7 +74,8 @@ class Preemption:
         self._has_nothing_to_save = has_nothing_to_save
         is_interactive = hasattr(sys, "ps1") or "ipykernel" in sys.modules
         for number in SIGNALS if is_interactive else (*SIGNALS, signal.SIGINT):
-            signal.signal(number, self._on_signal)
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._on_signal)
 
     @contextmanager
     def serving(self) -> Iterator[None]:

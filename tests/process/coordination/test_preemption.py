@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.coordination.preemption import Preemption
+from tfdist.coordination.preemption import SIGNALS, Preemption
 from tfdist.errors import EXIT_PREEMPTED
 
 pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(30)]
@@ -59,7 +59,9 @@ class AllReduce:
 
 @pytest.fixture
 def handlers() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    # The tests may run under nohup.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -89,12 +91,20 @@ def test_all_tasks_stop_after_the_same_step(signalled: tuple[int, ...], attempt:
     assert 0 < steps["worker:0"] < 1000
 
 
-def test_a_task_that_trains_alone_stops_after_its_step(handlers: None) -> None:
+def test_nohup_is_respected(handlers: None) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    Preemption().listen()
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    assert signal.getsignal(signal.SIGTERM) not in (signal.SIG_IGN, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_task_that_trains_alone_stops_after_its_step(handlers: None, number: int) -> None:
     preemption = Preemption()
     preemption.listen()
     with preemption.watched("worker:0", ["worker:0"]):
         assert preemption.begin_step()
-        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), number)
         deadline = time.monotonic() + 10
         while not preemption.should_stop() and time.monotonic() < deadline:
             pass

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tests.conftest import TinyTraining
 from tfdist.checkpoints.checkpointer import Checkpointer, Position
+from tfdist.coordination.preemption import SIGNALS
 from tfdist.errors import EXIT_PREEMPTED
 from tfdist.strategies.base import DatasetFunction
 
@@ -68,7 +69,7 @@ def train(
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+    numbers = (*SIGNALS, signal.SIGINT)
     before = {number: signal.getsignal(number) for number in numbers}
     yield
     for number, handler in before.items():
