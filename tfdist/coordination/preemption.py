@@ -7,10 +7,10 @@
             train_step()
 
 Schedulers send the first two before they reclaim a machine; Slurm sends SIGUSR1 by choice. SIGHUP
-comes when the terminal is closed. A signal may reach one task or all. A task that receives it sets a
-key in the shared key-value store. Then every task stores the number of steps that it has begun, and
-all train up to the greatest of these numbers, because a synchronous step that one task has begun
-needs all others.
+comes when the terminal is closed. A signal may reach one task or all. A task that receives it
+sets a key in the shared key-value store. Then every task stores the number of steps that it has
+begun, and all train up to the greatest of these numbers, because a synchronous step that one task
+has begun needs all others.
 """
 
 from __future__ import annotations
