@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from tests.support.processes import (
     run_by_hand,
     tasks_of,
 )
+from tfdist.errors import EXIT_PREEMPTED
 
 pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(200)]
 
@@ -43,9 +45,9 @@ JOBS = {
 }
 
 
-def command_of(path: Path, strategy: str, *flags: str) -> list[str]:
+def command_of(path: Path, strategy: str, *flags: str, epochs: int = 3) -> list[str]:
     job = [f"--strategy={strategy}", *JOBS[strategy], *flags]
-    training = [*directories(path), "--epochs=3", "--save_steps=2", "--rest=0.5"]
+    training = [*directories(path), f"--epochs={epochs}", "--save_steps=2", "--rest=0.5"]
     return [sys.executable, "-m", "tfdist", "run", *job, PROGRAM, *training]
 
 
@@ -71,6 +73,7 @@ def test_nobody_outside_reaches_an_isolated_job(strategy: str, tmp_path: Path) -
                     assert client.connect_ex(("127.0.0.1", port)) != 0
 
     job: Tasks = {"tfdist": (command_of(tmp_path, strategy, "--isolate"), {})}
+    # In a process of its own, because the network is that of the process and its children.
     ended = run_by_hand(tmp_path, job, deadline=150, copies=False, watch=look)["tfdist"]
     assert ended.code == 0, ended.output
     assert "a network of its own (--isolate)" in ended.output
@@ -96,13 +99,16 @@ def test_without_isolation_another_user_reads_the_users_files(tmp_path: Path) ->
                     [sys.executable, "-c", ATTACK, port, str(secret)],
                     capture_output=True,
                     text=True,
-                    timeout=60,
+                    timeout=120,
                 )
             )
+            os.kill(processes["tfdist"].pid, signal.SIGTERM)
 
-    job: Tasks = {"tfdist": (command_of(tmp_path, "parameter_server", "--start_method=spawn"), {})}
-    ended = run_by_hand(tmp_path, job, deadline=150, copies=False, watch=attack)["tfdist"]
-    assert ended.code == 0, ended.output
+    # It ends after the attack.
+    command = command_of(tmp_path, "parameter_server", "--start_method=spawn", epochs=1000)
+    job: Tasks = {"tfdist": (command, {})}
+    ended = run_by_hand(tmp_path, job, deadline=180, copies=False, watch=attack)["tfdist"]
+    assert ended.code == EXIT_PREEMPTED, ended.output
     assert "others can reach the ports of the tasks; --isolate prevents it" in ended.output
     (done,) = attacks
     assert done.stdout == "the user's file\n", done.stderr

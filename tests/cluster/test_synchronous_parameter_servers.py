@@ -60,7 +60,7 @@ def test_restarts_of_a_worker_and_of_the_chief_do_not_change_the_result(tmp_path
 
     command = [sys.executable, "-m", "tfdist", "run", "--max_restarts=2", *JOB, PROGRAM]
     # A busy machine needs time to see a checkpoint before the training ends.
-    arguments = [*FLAGS, *directories(disturbed), "--rest=0.5"]
+    arguments = [*FLAGS, *directories(disturbed), "--rest=0.3"]
     job: Tasks = {"tfdist": ([*command, *arguments], {})}
     ended = run_by_hand(disturbed, job, deadline=150, watch=kill)["tfdist"]
     assert ended.code == 0, ended.output

@@ -24,6 +24,7 @@ class Job:
     task, startup_timeout, heartbeat_timeout = Task("ps", 0), 60.0, 30.0
     for_estimators = True
     is_restartable = False
+    token = "token"
     cluster = Cluster(chief=("a:1",), worker=("b:1",), ps=("c:1",))
 
     def __init__(self) -> None:
@@ -61,7 +62,7 @@ def find(monkeypatch: pytest.MonkeyPatch, **found: str) -> None:
             yield Listener[name.upper()]
 
     probes = {host: iter(forever(names.split())) for host, names in found.items()}
-    monkeypatch.setattr(probe, "identify", lambda address: next(probes[address[0]]))
+    monkeypatch.setattr(probe, "identify", lambda address, _="": next(probes[address[0]]))
 
 
 @pytest.mark.parametrize(
