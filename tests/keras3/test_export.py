@@ -94,7 +94,8 @@ def test_a_task_that_does_not_write_has_nothing_to_do(tmp_path: Path) -> None:
 
     model = Counts()
     model(FEATURES)
+    before = len(calls)
     export.export(model, OutputDirectory(tmp_path), writes=False)
 
     assert list(tmp_path.iterdir()) == []
-    assert len(calls) == 1
+    assert len(calls) == before > 0
