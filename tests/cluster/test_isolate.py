@@ -72,7 +72,9 @@ def test_nobody_outside_reaches_an_isolated_job(strategy: str, tmp_path: Path) -
                 with socket.socket() as client:
                     assert client.connect_ex(("127.0.0.1", port)) != 0
 
-    job: Tasks = {"tfdist": (command_of(tmp_path, strategy, "--isolate"), {})}
+    # With parameter servers, a job rests after epochs and not after steps.
+    epochs = 10 if strategy == "parameter_server" else 3
+    job: Tasks = {"tfdist": (command_of(tmp_path, strategy, "--isolate", epochs=epochs), {})}
     # In a process of its own, because the network is that of the process and its children.
     ended = run_by_hand(tmp_path, job, deadline=150, copies=False, watch=look)["tfdist"]
     assert ended.code == 0, ended.output

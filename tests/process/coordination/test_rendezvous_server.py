@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdist.coordination import rendezvous_server
@@ -196,6 +196,7 @@ def test_the_other_end_of_a_connection_is_found(listens: str, connects: str) -> 
         assert not is_of_another_user(("192.0.2.1", 1), (connects, 2))
 
 
+@settings(deadline=None)
 @given(st.text(), st.text(), st.binary())
 def test_requests_never_raise(scope: str, key: str, value: bytes) -> None:
     store = Store(SIZES, TOKEN)

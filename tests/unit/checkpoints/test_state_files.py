@@ -39,7 +39,9 @@ CONTENTS = (
 
 
 @settings(
-    deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=200,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(content=CONTENTS)
 def test_any_content_is_read(content: bytes, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tfdist.cluster.config import ClusterConfig, ClusterFlags
@@ -262,7 +262,7 @@ HOSTILE = [
 ]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_hostile_variable_is_a_usage_error_or_a_value(data: st.DataObject) -> None:
     environ = data.draw(st.sampled_from(recorded()))

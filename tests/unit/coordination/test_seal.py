@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdist.coordination.seal import Seal, key_of, new_nonce, proof
@@ -13,12 +13,14 @@ pytestmark = pytest.mark.stacks("newest")
 KEY = key_of("token", asking="a", answering="b")
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary()))
 def test_lines_of_the_other_side_are_accepted(contents: list[bytes]) -> None:
     ours, theirs = Seal(KEY, "up"), Seal(KEY, "up")
     assert [theirs.open(ours.seal(content)) for content in contents] == contents
 
 
+@settings(deadline=None)
 @given(st.binary(), st.binary())
 def test_other_lines_are_not(content: bytes, other: bytes) -> None:
     line = Seal(KEY, "up").seal(content)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdist.data.pickled_arrays import loads
@@ -68,6 +68,7 @@ def test_nothing_is_executed(protocol: int, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_damaged_pickle_is_an_error_or_a_value(data: st.DataObject) -> None:
     content = bytearray(PYTHON_2)
