@@ -70,7 +70,8 @@ def installation(directory: Path) -> Path:
     run([sys.executable, "-m", "venv", directory / "venv"], directory)
     python = directory / "venv" / "bin" / "python"
     constraints = ROOT / "constraints" / "tf-2.21.txt"
-    install = ("-I", "-m", "pip", "install", "--quiet", "--constraint", constraints)
+    # Most of TensorFlow's modules are never imported.
+    install = ("-I", "-m", "pip", "install", "--quiet", "--no-compile", "--constraint", constraints)
     run([python, *install, f"{wheel}[digits]"], directory)
     return python.parent
 

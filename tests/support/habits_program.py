@@ -15,12 +15,14 @@ import numpy as np
 from absl import app, flags
 
 from tests.support import habits
+from tfdist.checkpoints import export
 from tfdist.errors import UsageError
 
 tfdist.define_flags()
 flags.DEFINE_list("cases", None, "The names of the cases.", required=True)
 flags.DEFINE_string("result_dir", None, "Directory for the results.", required=True)
 flags.DEFINE_string("saved", None, "The directory of a training of files; default: this one.")
+flags.DEFINE_bool("exports", True, "Whether the trained models are exported.")
 FLAGS = flags.FLAGS
 
 
@@ -61,6 +63,8 @@ def main(_: list[str]) -> None:
     if job.serves:
         return job.serve()
     results = Path(FLAGS.result_dir)
+    if not FLAGS.exports:
+        export.export = lambda *_, **__: None
     for name in FLAGS.cases:
         try:
             found = train(job, name)

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import sys
 
-from tfdist.errors import log
+from tfdist.errors import EXIT_FAILED, log
 
 PROGRESS_SECONDS = 10.0
 #: The longest line, in bytes; the rest of a longer one is left out.
@@ -92,22 +93,25 @@ class Printer:
     """Standard output, which may be closed at any time.
 
     Attributes:
-      problem: why nothing more can be printed; None so far.
+      failure: the exit code of a job whose output can no longer be printed; None so far.
     """
 
     def __init__(self) -> None:
-        self.problem: str | None = None
+        self.failure: int | None = None
 
     def write(self, text: str) -> None:
         """Prints, or says once on stderr why it cannot."""
-        if self.problem is not None:
+        if self.failure is not None:
             return
         try:
             sys.stdout.buffer.write(text.encode())
             sys.stdout.buffer.flush()
         except OSError as error:
-            self.problem = error.strerror or str(error)
-            log(f"cannot print the output of the tasks ({self.problem}): ending them")
+            # As of a program that the signal ends.
+            self.failure = (
+                128 + signal.SIGPIPE if isinstance(error, BrokenPipeError) else EXIT_FAILED
+            )
+            log(f"cannot print the output of the tasks ({error.strerror}): ending them")
             # Python flushes stdout again at exit; that must not fail a second time.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

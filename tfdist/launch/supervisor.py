@@ -199,8 +199,8 @@ class Supervisor:
                 self._selector.unregister(key.data.pipe)
         for process in [process for process in self._running if process.has_ended()]:
             self._on_end(process)
-        if self._printer.problem and self._outcome is None:
-            self._interrupt(signal.SIGTERM, EXIT_FAILED)
+        if self._printer.failure is not None and self._outcome is None:
+            self._interrupt(signal.SIGTERM, self._printer.failure)
         for timers in (self._deadlines, self._starts):
             timers.run_due()
 
