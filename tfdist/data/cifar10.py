@@ -33,7 +33,6 @@ IMAGE_SIZE = 32
 # less time than training on it, so two are enough.
 _PARALLEL_BATCHES = 2
 _PREFETCHED_BATCHES = 2
-# Parsing records in batches is several times as fast as parsing single ones.
 _PARSE_BATCH_SIZE = 64
 
 # If all tasks of a job run on this machine, they cache the whole split.
@@ -218,8 +217,7 @@ def dataset(
         )
 
     dataset = _read(files, pipelines, pipeline)
-    dataset = dataset.batch(_PARSE_BATCH_SIZE).map(_parse, num_parallel_calls=_PARALLEL_BATCHES)
-    dataset = dataset.unbatch().apply(tf.data.experimental.assert_cardinality(examples))
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(examples))
     if sum(entry.bytes for entry in files.values()) <= memory.available() * _CACHED_SHARE:
         dataset = dataset.cache()
     if shuffle:
@@ -255,7 +253,7 @@ def dataset(
 def _read(
     files: Mapping[Path, records.FileEntry], pipelines: int, pipeline: int
 ) -> tf.data.Dataset:
-    """The records `pipeline::pipelines` of a split; reads only the files that contain any of them.
+    """The examples `pipeline::pipelines` of a split; reads only the files that contain any of them.
 
     Record i of the split is in file i % len(files). So if n divides the numbers of files and of
     pipelines, every n-th file, read in turn, contains every n-th record.
@@ -266,29 +264,32 @@ def _read(
     own = list(files)[pipeline % n :: n]
     # Sequential, because threads cost more than reading does.
     serialized = tf.data.Dataset.from_tensor_slices([str(path) for path in own]).interleave(
-        _records, cycle_length=len(own), block_length=1
+        tf.data.TFRecordDataset, cycle_length=len(own), block_length=1
     )
     count = sum(files[path].records for path in own)
     serialized = serialized.apply(tf.data.experimental.assert_cardinality(count))
-    return serialized.shard(pipelines // n, pipeline // n)
+    serialized = serialized.enumerate().shard(pipelines // n, pipeline // n)
+
+    def parse(numbers: tf.Tensor, batch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        # An error names the file and the record.
+        files = tf.gather([str(path) for path in own], numbers % len(own))
+        records = tf.strings.as_string(numbers // len(own))
+        return _parse(batch, tf.strings.join([files, ", record ", records]))
+
+    # Parsing records in batches is several times as fast as parsing single ones.
+    batches = serialized.batch(_PARSE_BATCH_SIZE)
+    return batches.map(parse, num_parallel_calls=_PARALLEL_BATCHES).unbatch()
 
 
-def _records(path: tf.Tensor) -> tf.data.Dataset:
-    """The records of a file, each with the file and its number, which an error names."""
+def _parse(serialized: tf.Tensor, names: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Parses strings [batch] to uint8 [batch, 32, 32, 3] and int32 [batch].
+
+    Args:
+      serialized: the records.
+      names: their names in an error.
+    """
     import tensorflow as tf
 
-    places = tf.data.Dataset.from_tensors(path).repeat().enumerate()
-    return tf.data.Dataset.zip((tf.data.TFRecordDataset(path), places))
-
-
-def _parse(
-    serialized: tf.Tensor, places: tuple[tf.Tensor, tf.Tensor]
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Parses strings [batch] to uint8 [batch, 32, 32, 3] and int32 [batch]."""
-    import tensorflow as tf
-
-    numbers, paths = places
-    names = tf.strings.join([paths, ", record ", tf.strings.as_string(numbers)])
     # The tag of an Example's only field; the error of `parse_example` does not name the record.
     first = tf.strings.substr(serialized, 0, 1)
     is_example = tf.logical_or(tf.equal(first, b"\n"), tf.equal(first, b""))
