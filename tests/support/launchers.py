@@ -43,7 +43,7 @@ def on_signal(action, *numbers):
 """
 
 #: What `tfdist run` says of each job with several tasks.
-OPEN = "tfdist: others can reach the ports of the tasks; --isolate prevents it\n"
+OPEN = "tfdist: other users and machines can connect to the tasks; --isolate prevents it\n"
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

@@ -17,7 +17,7 @@ import time
 from tests.support.startup import config, hello
 from tfdist.cluster import Cluster, Task, host_and_port
 from tfdist.coordination.startup import wait_at_barrier
-from tfdist.coordination.startup.channel import answered, asked, new_challenge
+from tfdist.coordination.startup.channel import accept_channel, new_challenge, open_channel
 from tfdist.coordination.startup.protocol import LIMIT, Report, Status, Verdict, encode
 from tfdist.launch.local import hold_ports
 
@@ -34,7 +34,7 @@ async def client(cluster: Cluster, task: Task) -> str:
     """Takes part as `task`; returns the text of the verdict."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        channel = await answered(reader, writer, TOKEN)
+        channel = await accept_channel(reader, writer, TOKEN)
         assert channel
         await channel.receive_line()
         channel.send(hello(cluster, task))
@@ -51,7 +51,7 @@ async def client(cluster: Cluster, task: Task) -> str:
             await asyncio.sleep(0.2)
     challenge = new_challenge()
     writer.write(encode(challenge))
-    channel = await asked(challenge, await reader.readline(), reader, writer, TOKEN)
+    channel = await open_channel(challenge, await reader.readline(), reader, writer, TOKEN)
     assert channel
     channel.send(hello(cluster, task))
     await channel.receive_line()

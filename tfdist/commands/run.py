@@ -153,8 +153,8 @@ def add_to(commands: Commands) -> None:
         run,
         "isolate",
         action="store_true",
-        help="give the job a network of its own, in which nobody else reaches its tasks, and the "
-        "tasks reach nobody else",
+        help="run the job in its own network namespace: other users and machines cannot connect to "
+        "its tasks, and the tasks cannot connect to other machines",
     )
     flag(
         run,
@@ -239,9 +239,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if not arguments.dry_run:
         if arguments.isolate:
             isolate()
-            log("the job has a network of its own (--isolate): its tasks reach nobody else")
+            log("the job has its own network (--isolate): no connections to or from others")
         elif job.chief + job.workers + job.ps > 1:
-            log("others can reach the ports of the tasks; --isolate prevents it")
+            log("other users and machines can connect to the tasks; --isolate prevents it")
         return local.launch(job, environ=os.environ, supervision=supervision)
     with local.hold_ports(job.num_ports) as ports:
         tasks = task_specs(job, ports=ports, cores=given_cores(os.environ), environ=os.environ)

@@ -273,8 +273,8 @@ def _read(
     def parse(numbers: tf.Tensor, batch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         # An error names the file and the record.
         files = tf.gather([str(path) for path in own], numbers % len(own))
-        records = tf.strings.as_string(numbers // len(own))
-        return _parse(batch, tf.strings.join([files, ", record ", records]))
+        places = tf.strings.as_string(numbers // len(own))
+        return _parse(batch, tf.strings.join([files, ", record ", places]))
 
     # Parsing records in batches is several times as fast as parsing single ones.
     batches = serialized.batch(_PARSE_BATCH_SIZE)
@@ -293,7 +293,7 @@ def _parse(serialized: tf.Tensor, names: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
     # The tag of an Example's only field; the error of `parse_example` does not name the record.
     first = tf.strings.substr(serialized, 0, 1)
     is_example = tf.logical_or(tf.equal(first, b"\n"), tf.equal(first, b""))
-    serialized = _where(is_example, serialized, names, "the record is no Example")
+    serialized = _checked(is_example, serialized, names, "the record is no Example")
     features = tf.io.parse_example(
         serialized,
         {
@@ -306,9 +306,9 @@ def _parse(serialized: tf.Tensor, names: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
     size = 3 * IMAGE_SIZE * IMAGE_SIZE
     # An image of a multiple of the size would become several; a larger label, another one.
     has_size = tf.equal(tf.strings.length(image), size)
-    image = _where(has_size, image, names, f"the image does not have {size} bytes")
+    image = _checked(has_size, image, names, f"the image does not have {size} bytes")
     is_label = (label >= 0) & (label <= tf.int32.max)
-    label = _where(is_label, label, names, f"the label is not from 0 to {tf.int32.max}")
+    label = _checked(is_label, label, names, f"the label is not from 0 to {tf.int32.max}")
     planes = tf.ensure_shape(tf.io.decode_raw(image, tf.uint8), [None, size])
     images = tf.reshape(planes, [-1, 3, IMAGE_SIZE, IMAGE_SIZE])
     # TensorFlow 2.16 and newer log an error about oneDNN when they transpose integers.
@@ -316,7 +316,7 @@ def _parse(serialized: tf.Tensor, names: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
     return images, tf.cast(label, tf.int32)
 
 
-def _where(conditions: tf.Tensor, values: tf.Tensor, names: tf.Tensor, problem: str) -> tf.Tensor:
+def _checked(conditions: tf.Tensor, values: tf.Tensor, names: tf.Tensor, problem: str) -> tf.Tensor:
     """The values; fails in the graph with the name of the first one without its condition."""
     import tensorflow as tf
 

@@ -1,9 +1,9 @@
-"""Puts this process and its children into a network of their own.
+"""Puts this process and its children into their own network namespace.
 
     isolate()      # before any thread starts
-    launch(job)    # nobody else reaches the ports of its tasks
+    launch(job)    # other users and machines cannot connect to its tasks
 
-TensorFlow's servers answer everyone who reaches their ports. A network namespace of Linux has a
+TensorFlow's servers do not authenticate clients. A network namespace of Linux has a
 loopback interface of its own, and no other: see network_namespaces(7) and user_namespaces(7).
 """
 
@@ -28,7 +28,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def isolate() -> None:
-    """Gives this process a network in which it is alone. It must have only one thread.
+    """Moves this process into a new network namespace. It must have only one thread.
 
     Raises:
       UsageError: the kernel does not allow it.

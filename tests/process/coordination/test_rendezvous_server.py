@@ -191,7 +191,7 @@ def test_the_other_end_of_a_connection_is_found(listens: str, connects: str) -> 
             accepted, address = server.accept()
             with accepted:
                 assert not is_of_another_user(address[:2], accepted.getsockname()[:2])
-        # Nobody has this port.
+        # No socket has this port.
         assert is_of_another_user((connects, 1), (connects, server.getsockname()[1]))
         assert not is_of_another_user(("192.0.2.1", 1), (connects, 2))
 

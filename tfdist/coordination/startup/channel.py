@@ -1,12 +1,12 @@
 """A connection between two tasks that have proved to each other that they know the job's token.
 
-    challenge = new_challenge()                                  # in the task that connects
+    challenge = new_challenge()              # in the task that connects
     writer.write(encode(challenge))
-    channel = await asked(challenge, line, reader, writer, token)
+    channel = await open_channel(challenge, line, reader, writer, token)
 
-    channel = await answered(reader, writer, token)             # in the task that it connects to
+    channel = await accept_channel(reader, writer, token)    # in the other task
 
-    channel.send(Report(complete=True))
+    channel.send(Report(complete=True))      # in both, from now on
     message = await channel.receive()
 
 Before its proof, a task tells the other one nothing but a random number. The task that was
@@ -80,7 +80,7 @@ def new_challenge() -> Challenge:
     return Challenge(new_nonce())
 
 
-async def asked(
+async def open_channel(
     challenge: Challenge,
     line: bytes,
     reader: asyncio.StreamReader,
@@ -103,7 +103,7 @@ async def asked(
     return channel if isinstance(await channel.receive(), Proof) else None
 
 
-async def answered(
+async def accept_channel(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str
 ) -> Channel | None:
     """The channel to a task that has connected to this one; None if it does not begin with a

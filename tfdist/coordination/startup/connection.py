@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tfdist.cluster import Cluster
 from tfdist.coordination.probe import is_grpc_server
 from tfdist.coordination.seal import TOKEN_VARIABLE
-from tfdist.coordination.startup.channel import Channel, asked, new_challenge
+from tfdist.coordination.startup.channel import Channel, new_challenge, open_channel
 from tfdist.coordination.startup.protocol import (
     LIMIT,
     OTHER_JOB,
@@ -151,7 +151,7 @@ async def _identify(
         line = first + await reader.readline()
         if not isinstance(decode(line), Challenge):
             return Reach(STRANGER)
-        channel = await asked(challenge, line, reader, writer, token)
+        channel = await open_channel(challenge, line, reader, writer, token)
         if channel is None:
             return Reach(OTHER_JOB, f"its {TOKEN_VARIABLE} differs")
         channel.send(hello)

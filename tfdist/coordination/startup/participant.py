@@ -19,7 +19,7 @@ from typing import Any
 from tfdist.cluster import Cluster, Task
 from tfdist.coordination.startup import protocol
 from tfdist.coordination.startup.addresses import BACKLOG
-from tfdist.coordination.startup.channel import answered
+from tfdist.coordination.startup.channel import accept_channel
 from tfdist.coordination.startup.conflicts import clocks
 from tfdist.coordination.startup.connection import Connection, connect, read_hello
 from tfdist.coordination.startup.origins import Origins
@@ -277,7 +277,7 @@ class Participant(ABC):
         try:
             cluster = self.config.cluster
             async with asyncio.timeout(self._handshake_seconds):
-                channel = await answered(reader, writer, self.config.token)
+                channel = await accept_channel(reader, writer, self.config.token)
                 if channel is None or self.has_ended():
                     return
                 line = await channel.receive_line()
