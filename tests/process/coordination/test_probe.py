@@ -42,6 +42,14 @@ def address(server: socket.socket) -> str:
         (lambda connection: connection.recv(1) and connection.sendall(SETTINGS), Listener.SERVER),
         # Without a proof: another program may be listening there.
         (lambda connection: connection.sendall(shutdown.COMPLETION_NOTICE), Listener.OTHER),
+        (
+            lambda connection: (
+                connection.sendall(shutdown.COMPLETION_NOTICE),
+                connection.recv(64),
+                connection.recv(1),
+            ),
+            Listener.OTHER,
+        ),
         (lambda connection: connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n"), Listener.OTHER),
         (lambda connection: connection.recv(1), Listener.BARRIER),
         (lambda connection: None, Listener.REFUSED),

@@ -145,8 +145,10 @@ class Chief(Participant):
         ]
 
     async def _send_status(self) -> None:
+        await asyncio.sleep(HEARTBEAT_SECONDS)
+        # At the end, `finish` sends the last message of each session.
         while not self.has_ended():
-            await asyncio.sleep(HEARTBEAT_SECONDS)
             status = Status(self.waiting())
             for session in self._sessions.values():
                 session.channel.send(status)
+            await asyncio.sleep(HEARTBEAT_SECONDS)
