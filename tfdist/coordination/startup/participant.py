@@ -130,6 +130,7 @@ class Participant(ABC):
                 verdict = await asyncio.shield(self._verdict)
         except TimeoutError:
             verdict = self._verdict.result() if self.has_ended() else await self.give_up()
+            self.end(verdict)
         server.close()
         await self.finish(verdict)
         for task in self._running:
