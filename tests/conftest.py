@@ -206,8 +206,12 @@ def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     directory = tmp_path / "temporary"
     directory.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
-    # TensorFlow's own files stay until the process exits.
-    return lambda: sorted(name for name in os.listdir(directory) if "autograph" not in name)
+
+    def is_of_tfdist(name: str) -> bool:
+        # TensorFlow's own files stay until the process exits.
+        return "autograph" not in name and name != "__pycache__"
+
+    return lambda: sorted(filter(is_of_tfdist, os.listdir(directory)))
 
 
 @contextmanager
