@@ -22,8 +22,10 @@ from typing import Any, TypeVar, overload
 from absl import app, flags, logging
 from absl.logging import converter
 
+from tfdist.cluster import Task, host_and_port
 from tfdist.coordination import startup
 from tfdist.coordination.preemption import Preemption
+from tfdist.coordination.reports.reporter import Reporter
 from tfdist.errors import EXIT_FAILED, UsageError, exit_on_usage_error, log
 from tfdist.flags import (
     JobFlags,
@@ -34,7 +36,7 @@ from tfdist.flags import (
 )
 from tfdist.job import Job
 from tfdist.role import TaskRole, find_role
-from tfdist.runtime import environment, log_level
+from tfdist.runtime import environment, excepthook, log_level, stacks
 from tfdist.runtime.cores import divide_cores, set_threads, take_cores
 from tfdist.runtime.excepthook import ERROR_FILE_VARIABLE, end_on_uncaught
 from tfdist.strategy_table import table
@@ -189,8 +191,12 @@ def create(
         _divide_cores(role, environ)
     _set_up_tensorflow(job_flags)
     log(f"{role.config}, {role.spec.name}; {environment.description(environ)}")
-    if waits_for_peers and role.waits_for_peers:
-        _wait_for_peers(role)
+    reporter = Reporter(str(role.task), job=role.job_id, token=role.token)
+    if waits_for_peers:
+        stacks.answer_signal()
+        excepthook.on_loss(reporter.report_loss)
+        if role.waits_for_peers:
+            _wait_for_peers(role, reporter)
     from tfdist.training.state import TrainingState
     from tfdist.upstream import server_messages
 
@@ -202,9 +208,12 @@ def create(
         if not role.serves:  # A server logs again when its chief connects.
             release()
     if waits_for_peers:
+        if not role.cluster and role.token and (store := strategy.kv_store) is not None:
+            peers = [str(Task("worker", rank)) for rank in range(len(strategy.topology.peers))]
+            reporter.meet(store, environ["HOROVOD_HOSTNAME"], peers)
         # TensorFlow replaces the handlers that are set before its strategy is built.
         preemption.listen(has_nothing_to_save=role.evaluates)
-    return job_class(role, TrainingState(strategy, preemption))
+    return job_class(role, TrainingState(strategy, preemption, reporter))
 
 
 def _divide_cores(role: TaskRole, environ: Mapping[str, str]) -> None:
@@ -237,7 +246,9 @@ def _set_up_tensorflow(job_flags: JobFlags) -> None:
         tf.config.threading.set_inter_op_parallelism_threads(job_flags.num_inter_threads)
 
 
-def _wait_for_peers(role: TaskRole) -> None:
+def _wait_for_peers(role: TaskRole, reporter: Reporter) -> None:
+    cluster = role.cluster
+    reporter.listen({host_and_port(cluster.address(task))[0] for task in cluster.tasks()})
     config = startup.BarrierConfig(
         cluster=role.cluster,
         task=role.task,
@@ -247,8 +258,12 @@ def _wait_for_peers(role: TaskRole) -> None:
         # A restarted worker joins while the others train.
         joins=role.spec.uses_ps,
         versions=startup.versions(role.spec.packages),
+        report_port=reporter.port,
     )
     outcome = startup.wait_at_barrier(config)
     if outcome.verdict:
         log(f"error: {outcome}")
         sys.exit(EXIT_FAILED)
+    reporter.endpoints = {
+        str(task): outcome.endpoints[task] for task in cluster.tasks() if task in outcome.endpoints
+    }

@@ -65,6 +65,7 @@ class LostTaskError(RuntimeError):
 
     Attributes:
       task: the task's name.
+      address, seconds, what: as above.
     """
 
     def __init__(
@@ -76,9 +77,30 @@ class LostTaskError(RuntimeError):
         *,
         what: str | None = None,
     ) -> None:
-        self.task = task
         what = what or f"nothing at {address} has answered"
+        self.task, self.address, self.seconds, self.what = task, address, seconds, what
         super().__init__(f"{task} was lost: {what} for {seconds:g} s ({flag})")
+
+
+class HangError(RuntimeError):
+    """The job makes no step.
+
+    Args:
+      task: the name of the task that the others wait for; empty if it is not known.
+      what: what is known about it, as a sentence.
+      seconds: how long the job has made no step.
+      report: the path of the hang report.
+
+    Attributes:
+      task: the task's name.
+    """
+
+    def __init__(self, task: str, what: str, seconds: float, report: Any) -> None:
+        self.task = task
+        super().__init__(
+            f"no step for {seconds:.0f} s (--step_timeout): {what}. The Python stacks of all tasks "
+            f"are in {report}"
+        )
 
 
 @contextmanager

@@ -81,6 +81,12 @@ class JobFlags(Options):
         f"{HEARTBEAT_TIMEOUT:g}); only where several tasks train together",
         above=0.0,
     )
+    step_timeout: float | None = option(
+        None,
+        "seconds that a step may take before the task fails with a hang report; 0 for no limit "
+        "(default: ten times the slowest step so far, and at least 60)",
+        least=0.0,
+    )
     num_intra_threads: int | None = option(
         None, "threads within one TensorFlow operation; 0 uses all cores", least=0
     )

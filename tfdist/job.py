@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from tfdist.cluster import Cluster, Task
+from tfdist.coordination.reports.activity import SERVING
 from tfdist.errors import UsageError, log
 from tfdist.role import TaskRole
 from tfdist.signature import takes_argument
@@ -260,6 +261,7 @@ class Job:
 
     def serve(self) -> None:
         """Serves the other tasks; returns when the chief has finished."""
+        self._state.reporter.activity.enter(SERVING)
         self._strategy.serve()
 
     def scope(self) -> AbstractContextManager[Any]:

@@ -6,6 +6,7 @@ role.task, role.spec.name, role.options
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -100,6 +101,12 @@ class TaskRole:
         return self.flags.heartbeat_timeout or HEARTBEAT_TIMEOUT
 
     @property
+    def job_id(self) -> str:
+        """A text that the tasks of this job have in common; empty for a single process."""
+        name = f"{self.cluster.digest} {self.token}".encode("utf-8", "surrogateescape")
+        return hashlib.sha256(name).hexdigest()[:32] if self.cluster or self.token else ""
+
+    @property
     def variant(self) -> str:
         """The strategy and the flags that must be the same in all tasks, as text."""
         flags = [
@@ -129,7 +136,7 @@ def find_role(
     spec = table.named(flags.strategy, environ, cluster, config.source, flags.num_gpus)
     table.check_cluster(spec, cluster, config.source)
     options = table.options_of(spec, flags.of_strategy, cluster, for_estimators=for_estimators)
-    spec.check_heartbeat(flags.heartbeat_timeout, for_estimators=for_estimators)
+    spec.check_heartbeat(flags.heartbeat_timeout)
     estimator = spec.estimator if for_estimators else None
     chief_evaluates = (
         config.has_master or not cluster.chief or (estimator and estimator.chief_evaluates) or False

@@ -26,6 +26,8 @@ import numpy as np
 import psutil
 
 from tfdist.cluster import Cluster, Task
+from tfdist.coordination.reports import activity
+from tfdist.coordination.reports.activity import State
 from tfdist.launch.forkserver import ForkServer
 from tfdist.launch.spawn import Started
 
@@ -222,6 +224,12 @@ def tasks_of(launcher: int) -> list[psutil.Process]:
     # The fork server is the one of them that has children of its own.
     tasks = [task for child in children for task in child.children()]
     return sorted(tasks, key=lambda task: task.pid)
+
+
+def states_of(output: Path) -> list[State]:
+    """What the training tasks do that write to an output directory, in the order of their names."""
+    records = activity.tasks_of_this_machine()
+    return [each.state for each in records if each.state.output == str(output)]
 
 
 class OnceSaved:

@@ -165,14 +165,17 @@ def private_names(path: Path) -> Iterator[str]:
                 yield text
         elif isinstance(node, ast.Attribute) and is_private(node.attr):
             target = ast.unparse(node.value)
-            # The documented name of the call of the operating system.
-            if target == "os" and node.attr == "_exit":
+            if f"{target}.{node.attr}" in DOCUMENTED:
                 continue
             own = own_names() | set_here
             if target in ("self", "cls"):
                 own = own_names() | (assigned_names() & read_names())
             if node.attr not in own:
                 yield node.attr
+
+
+# Names of Python's documentation that begin with an underscore.
+DOCUMENTED = ("os._exit", "sys._current_frames")
 
 
 def assigned(tree: ast.Module) -> set[str]:

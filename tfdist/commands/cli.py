@@ -4,6 +4,8 @@
     srun tfdist exec train.py                             # one task of a job of Slurm
     tfdist render hosts --worker_hosts=a:2222,b:2222      # prints each task's TF_CONFIG or flags
     tfdist check --job_name=worker --task_index=0 --worker_hosts=a:2222,b:2222   # tests the network
+    tfdist status /shared/run1                            # what a running job does
+    tfdist stacks /shared/run1                            # where its tasks are in Python
     tfdist plan --parameters=25M --workers=4 --bandwidth=10Gbit   # compares the splits
     tfdist data cifar10 --data_dir=/tmp/data              # writes the examples' dataset
     tfdist horovod build                                  # compiles and installs Horovod
@@ -22,12 +24,12 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
-from tfdist.commands import check, data, execute, horovod, plan, render, run
+from tfdist.commands import check, data, execute, horovod, plan, render, run, status
 from tfdist.errors import EXIT_USAGE, exit_on_usage_error, log
 from tfdist.runtime.resources import limited_open_files
 from tfdist.version import __version__
 
-_COMMANDS = (run, execute, render, check, plan, data, horovod)
+_COMMANDS = (run, execute, render, check, status, plan, data, horovod)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,6 +11,7 @@ reports a refused connection.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -18,8 +19,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from tfdist.coordination.call_watch import ALIVE, BLOCKED_TIMEOUTS, CallWatch, report_calls
 from tfdist.coordination.probe import Listener, identify
@@ -33,8 +35,13 @@ _CHECK_SECONDS = 1.0
 # A call needs a thread of the called task, which may be busy, so it has more time.
 _CALL_TIMEOUTS = 2
 
+# The parent's answer that it ends; for the answer, and for its end.
+_ENDING = "ending"
+_ANSWER_SECONDS, _ENDING_SECONDS = 2.0, 30.0
+_POLL_SECONDS = 0.1
+
 # The processes of `watch_in_subprocess`.
-_watchers: list[subprocess.Popen[bytes]] = []
+_watchers: list[subprocess.Popen[str]] = []
 
 
 @contextmanager
@@ -79,13 +86,26 @@ def watch_in_subprocess(
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([package, *sys.path])}
     command = [sys.executable, "-P", "-m", "tfdist.coordination.heartbeat", str(os.getpid())]
     command += [str(timeout), *(f"{task}={address}" for task, address in tasks.items())]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environ)
-    assert process.stdin is not None
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, text=True
+    )
+    assert process.stdin is not None and process.stdout is not None
     reports = process.stdin.fileno()
+    threading.Thread(
+        target=_end_on_loss, args=[process.stdout, reports], name="lost-tasks", daemon=True
+    ).start()
     _watchers.append(process)  # Otherwise Python closes the pipe.
     if calls:
         # A short write to a pipe is not mixed with that of another thread.
         report_calls(calls, timeout / _PROBES, lambda name: _write(reports, name))
+
+
+def _end_on_loss(found: IO[str], reports: int) -> None:
+    """Ends this process as soon as the subprocess has found that a task was lost."""
+    if line := found.readline():
+        task, address, seconds, what = json.loads(line)
+        _write(reports, _ENDING)
+        excepthook.end(LostTaskError(task, address, seconds, what=what))
 
 
 def _write(reports: int, name: str) -> None:
@@ -132,6 +152,8 @@ def _main(parent: int, timeout: float, tasks: Mapping[str, str]) -> None:
         return os.getppid() != parent
 
     def end(error: BaseException) -> None:
+        if isinstance(error, LostTaskError) and _parent_ends(error, is_orphan):
+            return
         if is_orphan():
             return
         error_file = os.environ.get(excepthook.ERROR_FILE_VARIABLE)
@@ -159,6 +181,22 @@ def _main(parent: int, timeout: float, tasks: Mapping[str, str]) -> None:
         return is_orphan()
 
     _watch(tasks, timeout, end, sleep, serving)
+
+
+def _parent_ends(error: LostTaskError, has_ended: Callable[[], bool]) -> bool:
+    """Tells the parent that a task was lost; returns whether it has ended.
+
+    The parent reports what the other tasks do, if no call holds its interpreter.
+    """
+    with suppress(OSError):
+        found = [error.task, error.address, error.seconds, error.what]
+        print(json.dumps(found), flush=True)
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    while time.monotonic() < deadline and not has_ended():
+        if _ENDING in _received():
+            deadline = time.monotonic() + _ENDING_SECONDS
+        time.sleep(_POLL_SECONDS)
+    return has_ended()
 
 
 def _unanswered(silent: str, tasks: Mapping[str, str], timeout: float) -> BaseException:

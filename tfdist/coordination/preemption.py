@@ -141,6 +141,11 @@ class Preemption:
             self._begun += 1
             return True
 
+    @property
+    def steps_begun(self) -> int:
+        """The steps that `begin_step` has counted. It may be read in any thread."""
+        return self._begun
+
     def should_stop(self) -> bool:
         """Between two steps: whether the common last step is done.
 

@@ -73,16 +73,23 @@ class PreemptionHook(tf.compat.v1.train.SessionRunHook):
 
     Args:
       preemption: this task's `Preemption`, which is `watched` while the session runs.
+
+    Attributes:
+      is_in_step: whether the session makes a step, and not what other hooks do after one: a
+        checkpoint or an evaluation.
     """
 
     def __init__(self, preemption: Preemption) -> None:
+        self.is_in_step = False
         self._preemption = preemption
 
     def before_run(self, run_context: Any) -> None:
         if not self._preemption.begin_step():
             # The session handles StopIteration as the end of the input and skips this step.
             raise StopIteration
+        self.is_in_step = True
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.is_in_step = False
         if self._preemption.should_stop():
             run_context.request_stop()

@@ -16,6 +16,7 @@ from typing import Any, Self
 import tensorflow as tf
 
 from tfdist import entry
+from tfdist.coordination.reports.reporter import Reporter
 from tfdist.estimator.sessions import Sessions
 from tfdist.flags import define_flags
 from tfdist.job import Job
@@ -60,6 +61,16 @@ class EstimatorJob(Job):
     ) -> Any:
         """This task's `MonitoredTrainingSession`; see `Sessions.monitored_session`."""
         return self.sessions.monitored_session(hooks=hooks, **options)
+
+    @property
+    def reporter(self) -> Reporter:
+        """Reports what this task does."""
+        return self._state.reporter
+
+    @property
+    def step_timeout(self) -> float | None:
+        """The flag `--step_timeout`."""
+        return self._role.flags.step_timeout
 
     @property
     def chief_evaluates(self) -> bool:

@@ -135,13 +135,21 @@ def train(
     if job.is_chief:
         output.done.unlink(missing_ok=True)
     own = [hook for hook in hooks if job.is_chief or not getattr(hook, "chief_only", False)]
-    own += [*job.sessions.hooks(), PreemptionHook(job.sessions.strategy.preemption)]
-    spec = tf.estimator.TrainSpec(shard, max_steps, hooks=own)
+    preemption = job.sessions.strategy.preemption
+    steps = PreemptionHook(preemption)
+    spec = tf.estimator.TrainSpec(shard, max_steps, hooks=[*own, *job.sessions.hooks(), steps])
     topology, kv_store = job.topology, job.sessions.strategy.kv_store
-    watched = job.sessions.strategy.preemption.watched(topology.peer, topology.peers, kv_store)
-    with watched, writing(output.path, named=True):
+    watched = preemption.watched(topology.peer, topology.peers, kv_store)
+    reported = job.reporter.watching(
+        lambda: preemption.steps_begun,
+        output.path,
+        step_timeout=job.step_timeout,
+        is_chief=job.is_chief,
+        is_in_step=lambda: steps.is_in_step,
+    )
+    with watched, reported, writing(output.path, named=True):
         _train(estimator, spec, saving_listeners)
-    if job.sessions.strategy.preemption.is_preempted:
+    if preemption.is_preempted:
         if job.is_chief:
             log(f"saved at step {global_step(estimator)}, exiting with code {EXIT_PREEMPTED}")
         sys.exit(EXIT_PREEMPTED)

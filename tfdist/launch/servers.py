@@ -49,9 +49,10 @@ class Servers:
 
         In a job with a task of type chief, a worker may serve, as with
         `tf.distribute.ParameterServerStrategy`, or train, as with Estimators. It serves if it has
-        used no CPU time. In any other job every worker trains until it ends.
+        used no CPU time. In any other job every worker trains until it ends, or until no ps is
+        left.
         """
-        if not self.workers:
+        if not self.workers or len(self.workers) == len(self.processes):
             return True
         # This is negative if a child process has ended.
         used = cpu_seconds(self.workers) - self._before

@@ -14,7 +14,9 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +24,15 @@ from types import TracebackType
 
 from absl import logging
 
-from tfdist.errors import EXIT_FAILED, EXIT_USAGE, LostTaskError, OutputError, UsageError, log
+from tfdist.errors import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    HangError,
+    LostTaskError,
+    OutputError,
+    UsageError,
+    log,
+)
 
 #: The environment variable with the path of the file in which a task reports its exception.
 ERROR_FILE_VARIABLE = "TFDIST_ERROR_FILE"
@@ -42,6 +52,7 @@ _CONNECTION_ERRORS = (
 # Horovod's and Gloo's messages for a rank that was lost during a collective operation.
 _LOST_RANK = re.compile(r"Horovod has been shut down|/gloo/transport/\S+\] ")
 _LONGEST_REPORT = 200
+_REPORT_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -59,12 +70,26 @@ class Uncaught:
     lost_task: str | None = None
 
 
+# What `on_loss` has registered.
+_report_loss: Callable[[str], None] | None = None
+
+
+def on_loss(report: Callable[[str], None]) -> None:
+    """Registers a function to call before the loss of another task ends this process.
+
+    Args:
+      report: takes a sentence that says what has happened. It has `_REPORT_SECONDS`.
+    """
+    global _report_loss
+    _report_loss = report
+
+
 def end_on_uncaught(error_file: str | None) -> None:
     """Installs an exception hook that ends the process after printing the traceback.
 
-    A UsageError (code 2), an OutputError and a LostTaskError (code 1) print one line without a
-    traceback. So does an exception that only reports the loss of another task, unless the flag
-    `--verbosity` is at least 1: the cause is in the output of that task.
+    A UsageError (code 2), an OutputError, a LostTaskError and a HangError (code 1) print one line
+    without a traceback. So does an exception that only reports the loss of another task, unless the
+    flag `--verbosity` is at least 1: the cause is in the output of that task.
 
     Without this hook, the threads of TensorFlow and Horovod keep the process alive, and with it the
     whole job: a failed worker still answers its peers while Python waits for these threads.
@@ -78,7 +103,7 @@ def end_on_uncaught(error_file: str | None) -> None:
         now = time.time()
         write_uncaught(error_file, error, now)
         code = EXIT_FAILED
-        if isinstance(error, (UsageError, OutputError, LostTaskError)):
+        if isinstance(error, (UsageError, OutputError, LostTaskError, HangError)):
             # The message contains the cause and the remedy.
             log(f"error: {error}")
             code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
@@ -93,6 +118,10 @@ def end_on_uncaught(error_file: str | None) -> None:
                 log(f"error: {peer} was lost")
         sys.stdout.flush()
         sys.stderr.flush()
+        if _report_loss is not None and (isinstance(error, LostTaskError) or lost_peer(error)):
+            reporting = threading.Thread(target=_report_loss, args=[_message(error)], daemon=True)
+            reporting.start()
+            reporting.join(_REPORT_SECONDS)
         os._exit(128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else code)
 
     sys.excepthook = end
@@ -166,7 +195,7 @@ def _report(error: BaseException) -> str:
 
 def _lost_task(error: BaseException) -> str | None:
     """The name of the lost task that an exception reports."""
-    if isinstance(error, LostTaskError):
-        return error.task
+    if isinstance(error, (LostTaskError, HangError)):
+        return error.task or None
     peer = lost_peer(error)
     return peer if peer and ":" in peer else None

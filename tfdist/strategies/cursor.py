@@ -32,6 +32,11 @@ class EpochCursor:
         """The number of weight updates of all trainings of this process."""
         return self._steps_made
 
+    @property
+    def progress(self) -> int:
+        """A number that changes with every step. It may be read in any thread."""
+        return self._steps_made
+
     def saw_steps(self, steps: int) -> None:
         """Counts steps that Keras's callbacks have seen; call it only if `sees_steps`."""
         self._steps_made += steps

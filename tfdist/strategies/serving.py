@@ -77,8 +77,11 @@ class _Served:
         self.has_completed = False
         self._strategy = strategy
         self._chief = strategy.cluster.address(chief)
-        self._others = [strategy.cluster.address(task) for task in others]
+        self._others = others
         self._gone_since: float | None = None
+        # By task, since when it accepts connections and answers none: it is stopped.
+        self._silent_since: dict[Task, float] = {}
+        self._lost: set[Task] = set()
 
     def have_exited(self) -> bool:
         """Probes the tasks once; returns whether they have been gone for long enough."""
@@ -90,7 +93,7 @@ class _Served:
         self.has_started = self.has_started or chief is Listener.SERVER or self.has_completed
         found = [chief]
         if self.has_started and chief not in RUNNING:
-            found += map(probe.identify, self._others)
+            found += map(self._identify, self._others)
         if any(listener in RUNNING for listener in found):
             self._gone_since = None
             return False
@@ -98,6 +101,24 @@ class _Served:
         if self._gone_since is None:
             self._gone_since = now
         return now - self._gone_since >= self._limit(found)
+
+    def _identify(self, task: Task) -> Listener:
+        """What listens at the address of a task; nothing if it has not answered for too long."""
+        listener = probe.identify(self._strategy.cluster.address(task))
+        if listener is not Listener.SILENT:
+            self._silent_since.pop(task, None)
+            return listener
+        now = time.monotonic()
+        silent = now - self._silent_since.setdefault(task, now)
+        if silent < self._strategy.role.heartbeat_timeout:
+            return listener
+        if task not in self._lost:
+            self._lost.add(task)
+            log(
+                f"{task} was lost: it has not answered for {silent:.0f} s (--heartbeat_timeout), "
+                f"and {self._strategy.cluster.chief_task} has exited"
+            )
+        return Listener.REFUSED
 
     def _limit(self, found: Sequence[Listener]) -> float:
         """The seconds that the tasks must be gone for."""

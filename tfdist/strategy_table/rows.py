@@ -250,7 +250,6 @@ ROWS = (
             "tfdist.estimator.between_graph:BetweenGraphSessions",
             SynchronousUpdates,
             serving=("ps",),
-            has_heartbeat=False,
             one_gpu="Start one worker per GPU, and select its GPU with CUDA_VISIBLE_DEVICES.",
         ),
         spans_tasks=True,

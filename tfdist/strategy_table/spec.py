@@ -20,7 +20,6 @@ class EstimatorSpec:
       options: the class of the options that apply.
       serving: the types of the tasks that serve and do not train.
       chief_evaluates: whether the chief evaluates, even if the cluster has a task of type chief.
-      has_heartbeat: whether tasks notice that another one is lost (`--heartbeat_timeout`).
       one_gpu: what to do instead, if a task cannot use several GPUs; None if it can.
     """
 
@@ -29,7 +28,6 @@ class EstimatorSpec:
     options: type[Options] = Options
     serving: tuple[str, ...] = ()
     chief_evaluates: bool = False
-    has_heartbeat: bool = True
     one_gpu: str | None = None
 
 
@@ -129,21 +127,17 @@ class StrategySpec:
             remedy=owner.one_gpu,
         )
 
-    def check_heartbeat(self, seconds: Any, *, for_estimators: bool = False) -> None:
+    def check_heartbeat(self, seconds: Any) -> None:
         """Checks that `--heartbeat_timeout` has an effect, if it was given.
 
         Raises:
           UsageError: no task watches another one.
         """
-        has_estimator_heartbeat = self.estimator is None or self.estimator.has_heartbeat
-        if seconds is None or (
-            self.spans_tasks and (not for_estimators or has_estimator_heartbeat)
-        ):
+        if seconds is None or self.spans_tasks:
             return
-        under = f"{' for Estimators' * for_estimators} with --strategy={self.name}"
         raise UsageError(
             "--heartbeat_timeout",
             received=seconds,
-            accepted=f"not supported{under}",
+            accepted=f"not supported with --strategy={self.name}",
             remedy="Leave it out, because no task waits for another one.",
         )

@@ -21,6 +21,7 @@ from tfdist.errors import UsageError, log
 from tfdist.training.resume import resume
 from tfdist.training.scalars import scalars
 from tfdist.training.state import TrainingState
+from tfdist.training.step_watch import StepWatch
 
 Logs = dict[str, Any]
 
@@ -41,7 +42,7 @@ def standard(
             remedy="Call job.fit, which has the same callbacks.",
         )
     output = OutputDirectory(output_dir)
-    callbacks = [*state.strategy.callbacks(), ExamplesPerSecond(state)]
+    callbacks = [*state.strategy.callbacks(), StepWatch(state, output), ExamplesPerSecond(state)]
     if state.is_chief:
         lock.hold(output.lock)
         output_directory.check_writable(output.path, output.checkpoints, output.logs)

@@ -22,6 +22,7 @@ from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.compat import keras as keras_compat
 from tfdist.compat import stacks
 from tfdist.compat.train_functions import AfterSkippedSteps
+from tfdist.coordination.reports import activity
 from tfdist.data.position import Position
 from tfdist.errors import EXIT_PREEMPTED, log
 from tfdist.training import history
@@ -144,6 +145,7 @@ class Resume(tf.keras.callbacks.Callback):
         self._save()
 
     def _end(self, logs: Logs | None = None) -> None:
+        self._state.reporter.activity.enter(activity.EXPORTING)
         epochs = self.params["epochs"]
         self._watching.close()
         keras_initial_epoch.set_start(self.model, None)
@@ -169,6 +171,7 @@ class Resume(tf.keras.callbacks.Callback):
             self.model.history, self._output.metrics, epochs=self._earlier_epochs
         )
         self._strategy.finish(self.model)
+        self._state.reporter.end_watch()
 
     def _before_step(self, steps: Callable[[], Sequence[int]], count: int) -> None:
         if self._state.preemption.should_stop():
@@ -232,7 +235,10 @@ class Resume(tf.keras.callbacks.Callback):
         # Do not save again before the first step of an epoch what the last epoch's end has saved.
         if self._saves and (number != self._saved or not steps):
             position = Position(self._finished, tuple(steps), self._topology.num_replicas)
-            with self._checkpointing.save_scope(self.model):
+            with (
+                self._state.reporter.activity.doing(activity.SAVING),
+                self._checkpointing.save_scope(self.model),
+            ):
                 if self._state.is_chief:
                     self._checkpointer.save(position, number=number)
             self._final.checkpoint_saved()

@@ -16,6 +16,7 @@ import tensorflow as tf
 from tfdist.compat import building, metric_states, stacks
 from tfdist.compat import keras as keras_compat
 from tfdist.coordination.preemption import Preemption
+from tfdist.coordination.reports.reporter import Reporter
 from tfdist.data import inputs, sharding
 from tfdist.data.inputs import Data, DatasetFunction
 from tfdist.errors import UsageError, log
@@ -58,15 +59,19 @@ class TrainingState:
     Args:
       strategy: the job's strategy.
       preemption: the signals that this task has received.
+      reporter: reports what this task does.
 
     Attributes:
       data: the data of the last call of `dataset`; None before the first call.
       scales_learning_rate: whether the script scales its learning rate by the number of replicas.
     """
 
-    def __init__(self, strategy: Strategy[Any], preemption: Preemption) -> None:
+    def __init__(
+        self, strategy: Strategy[Any], preemption: Preemption, reporter: Reporter | None = None
+    ) -> None:
         self.strategy = strategy
         self.preemption = preemption
+        self.reporter = reporter or Reporter(str(strategy.task))
         self.data: TrainingData | None = None
         self.scales_learning_rate = False
         self._described: Sequence[str] = ()

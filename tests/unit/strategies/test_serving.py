@@ -146,6 +146,19 @@ def test_a_ps_serves_a_worker_that_exits_after_the_chief(
     assert job.seconds == (1.25 if "completed" in chief else 1.5)
 
 
+def test_a_ps_does_not_wait_for_a_stopped_worker_for_ever(
+    monkeypatch: pytest.MonkeyPatch, job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find(monkeypatch, a="server refused", b="server silent server silent")
+    assert job.serve(Task("worker", 0)) is None
+    assert job.seconds == pytest.approx(job.heartbeat_timeout, abs=2.0)
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "lost" in line]
+    assert line == (
+        "tfdist: worker:0 was lost: it has not answered for 30 s (--heartbeat_timeout), and chief:0 "
+        "has exited"
+    )
+
+
 def test_an_unreachable_worker_may_come_back(monkeypatch: pytest.MonkeyPatch, job: Job) -> None:
     find(monkeypatch, a="server refused", b="unreachable unreachable server refused")
     assert job.serve(Task("worker", 0)) is None

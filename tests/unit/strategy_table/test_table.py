@@ -76,11 +76,11 @@ def test_a_strategy_without_other_tasks_refuses_a_heartbeat_timeout(name: str) -
         role(strategy=name, heartbeat_timeout=5.0)
 
 
-def test_the_workers_of_an_estimator_have_no_heartbeat() -> None:
+@pytest.mark.parametrize("for_estimators", [False, True])
+def test_the_heartbeat_timeout_of_several_tasks(for_estimators: bool) -> None:
     cluster = tf_config("worker", 0, worker=[A], ps=[B])
-    with pytest.raises(UsageError, match=r"--heartbeat_timeout: .* not supported for Estimators"):
-        role(cluster=cluster, heartbeat_timeout=5.0, for_estimators=True)
-    assert role(cluster=cluster, heartbeat_timeout=5.0).heartbeat_timeout == 5.0
+    found = role(cluster=cluster, heartbeat_timeout=5.0, for_estimators=for_estimators)
+    assert found.heartbeat_timeout == 5.0
     assert role(cluster=cluster).heartbeat_timeout == 30.0
 
 

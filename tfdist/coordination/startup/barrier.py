@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+from tfdist.cluster import Task, host_and_port
 from tfdist.coordination.startup import addresses
 from tfdist.coordination.startup.chief import Chief
 from tfdist.coordination.startup.member import Member
@@ -37,11 +38,14 @@ class Outcome:
       verdict: why the job cannot start; empty if it can.
       matrix: which task reaches which, as lines of text.
       seconds: how long this task waited.
+      endpoints: by task, the host and the port where it answers when it is asked what it does, as
+        far as this task has met it.
     """
 
     verdict: str
     matrix: str
     seconds: float
+    endpoints: Mapping[Task, tuple[str, int]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.verdict}\n{self.matrix}" if self.verdict else self.matrix
@@ -78,4 +82,10 @@ def wait_at_barrier(
             listener.close_accepted()
     for line in verdict.warnings:
         log(line)
-    return Outcome(verdict.text, "\n".join(verdict.matrix), time.monotonic() - begin)
+    endpoints = {
+        task: (host_and_port(config.cluster.address(task))[0], hello.report_port)
+        for task, hello in participant.table.hellos.items()
+        if task != config.task and hello.report_port
+    }
+    seconds = time.monotonic() - begin
+    return Outcome(verdict.text, "\n".join(verdict.matrix), seconds, endpoints)

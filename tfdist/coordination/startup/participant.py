@@ -59,6 +59,7 @@ class BarrierConfig:
         the cluster are listened to.
       joins: whether this task can join a job that is training already.
       versions: the versions of the packages that must be equal in all tasks.
+      report_port: where this task answers when another one asks what it does; 0 if it does not.
     """
 
     cluster: Cluster
@@ -69,6 +70,7 @@ class BarrierConfig:
     token: str = ""
     joins: bool = False
     versions: dict[str, str]
+    report_port: int = 0
 
 
 class Participant(ABC):
@@ -96,6 +98,7 @@ class Participant(ABC):
             strategy=config.strategy,
             versions=config.versions,
             clock=0.0,
+            report_port=config.report_port,
         )
         self.table = PeerTable(me, joins=config.joins)
         self._resolver = ThreadPoolExecutor(max_workers=32)

@@ -29,7 +29,7 @@ from tfdist.version import __version__
 #: The longest line that is read, in bytes. The description of a job of 10,000 tasks is shorter.
 LIMIT = 1 << 20
 
-_PROTOCOL = "tfdist/4"
+_PROTOCOL = "tfdist/5"
 # Characters of a text, and of a verdict or of a line of the matrix.
 _TEXT_LIMIT, _LINE_LIMIT = 255, 4096
 _MATRIX_LINES = 50
@@ -101,6 +101,7 @@ class Hello:
       strategy: the strategy that it is configured to train under.
       versions: what `versions` returned there.
       clock: its wall clock, in seconds since the epoch.
+      report_port: where it answers when another task asks what it does; 0 if it does not.
     """
 
     purpose: str
@@ -112,6 +113,7 @@ class Hello:
     strategy: str
     versions: Mapping[str, str]
     clock: float
+    report_port: int = 0
 
     @property
     def place(self) -> str:
@@ -256,6 +258,9 @@ def _hello(content: Mapping[str, Any], cluster: Cluster | None) -> Hello | Other
         raise ValueError("clock")
     if type(content["pid"]) is not int:
         raise ValueError("pid")
+    report_port = content["report_port"]
+    if type(report_port) is not int or not 0 <= report_port < 1 << 16:
+        raise ValueError("report_port")
     task = _task(content["task"])
     cluster.check(task)
     return Hello(
@@ -268,6 +273,7 @@ def _hello(content: Mapping[str, Any], cluster: Cluster | None) -> Hello | Other
         strategy=_text(content["strategy"]),
         versions={_text(name): _text(version) for name, version in content["versions"].items()},
         clock=float(clock),
+        report_port=report_port,
     )
 
 

@@ -73,6 +73,10 @@ class _Cursor(EpochCursor):
     def steps_made(self) -> int:
         return self._coordinator.steps_made
 
+    @property
+    def progress(self) -> int:
+        return self._coordinator.progress
+
     def step_of_epoch(self, steps: Sequence[int]) -> int:
         is_synchronous = self._coordinator.synchronous is not None
         return max(steps, default=0) if is_synchronous else sum(steps)

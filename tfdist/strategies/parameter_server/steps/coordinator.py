@@ -118,6 +118,12 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         return self._steps_made
 
     @property
+    def progress(self) -> int:
+        """The steps of all epochs, also of evaluations. It may be read in any thread."""
+        epoch = self._epoch
+        return self._steps_made + (epoch.uncounted_steps if epoch is not None else 0)
+
+    @property
     def steps_of_training_epoch(self) -> int:
         """The number of steps of the current training epoch, or of the last one."""
         self._count()

@@ -77,6 +77,11 @@ class Epoch(ABC):
         """The number of weight updates of this epoch that are known to be made, including those
         before a restart."""
 
+    @property
+    def uncounted_steps(self) -> int:
+        """The number of weight updates since the last call of `new_steps`."""
+        return self.steps_so_far() - self._counted
+
     def new_steps(self) -> int:
         """The number of weight updates since the last call."""
         before, self._counted = self._counted, self.steps_so_far()

@@ -1,0 +1,171 @@
+"""The Python stacks of this process, and of another process of the same user.
+
+    answer_signal()            # in a task: SIGUSR2 writes its stacks into a file in memory
+    text = stacks()            # of all threads of this process
+    place = own_code()         # 'train.py:40 in slow': this process is in code of the user
+    text = stacks_of(4711)     # of a process that has called `answer_signal`
+
+Python's `faulthandler` needs no interpreter to write them, so a task answers even if a call holds
+Python's global interpreter lock. Its file in memory belongs to the process, and ends with it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import sysconfig
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+#: The signal upon which a task writes its stacks.
+SIGNAL = signal.SIGUSR2
+
+_NAME = "tfdist-stacks"
+_ANSWER_SECONDS = 5.0
+# The file has its final size if it has not grown for so long.
+_SETTLED_SECONDS = 0.2
+_POLL_SECONDS = 0.02
+
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+_PACKAGES = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+_TFDIST = str(Path(__file__).parents[1])
+# A function of the user that a TensorFlow operation calls, such as tf.py_function.
+_CALLED_BY_TENSORFLOW = "script_ops.py"
+# The files of Python's debugger.
+_DEBUGGERS = ("pdb.py", "bdb.py")
+
+
+def answer_signal() -> None:
+    """Makes `SIGNAL` write the stacks of this process for `stacks_of`.
+
+    Does nothing if the program handles the signal itself.
+    """
+    if signal.getsignal(SIGNAL) is not signal.SIG_DFL:
+        return
+    file = os.memfd_create(_NAME)
+    faulthandler.register(SIGNAL, file, all_threads=True)
+
+
+def stacks_of(pid: int) -> str:
+    """The stacks of another process, the innermost call first.
+
+    Raises:
+      PermissionError: the process belongs to another user.
+      LookupError: there is no such process, or it has not called `answer_signal`.
+      TimeoutError: the process does not answer, because it is stopped, for example.
+    """
+    path = memory_file(pid, _NAME)
+    if path is None:
+        raise LookupError(f"process {pid} is no task of tfdist")
+    with open(path, "rb") as file:
+        begin = file.seek(0, os.SEEK_END)
+        os.kill(pid, SIGNAL)
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        size, settled = begin, deadline
+        while time.monotonic() < min(deadline, settled):
+            time.sleep(_POLL_SECONDS)
+            if (new := file.seek(0, os.SEEK_END)) > size:
+                size, settled = new, time.monotonic() + _SETTLED_SECONDS
+        if size == begin:
+            raise TimeoutError(f"process {pid} has not answered for {_ANSWER_SECONDS:g} s")
+        file.seek(begin)
+        return file.read().decode(errors="replace")
+
+
+def memory_file(pid: int, name: str) -> Path | None:
+    """The path of a file in memory that a process has open; None if it has none of this name.
+
+    Raises:
+      PermissionError: the process belongs to another user.
+    """
+    with suppress(FileNotFoundError):
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                if os.readlink(path).startswith(f"/memfd:{name} "):
+                    return path
+    return None
+
+
+def stacks() -> str:
+    """The stacks of this process's threads, the innermost call last, with lines of source."""
+    parts = []
+    for name, frame in _frames():
+        lines = traceback.format_stack(frame)
+        parts.append(f"Thread {name}:\n{''.join(lines)}")
+    return "\n".join(parts)
+
+
+def own_code() -> str:
+    """The innermost call in code of the user, with its file and line; empty if there is none.
+
+    Looks at the main thread and at functions that TensorFlow calls. A call of a library that has
+    not returned is no code of the user, except for one of Python's standard library, such as
+    `time.sleep`.
+    """
+    for name, frame in _frames():
+        is_called = any(_is_script_op(each) for each in _outwards(frame))
+        if name != threading.main_thread().name and not is_called:
+            continue
+        for each in _outwards(frame):
+            code = each.f_code
+            if _is_in(code.co_filename, _PACKAGES) or _is_in(code.co_filename, (_TFDIST,)):
+                break
+            if not _is_in(code.co_filename, (_STANDARD_LIBRARY,)) and code.co_filename[:1] != "<":
+                return f"{os.path.basename(code.co_filename)}:{each.f_lineno} in {code.co_name}"
+    return ""
+
+
+def is_debugged() -> bool:
+    """Whether a debugger has stopped a thread of this process, or is attached to it."""
+    if "pydevd" in sys.modules:
+        return True
+    return any(
+        os.path.basename(each.f_code.co_filename) in _DEBUGGERS
+        for _, frame in _frames()
+        for each in _outwards(frame)
+    )
+
+
+def runs(thread: int, functions: Sequence[str]) -> bool:
+    """Whether a thread is in a function with one of these names."""
+    frame = sys._current_frames().get(thread)
+    return any(each.f_code.co_name in functions for each in _outwards(frame))
+
+
+def _frames() -> list[tuple[str, FrameType]]:
+    """The innermost frame of each thread but this one, the main thread first."""
+    names: Mapping[int | None, str] = {each.ident: each.name for each in threading.enumerate()}
+    frames = sys._current_frames()
+    main = threading.main_thread().ident
+    order = sorted(frames, key=lambda ident: (ident != main, ident))
+    return [
+        (names.get(ident, f"{ident:#x}"), frames[ident])
+        for ident in order
+        if ident != threading.get_ident()
+    ]
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_script_op(frame: FrameType) -> bool:
+    return os.path.basename(frame.f_code.co_filename) == _CALLED_BY_TENSORFLOW
+
+
+def _is_in(path: str, directories: tuple[str, ...]) -> bool:
+    # The packages of a system's Python are within its standard library.
+    return any(
+        path.startswith(f"{directory}/")
+        and not (directory == _STANDARD_LIBRARY and path.startswith(f"{directory}/site-packages/"))
+        for directory in directories
+    )
