@@ -31,7 +31,6 @@ TASKS = {
 }
 FLAGS = {
     "mirrored": ["--num_cpu_devices=2"],
-    "central_storage": ["--num_cpu_devices=2"],
     "in_graph": ["--stages=2", "--microbatches=2"],
 }
 
@@ -49,12 +48,17 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "strategy",
-    [name for name, row in table.rows().items() if slurm.missing() or not row.spans_tasks],
+    # central_storage trains slowly; smaller models show that it equals one process.
+    [
+        name
+        for name, row in table.rows().items()
+        if (slurm.missing() or not row.spans_tasks) and name != "central_storage"
+    ],
 )
 def test_the_example_learns_digits(tmp_path: Path, digits: Path, strategy: str) -> None:
     # The global batch is the same under every strategy, and so is the number of steps.
     replicas = 1 if strategy in ("one_device", "parameter_server", "in_graph") else 2
-    tasks = 1 if strategy in ("mirrored", "central_storage") else replicas
+    tasks = 1 if strategy == "mirrored" else replicas
     # Asynchronous updates are noisier and vary from run to run.
     epochs, decays = (9, "6,8") if strategy == "parameter_server" else (6, "4,5")
     job = [f"--strategy={strategy}", *TASKS.get(strategy, []), EXAMPLE]

@@ -24,8 +24,7 @@ from tests.support.processes import (
 )
 from tfdist.launch.local import hold_ports
 
-# Keras 2, and the newer TensorFlow; in tf_keras other tests train with both.
-pytestmark = pytest.mark.stacks("2.15", "2.21")
+pytestmark = pytest.mark.stacks("2.15", "newest")
 
 
 @pytest.mark.timeout(200)

@@ -15,8 +15,7 @@ from tests.support.processes import ROOT, launch
 pytestmark = [
     pytest.mark.stacks(
         "2.15",
-        "2.21",
-        "tf_keras",
+        "newest",
         horovod=("2.15", "newest"),
     ),
     pytest.mark.timeout(200),

@@ -20,7 +20,7 @@ from tests.support.processes import (
 pytestmark = [
     pytest.mark.stacks(
         "2.15",
-        "2.21",
+        "newest",
         horovod=("2.15", "newest"),
     ),
     pytest.mark.timeout(240),

@@ -22,7 +22,7 @@ from tests.support.processes import ROOT
 from tfdist.coordination.probe import wait_for_server
 from tfdist.launch.local import hold_ports
 
-pytestmark = [pytest.mark.stacks("2.21"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(180)]
 
 # All servers of the cluster in one process, because importing TensorFlow takes long.
 SERVERS = """

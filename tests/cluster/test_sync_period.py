@@ -13,7 +13,7 @@ from tests.support.processes import PROGRAM, directories, launch, results
 pytestmark = [
     pytest.mark.stacks(
         "2.15",
-        "2.21",
+        "newest",
         horovod=("2.15", "newest"),
     ),
     pytest.mark.timeout(150),

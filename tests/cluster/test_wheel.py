@@ -15,7 +15,7 @@ from tests.support.pages import ROOT, readme_script
 from tfdist.launch.local import hold_ports
 
 pytestmark = [
-    pytest.mark.stacks("2.21"),
+    pytest.mark.stacks("newest"),
     pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user"),
 ]

@@ -40,7 +40,6 @@ JOBS = {
         ["--workers=2"],
         [*AS_ONE_PROCESS, "loss_scale_overflows", *AS_KERAS_2, EMPTY],
     ),
-    "multi_worker_mirrored of 3": (["--workers=3"], SUMMED),
     "multi_worker_mirrored of 2 with 2 replicas each": (
         ["--workers=2", "--replicas=2"],
         [*SUMMED, "named_inputs"],
@@ -142,7 +141,10 @@ def test_statistics_are_equal_everywhere_and_used_in_validation(train: Train, jo
     )
 
 
-@pytest.mark.parametrize("job", jobs_with(*AS_KERAS_2))
+# Keras 2 reduces in the same way under mirrored and central_storage.
+@pytest.mark.parametrize(
+    "job", [job for job in jobs_with(*AS_KERAS_2) if "central_storage" not in job.values]
+)
 def test_weights_equal_those_of_keras_2(train: Train, job: str) -> None:
     tasks = train(job)
     keras_2 = train(job, keras_2=True)

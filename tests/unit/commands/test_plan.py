@@ -19,7 +19,7 @@ from tfdist.strategies.in_graph.stages import stages_of
 NETWORK = ["--workers=4", "--bandwidth=10Gbit"]
 PARAMETERS = ["--parameters=25M", *NETWORK]
 
-pytestmark = [pytest.mark.stacks("2.15", "newest"), pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
 
 
 def table(output: str) -> dict[str, list[str]]:

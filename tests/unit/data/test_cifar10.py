@@ -24,7 +24,7 @@ from tests.process.data.test_sources import (
 from tfdist.data import cifar10, records, sources
 from tfdist.errors import UsageError
 
-pytestmark = pytest.mark.stacks("2.15", "newest")
+pytestmark = pytest.mark.stacks("newest")
 
 
 ARCHIVES = [(sources.PYTHON_ARCHIVE, python_members), (sources.BINARY_ARCHIVE, binary_members)]

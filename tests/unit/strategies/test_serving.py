@@ -154,8 +154,8 @@ def test_a_ps_does_not_wait_for_a_stopped_worker_for_ever(
     assert job.seconds == pytest.approx(job.heartbeat_timeout, abs=2.0)
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "lost" in line]
     assert line == (
-        "tfdist: worker:0 was lost: it has not answered for 30 s (--heartbeat_timeout), and chief:0 "
-        "has exited"
+        "tfdist: worker:0 was lost: it has not answered for 30 s (--heartbeat_timeout), and "
+        "chief:0 has exited"
     )
 
 

@@ -17,7 +17,7 @@ from tests.conftest import TinyTraining, file_size_limit, keras_is_3
 from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.errors import OutputError, UsageError
 
-pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")
+pytestmark = pytest.mark.stacks("2.15", "newest")
 
 
 class Interruption(Exception):

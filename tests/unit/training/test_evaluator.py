@@ -18,7 +18,7 @@ from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.errors import OutputError, UsageError
 from tfdist.training import evaluator as evaluation
 
-pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")
+pytestmark = pytest.mark.stacks("2.15", "newest")
 
 
 EVALUATOR = {"TF_CONFIG": tf_config("evaluator", 0, worker=["a:1", "b:1"])}

@@ -18,7 +18,7 @@ from tfdist.coordination.preemption import SIGNALS
 from tfdist.errors import EXIT_PREEMPTED
 from tfdist.strategies.base import DatasetFunction
 
-pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")
+pytestmark = pytest.mark.stacks("2.15", "newest")
 
 
 EPOCHS = 3
