@@ -22,6 +22,7 @@ from datetime import datetime
 from pathlib import Path
 
 from tfdist.checkpoints.output_directory import not_writable
+from tfdist.checkpoints.trust import check_trusted
 from tfdist.errors import OutputError, log
 
 # A process that was killed, or that has saved and exits, may take some time to end.
@@ -49,14 +50,15 @@ def hold(path: Path) -> None:
         was the last to take the lock.
 
     Raises:
-      UsageError: the file cannot be written.
+      UsageError: the file cannot be written, or others could redirect it; see `trust`.
       OutputError: another process holds the lock.
     """
     try:
         with suppress(FileExistsError):
             path.parent.mkdir(parents=True)
+        check_trusted(path.parent)
         with ExitStack() as stack:
-            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
             stack.callback(os.close, file)
             status = os.fstat(file)
             if (status.st_dev, status.st_ino) not in _held:

@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from tfdist.checkpoints.trust import open_own
 from tfdist.errors import OutputError, UsageError
 
 # Remedies for write errors.
@@ -37,6 +38,7 @@ _REMEDIES = {
     errno.EDQUOT: "Make room in its quota and start the job again, or keep fewer checkpoints.",
     errno.EFBIG: "Raise the limit on the size of a file (ulimit -f) and start the job again.",
     errno.EIO: "Check its disk, and start the job again.",
+    errno.ELOOP: "Remove the symbolic link, and start the job again.",
     errno.ESTALE: "Remount its file system, and start the job again.",
     **dict.fromkeys(
         (errno.EACCES, errno.EPERM, errno.EROFS),
@@ -52,7 +54,7 @@ _REMEDIES = {
 _LEFT_BY_THE_CHIEF = re.compile(
     r"(ckpt|model\.ckpt)-\d+_temp|workertemp_\d+|tmp_(chief|worker)_\d+"
     r"|(checkpoint|graph\.pbtxt|model\.ckpt-\d+\.meta)\.tmp[0-9a-f]{32}"
-    r"|\.(metrics\.jsonl|done\.json|checkpoint|writable)-[0-9a-f]{16}"
+    r"|\.(metrics\.jsonl|done\.json|checkpoint|writable|hang_report\.txt)-[0-9a-f]{16}"
     r"|\.(saved_model|shared)-[a-z0-9_]{8}"
 )
 _LEFT_BY_THE_EVALUATION = re.compile(r"\.eval_metrics\.jsonl-[0-9a-f]{16}")
@@ -269,7 +271,7 @@ def append_json_line(path: Path, record: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         size = path.stat().st_size if path.exists() else 0
         try:
-            with path.open("a") as file:
+            with open_own(path, "a") as file:
                 file.write(json.dumps(record) + "\n")
         except OSError:
             if path.exists():

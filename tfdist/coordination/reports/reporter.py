@@ -192,7 +192,8 @@ class Reporter:
 
     def _write(self, output: Path, what: str, finding: str, reports: hang_report.Reports) -> None:
         path = output / hang_report.FILE_NAME
-        temporary = path.with_name(f".{path.name}.{self._task.replace(':', '-')}")
+        # Nobody else can know its name and put a link in its place.
+        temporary = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
         with suppress(OSError):
             temporary.write_text(hang_report.text(what, finding, reports))
             os.replace(temporary, path)
