@@ -11,8 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import tensorflow as tf
+
+from tfdist.data import records
 
 _COMPRESSIONS = ("", "GZIP", "ZLIB")
 _FAULT = re.compile(
@@ -30,22 +33,26 @@ class Damage:
       file: the file's path.
       fault: TensorFlow's message.
       compression: `GZIP` or `ZLIB`; empty for none.
+      accepted: what an intact file has.
     """
 
     file: str
     fault: str
     compression: str = ""
+    accepted: str = "TFRecords"
 
     def __str__(self) -> str:
         of_data = f" of its {self.compression} data" if self.compression else ""
         return (
-            f"{self.file}: received {self.fault}{of_data}; accepted: TFRecords. Write the file "
-            "again, or remove it from the input."
+            f"{self.file}: received {self.fault}{of_data}; accepted: {self.accepted}. Write the "
+            "file again, or remove it from the input."
         )
 
 
 def verify(files: Iterable[str]) -> Iterator[Damage]:
-    """Reads every file to its end.
+    """Reads every file to its end, and compares it with the manifest of its directory, if any.
+
+    Only the manifest tells that a file was cut between two records.
 
     Args:
       files: paths of TFRecord files, uncompressed or compressed with GZIP or ZLIB.
@@ -55,11 +62,25 @@ def verify(files: Iterable[str]) -> Iterator[Damage]:
 
     Raises:
       tf.errors.NotFoundError: a file does not exist.
+      UsageError: a manifest cannot be read.
     """
     for file in files:
-        damage = _damage(file)
+        damage = _damage(file) or _difference(Path(file))
         if damage:
             yield damage
+
+
+def _difference(path: Path) -> Damage | None:
+    """How a file differs from the manifest of its directory."""
+    manifest = records.read_manifest(path.parent)
+    expected = manifest.files.get(path.name) if manifest else None
+    if expected is None or (actual := records.inspect(path)) == expected:
+        return None
+    received = f"{actual.records} records in {actual.bytes} bytes"
+    if (actual.records, actual.bytes) == (expected.records, expected.bytes):
+        received = "other contents"
+    accepted = f"the {expected.records} records in {expected.bytes} bytes that were written"
+    return Damage(str(path), received, accepted=f"{accepted} ({records.MANIFEST_NAME})")
 
 
 def _damage(file: str) -> Damage | None:

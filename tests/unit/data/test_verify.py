@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
 from tfdist.commands import cli
+from tfdist.data import records
 from tfdist.data.verify import verify
 
 pytestmark = pytest.mark.stacks("newest")
@@ -88,3 +90,26 @@ def test_a_missing_file_is_a_usage_error(
         cli.main(["data", "verify", str(tmp_path / "missing")])
     assert ended.value.code == 2
     assert "FILE: received '" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        # Each record is its length, the length's code, the payload and the payload's code.
+        (lambda content: content[:-18], "received 2 records in 36 bytes; accepted: the 3 records "),
+        (lambda content: content[18:36] + content[:18] + content[36:], "received other contents"),
+    ],
+)
+def test_a_file_that_was_cut_between_two_records_differs_from_its_manifest(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[bytes], bytes],
+    fault: str,
+) -> None:
+    records.write(tmp_path, "test", {"train.tfrecords": [b"aa", b"bb", b"cc"]})
+    file = tmp_path / "train.tfrecords"
+    assert cli.main(["data", "verify", str(file)]) == 0
+    file.write_bytes(change(file.read_bytes()))
+    assert cli.main(["data", "verify", str(file)]) == 1
+    output = capsys.readouterr().out
+    assert f"{file}: {fault}" in output and "(manifest.json)" in output
