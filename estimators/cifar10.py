@@ -44,7 +44,7 @@ class HyperParameters:
       num_examples: the number of images in the training split, over all tasks.
       learning_rate: the rate before the first decay. It is not scaled with the number of replicas,
         as in the tutorial; pass `job.scaled_lr(rate)` for the linear scaling rule.
-      decay_epochs: at most three epochs, ascending. From each one on, the rate is `learning_rate`
+      decay_epochs: one to three epochs, ascending. From each one on, the rate is `learning_rate`
         times the next factor of `DECAYS`.
       momentum: the momentum of SGD.
       weight_decay: the factor of half the squared norm of all trainable variables, including the
@@ -78,11 +78,11 @@ class HyperParameters:
         if self.data_format is not None:
             _check_one_of("--data_format", self.data_format, tuple(_KERAS_DATA_FORMATS))
         epochs = self.decay_epochs
-        if len(epochs) > len(DECAYS) or list(epochs) != sorted(set(epochs)):
+        if not 0 < len(epochs) <= len(DECAYS) or list(epochs) != sorted(set(epochs)):
             raise UsageError(
                 "--decay_epochs",
                 received=",".join(map(str, epochs)),
-                accepted=f"at most {len(DECAYS)} epochs, ascending",
+                accepted=f"1 to {len(DECAYS)} epochs, ascending",
                 remedy="List the epochs at which the learning rate decays.",
             )
 

@@ -41,8 +41,8 @@ DECAYS = (0.1, 0.01, 0.002)
 
 flags.register_validator(
     "decay_epochs",
-    lambda epochs: len(epochs) <= len(DECAYS) and all(epoch.isdigit() for epoch in epochs),
-    "must be at most three comma-separated integers",
+    lambda epochs: 0 < len(epochs) <= len(DECAYS) and all(epoch.isdigit() for epoch in epochs),
+    "must be one to three comma-separated integers",
 )
 
 

@@ -101,6 +101,7 @@ def test_without_a_job_the_commands_say_so(tmp_path: Path) -> None:
         for job, code, message in (
             (str(tmp_path), 1, f"tfdist: no task of {tmp_path} runs of this user"),
             (str(tmp_path / "missing"), 2, "tfdist: error: OUTPUT_DIR|PID: received "),
+            (str(tmp_path / ("x" * 300)), 2, "tfdist: error: OUTPUT_DIR|PID: received "),
         ):
             done = subprocess.run(
                 [sys.executable, "-m", "tfdist", command, job],

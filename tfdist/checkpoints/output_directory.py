@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from tfdist.checkpoints.trust import open_own
-from tfdist.errors import OutputError, UsageError
+from tfdist.errors import OutputError, UsageError, check_is_utf8
 
 # Remedies for write errors.
 _REMEDIES = {
@@ -68,12 +68,13 @@ class OutputDirectory:
     """The paths in an output directory; creating this object creates no directory.
 
     Raises:
-      UsageError: see `check_is_no_pattern`.
+      UsageError: see `check_is_no_pattern` and `check_is_utf8`.
     """
 
     path: Path
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        check_is_utf8("output_dir", path)
         check_is_no_pattern("output_dir", path)
         object.__setattr__(self, "path", Path(path))
 

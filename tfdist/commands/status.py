@@ -78,13 +78,13 @@ def _tasks(job: str) -> list[Record]:
       UsageError: there is no such directory or process.
     """
     records = activity.tasks_of_this_machine()
-    if Path(job).is_dir():
+    if os.path.isdir(job):
         output = os.path.realpath(job)
         of_output = [each for each in records if os.path.realpath(each.state.output) == output]
         # A server does not know the output directory.
         jobs = {each.state.job for each in of_output if each.state.job}
         return [each for each in records if each in of_output or each.state.job in jobs]
-    if job.isascii() and job.isdigit() and Path(f"/proc/{job}").is_dir():
+    if job.isascii() and job.isdigit() and os.path.isdir(f"/proc/{job}"):
         return [each for each in records if int(job) in _with_ancestors(each.state.pid)]
     raise UsageError(
         "OUTPUT_DIR|PID",
@@ -96,7 +96,7 @@ def _tasks(job: str) -> list[Record]:
 
 def _no_task(job: str) -> int:
     where = "of this user on this machine"
-    holder = _holder(job) if Path(job).is_dir() else ""
+    holder = _holder(job) if os.path.isdir(job) else ""
     log(f"no task of {job} runs {where}{holder}")
     return EXIT_FAILED
 

@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tfdist.errors import UsageError
+from tfdist.errors import UsageError, check_is_utf8
 
 MANIFEST_NAME = "manifest.json"
 
@@ -99,6 +99,7 @@ def write(directory: Path, source: str, files: Mapping[str, Iterable[bytes]]) ->
       UsageError: the disk is full, the directory is not writable, or it contains other files with
         these names.
     """
+    check_is_utf8("--data_dir", directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -127,6 +128,7 @@ def read_manifest(directory: Path) -> Manifest | None:
     Raises:
       UsageError: the manifest cannot be read.
     """
+    check_is_utf8("--data_dir", directory)
     path = directory / MANIFEST_NAME
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -310,6 +310,7 @@ def test_without_weight_decay_there_is_no_regularizer() -> None:
     [
         ({"variable_strategy": "cpu"}, "--variable_strategy: received 'cpu'; accepted: CPU, GPU"),
         ({"data_format": "NCWH"}, "--data_format: received 'NCWH'; accepted: NHWC, NCHW"),
+        ({"decay_epochs": ()}, "--decay_epochs: received ''; accepted: 1 to 3 epochs"),
         ({"decay_epochs": (3, 2)}, "--decay_epochs: received '3,2'"),
         ({"decay_epochs": (1, 2, 3, 4)}, "--decay_epochs: received '1,2,3,4'"),
     ],

@@ -33,6 +33,7 @@ def run(path: Path, script: str, *flags: str) -> Ended:
     [
         (["--num_layers=9"], "--num_layers: received 9"),
         (["--decay_epochs=3,soon"], "--decay_epochs"),
+        (["--decay_epochs="], "--decay_epochs"),
         (["--train-batch-size=many"], "--train_batch_size"),
         (["--data_dir=nowhere"], "--data_dir: received 'nowhere'"),
         (
