@@ -1,6 +1,7 @@
 """The lock of an output directory: one job at a time writes there.
 
     hold(OutputDirectory("/shared/run1").lock)    # in the chief, before it writes anything
+    is_held(OutputDirectory("/shared/run1").lock)    # in another process: True
 
 It is an open-file-description lock of Linux. NFS and Lustre carry it to other machines, and the
 kernel releases it when the process ends, in whatever way. An ordinary record lock (`fcntl.lockf`)
@@ -67,6 +68,26 @@ def hold(path: Path) -> None:
                 stack.pop_all()
     except OSError as error:
         raise not_writable(path.parent, error) from None
+
+
+def is_held(path: Path) -> bool | None:
+    """Whether another process holds a lock; None if the file system has no locks.
+
+    Args:
+      path: the file of the lock.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        found = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _WRITE_LOCK)
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+    kind: int = struct.unpack_from("h", found)[0]
+    return kind != fcntl.F_UNLCK
 
 
 def _take(file: int, path: Path) -> None:

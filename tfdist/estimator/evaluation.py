@@ -20,9 +20,12 @@ from tfdist.checkpoints import files as checkpoint_files
 from tfdist.checkpoints import lock, output_directory
 from tfdist.checkpoints.files import Fingerprint
 from tfdist.checkpoints.output_directory import OutputDirectory
+from tfdist.checkpoints.training_watch import TrainingWatch
 from tfdist.coordination.preemption import Preemption
 from tfdist.errors import log
 from tfdist.estimator.inputs import unsharded
+
+_POLL_SECONDS = 1.0
 
 
 def latest_checkpoint(estimator: tf.estimator.Estimator) -> str | None:
@@ -156,15 +159,18 @@ class Evaluation:
         self._next = begin + (self._spec.throttle_secs or 0)
         self._record(self.metrics)
 
-    def follow(self) -> None:
+    def follow(self, startup_timeout: float) -> None:
         """Evaluates the checkpoints of a training in other tasks, until it is complete.
 
         Skips a damaged checkpoint with a warning.
 
+        Args:
+          startup_timeout: seconds without a chief after which this gives up.
+
         Raises:
           UsageError: the output directory cannot be written.
-          OutputError: the evaluator of another job writes there, or the results could not be
-            written.
+          OutputError: the evaluator of another job writes there, the results could not be written,
+            or no chief trains there.
         """
         lock.hold(self._output.eval_lock)
         output_directory.check_writable(self._output.path)
@@ -172,6 +178,7 @@ class Evaluation:
         log(f"evaluating the checkpoints in {self._output.path}")
         self._next = self._clock() + (self._spec.start_delay_secs or 0)
         progress = Progress(self._estimator, self._max_steps)
+        watch = TrainingWatch(self._output, startup_timeout)
         while True:
             # Check this first: if training is complete, the last checkpoint exists.
             is_last = progress.is_complete()
@@ -180,7 +187,8 @@ class Evaluation:
                 is_evaluated = path is None or self._try_to_evaluate(path, is_last)
                 if is_last and is_evaluated:
                     return
-            self._sleep(1.0)
+            watch.look(_POLL_SECONDS)
+            self._sleep(_POLL_SECONDS)
 
     def _record(self, metrics: Mapping[str, Any]) -> None:
         step = int(metrics["global_step"])

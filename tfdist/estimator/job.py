@@ -73,6 +73,11 @@ class EstimatorJob(Job):
         return self._role.flags.step_timeout
 
     @property
+    def startup_timeout(self) -> float:
+        """The flag `--startup_timeout`, in seconds."""
+        return self._role.startup_timeout
+
+    @property
     def chief_evaluates(self) -> bool:
         """Whether the chief evaluates, instead of an evaluator."""
         return self._role.chief_evaluates

@@ -20,6 +20,7 @@ import tensorflow as tf
 from tfdist.checkpoints import files as checkpoint_files
 from tfdist.checkpoints import lock, output_directory
 from tfdist.checkpoints.output_directory import OutputDirectory, writing
+from tfdist.checkpoints.training_watch import TrainingWatch
 from tfdist.errors import EXIT_PREEMPTED, UsageError, log
 from tfdist.estimator import inputs
 from tfdist.estimator.evaluation import Evaluation, EvaluationListener, Progress, global_step
@@ -29,6 +30,7 @@ from tfdist.estimator.run_config import RunConfig
 
 # TensorFlow's name prefix of an Estimator's checkpoints.
 _PREFIX = "model.ckpt"
+_POLL_SECONDS = 1.0
 
 
 def train_and_evaluate(
@@ -55,7 +57,7 @@ def train_and_evaluate(
     job = _job_of(estimator)
     evaluation = Evaluation(estimator, eval_spec, train_spec.max_steps)
     if job.evaluates:
-        evaluation.follow()
+        evaluation.follow(job.startup_timeout)
         return evaluation.metrics
     listeners = list(train_spec.saving_listeners)
     if _evaluates(job) and not job.sessions.is_coordinated:
@@ -104,8 +106,10 @@ def train(
     job = _job_of(estimator)
     if job.evaluates:
         progress = Progress(estimator, max_steps)
+        watch = TrainingWatch(OutputDirectory(estimator.model_dir), job.startup_timeout)
         while not progress.is_complete():
-            time.sleep(1.0)
+            watch.look(_POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
         return
     job.sessions.begin_training()
     output = OutputDirectory(estimator.model_dir)

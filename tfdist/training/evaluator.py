@@ -18,6 +18,7 @@ from tfdist.checkpoints import lock, output_directory
 from tfdist.checkpoints.checkpointer import Checkpointer
 from tfdist.checkpoints.files import Fingerprint
 from tfdist.checkpoints.output_directory import OutputDirectory
+from tfdist.checkpoints.training_watch import TrainingWatch
 from tfdist.compat import building
 from tfdist.compat import keras as keras_compat
 from tfdist.data.inputs import Data
@@ -28,6 +29,7 @@ from tfdist.training.state import TrainingState
 #: If the number of epochs is unknown, a completion marker that existed at the start is considered
 #: this training's own after this time.
 _STALE_MARKER_SECONDS = 60.0
+_POLL_SECONDS = 1.0
 
 
 def evaluate(state: TrainingState, model: tf.keras.Model, dataset_fn: Data) -> dict[str, float]:
@@ -75,7 +77,8 @@ def follow(
 
     Raises:
       UsageError: the output directory cannot be written.
-      OutputError: the evaluator of another job writes there, or the results could not be written.
+      OutputError: the evaluator of another job writes there, the results could not be written, or
+        no chief trains there.
     """
     output = OutputDirectory(output_dir)
     lock.hold(output.eval_lock)
@@ -92,6 +95,7 @@ def follow(
     evaluated: dict[str, Fingerprint] = {}
     epoch = 0
     logs: dict[str, float] = {}
+    watch = TrainingWatch(output, state.strategy.role.startup_timeout)
     log(f"evaluating the checkpoints in {output.checkpoints}")
     while True:
         # Read the marker first: if it exists, the last checkpoint exists too.
@@ -117,7 +121,8 @@ def follow(
             or (epochs is not None and checkpoints.is_complete(output, epoch, epochs))
         ):
             return logs
-        sleep(1.0)
+        watch.look(_POLL_SECONDS)
+        sleep(_POLL_SECONDS)
 
 
 def _try_to_restore(checkpointer: Checkpointer, opened: str, path: str) -> bool:

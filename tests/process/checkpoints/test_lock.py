@@ -207,3 +207,13 @@ def test_a_second_evaluator_is_refused(tiny: TinyTraining, tmp_path: Path) -> No
         pytest.raises(OutputError, match=f"process {evaluator.pid} "),
     ):
         job.evaluate(tiny.model(), tiny.eval_input, str(tmp_path))
+
+
+def test_another_process_sees_whether_the_lock_is_held(path: Path) -> None:
+    assert lock.is_held(path) is False
+    with held_by_another(path) as process:
+        assert lock.is_held(path) is True
+        # A look does not take the lock, and does not release it.
+        assert lock.is_held(path) is True
+        kill(process)
+        assert lock.is_held(path) is False

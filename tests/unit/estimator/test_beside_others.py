@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -82,7 +83,7 @@ def test_a_second_evaluator_is_refused(tmp_path: Path) -> None:
         held_by_another(output.eval_lock) as evaluator,
         pytest.raises(OutputError, match=f"process {evaluator.pid} "),
     ):
-        Evaluation(estimator, eval_spec(), max_steps=8).follow()
+        Evaluation(estimator, eval_spec(), max_steps=8).follow(math.inf)
 
 
 @pytest.mark.parametrize("name", ["run[12]", "run*", "run?", "run\\1"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def test_an_evaluator_evaluates_until_the_last_checkpoint(tmp_path: Path) -> Non
     # The first evaluation waits for an hour, and so does the second, but the last one does not.
     spec = eval_spec(throttle_secs=3600, start_delay_secs=3600)
     evaluation = Evaluation(estimator, spec, max_steps=8, clock=lambda: now, sleep=sleep)
-    evaluation.follow()
+    evaluation.follow(math.inf)
 
     assert slept == [1.0] * 6
     assert evaluated_steps(tmp_path) == [4, 8]
@@ -70,7 +71,7 @@ def test_an_evaluator_waits_for_the_replacement_of_a_damaged_checkpoint(
             tfdist.estimator.train(trained, train_input, max_steps=8)
 
     estimator = make_estimator(evaluator_job(), tmp_path)
-    Evaluation(estimator, eval_spec(), max_steps=8, sleep=sleep).follow()
+    Evaluation(estimator, eval_spec(), max_steps=8, sleep=sleep).follow(math.inf)
 
     assert len(slept) == 3
     assert evaluated_steps(tmp_path) == [4, 8]
@@ -97,7 +98,7 @@ def test_an_evaluator_continues_if_training_removes_its_checkpoint(tmp_path: Pat
 
     estimator = make_estimator(evaluator_job(), tmp_path)
     spec = eval_spec(hooks=[ContinueTraining()], throttle_secs=3600)
-    Evaluation(estimator, spec, max_steps=8, sleep=slept.append).follow()
+    Evaluation(estimator, spec, max_steps=8, sleep=slept.append).follow(math.inf)
 
     assert not (tmp_path / "model.ckpt-4.index").exists()
     assert evaluated_steps(tmp_path) == [8]
@@ -119,7 +120,7 @@ def test_an_evaluator_fails_if_an_input_file_is_missing(tmp_path: Path) -> None:
     estimator = make_estimator(evaluator_job(), tmp_path)
     spec = tf.estimator.EvalSpec(eval_input, steps=None, start_delay_secs=0)
     with pytest.raises(tf.errors.NotFoundError, match=r"missing\.txt"):
-        Evaluation(estimator, spec, max_steps=4, sleep=sleep).follow()
+        Evaluation(estimator, spec, max_steps=4, sleep=sleep).follow(math.inf)
 
 
 def test_an_evaluator_exits_after_the_input_of_the_training_has_ended(tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ def test_an_evaluator_exits_after_the_input_of_the_training_has_ended(tmp_path: 
 
     estimator = make_estimator(evaluator_job(), tmp_path)
     evaluation = Evaluation(estimator, eval_spec(), max_steps=None, sleep=sleep)
-    evaluation.follow()
+    evaluation.follow(math.inf)
 
     assert len(slept) == 3
     assert global_step(estimator) == 4
@@ -144,7 +145,7 @@ def test_an_evaluator_exits_after_the_input_of_the_training_has_ended(tmp_path: 
 def test_an_evaluator_that_starts_after_the_training_exits(tmp_path: Path) -> None:
     tfdist.estimator.train(make_estimator(make_job(), tmp_path), input_fn)
     evaluation = Evaluation(make_estimator(evaluator_job(), tmp_path), eval_spec(), max_steps=None)
-    evaluation.follow()
+    evaluation.follow(math.inf)
     assert evaluated_steps(tmp_path) == [4]
 
 
