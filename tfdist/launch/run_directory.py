@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tfdist.launch.leftovers import remove_generated_modules
+
 _PREFIX = "tfdist-run-"
 # A launcher locks its directory a moment after it has created it.
 _YOUNG_SECONDS = 60.0
@@ -24,7 +26,9 @@ _YOUNG_SECONDS = 60.0
 @contextmanager
 def run_directory() -> Iterator[Path]:
     """Yields a new directory, which is locked while the block runs, and removed at its end."""
-    _remove_abandoned(Path(tempfile.gettempdir()))
+    parent = Path(tempfile.gettempdir())
+    _remove_abandoned(parent)
+    remove_generated_modules(parent)
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as directory:
         descriptor = os.open(directory, os.O_RDONLY)
         try:
