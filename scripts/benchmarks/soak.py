@@ -1,14 +1,17 @@
 #!/usr/bin/env python
 """Injects random faults into one job after the other; each must give the expected weights.
 
-    scripts/benchmarks/soak.py --seconds=1800 --every=60 --epochs=100
-    scripts/benchmarks/soak.py --seconds=120 --every=10 --strategy=horovod --seed=7
+    scripts/benchmarks/soak.py --seconds=3600                # an hour over all strategies
+    scripts/benchmarks/soak.py --seconds=600 --every=60 --strategy=horovod --fault=kill
 
-A job runs under `tfdist run --max_restarts`. The faults are: kill -9 of a task, SIGTERM to a task,
-a task suspended for two seconds, and the newest checkpoint truncated before a kill. One fault
-happens at a random time in each period of `--every` seconds, or in each half of the duration of
-the undisturbed job if that is shorter. Prints the time until the next checkpoint for each fault.
-The exit code is 1 if a job fails, or if its weights differ from those of the undisturbed job.
+For each strategy, a job runs undisturbed first. Then jobs run under `tfdist run --max_restarts`,
+and one fault happens at a random time in each period of `--every` seconds; `soak_job.FAULTS` lists
+them. A full disk and a partition need root. At the end, prints a table of the faults: how many
+there were, how many the jobs survived, and the seconds to the next step. A job survives if it ends
+with code 0 and bitwise the weights of the undisturbed one (under asynchronous parameter servers,
+with finite ones). The effective time of a strategy is the time that its steps take undisturbed,
+divided by the time from the start of its first disturbed job to the end of its last. The exit code
+is 1 if a job does not survive.
 """
 
 from __future__ import annotations
@@ -16,172 +19,206 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import psutil
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
 
-PROGRAM = ROOT / "tests" / "support" / "program.py"
-TRAINING = ["--shuffle", "--examples=2001", "--batch_size=2", "--save_steps=100"]
-FAULTS = ("kill", "terminate", "stop", "damage")
+from scripts.benchmarks.soak_job import (  # noqa: E402
+    FAULTS,
+    OF_ROOT,
+    STRATEGIES,
+    SYNCHRONOUS,
+    Job,
+)
+
+_DISK_BYTES = 64 << 20
 
 
-class Job:
-    """A running job.
+@dataclass
+class Tally:
+    """What has happened for one kind of fault."""
 
-    Args:
-      directory: the output directory.
-      strategy: the strategy; the job has two workers.
-      epochs: the number of epochs.
+    injected: int = 0
+    survived: int = 0
+    seconds: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Soak:
+    """Runs the jobs of one strategy.
+
+    Attributes:
+      strategy: the name in `STRATEGIES`.
+      epochs: the number of epochs of a job.
+      save_steps: steps between checkpoints.
+      every: seconds of a period with one fault.
+      faults: the names of the faults.
+      rng: chooses them.
+      tally: what has happened, by fault.
     """
 
-    def __init__(self, directory: Path, strategy: str, epochs: int) -> None:
-        self.directory = directory
-        command = [sys.executable, "-m", "tfdist", "run", f"--strategy={strategy}"]
-        command += ["--workers=2", "--max_restarts=100", "--restart_delay=0", str(PROGRAM)]
-        command += [
-            *TRAINING,
-            f"--epochs={epochs}",
-            f"--output_dir={directory}",
-            f"--result_dir={directory / 'result'}",
-        ]
-        directory.mkdir()
-        with (directory / "log").open("w") as log:
-            self.process = subprocess.Popen(
-                command,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-            )
+    strategy: str
+    epochs: int
+    save_steps: int
+    every: float
+    faults: Sequence[str]
+    rng: random.Random
+    tally: dict[str, Tally]
 
-    def newest(self) -> int:
-        """The number of the newest checkpoint; 0 if there is none."""
-        saved = (self.directory / "checkpoints").glob("ckpt-*.index")
-        return max((int(path.stem.rpartition("-")[2]) for path in saved), default=0)
+    def run(self, seconds: float) -> float:
+        """Runs jobs for some time, at least one; returns the effective time.
 
-    def weights(self) -> np.ndarray:
-        """The final weights."""
-        with np.load(self.directory / "result" / "worker-0.npz") as found:
-            return np.array(found["weights"])
+        Raises:
+          RuntimeError: a job has not survived.
+        """
+        with directory() as path:
+            job = self._start(path)
+            seconds_per_step = self._seconds_per_step(job)
+            expected = self._end(job, None)
+        begin = time.monotonic()
+        steps = 0
+        while not steps or time.monotonic() - begin < seconds:
+            with directory() as path:
+                job = self._start(path)
+                injected = self._disturb(job)
+                self._end(job, expected)
+                steps += max(job.checkpoints())
+                for fault in injected:
+                    self.tally[fault].survived += 1
+        return steps * seconds_per_step / (time.monotonic() - begin)
 
-    def wait_for_checkpoint(self, after: int) -> float | None:
-        """Seconds until there is a newer checkpoint; None if the job exits before."""
-        started = time.monotonic()
-        while self.newest() <= after:
-            if self.process.poll() is not None:
-                return None
-            time.sleep(0.05)
-        return time.monotonic() - started
+    def _start(self, path: Path) -> Job:
+        return Job(path, self.strategy, self.epochs, self.save_steps)
 
-    def runs_for(self, seconds: float) -> bool:
-        """Whether the job still runs after `seconds`; returns immediately when it exits."""
+    def _seconds_per_step(self, job: Job) -> float:
+        """Waits for the end of an undisturbed job, and measures its steps."""
+        seen: dict[int, float] = {}
+        while job.process.poll() is None:
+            for step, path in job.checkpoints().items():
+                if step not in seen and path.exists():
+                    seen[step] = path.stat().st_mtime
+            time.sleep(0.1)
+        first, last = min(seen), max(seen)
+        return (seen[last] - seen[first]) / (last - first)
+
+    def _end(self, job: Job, expected: np.ndarray | None) -> np.ndarray:
+        code = job.process.wait()
+        if code:
+            raise RuntimeError(f"{job.log()}\n{self.strategy}: the job ended with code {code}")
+        weights = job.weights()
+        if expected is None:
+            return weights
+        is_right = np.array_equal(weights, expected)
+        if self.strategy not in SYNCHRONOUS:
+            is_right = bool(np.isfinite(weights).all())
+        if not is_right:
+            raise RuntimeError(f"{job.log()}\n{self.strategy}: the weights are wrong")
+        return weights
+
+    def _disturb(self, job: Job) -> list[str]:
+        """Injects faults until the job ends; returns their names."""
+        injected: list[str] = []
+        if job.wait_for_step(0.0) is None:
+            return injected
+        while True:
+            due = time.monotonic() + self.every
+            if not job.runs_for(self.rng.uniform(0.0, self.every)):
+                return injected
+            fault, begin = self.rng.choice(self.faults), time.time()
+            try:
+                FAULTS[fault](job, self.rng)
+            except (psutil.Error, FileNotFoundError, subprocess.CalledProcessError):
+                continue  # The task has ended, or the job.
+            injected.append(fault)
+            tally = self.tally[fault]
+            tally.injected += 1
+            if (seconds := job.wait_for_step(begin)) is not None:
+                tally.seconds.append(seconds)
+            after = "the job has ended" if seconds is None else f"next step after {seconds:.1f} s"
+            print(f"{self.strategy}: {fault}: {after}", flush=True)
+            job.runs_for(due - time.monotonic())
+
+
+@contextmanager
+def directory() -> Iterator[Path]:
+    """A directory, for root with a small file system at `output`."""
+    with tempfile.TemporaryDirectory(prefix="tfdist-soak-") as name:
+        path = Path(name)
+        if os.geteuid():
+            yield path
+            return
+        (path / "output").mkdir()
+        disk = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES},mode=755", "tmpfs"]
+        subprocess.run([*disk, str(path / "output")], check=True)
         try:
-            self.process.wait(max(0.0, seconds))
-        except subprocess.TimeoutExpired:
-            return True
-        return False
-
-    def disturb(self, fault: str, rng: random.Random) -> str | None:
-        """Injects a fault into a random task; returns its index, or None if no task is running."""
-        # The tasks are children of the launcher's fork server.
-        children = psutil.Process(self.process.pid).children()
-        tasks = sorted(
-            (task for child in children for task in child.children()), key=lambda task: task.pid
-        )
-        if not tasks:
-            return None
-        number = rng.randrange(len(tasks))
-        task = tasks[number]
-        if fault == "terminate":
-            task.send_signal(signal.SIGTERM)
-        elif fault == "stop":
-            task.suspend()
-            time.sleep(2.0)
-            task.resume()
-        else:
-            saved = len(list((self.directory / "checkpoints").glob("ckpt-*.index")))
-            # Do not damage the only checkpoint: the job could not resume.
-            if fault == "damage" and saved > 1:
-                path = self.directory / "checkpoints" / f"ckpt-{self.newest()}.data-00000-of-00001"
-                os.truncate(path, path.stat().st_size // 2)
-            task.kill()
-        return str(number)
+            yield path
+        finally:
+            subprocess.run(["umount", "--lazy", str(path / "output")], check=True)
 
 
-def run(job: Job, faults: int, deadline: float, every: float, rng: random.Random) -> int:
-    """Injects faults into `job` until it exits, or until `deadline` (`time.monotonic`).
-
-    If there was no fault so far, injects one even after `deadline`, because the start of a job may
-    take that long.
-
-    Returns the number of faults, including the earlier `faults`.
-    """
-    if job.wait_for_checkpoint(after=0) is None:
-        return faults
-    while True:
-        due = time.monotonic() + every
-        pause = rng.uniform(0.0, every)
-        if not job.runs_for(min(pause, deadline - time.monotonic()) if faults else pause):
-            return faults
-        if faults and time.monotonic() >= deadline:
-            return faults
-        fault, before = rng.choice(FAULTS), job.newest()
-        try:
-            task = job.disturb(fault, rng)
-        except psutil.NoSuchProcess:
-            continue
-        if task is None:
-            continue
-        seconds = job.wait_for_checkpoint(before)
-        after = "the job completed" if seconds is None else f"next checkpoint after {seconds:.1f} s"
-        print(f"{fault} task {task} at checkpoint {before}: {after}", flush=True)
-        faults += 1
-        job.runs_for(due - time.monotonic())
+def table(tally: dict[str, Tally]) -> str:
+    """The faults as a Markdown table."""
+    lines = ["| fault | injected | survived | seconds to the next step (median, longest) |"]
+    lines += ["| --- | --- | --- | --- |"]
+    for fault, found in tally.items():
+        if found.injected:
+            seconds = found.seconds or [float("nan")]
+            times = f"{statistics.median(seconds):.1f}, {max(seconds):.1f}"
+            lines.append(f"| {fault} | {found.injected} | {found.survived} | {times} |")
+    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--seconds", type=float, default=1800.0)
-    parser.add_argument("--every", type=float, default=60.0)
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--strategy", default="multi_worker_mirrored")
+    parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--every", type=float, default=20.0)
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--save_steps", type=int, default=100)
+    parser.add_argument("--strategy", action="append", choices=STRATEGIES)
+    parser.add_argument("--fault", action="append", choices=FAULTS)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
-    rng = random.Random(options.seed)
-    with tempfile.TemporaryDirectory(prefix="tfdist-soak-") as directory:
-        undisturbed = Job(Path(directory, "undisturbed"), options.strategy, options.epochs)
-        undisturbed.wait_for_checkpoint(after=0)
-        first_saved = time.monotonic()
-        if undisturbed.process.wait():
-            print((undisturbed.directory / "log").read_text())
-            return 1
-        # This is never zero, because the export and the exit also take time.
-        every = min(options.every, (time.monotonic() - first_saved) / 2)
-        expected = undisturbed.weights()
-        deadline = time.monotonic() + options.seconds
-        jobs = faults = 0
-        while not faults or time.monotonic() < deadline:
-            job = Job(Path(directory, f"job-{jobs}"), options.strategy, options.epochs)
-            faults = run(job, faults, deadline, every, rng)
-            code = job.process.wait()
-            if code or not np.array_equal(job.weights(), expected):
-                print((job.directory / "log").read_text())
-                print(f"job {jobs} exited with code {code}, or its weights are wrong")
-                return 1
-            jobs += 1
-        print(
-            f"{faults} faults in {jobs} jobs, all of which gave bitwise the weights of the "
-            "undisturbed job"
+    strategies = options.strategy or list(STRATEGIES)
+    faults = options.fault or list(FAULTS)
+    if os.geteuid():
+        faults = [fault for fault in faults if fault not in OF_ROOT]
+    tally = {fault: Tally() for fault in faults}
+    effective: dict[str, float] = {}
+    code = 0
+    for strategy in strategies:
+        soak = Soak(
+            strategy,
+            options.epochs,
+            options.save_steps,
+            options.every,
+            faults,
+            random.Random(options.seed),
+            tally,
         )
-    return 0
+        try:
+            effective[strategy] = soak.run(options.seconds / len(strategies))
+        except RuntimeError as error:
+            print(error, flush=True)
+            code = 1
+    print(f"\n{table(tally)}\n\n| strategy | effective time |\n| --- | --- |")
+    for strategy, share in effective.items():
+        print(f"| {strategy} | {share:.2f} |")
+    injected = sum(each.injected for each in tally.values())
+    survived = sum(each.survived for each in tally.values())
+    print(f"\n{survived} of {injected} faults survived")
+    return code
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
     train = cifar10.dataset("/data/cifar10", "train", input_context, batch_size=64, shuffle=True)
 
 - `tfdist.data.cifar10`: CIFAR-10 as TFRecords: the writer and the sharded `tf.data` reader.
+- `tfdist.data.cifar10_examples`: the encoding of its records.
 - `tfdist.data.mnist`: MNIST, Fashion-MNIST, or digits in their size, as arrays.
 - `tfdist.data.sources`: the sources of the images: a download, an archive, scikit-learn's digits.
 - `tfdist.data.prepared`: downloads and reads datasets of tensorflow-datasets.

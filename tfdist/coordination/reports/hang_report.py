@@ -116,10 +116,10 @@ def busy(reports: Reports, *, waits_for_lost: bool) -> str:
 def longest_silence(reports: Reports) -> float:
     """The longest time without a step of a task, in seconds; infinite if one does not answer."""
     now = time.time()
-    return max(
-        (math.inf if each is None else now - each.record.state.last_step)
-        for each in reports.values()
-    )
+    silences = [
+        math.inf if each is None else now - each.record.state.last_step for each in reports.values()
+    ]
+    return max(silences, default=math.inf)
 
 
 def text(what: str, finding: str, reports: Reports, *, now: float | None = None) -> str:

@@ -58,7 +58,7 @@ class Reporter:
         self._watchdog: Watchdog | None = None
         self._look_up: Callable[[], None] = lambda: None
         self._warned_at = 0.0
-        self._is_chief = False
+        self._is_chief = self._waits_for_lost = False
 
     @property
     def port(self) -> int:
@@ -113,9 +113,8 @@ class Reporter:
           is_in_step: as in `Watchdog`.
           waits_for_lost: whether the training waits for the return of a task that was lost.
         """
-        self._waits_for_lost = waits_for_lost
         self.end_watch()
-        self._is_chief = is_chief
+        self._is_chief, self._waits_for_lost = is_chief, waits_for_lost
         self.activity.describe(output=str(output.absolute()))
         self.activity.enter(STARTING)
         if step_timeout == 0:
@@ -125,7 +124,7 @@ class Reporter:
         def on_silence(seconds: float) -> None:
             # Nobody tells when `fit` was left by an exception.
             if stacks.runs(thread, _TRAINING_FUNCTIONS) and not stacks.is_debugged():
-                self._on_silence(seconds, watchdog.limit, output, is_chief=is_chief)
+                self._on_silence(seconds, watchdog.limit, output)
 
         watchdog = self._watchdog = Watchdog(
             self.activity, progress, step_timeout, on_silence, is_in_step=is_in_step
@@ -156,14 +155,14 @@ class Reporter:
         output = self.activity.state.output
         chief = next(iter(self.endpoints), "")
         # If all tasks did so, they would ask each other while they end.
-        if output and (self._is_chief or chief in what):
+        if output and (self._is_chief or (chief and chief in what)):
             self._look_up()
             self._write(Path(output), "a task was lost", what, self._collect())
 
-    def _on_silence(self, seconds: float, limit: float, output: Path, *, is_chief: bool) -> None:
+    def _on_silence(self, seconds: float, limit: float, output: Path) -> None:
         began = time.time()
         self._look_up()
-        if not is_chief:
+        if not self._is_chief:
             chief = dict(list(self.endpoints.items())[:1])
             found = hang_report.collect(chief, self._token)
             if self._waits_for(found, seconds, limit):
