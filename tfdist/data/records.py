@@ -141,7 +141,10 @@ def read_manifest(directory: Path) -> Manifest | None:
         )
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        *(OSError, ValueError, KeyError, TypeError, AttributeError),
+        *(RecursionError, OverflowError),
+    ) as error:
         raise UsageError(
             "--data_dir",
             received=str(path),

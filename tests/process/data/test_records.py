@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -12,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tfdist.data import records
 from tfdist.errors import UsageError
@@ -213,3 +217,46 @@ def test_importing_the_data_modules_does_not_import_tensorflow() -> None:
     )
     done = subprocess.run(run_python(code), env=environment(), capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+NESTED = "[" * 100_000
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_file_is_records_or_a_usage_error(tmp_path: Path, data: st.DataObject) -> None:
+    """Damaged lengths must not need memory either."""
+    intact = b"".join(
+        struct.pack("<QI", len(payload), 0) + payload + bytes(4) for payload in (b"", b"abc" * 9)
+    )
+    content = bytearray(data.draw(st.just(intact) | st.binary()))
+    for _ in range(data.draw(st.integers(0, 3)) if content else 0):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    file = tmp_path / "train.tfrecords"
+    file.write_bytes(content)
+    try:
+        assert records.inspect(file).bytes == len(content)
+    except UsageError as error:
+        assert str(file) in str(error)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_manifest_is_one_or_a_usage_error(tmp_path: Path, data: st.DataObject) -> None:
+    entry = {"records": 1, "bytes": 2, "sha256": "3"}
+    content: dict[str, object] = {"source": "test", "files": {"train.tfrecords": entry}}
+    place = data.draw(st.sampled_from([content, content["files"], entry]))
+    assert isinstance(place, dict)
+    place[data.draw(st.sampled_from(sorted(place)))] = data.draw(JSON)
+    text = data.draw(st.sampled_from([json.dumps(content), NESTED]) | st.text())
+    (tmp_path / "manifest.json").write_text(text, encoding="utf-8", errors="replace")
+    try:
+        found = records.read_manifest(tmp_path)
+        assert found is not None
+        assert all(type(entry.records) is int for entry in found.files.values())
+    except UsageError as error:
+        assert "manifest.json" in str(error)
