@@ -43,7 +43,7 @@ from tfdist.launch.spec import (
     command_of,
     task_specs,
 )
-from tfdist.launch.supervisor import Supervision
+from tfdist.launch.supervision import Supervision
 from tfdist.runtime import environment as runtime
 from tfdist.runtime import gpus
 from tfdist.runtime.cores import given_cores

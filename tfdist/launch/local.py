@@ -25,7 +25,8 @@ from tfdist.launch.own_task import RankMembership
 from tfdist.launch.rendezvous import HOST, serve
 from tfdist.launch.signals import signals
 from tfdist.launch.spec import FixedMembership, JobSpec, Service, TaskSpec, task_specs
-from tfdist.launch.supervisor import Supervision, Supervisor
+from tfdist.launch.supervision import Supervision
+from tfdist.launch.supervisor import Supervisor
 from tfdist.runtime.cores import given_cores
 from tfdist.runtime.environment import DRY_RUN_VARIABLE
 

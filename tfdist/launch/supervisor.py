@@ -16,7 +16,6 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 
 from tfdist.errors import EXIT_FAILED, EXIT_PREEMPTED, EXIT_USAGE, log
 from tfdist.launch.forkserver import ForkServer
@@ -28,6 +27,7 @@ from tfdist.launch.servers import Servers
 from tfdist.launch.signals import INTERRUPTIONS
 from tfdist.launch.spawn import spawn
 from tfdist.launch.spec import Membership, TaskSpec
+from tfdist.launch.supervision import Supervision
 from tfdist.launch.timers import Timers
 from tfdist.runtime.cores import OPENMP_VARIABLE
 
@@ -36,31 +36,6 @@ _LONGEST_RESTART_DELAY = 60.0
 _FAILURE_SECONDS = 5.0
 # Between two checks of the members, and of whether the tasks have met.
 _CHECK_SECONDS = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Supervision:
-    """How a job is supervised.
-
-    Attributes:
-      grace_period: seconds for the tasks to save and exit after a signal to the launcher; then
-        they are killed. After a failure it is at most 5 seconds.
-      max_restarts: how many restarts of failed tasks the whole job may have.
-      restart_delay: seconds before the first restart; the delay doubles with each restart.
-      shutdown_timeout: seconds after the exit of the first task. Then the tasks that still run are
-        logged, and those that were restarted alone are killed. The evaluator has no limit.
-      server_timeout: seconds that a server may run, after the chief has exited and no task trains
-        any more; then it is killed. tfdist's own servers exit sooner.
-      preload: modules that a fork server imports once for all tasks, if there is more than one
-        start. Without any, each task is a new process.
-    """
-
-    grace_period: float = 30.0
-    max_restarts: int = 0
-    restart_delay: float = 1.0
-    shutdown_timeout: float = 30.0
-    server_timeout: float = 5.0
-    preload: tuple[str, ...] = ()
 
 
 class Supervisor:

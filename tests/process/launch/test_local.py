@@ -206,7 +206,7 @@ RUN_WITH_LITTLE_PATIENCE = """
 import os, sys
 from tfdist.launch.local import run_tasks
 from tfdist.launch.spec import TaskSpec
-from tfdist.launch.supervisor import Supervision
+from tfdist.launch.supervision import Supervision
 
 ps = "import os, time\\nwhile not os.path.exists('go'): time.sleep(0.01)"
 script = ps if sys.argv[1] == "ps:0" else "import time; time.sleep(0.5)"

@@ -243,7 +243,7 @@ REPLACED_TOO_LATE = """
 import os, sys
 from tfdist.launch.local import run_tasks
 from tfdist.launch.spec import TaskSpec
-from tfdist.launch.supervisor import Supervision
+from tfdist.launch.supervision import Supervision
 
 worker = '''
 import os, signal, time

@@ -15,7 +15,7 @@ RUN = """
 import os, sys
 from tfdist.launch.local import run_tasks
 from tfdist.launch.spec import TaskSpec
-from tfdist.launch.supervisor import Supervision
+from tfdist.launch.supervision import Supervision
 
 compute = "import time; end = time.monotonic() + 3\\nwhile time.monotonic() < end: pass"
 scripts = {

@@ -21,7 +21,7 @@ from tfdist.launch.host_discovery import Host
 from tfdist.launch.local import run_tasks
 from tfdist.launch.remote.plan import plan
 from tfdist.launch.spec import JobSpec, TaskSpec
-from tfdist.launch.supervisor import Supervision
+from tfdist.launch.supervision import Supervision
 
 # For the tasks of a host to end, after those of the grace period.
 _MARGIN_SECONDS = 10.0

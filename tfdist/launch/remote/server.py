@@ -22,7 +22,7 @@ from typing import IO, Any
 from tfdist.errors import EXIT_USAGE, log
 from tfdist.launch.local import run_tasks
 from tfdist.launch.spec import TaskSpec
-from tfdist.launch.supervisor import Supervision
+from tfdist.launch.supervision import Supervision
 from tfdist.runtime import environment as runtime
 from tfdist.runtime.cores import CORES_VARIABLE, given_cores
 
