@@ -27,6 +27,7 @@ from tfdist.coordination.call_watch import ALIVE, BLOCKED_TIMEOUTS, CallWatch, r
 from tfdist.coordination.probe import Listener, identify
 from tfdist.errors import LostTaskError, log
 from tfdist.runtime import excepthook
+from tfdist.runtime.resources import is_suspended
 
 _NO_ANSWER = (Listener.UNREACHABLE, Listener.SILENT)
 _PROBES = 6  # per timeout
@@ -172,7 +173,7 @@ def _main(parent: int, timeout: float, tasks: Mapping[str, str]) -> None:
             time.sleep(min(left, _CHECK_SECONDS))
             for name in _received():
                 watch.receive(name)
-            if not _is_suspended(parent):
+            if not is_suspended(parent):
                 # Counted, not measured: this process, too, may have been suspended.
                 watch.advance(min(left, _CHECK_SECONDS), serving)
             if silent := watch.silent():
@@ -216,15 +217,6 @@ def _received() -> list[str]:
         return os.read(sys.stdin.fileno(), 1 << 16).decode().split()
     except BlockingIOError:
         return []
-
-
-def _is_suspended(process: int) -> bool:
-    """Whether a process is stopped by a signal or a debugger."""
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][:1]
-    except OSError:
-        return False
-    return state in "Tt"
 
 
 if __name__ == "__main__":

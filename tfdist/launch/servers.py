@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tfdist.launch.process import Process
 from tfdist.launch.spec import TaskSpec
+from tfdist.runtime.resources import is_suspended
 
 # Seconds of CPU time per second. A server without requests uses none.
 _IDLE = 0.01
@@ -49,11 +50,14 @@ class Servers:
 
         In a job with a task of type chief, a worker may serve, as with
         `tf.distribute.ParameterServerStrategy`, or train, as with Estimators. It serves if it has
-        used no CPU time. In any other job every worker trains until it ends, or until no ps is
-        left.
+        used no CPU time. In any other job every worker trains until it ends, unless it is stopped
+        and no ps is left.
         """
-        if not self.workers or len(self.workers) == len(self.processes):
+        if not self.workers:
             return True
+        if len(self.workers) == len(self.processes):
+            # Workers train until they end, but the ps have given up those that are stopped.
+            return all(is_suspended(process.pid) for process in self.workers)
         # This is negative if a child process has ended.
         used = cpu_seconds(self.workers) - self._before
         is_idle = 0 <= used < _IDLE * (time.monotonic() - self._time)

@@ -1,4 +1,4 @@
-"""What a process needs of the operating system: a temporary directory, semaphores, open files."""
+"""What a process needs of the operating system: temporary files, semaphores, open files, time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import resource
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from tfdist.errors import UsageError
 
@@ -45,6 +46,15 @@ def check_semaphores() -> None:
             remedy="Mount a tmpfs there: `mount -t tmpfs tmpfs /dev/shm`, or in a container "
             "--shm-size=64m.",
         ) from None
+
+
+def is_suspended(process: int) -> bool:
+    """Whether a process is stopped by a signal or a debugger."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][:1]
+    except OSError:
+        return False
+    return state in ("T", "t")
 
 
 @contextmanager

@@ -22,6 +22,7 @@ scripts = {
     "succeeds": "",
     "fails": "import time; time.sleep(0.1); raise SystemExit(3)",
     "sleeps": "import time; time.sleep(1); open('ended', 'w').close()",
+    "is stopped": "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
     "serves": "import signal; signal.pause()",
     "serves to the end": "import os, time\\nwhile not os.path.exists('ended'): time.sleep(0.01)\\n"
     "time.sleep(0.05); open('left', 'w').close()",
@@ -51,6 +52,16 @@ def test_a_ps_ends_after_the_last_worker(start: Start, tmp_path: Path) -> None:
     assert run(start, *tasks) == (0, "")
     assert (tmp_path / "ended").exists()
     assert (tmp_path / "left").exists()
+
+
+@pytest.mark.parametrize(("worker", "is_ended"), [("is stopped", True), ("trains", False)])
+def test_without_a_ps_a_stopped_worker_is_ended(
+    start: Start, tmp_path: Path, worker: str, is_ended: bool
+) -> None:
+    code, errors = run(start, "worker:0=succeeds", f"worker:1={worker}", "ps:0=succeeds")
+    assert code == 0
+    assert ("tfdist: ending worker:1: " in errors) == is_ended
+    assert (tmp_path / "ended").exists() != is_ended
 
 
 def test_workers_that_serve_end_after_their_chief(start: Start) -> None:
