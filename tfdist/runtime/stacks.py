@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import sysconfig
+import tempfile
 import threading
 import time
 import traceback
@@ -49,8 +50,7 @@ def answer_signal() -> None:
     """
     if signal.getsignal(SIGNAL) is not signal.SIG_DFL:
         return
-    file = os.memfd_create(_NAME)
-    faulthandler.register(SIGNAL, file, all_threads=True)
+    faulthandler.register(SIGNAL, new_memory_file(_NAME), all_threads=True)
 
 
 def stacks_of(pid: int) -> str:
@@ -77,6 +77,18 @@ def stacks_of(pid: int) -> str:
             raise TimeoutError(f"process {pid} has not answered for {_ANSWER_SECONDS:g} s")
         file.seek(begin)
         return file.read().decode(errors="replace")
+
+
+def new_memory_file(name: str) -> int:
+    """The descriptor of a new file in memory, which `memory_file` finds in another process.
+
+    Where the kernel refuses such files, it is a temporary file, which is not found.
+    """
+    try:
+        return os.memfd_create(name)
+    except OSError:
+        with tempfile.TemporaryFile() as file:
+            return os.dup(file.fileno())
 
 
 def memory_file(pid: int, name: str) -> Path | None:

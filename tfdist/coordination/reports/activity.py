@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from tfdist.runtime.stacks import memory_file
+from tfdist.runtime.stacks import memory_file, new_memory_file
 
 #: What a task does.
 STARTING, TRAINING, BETWEEN_EPOCHS = "starting", "training", "between epochs"
@@ -100,7 +100,7 @@ class Activity:
     """
 
     def __init__(self, task: str, job: str = "") -> None:
-        file = os.memfd_create(_NAME)
+        file = new_memory_file(_NAME)
         os.ftruncate(file, _SIZE)
         self._memory = mmap.mmap(file, _SIZE)
         self._lock = threading.RLock()

@@ -65,6 +65,16 @@ def test_another_process_reads_the_record_of_a_stopped_one() -> None:
             process.kill()
 
 
+def test_a_kernel_without_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: str) -> int:
+        raise OSError
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    record = Activity("worker:0")
+    record.made(3)
+    assert record.record.state.steps == 3
+
+
 def test_a_process_that_is_no_task_has_no_record() -> None:
     assert activity.read(1 << 22) is None
     assert all(record.state.pid != os.getppid() for record in activity.tasks_of_this_machine())
