@@ -82,10 +82,13 @@ def wait_at_barrier(
             listener.close_accepted()
     for line in verdict.warnings:
         log(line)
-    endpoints = {
-        task: (host_and_port(config.cluster.address(task))[0], hello.report_port)
-        for task, hello in participant.table.hellos.items()
-        if task != config.task and hello.report_port
-    }
+    endpoints = {}
+    if not verdict.text:
+        # Otherwise there may be tasks that this cluster does not have.
+        endpoints = {
+            task: (host_and_port(config.cluster.address(task))[0], hello.report_port)
+            for task, hello in participant.table.hellos.items()
+            if task != config.task and hello.report_port
+        }
     seconds = time.monotonic() - begin
     return Outcome(verdict.text, "\n".join(verdict.matrix), seconds, endpoints)
