@@ -87,7 +87,7 @@ def test_the_example_learns_digits(strategy: str, cluster: Slurm, tmp_path: Path
     cifar10.write(tmp_path / "digits", "digits")
     asynchronous = strategy == "parameter_server"
     replicas = 2 if strategy in ("multi_worker_mirrored", "horovod") else 1
-    epochs, decays = (7, "5,6") if asynchronous else (4, "3")
+    epochs, decays = (9, "6,8") if asynchronous else (6, "4,5")
     script = [sys.executable, EXAMPLE, f"--strategy={strategy}", *DIGITS, *flags]
     script += [f"--data_dir={tmp_path / 'digits'}", f"--output_dir={tmp_path / 'output'}"]
     script += [f"--train_epochs={epochs}", f"--decay_epochs={decays}"]
@@ -97,7 +97,7 @@ def test_the_example_learns_digits(strategy: str, cluster: Slurm, tmp_path: Path
         step += [*component, *script, ":"]
     printed = run(cluster, *step[:-1], deadline=300)
     (accuracy,) = re.findall(r"test accuracy (\S+)", printed)
-    assert float(accuracy) >= 0.9, printed
+    assert float(accuracy) >= 0.95, printed
     print(f"Slurm, {strategy}: test accuracy {accuracy}")
     assert "(Slurm step" in printed
     if asynchronous:
