@@ -50,6 +50,9 @@ _REMEDIES = {
     ),
 }
 
+# A later start may succeed.
+_TRANSIENT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE)
+
 # The names of temporary files, from TensorFlow and from this module, that a killed task leaves.
 _LEFT_BY_THE_CHIEF = re.compile(
     r"(ckpt|model\.ckpt)-\d+_temp|workertemp_\d+|tmp_(chief|worker)_\d+"
@@ -146,6 +149,7 @@ def check_writable(*directories: Path) -> None:
 
     Raises:
       UsageError: a directory is not writable.
+      OutputError: its disk is full, or fails.
     """
     for directory in directories:
         existing = next(path for path in (directory, *directory.parents) if path.exists())
@@ -156,8 +160,17 @@ def check_writable(*directories: Path) -> None:
             raise not_writable(directory, error) from None
 
 
-def not_writable(directory: Path, error: OSError) -> UsageError:
-    """The error for a directory in which this task cannot write."""
+def not_writable(directory: Path, error: OSError) -> UsageError | OutputError:
+    """The error for a directory in which this task cannot write.
+
+    It is no usage error if the job may be able to write when it is started again.
+    """
+    if error.errno in _TRANSIENT:
+        return OutputError(
+            directory,
+            problem=f"could not be written: {os.strerror(error.errno)}",
+            remedy=_REMEDIES[error.errno],
+        )
     return UsageError(
         "output_dir",
         received=str(directory),

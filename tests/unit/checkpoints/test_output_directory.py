@@ -176,6 +176,20 @@ def test_checking_a_writable_directory_changes_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "existing") == []
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE])
+def test_a_disk_that_is_full_at_the_start_is_no_usage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """So `tfdist run --max_restarts` starts the job again."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    with pytest.raises(OutputError, match="could not be written: .*start the job again"):
+        check_writable(tmp_path)
+
+
 @pytest.mark.parametrize("place", ["output", "output/logs"])
 def test_a_file_instead_of_a_directory_is_rejected(place: str, tmp_path: Path) -> None:
     file = tmp_path / place
