@@ -186,7 +186,7 @@ def test_a_disk_that_is_full_at_the_start_is_no_usage_error(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(Path, "write_text", refuse)
-    with pytest.raises(OutputError, match="could not be written: .*start the job again"):
+    with pytest.raises(OutputError, match=r"could not be written: .*start the job again"):
         check_writable(tmp_path)
 
 
