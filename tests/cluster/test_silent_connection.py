@@ -139,9 +139,10 @@ def test_the_chief_names_the_task_and_ends(ports: tuple[int, ...]) -> None:
             if when == "in a call":
                 proxy.stall()
             output, _ = chief.communicate(timeout=90)
-            assert chief.returncode == -signal.SIGKILL, output
+            # The chief ends by itself, unless a call holds its interpreter.
+            assert chief.returncode in (1, -signal.SIGKILL), output
             lost = f"worker:1 was lost: a call of {proxy.address} has not returned for 12 s"
-            assert f"tfdist: error: {lost}" in output, when
+            assert f"Error: {lost}" in output or f"tfdist: error: {lost}" in output, when
     finally:
         for process in started:
             process.kill()
