@@ -61,8 +61,6 @@ def test_the_example_learns_digits(tmp_path: Path, digits: Path, strategy: str) 
     tasks = 1 if strategy == "mirrored" else replicas
     # Asynchronous updates are noisier and vary from run to run.
     epochs, decays = (9, "6,8") if strategy == "parameter_server" else (6, "4,5")
-    if not table.row(strategy).spans_tasks:
-        epochs, decays = 4, "3"
     job = [f"--strategy={strategy}", *TASKS.get(strategy, []), EXAMPLE]
     ended = launch(
         tmp_path,
@@ -87,13 +85,13 @@ def test_the_example_learns_digits(tmp_path: Path, digits: Path, strategy: str) 
     assert ended.code == 0, ended.output
     accuracies = re.findall(r"test accuracy (\S+)", ended.output)
     assert len(accuracies) == 1, "only the chief should report"
-    assert float(accuracies[0]) >= 0.9, ended.output
+    assert float(accuracies[0]) >= 0.95, ended.output
     print(f"TensorFlow {tf.__version__} {strategy}: test accuracy {accuracies[0]}")
     if "--evaluator" in TASKS.get(strategy, []):
         lines = (tmp_path / "output" / "eval_metrics.jsonl").read_text().splitlines()
         last = json.loads(lines[-1])
         assert last["epoch"] == epochs
-        assert last["accuracy"] >= 0.9
+        assert last["accuracy"] >= 0.95
 
     saved = tmp_path / "output" / "saved_model"
     model = tf.keras.models.load_model(
@@ -101,4 +99,4 @@ def test_the_example_learns_digits(tmp_path: Path, digits: Path, strategy: str) 
     )
     images, labels = next(iter(cifar10.dataset(digits, "eval", batch_size=360)))
     correct = np.argmax(model.predict(images, verbose=0), axis=1) == labels.numpy()
-    assert correct.mean() >= 0.9
+    assert correct.mean() >= 0.95
