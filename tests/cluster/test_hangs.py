@@ -41,7 +41,7 @@ def test_a_task_that_hangs_is_named_with_the_place(
         f"--hang={hang}",
         f"--shard={shard}",
         f"--output_dir={tmp_path / 'output'}",
-        "--step_timeout=3",
+        "--step_timeout=8",
         deadline=180,
     )
     assert ended.code == 1, ended.output

@@ -24,7 +24,7 @@ PROGRAM = str(Path(__file__).parents[1] / "support" / "hang_estimator_program.py
 def test_a_task_that_hangs_in_a_hook_is_named(tmp_path: Path, options: str) -> None:
     output = f"--output_dir={tmp_path / 'output'}"
     # What a hook does has ten times as long as a step.
-    timeout = "--step_timeout=1" if "--ps" in options else "--step_timeout=3"
+    timeout = "--step_timeout=3" if "--ps" in options else "--step_timeout=8"
     ended = launch(tmp_path / "logs", *options.split(), PROGRAM, output, timeout, deadline=180)
     assert ended.code == 1, ended.output
     place = r"worker:1 is in hang_estimator_program.py:\d+ in sleep_in_hook"
