@@ -45,7 +45,7 @@ def test_what_a_killed_task_has_left_is_removed(tmp_path: Path) -> None:
         left = list(temporary.rglob("__autograph_generated_file*"))
         assert left
         assert task.pid in leftovers._tensorflow_processes()
-        assert abs(leftovers._started(task.pid) - time.time()) < 60
+        assert 0 <= time.time() - leftovers._started(task.pid) < 600
         os.kill(task.pid, signal.SIGKILL)
     others = temporary / "other.py"
     others.touch()
