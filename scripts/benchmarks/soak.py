@@ -7,11 +7,12 @@
 For each strategy, a job runs undisturbed first. Then jobs run under `tfdist run --max_restarts`,
 and one fault happens at a random time in each period of `--every` seconds; `soak_job.FAULTS` lists
 them. A full disk and a partition need root. At the end, prints a table of the faults: how many
-there were, how many the jobs survived, and the seconds to the next step. A job survives if it ends
-with code 0 and bitwise the weights of the undisturbed one (under asynchronous parameter servers,
-with finite ones). The effective time of a strategy is the time that its steps take undisturbed,
-divided by the time from the start of its first disturbed job to the end of its last. The exit code
-is 1 if a job does not survive.
+there were, how many the jobs survived, and the seconds from the end of the fault until all training
+tasks have made a step again, to a second. A job survives if it ends with code 0 and bitwise the
+weights of the undisturbed one (under asynchronous parameter servers, with finite ones). The
+effective time of a strategy is the time that its steps take undisturbed, divided by the time from
+the start of its first disturbed job to the end of its last. The exit code is 1 if a job does not
+survive.
 """
 
 from __future__ import annotations
@@ -132,19 +133,21 @@ class Soak:
         injected: list[str] = []
         if job.wait_for_step(0.0) is None:
             return injected
+        trainers = len(job.states())
         while True:
             due = time.monotonic() + self.every
             if not job.runs_for(self.rng.uniform(0.0, self.every)):
                 return injected
-            fault, begin = self.rng.choice(self.faults), time.time()
+            fault = self.rng.choice(self.faults)
             try:
                 FAULTS[fault](job, self.rng)
             except (psutil.Error, FileNotFoundError, subprocess.CalledProcessError):
                 continue  # The task has ended, or the job.
+            begin = time.time()
             injected.append(fault)
             tally = self.tally[fault]
             tally.injected += 1
-            if (seconds := job.wait_for_step(begin)) is not None:
+            if (seconds := job.wait_for_step(begin, trainers)) is not None:
                 tally.seconds.append(seconds)
             after = "the job has ended" if seconds is None else f"next step after {seconds:.1f} s"
             print(f"{self.strategy}: {fault}: {after}", flush=True)

@@ -36,6 +36,8 @@ SYNCHRONOUS = [name for name in STRATEGIES if name != "parameter_server"]
 
 _STEP_TIMEOUT, _HEARTBEAT_TIMEOUT = 3, 5
 _STOPPED_SECONDS, _PARTITION_SECONDS, _FULL_SECONDS = 2.0, 3.0, 5.0
+# Within which a task records a step.
+_RECORDED_SECONDS = 1.0
 # Sends random bytes to a port, and leaves.
 _STRANGER = """
 import os, socket, sys
@@ -108,19 +110,21 @@ class Job:
         pids = {record.state.pid for record in activity.tasks_of_this_machine()}
         return sorted((each for each in children if each.pid in pids), key=lambda each: each.pid)
 
-    def wait_for_step(self, since: float) -> float | None:
-        """Waits until a training task makes a step; None if the job ends before.
+    def wait_for_step(self, since: float, trainers: int = 1) -> float | None:
+        """Waits until all training tasks make a step; None if the job ends before.
 
         Args:
-          since: only steps after this time count, in seconds since 1970.
+          since: the end of a fault, in seconds since 1970.
+          trainers: the number of training tasks.
 
         Returns:
-          The seconds from `since` to the step.
+          The seconds from `since` to the step of the last task.
         """
         while self.process.poll() is None:
-            for state in self.states():
-                if state.last_step > since and state.steps:
-                    return state.last_step - since
+            steps = [state.last_step for state in self.states()]
+            # A step before the fault may have been recorded after it.
+            if len(steps) >= trainers and min(steps) > since + _RECORDED_SECONDS:
+                return max(0.0, min(steps) - since)
             time.sleep(0.1)
         return None
 
@@ -180,7 +184,10 @@ def damage(job: Job, rng: random.Random) -> None:
 
 def hang(job: Job, rng: random.Random) -> None:
     """A task never returns from its own Python code."""
-    (job.output / "hang").touch()
+    request = job.output / "hang"
+    request.touch()
+    while request.exists() and job.process.poll() is None:
+        time.sleep(0.05)
 
 
 def fill_disk(job: Job, rng: random.Random) -> None:

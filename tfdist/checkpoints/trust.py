@@ -4,9 +4,9 @@
     with open_own(Path("/shared/run1/metrics.jsonl"), "a") as file:
         ...
 
-Whoever may write in a directory may replace a file in it by a symbolic link, and the job would then
-write, as its user, to where the link leads. In a directory with the sticky bit, such as /tmp,
-others can only add names, so files of this package are opened without following a link.
+A user who may write in a directory can replace a file in it by a symbolic link. The job would
+follow the link and change the file at its target. In a directory with the sticky bit, such as /tmp,
+other users can add files but not replace them. There this package does not follow links.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ def check_trusted(directory: Path) -> None:
     with os.scandir(directory) as entries:
         children = [Path(entry.path) for entry in entries if entry.is_dir() or entry.is_symlink()]
     for path in (directory, *children):
-        status = path.lstat()
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            continue  # A temporary directory of a job that still runs.
         if stat.S_ISLNK(status.st_mode):
             if path != directory and status.st_uid not in own:
                 raise UsageError(

@@ -7,7 +7,6 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from tfdist.commands.arguments import Commands
@@ -16,6 +15,7 @@ from tfdist.coordination.reports.activity import Record
 from tfdist.coordination.reports.hang_report import state_table
 from tfdist.errors import EXIT_FAILED, EXIT_OK, UsageError, log
 from tfdist.runtime import stacks
+from tfdist.runtime.resources import process_status
 
 _JOB_HELP = "the output directory of a running job, or the process ID of a task or of tfdist run"
 
@@ -123,8 +123,7 @@ def _with_ancestors(pid: int) -> list[int]:
     while pid > 0:
         found.append(pid)
         try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
+            pid = int(process_status(pid)[1])
         except OSError:
             break
-        pid = int(stat.rpartition(") ")[2].split()[1])
     return found

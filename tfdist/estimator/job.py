@@ -68,16 +68,6 @@ class EstimatorJob(Job):
         return self._state.reporter
 
     @property
-    def step_timeout(self) -> float | None:
-        """The flag `--step_timeout`."""
-        return self._role.flags.step_timeout
-
-    @property
-    def startup_timeout(self) -> float:
-        """The flag `--startup_timeout`, in seconds."""
-        return self._role.startup_timeout
-
-    @property
     def chief_evaluates(self) -> bool:
         """Whether the chief evaluates, instead of an evaluator."""
         return self._role.chief_evaluates

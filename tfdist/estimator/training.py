@@ -57,7 +57,7 @@ def train_and_evaluate(
     job = _job_of(estimator)
     evaluation = Evaluation(estimator, eval_spec, train_spec.max_steps)
     if job.evaluates:
-        evaluation.follow(job.startup_timeout)
+        evaluation.follow(job.sessions.strategy.role.startup_timeout)
         return evaluation.metrics
     listeners = list(train_spec.saving_listeners)
     if _evaluates(job) and not job.sessions.is_coordinated:
@@ -106,7 +106,8 @@ def train(
     job = _job_of(estimator)
     if job.evaluates:
         progress = Progress(estimator, max_steps)
-        watch = TrainingWatch(OutputDirectory(estimator.model_dir), job.startup_timeout)
+        timeout = job.sessions.strategy.role.startup_timeout
+        watch = TrainingWatch(OutputDirectory(estimator.model_dir), timeout)
         while not progress.is_complete():
             watch.look(_POLL_SECONDS)
             time.sleep(_POLL_SECONDS)
@@ -147,7 +148,7 @@ def train(
     reported = job.reporter.watching(
         lambda: preemption.steps_begun,
         output.path,
-        step_timeout=job.step_timeout,
+        step_timeout=job.sessions.strategy.role.flags.step_timeout,
         is_chief=job.is_chief,
         is_in_step=lambda: steps.is_in_step,
     )

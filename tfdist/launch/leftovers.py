@@ -14,6 +14,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from tfdist.runtime.resources import process_status
+
 _PATTERNS = ("__autograph_generated_file*.py", "__pycache__/__autograph_generated_file*.pyc")
 # In the memory map of a process that has imported TensorFlow.
 _LIBRARY = b"/tensorflow/"
@@ -54,7 +56,6 @@ def _tensorflow_processes() -> list[int]:
 def _started(pid: int) -> float:
     """When a process has started, in seconds since 1970; 0 if it has ended meanwhile."""
     with suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        since_boot = int(process_status(pid)[19]) / os.sysconf("SC_CLK_TCK")
         return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
     return 0.0

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tfdist.launch.process import Process
 from tfdist.launch.spec import TaskSpec
-from tfdist.runtime.resources import is_suspended
+from tfdist.runtime.resources import is_suspended, process_status
 
 # Seconds of CPU time per second. A server without requests uses none.
 _IDLE = 0.01
@@ -69,10 +69,9 @@ def cpu_seconds(processes: Iterable[Process]) -> float:
     # A task is the leader of its session.
     sessions = {process.pid for process in processes}
     ticks = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for directory in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # The process has ended meanwhile.
-            # The fields of proc(5) after the name, which may contain spaces.
-            fields = stat.read_bytes().rpartition(b")")[2].split()
+            fields = process_status(int(directory.name))
             if int(fields[3]) in sessions:
                 ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")

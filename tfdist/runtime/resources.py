@@ -1,4 +1,4 @@
-"""What a process needs of the operating system: temporary files, semaphores, open files, time."""
+"""What a process needs of the operating system, and the state of processes."""
 
 from __future__ import annotations
 
@@ -48,13 +48,23 @@ def check_semaphores() -> None:
         ) from None
 
 
-def is_suspended(process: int) -> bool:
+def process_status(pid: int) -> list[str]:
+    """The fields of `/proc/PID/stat` after the name, from the state on, as in proc(5).
+
+    Raises:
+      OSError: there is no such process.
+    """
+    # The name may contain spaces and parentheses.
+    text = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]
+    return text.decode("ascii").split()
+
+
+def is_suspended(pid: int) -> bool:
     """Whether a process is stopped by a signal or a debugger."""
     try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][:1]
+        return process_status(pid)[0] in ("T", "t")
     except OSError:
         return False
-    return state in ("T", "t")
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-#: The signal upon which a task writes its stacks.
+#: The signal that makes a task write its stacks.
 SIGNAL = signal.SIGUSR2
 
 _NAME = "tfdist-stacks"

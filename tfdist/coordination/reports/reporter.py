@@ -122,7 +122,7 @@ class Reporter:
         thread = threading.get_ident()
 
         def on_silence(seconds: float) -> None:
-            # Nobody tells when `fit` was left by an exception.
+            # An exception in `fit` calls no callback that could end the watch.
             if stacks.runs(thread, _TRAINING_FUNCTIONS) and not stacks.is_debugged():
                 self._on_silence(seconds, watchdog.limit, output)
 
@@ -191,7 +191,7 @@ class Reporter:
 
     def _write(self, output: Path, what: str, finding: str, reports: hang_report.Reports) -> None:
         path = output / hang_report.FILE_NAME
-        # Nobody else can know its name and put a link in its place.
+        # Another user cannot guess the name, and so cannot put a link there.
         temporary = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
         with suppress(OSError):
             temporary.write_text(hang_report.text(what, finding, reports))
