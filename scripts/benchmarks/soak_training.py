@@ -35,7 +35,7 @@ class HangOnRequest(tf.keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.look()
 
-    def look(self, *_: Any) -> None:
+    def look(self, *_: Any, **__: Any) -> None:
         with suppress(FileNotFoundError):
             Path(OUTPUT.value, "hang").unlink()
             time.sleep(10_000)
