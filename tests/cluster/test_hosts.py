@@ -101,20 +101,26 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.1)
 
 
-def test_three_hosts_train_together(hosts: Hosts, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options", [[], ["--tls", "--strategy=parameter_server", "--ps=1", "--chief"]], ids=" ".join
+)
+def test_three_hosts_train_together(options: list[str], hosts: Hosts, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(readme_script())
-    launcher = hosts.start(tmp_path, ",".join(hosts.names), "train.py", "--output_dir=run1")
+    words = [*options, "train.py", "--output_dir=run1"]
+    launcher = hosts.start(tmp_path, ",".join(hosts.names), *words)
     printed, _ = launcher.communicate(timeout=150)
     assert launcher.returncode == 0, printed
-    for number, name in enumerate(hosts.names):
-        assert f"[{name}] [worker:{number}] loss 0.0000" in printed
+    trainers = ["chief:0"] if options else ["worker:0", "worker:1", "worker:2"]
+    for name, trainer in zip(hosts.names, trainers, strict=False):
+        assert f"[{name}] [{trainer}] loss 0.0000" in printed
     assert (tmp_path / "run1" / "done.json").exists()
 
 
 @pytest.mark.horovod
 def test_a_script_that_calls_hvd_init_trains_on_three_hosts(hosts: Hosts, tmp_path: Path) -> None:
     script = str(ROOT / "tests" / "support" / "plain" / "horovod_loop.py")
-    options = ["--strategy=horovod", "--cluster_as=horovodrun"]
+    # Gloo listens on ports that only it knows: over TLS they are reached, too.
+    options = ["--strategy=horovod", "--cluster_as=horovodrun", "--tls"]
     launcher = hosts.start(tmp_path, ",".join(hosts.names), *options, script)
     printed, _ = launcher.communicate(timeout=150)
     assert launcher.returncode == 0, printed

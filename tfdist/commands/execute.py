@@ -27,6 +27,7 @@ from tfdist.errors import EXIT_FAILED, log
 from tfdist.launch.become import become, wait_for_ranks
 from tfdist.launch.own_task import own_task_spec
 from tfdist.launch.spec import CLUSTER_AS, check_cluster_as, command_of
+from tfdist.launch.tunnel.enter import enter
 from tfdist.strategy_table import table
 
 
@@ -79,6 +80,13 @@ def add_to(commands: Commands) -> None:
         metavar="S",
         help="seconds that the ranks of Horovod wait for each other (default 300)",
     )
+    flag(
+        parser,
+        "tls",
+        action="store_true",
+        help="run SCRIPT in its own network namespace, which has connections to the other tasks of "
+        "the job alone, over mutual TLS; all tasks need the flag, and the same TFDIST_JOB_TOKEN",
+    )
     script_arguments(parser)
     parser.set_defaults(run=_exec)
 
@@ -92,6 +100,13 @@ def _exec(arguments: argparse.Namespace) -> int:
     table.check_cluster(row, config.cluster, config.source)
     command = command_of(sys.executable, arguments.script, arguments.args, module=arguments.module)
     log(str(config))
+    if arguments.tls:
+        try:
+            config = enter(config, token_of(os.environ))
+        except OSError as error:
+            log(f"error: {error}")
+            return EXIT_FAILED
+        log("this task has connections to the tasks of its job alone, over TLS (--tls)")
     if not config.cluster:
         become(command, os.environ)
     cluster_as = arguments.cluster_as or ("horovodrun" if row.rendezvous else "tf_config")

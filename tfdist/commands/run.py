@@ -163,6 +163,13 @@ def add_to(commands: Commands) -> None:
         help="print each task's environment and command without starting it; with a strategy that "
         "divides a model, such as in_graph, also what it makes of the script's model",
     )
+    flag(
+        run,
+        "tls",
+        action="store_true",
+        help="with --hosts or --hostfile: the tasks connect to each other alone, over mutual TLS; "
+        "see tfdist exec --help",
+    )
     elastic_flags(run)
     _host_flags(run)
     option_flags(run)
@@ -210,6 +217,14 @@ def _run(arguments: argparse.Namespace) -> int:
     given = read_option_flags(arguments)
     if arguments.hosts is not None or arguments.hostfile is not None:
         return _run_on_hosts(arguments, given, supervision)
+    if arguments.tls:
+        raise UsageError(
+            "--tls",
+            received="no --hosts and no --hostfile",
+            accepted="with one of them",
+            remedy="Use --isolate for a job on this machine, and tfdist exec --tls for a task that "
+            "you start yourself.",
+        )
     cluster_config = None if elasticity else _one_task(arguments, given)
     if cluster_config is not None:
         if arguments.isolate:
@@ -238,7 +253,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return local.run_elastic(job, elasticity, environ=os.environ, supervision=supervision)
     if not arguments.dry_run:
         if arguments.isolate:
-            isolate()
+            isolate("--isolate")
             log("the job has its own network (--isolate): no connections to or from others")
         elif job.chief + job.workers + job.ps > 1:
             log("other users and machines can connect to the tasks; --isolate prevents it")
@@ -285,7 +300,9 @@ def _run_on_hosts(
     workers = arguments.workers or max(1, slots - arguments.chief)
     job = _job(arguments, given, workers)
     ssh = shlex.split(arguments.ssh)
-    return run_on_hosts(job, hosts, ssh, environ=os.environ, supervision=supervision)
+    return run_on_hosts(
+        job, hosts, ssh, environ=os.environ, supervision=supervision, tls=arguments.tls
+    )
 
 
 def _job(arguments: argparse.Namespace, given: Mapping[str, Any], workers: int) -> JobSpec:

@@ -1,7 +1,7 @@
 """Puts this process and its children into their own network namespace.
 
-    isolate()      # before any thread starts
-    launch(job)    # other users and machines cannot connect to its tasks
+    isolate("--isolate")      # before any thread starts
+    launch(job)               # other users and machines cannot connect to its tasks
 
 TensorFlow's servers do not authenticate clients. A network namespace of Linux has a
 loopback interface of its own, and no other: see network_namespaces(7) and user_namespaces(7).
@@ -27,8 +27,11 @@ _UP = 0x1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def isolate() -> None:
+def isolate(flag: str) -> None:
     """Moves this process into a new network namespace. It must have only one thread.
+
+    Args:
+      flag: the flag that asks for it.
 
     Raises:
       UsageError: the kernel does not allow it.
@@ -38,11 +41,19 @@ def isolate() -> None:
         _unshare(_NEW_NETWORK)
     except PermissionError:
         # A user without privileges has them in a namespace of its own, where it keeps its number.
-        _unshare_user(user, group)
-    _start_loopback()
+        _unshare_user(flag, user, group)
+    bring_up(b"lo")
 
 
-def _unshare_user(user: int, group: int) -> None:
+def bring_up(interface: bytes) -> None:
+    """Starts a network interface of this namespace."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        request = struct.pack("16sh14x", interface, 0)
+        (flags,) = struct.unpack_from("h", fcntl.ioctl(control, _GET_FLAGS, request), 16)
+        fcntl.ioctl(control, _SET_FLAGS, struct.pack("16sh14x", interface, flags | _UP))
+
+
+def _unshare_user(flag: str, user: int, group: int) -> None:
     try:
         _unshare(_NEW_USER | _NEW_NETWORK)
         for file, content in (
@@ -53,7 +64,7 @@ def _unshare_user(user: int, group: int) -> None:
             Path("/proc/self", file).write_text(content)
     except OSError as error:
         raise UsageError(
-            "--isolate",
+            flag,
             received=f"a kernel that refuses it ({error.strerror})",
             accepted="one that lets users create user and network namespaces (Linux; see the "
             "sysctls user.max_user_namespaces and kernel.apparmor_restrict_unprivileged_userns)",
@@ -67,10 +78,3 @@ def _unshare(flags: int) -> None:
         # Without a permission, or where the kernel has a limit of 0.
         refused = number in (errno.EPERM, errno.ENOSPC, errno.EUSERS, errno.EINVAL)
         raise (PermissionError if refused else OSError)(number, os.strerror(number))
-
-
-def _start_loopback() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        request = struct.pack("16sh14x", b"lo", 0)
-        (flags,) = struct.unpack_from("h", fcntl.ioctl(control, _GET_FLAGS, request), 16)
-        fcntl.ioctl(control, _SET_FLAGS, struct.pack("16sh14x", b"lo", flags | _UP))

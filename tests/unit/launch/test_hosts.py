@@ -20,7 +20,7 @@ pytestmark = pytest.mark.stacks("newest")
 ENVIRON = {"TF_X": "1", "TF_CONFIG": "{}", "HOROVOD_RANK": "3", "HOROVOD_LOG": "a", "HOME": "/me"}
 
 
-def planned(hosts: str, **options: Any) -> dict[str, HostPlan]:
+def planned(hosts: str, *, tls: bool = False, **options: Any) -> dict[str, HostPlan]:
     job = JobSpec(python="python", script="train.py", **options)
     return plan(
         job,
@@ -29,6 +29,7 @@ def planned(hosts: str, **options: Any) -> dict[str, HostPlan]:
         environ=ENVIRON,
         directory="/here",
         grace_period=30.0,
+        tls=tls,
     )
 
 
@@ -58,6 +59,14 @@ def test_a_task_gets_what_changes_tensorflow_and_not_another_place() -> None:
     assert environment["HOROVOD_LOG"] == "a"
     assert environment["TFDIST_JOB_TOKEN"] == "token"
     assert not {"TF_CONFIG", "HOROVOD_RANK", "HOME"} & {*environment}
+
+
+def test_tfdist_exec_makes_the_tunnel_of_each_task_in_the_cluster() -> None:
+    tasks = planned("a:2", tls=True, workers=2, cluster_as="flags", evaluator=True)["a"].tasks
+    execute = ("python", "-m", "tfdist", "exec", "--strategy=multi_worker_mirrored")
+    assert tasks[0].command == (*execute, "--cluster_as=flags", "--tls", "train.py")
+    assert json.loads(tasks[0].environment["TF_CONFIG"])["task"] == {"type": "worker", "index": 0}
+    assert tasks[2].command[:2] == ("python", "train.py")
 
 
 def test_the_tasks_of_a_host_divide_its_cores() -> None:

@@ -34,6 +34,7 @@ def run_on_hosts(
     *,
     environ: Mapping[str, str],
     supervision: Supervision,
+    tls: bool = False,
 ) -> int:
     """Runs a job to its end and returns the exit code, as `local.run_tasks` does.
 
@@ -43,6 +44,7 @@ def run_on_hosts(
       ssh: the command of ssh, and its arguments.
       environ: the environment; variables that change how TensorFlow computes are passed on.
       supervision: when to end, kill and restart tasks.
+      tls: whether the tasks connect to each other over TLS.
 
     Raises:
       UsageError: there are too few slots.
@@ -54,6 +56,7 @@ def run_on_hosts(
         environ=environ,
         directory=os.getcwd(),
         grace_period=supervision.grace_period,
+        tls=tls,
     )
     with tempfile.TemporaryDirectory(prefix="tfdist-hosts-") as directory:
         tasks = []

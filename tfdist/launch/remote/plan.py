@@ -69,6 +69,7 @@ def plan(
     environ: Mapping[str, str],
     directory: str,
     grace_period: float,
+    tls: bool = False,
 ) -> dict[str, HostPlan]:
     """What each host starts; hosts without a task are left out.
 
@@ -79,6 +80,7 @@ def plan(
       environ: the environment of the launcher.
       directory: the current directory, the same on every host.
       grace_period: seconds that the tasks have to save.
+      tls: whether the tasks connect to each other over TLS.
 
     Raises:
       UsageError: there are too few slots.
@@ -118,19 +120,28 @@ def plan(
     tasks: dict[str, list[RemoteTask]] = {}
     for task, host in at.items():
         environment = dict(common)
-        if job.cluster_as == "horovodrun":
-            # It finds its rank from TF_CONFIG, and rank 0 serves Horovod's rendezvous.
-            execute = (job.python, "-m", "tfdist", "exec", f"--strategy={job.strategy}")
-            module = ("-m",) if job.module else ()
-            command = (*execute, *module, job.script, *job.args)
+        needs_tunnel = tls and task.type != "evaluator"
+        if needs_tunnel or job.cluster_as == "horovodrun":
+            # It finds its place from TF_CONFIG.
+            command = _execute(job, tls=needs_tunnel)
+            environment["TF_CONFIG"] = cluster.tf_config(task)
         else:
             command = command_of(job.python, job.script, job.args, module=job.module)
-        if job.cluster_as == "flags":
-            command += tuple(cluster.flags(task))
-        else:
-            environment["TF_CONFIG"] = cluster.tf_config(task, older=job.cluster_as == "master")
+            if job.cluster_as == "flags":
+                command += tuple(cluster.flags(task))
+            else:
+                environment["TF_CONFIG"] = cluster.tf_config(task, older=job.cluster_as == "master")
         if task.type == "ps":
             environment["CUDA_VISIBLE_DEVICES"] = "-1"
         remote = RemoteTask(str(task), command, environment, task in compute)
         tasks.setdefault(host, []).append(remote)
     return {host: HostPlan(directory, grace_period, tuple(own)) for host, own in tasks.items()}
+
+
+def _execute(job: JobSpec, *, tls: bool) -> tuple[str, ...]:
+    """The command of a task that `tfdist exec` starts."""
+    options = [f"--strategy={job.strategy}", f"--cluster_as={job.cluster_as}"]
+    if tls:
+        options.append("--tls")
+    module = ("-m",) if job.module else ()
+    return (job.python, "-m", "tfdist", "exec", *options, *module, job.script, *job.args)
