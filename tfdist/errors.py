@@ -111,17 +111,17 @@ class HangError(RuntimeError):
       task: the name of the task that the others wait for; empty if it is not known.
       what: what is known about it, as a sentence.
       seconds: how long the job has made no step.
-      report: the path of the hang report.
+      report: where the hang report is, such as `in /shared/run1/hang_report.txt`.
 
     Attributes:
       task: the task's name.
     """
 
-    def __init__(self, task: str, what: str, seconds: float, report: Any) -> None:
+    def __init__(self, task: str, what: str, seconds: float, report: str) -> None:
         self.task = task
         super().__init__(
             f"no step for {seconds:.0f} s (--step_timeout): {what}. The Python stacks of all tasks "
-            f"are in {report}"
+            f"are {report}"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import Processes, launch, run_by_hand, states_of, tasks_of
+from tests.support.processes import Processes, launch, run_by_hand, start, states_of, tasks_of
+from tests.support.stuck_disk import stuck_file
 from tfdist.coordination.reports.activity import State
+from tfdist.coordination.reports.hang_report import finding
 
 pytestmark = [
     pytest.mark.stacks("newest", horovod=("newest",)),
@@ -57,6 +60,32 @@ def test_a_task_that_hangs_is_named_with_the_place(
     assert re.search(r"^worker:\d .* training .* s +\d+ +\d+ s ago", text, re.MULTILINE)
     assert f"in {place}\n    time.sleep(1000)\n" in text
     assert "s ago  step " in text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system")
+@pytest.mark.parametrize("options", ["--workers=2 --strategy=multi_worker_mirrored", "--workers=1"])
+def test_a_file_system_that_hangs_is_named_and_its_task_is_left(
+    tmp_path: Path, options: str
+) -> None:
+    """Its thread waits in the kernel, which cannot end the process."""
+    disk, output, log = tmp_path / "disk", tmp_path / "output", tmp_path / "log"
+    disk.mkdir()
+    culprit = "worker:1" if "=2" in options else "worker:0"
+    command = [sys.executable, "-m", "tfdist", "run", *options.split(), "--grace_period=1"]
+    command += [PROGRAM, "--hang=read", f"--shard={culprit[-1]}", "--step_timeout=8"]
+    with stuck_file(disk) as file, log.open("w") as printed:
+        command += [f"--file={file}", f"--output_dir={output}"]
+        # What is left holds the output open.
+        code = start(command, {}, printed).wait(150)
+    text = log.read_text()
+    assert code == 1, text
+    assert f"(--step_timeout): {culprit} reads {file}. The Python stacks" in text
+    assert re.search(
+        rf"^tfdist: the kernel cannot end {culprit} \(process \d+\): it waits for a disk",
+        text,
+        re.M,
+    )
+    assert finding((output / "hang_report.txt").read_text()) == f"{culprit} reads {file}"
 
 
 def test_a_running_job_shows_its_state_and_its_stacks(tmp_path: Path) -> None:

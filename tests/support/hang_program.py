@@ -10,11 +10,13 @@ import tfdist  # isort: skip
 import tensorflow as tf
 from absl import flags
 
-HANG = flags.DEFINE_enum("hang", "no", ["no", "callback", "py_function"], "Where it hangs.")
+HANG = flags.DEFINE_enum("hang", "no", ["no", "callback", "py_function", "read"], "Where.")
+FILE = flags.DEFINE_string("file", None, "The file that cannot be read, with --hang=read.")
 SHARD = flags.DEFINE_integer("shard", 1, "The shard whose task hangs.")
 OUTPUT = flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 
 HEALTHY_STEPS = 5
+BATCH_SIZE = 4
 calls = 0
 
 
@@ -36,6 +38,10 @@ def sleep_in_function(x: tf.Tensor) -> tf.Tensor:
     return x
 
 
+def read(x: tf.Tensor) -> tf.Tensor:
+    return x + tf.cast(tf.strings.length(tf.io.read_file(FILE.value)), tf.float32)
+
+
 def build_model() -> tf.keras.Model:
     model = tf.keras.Sequential([tf.keras.layers.Input([1]), tf.keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -49,7 +55,11 @@ def train_input(context: tf.distribute.InputContext) -> tf.data.Dataset:
         data = data.map(
             lambda x: tf.ensure_shape(tf.py_function(sleep_in_function, [x], tf.float32), [1])
         )
-    return data.map(lambda x: (x, x)).batch(4, drop_remainder=True)
+    if HANG.value == "read" and context.input_pipeline_id == SHARD.value:
+        # More than is read ahead.
+        healthy = 100
+        data = data.take(healthy).concatenate(data.skip(healthy).map(read))
+    return data.map(lambda x: (x, x)).batch(BATCH_SIZE, drop_remainder=True)
 
 
 @tfdist.main

@@ -27,6 +27,7 @@ from tfdist.launch.output import LineReader, Printer
 from tfdist.launch.spawn import Start, spawn
 from tfdist.launch.spec import TaskSpec
 from tfdist.runtime.excepthook import ERROR_FILE_VARIABLE, Uncaught, read_uncaught
+from tfdist.runtime.resources import process_status
 
 _LAST_LINES = 20
 _LAST_SECONDS = 0.2
@@ -111,6 +112,13 @@ class Process:
 
     def has_ended(self) -> bool:
         return self._started.has_ended()
+
+    @property
+    def remains(self) -> bool:
+        """Whether it has ended, except for threads that the kernel cannot end."""
+        with suppress(OSError):
+            return not self.has_ended() and process_status(self.pid)[0] == "Z"
+        return False
 
     def signal(self, number: int) -> None:
         """Sends a signal to the task and its children. Must not be called after `close`."""

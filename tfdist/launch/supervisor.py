@@ -10,6 +10,7 @@ tasks can change, all tasks are restarted when it does.
 from __future__ import annotations
 
 import math
+import os
 import selectors
 import signal
 import socket
@@ -19,6 +20,7 @@ from contextlib import ExitStack, suppress
 
 from tfdist.errors import EXIT_FAILED, EXIT_PREEMPTED, EXIT_USAGE, log
 from tfdist.launch.forkserver import ForkServer
+from tfdist.launch.kills import KILL_SECONDS, Kills
 from tfdist.launch.notices import Notices
 from tfdist.launch.output import Printer, prefix
 from tfdist.launch.process import Process, how_it_ended
@@ -67,6 +69,9 @@ class Supervisor:
         self._restarts = 0
         # Tasks that were restarted alone while the others kept running.
         self._replaced: set[str] = set()
+        self._kills = Kills()
+        # Whether the kernel cannot end a task.
+        self._has_left = False
         # Servers that were killed because the training is complete.
         self._dismissed: set[Process] = set()
         self._chief_has_ended = False
@@ -94,8 +99,11 @@ class Supervisor:
                 if self._cause and self._outcome != EXIT_PREEMPTED:
                     self._cause.explain_failure()
             finally:
-                self._kill()
+                self._kills.kill(self._running)
                 self._selector.close()
+        if self._has_left:
+            # Python would wait for its children.
+            os._exit(self._outcome or EXIT_FAILED)
         return self._outcome or 0
 
     def _make_server(self) -> ForkServer | None:
@@ -140,6 +148,7 @@ class Supervisor:
             self._start(task)
         self._notices = Notices(tuple(self._running))
         self._notice()
+        self._look_at_kills()
 
     def _notice(self) -> None:
         if self._notices.look():
@@ -206,11 +215,14 @@ class Supervisor:
             self._end_all(signal.SIGTERM, self._options.grace_period)
             self._restart_all(delay=0.0)
 
-    def _on_end(self, process: Process) -> None:
+    def _forget(self, process: Process) -> None:
         for source in process.sources:
             if source in self._selector.get_map():
                 self._selector.unregister(source)
         self._running.remove(process)
+
+    def _on_end(self, process: Process) -> None:
+        self._forget(process)
         code = process.close()
         if process in self._dismissed:
             code = 0
@@ -333,11 +345,18 @@ class Supervisor:
         self._deadlines.cancel("grace")
         if self._running:
             log(f"killing{self._names(' ')}: still running after the grace period")
-        self._kill()
+        self._kills.kill(self._running)
 
-    def _kill(self) -> None:
-        for process in self._running:
-            process.signal(signal.SIGKILL)
+    def _look_at_kills(self) -> None:
+        self._deadlines.set("kills", KILL_SECONDS / 2, self._look_at_kills)
+        for process in self._kills.look(self._running):
+            why = "it waits for a disk or a network file system"
+            log(f"the kernel cannot end {process.name} (process {process.pid}): {why}")
+            self._forget(process)
+            self._has_left = True
+            self._outcome = self._outcome or EXIT_FAILED
+            self._starts.clear()
+            self._end_all(signal.SIGTERM, min(_FAILURE_SECONDS, self._options.grace_period))
 
     def _on_shutdown_timeout(self) -> None:
         lingering = [process for process in self._running if process.task.type != "evaluator"]
@@ -347,10 +366,8 @@ class Supervisor:
                 f"{self._tasks[0].name} ended {self._options.shutdown_timeout:g} s ago, "
                 f"still running: {names}"
             )
-        for process in lingering:
-            # It may have started too late to reach any other task.
-            if process.name in self._replaced:
-                process.signal(signal.SIGKILL)
+        # It may have started too late to reach any other task.
+        self._kills.kill(process for process in lingering if process.name in self._replaced)
 
     def _watch_servers(self) -> None:
         # Starts again after each end of a task: servers have the whole time to end by themselves.
@@ -366,8 +383,7 @@ class Supervisor:
         if idle := ", ".join(process.name for process in servers.workers):
             log(f"ending {idle}: idle since {self._tasks[0].name} has ended")
         self._dismissed.update(servers.processes)
-        for process in servers.processes:
-            process.signal(signal.SIGKILL)  # A server has nothing to save.
+        self._kills.kill(servers.processes)  # A server has nothing to save.
 
     def _has_ps(self) -> bool:
         return any(task.type == "ps" for task in self._tasks)

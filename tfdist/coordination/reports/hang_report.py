@@ -66,13 +66,17 @@ def collect(endpoints: Mapping[str, tuple[str, int]], token: str) -> dict[str, T
 def find_culprit(reports: Reports) -> Culprit:
     """The task that the others wait for.
 
-    It is one that does not answer; else one that is in code of the user, while others wait in
-    TensorFlow; else the one with the fewest steps.
+    It is one that does not answer; else one that waits for a file; else one that is in code of the
+    user, while others wait in TensorFlow; else the one with the fewest steps.
     """
     for task, report in reports.items():
         if report is None:
             return Culprit(task, "does not answer")
     answered = {task: report for task, report in reports.items() if report is not None}
+    for task, report in answered.items():
+        if report.file_wait:
+            place = f", in {report.own_code}" if report.own_code else ""
+            return Culprit(task, f"{report.file_wait}{place}")
     in_own_code = [task for task, report in answered.items() if report.own_code]
     if in_own_code and (len(answered) == 1 or len(in_own_code) < len(answered)):
         task = min(in_own_code, key=lambda each: answered[each].record.state.steps)

@@ -13,12 +13,13 @@ The chief writes the hang report. If it does not, another task does.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tfdist.coordination.kv_store import KeyValueStore
 from tfdist.coordination.reports import activity, hang_report
@@ -32,8 +33,11 @@ from tfdist.runtime import excepthook, stacks
 # For the chief to write the hang report.
 _CHIEF_SECONDS = 20.0
 _POLL_SECONDS = 0.5
+_WRITE_SECONDS = 10.0
 # The names of the functions of Keras and of Estimators that train.
 _TRAINING_FUNCTIONS = ("fit", "train", "train_and_evaluate")
+
+Result = TypeVar("Result")
 
 
 class Reporter:
@@ -169,14 +173,15 @@ class Reporter:
                 return
             # With asynchronous updates, the chief may train on.
             is_hanging = hang_report.longest_silence(found) >= limit / 2
-            if is_hanging and (what := _wait_for_report(output, since=began - _CHIEF_SECONDS)):
-                self._end(seconds, output, what)
+            since = began - _CHIEF_SECONDS
+            if is_hanging and (what := _within(_CHIEF_SECONDS, lambda: _read(output, since))):
+                self._end(seconds, _place(output), what)
         reports = self._collect()
         if self._waits_for(reports, seconds, limit):
             return
         culprit = hang_report.find_culprit(reports)
-        self._write(output, f"no step for {seconds:.0f} s", str(culprit), reports)
-        self._end(seconds, output, str(culprit), culprit.task)
+        where = self._write(output, f"no step for {seconds:.0f} s", str(culprit), reports)
+        self._end(seconds, where, str(culprit), culprit.task)
 
     def _collect(self) -> dict[str, TaskReport | None]:
         """The reports of all tasks, this one included."""
@@ -189,13 +194,13 @@ class Reporter:
                     found[task] = TaskReport.of_process(local[task])
         return {**found, self._task: self._report()}
 
-    def _write(self, output: Path, what: str, finding: str, reports: hang_report.Reports) -> None:
-        path = output / hang_report.FILE_NAME
-        # Another user cannot guess the name, and so cannot put a link there.
-        temporary = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
-        with suppress(OSError):
-            temporary.write_text(hang_report.text(what, finding, reports))
-            os.replace(temporary, path)
+    def _write(self, output: Path, what: str, finding: str, reports: hang_report.Reports) -> str:
+        """Writes the report, where the output directory takes it, else on stderr; says where."""
+        text = hang_report.text(what, finding, reports)
+        if _within(_WRITE_SECONDS, lambda: _replace(output / hang_report.FILE_NAME, text)):
+            return _place(output)
+        print(text, file=sys.stderr, flush=True)
+        return "above"
 
     def _waits_for(self, reports: hang_report.Reports, seconds: float, limit: float) -> bool:
         """Whether a task does something that may take longer than a step."""
@@ -207,9 +212,8 @@ class Reporter:
             log(f"no step for {seconds:.0f} s: {busy}")
         return True
 
-    def _end(self, seconds: float, output: Path, what: str, culprit: str = "") -> None:
-        path = output / hang_report.FILE_NAME
-        excepthook.end(HangError(culprit, what, seconds, path))
+    def _end(self, seconds: float, where: str, what: str, culprit: str = "") -> None:
+        excepthook.end(HangError(culprit, what, seconds, where))
 
     def _report(self) -> TaskReport:
         return TaskReport.of_this_process(self.activity)
@@ -219,7 +223,32 @@ def _key(task: str) -> str:
     return f"tfdist_report.{task}"
 
 
-def _wait_for_report(output: Path, *, since: float) -> str:
+def _place(output: Path) -> str:
+    return f"in {output / hang_report.FILE_NAME}"
+
+
+def _within(seconds: float, work: Callable[[], Result]) -> Result | None:
+    """The result of `work`; None if it takes longer: the file system may be what hangs."""
+    results: list[Result] = []
+    thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return results[0] if results else None
+
+
+def _replace(path: Path, text: str) -> bool:
+    """Writes a file; returns whether it could be written."""
+    # Another user cannot guess the name, and so cannot put a link there.
+    temporary = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
+    try:
+        temporary.write_text(text)
+        os.replace(temporary, path)
+    except OSError:
+        return False
+    return True
+
+
+def _read(output: Path, since: float) -> str:
     """Waits for the chief's hang report; returns what it says, or an empty text."""
     path = output / hang_report.FILE_NAME
     deadline = time.monotonic() + _CHIEF_SECONDS

@@ -9,6 +9,7 @@ from typing import Any
 
 from tfdist.coordination.reports.activity import Activity, Record, State
 from tfdist.runtime import stacks
+from tfdist.runtime.file_waits import file_wait
 
 # Characters of the stacks, and of a shorter text.
 _STACKS_LIMIT, _TEXT_LIMIT = 1 << 18, 4096
@@ -23,16 +24,19 @@ class TaskReport:
       record: its state and its last events.
       own_code: where it is in code of the user, as `stacks.own_code`.
       stacks: its Python stacks.
+      file_wait: the file that it waits for, as `file_waits.file_wait`.
     """
 
     record: Record
     own_code: str
     stacks: str
+    file_wait: str = ""
 
     @classmethod
     def of_this_process(cls, activity: Activity) -> TaskReport:
         """The report of this process."""
-        return cls(activity.record, stacks.own_code(), stacks.stacks()[:_STACKS_LIMIT])
+        text = stacks.stacks()[:_STACKS_LIMIT]
+        return cls(activity.record, stacks.own_code(), text, file_wait()[:_TEXT_LIMIT])
 
     @classmethod
     def of_process(cls, record: Record) -> TaskReport | None:
@@ -49,6 +53,7 @@ class TaskReport:
             "events": self.record.events,
             "own_code": self.own_code,
             "stacks": self.stacks,
+            "file_wait": self.file_wait,
         }
         return json.dumps(content).encode() + b"\n"
 
@@ -69,6 +74,7 @@ class TaskReport:
                 Record(_state(content["state"]), events),
                 _text(content["own_code"], _TEXT_LIMIT),
                 _text(content["stacks"], _STACKS_LIMIT),
+                _text(content["file_wait"], _TEXT_LIMIT),
             )
         except (KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise ValueError(f"no report: {error}") from None

@@ -33,12 +33,12 @@ def hosts_in(path: str) -> tuple[Host, ...]:
     """
     try:
         lines = Path(path).read_text().splitlines()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: it is no text.
         raise UsageError(
             "--hostfile",
             received=path,
             accepted="a file with a host in each line",
-            remedy=f"Correct the path: {error.strerror}.",
+            remedy=f"Correct the path or the file: {getattr(error, 'strerror', error)}.",
         ) from None
     return _in_order("--hostfile", path, [_SLOTS.sub(r"\1:\2", line.strip()) for line in lines])
 

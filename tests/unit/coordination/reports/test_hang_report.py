@@ -13,10 +13,16 @@ pytestmark = pytest.mark.stacks("newest")
 NOW = 1_800_000_000.0
 
 
-def task(name: str, steps: int = 5, code: str = "", doing: str = activity.TRAINING) -> TaskReport:
+def task(
+    name: str,
+    steps: int = 5,
+    code: str = "",
+    doing: str = activity.TRAINING,
+    file_wait: str = "",
+) -> TaskReport:
     state = State(name, "host1", 4711, "job", doing, NOW - 60, steps, NOW - 62)
     events = ((NOW - 63.5, "training"), (NOW - 62, f"step {steps}"))
-    return TaskReport(Record(state, events), code, f"Thread of {name}\n")
+    return TaskReport(Record(state, events), code, f"Thread of {name}\n", file_wait)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +37,14 @@ def task(name: str, steps: int = 5, code: str = "", doing: str = activity.TRAINI
         (
             [task("worker:0"), task("worker:1", 5, "train.py:40 in slow")],
             "worker:1 is in train.py:40 in slow",
+        ),
+        (
+            [task("worker:0", 5, "a.py:1 in f"), task("worker:1", 6, "", file_wait="reads /a")],
+            "worker:1 reads /a",
+        ),
+        (
+            [task("worker:0", 5, "a.py:1 in f", file_wait="opens /a")],
+            "worker:0 opens /a, in a.py:1 in f",
         ),
         ([task("worker:0", 5), task("worker:1", 6)], "worker:0 has made 5 steps, and others 6"),
         (
