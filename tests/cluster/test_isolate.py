@@ -38,9 +38,7 @@ with tf.compat.v1.Session(f"grpc://127.0.0.1:{sys.argv[1]}") as session:
     print(session.run(tf.io.read_file(sys.argv[2])).decode())
 """
 JOBS = {
-    "multi_worker_mirrored": ["--workers=2"],
     "horovod": ["--workers=2"],
-    "in_graph": ["--workers=2"],
     "parameter_server": ["--ps=1", "--workers=1", "--chief"],
 }
 

@@ -24,7 +24,7 @@ from tests.support.processes import (
 )
 from tfdist.launch.local import hold_ports
 
-pytestmark = pytest.mark.stacks("2.15", "newest")
+pytestmark = pytest.mark.stacks("newest")
 
 
 @pytest.mark.timeout(200)

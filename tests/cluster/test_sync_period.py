@@ -12,9 +12,8 @@ from tests.support.processes import PROGRAM, directories, launch, results
 # In tf_keras, test_weights.py has --sync_period.
 pytestmark = [
     pytest.mark.stacks(
-        "2.15",
         "newest",
-        horovod=("2.15", "newest"),
+        horovod=("2.15",),
     ),
     pytest.mark.timeout(150),
 ]

@@ -6,7 +6,6 @@ import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,12 @@ import pytest
 from tests.support.keras3_cases import CASES, EXAMPLES
 from tests.support.processes import run_by_hand
 
-pytestmark = [pytest.mark.stacks("2.21", horovod=("newest",)), pytest.mark.timeout(600)]
+# All in one pytest process, because all tests share the job of one process.
+pytestmark = [
+    pytest.mark.stacks("2.21", horovod=("newest",)),
+    pytest.mark.timeout(600),
+    pytest.mark.xdist_group("keras3 weights"),
+]
 
 PROGRAM = str(Path(__file__).parents[1] / "support" / "keras3_program.py")
 
@@ -60,15 +64,10 @@ JOBS = {
 }
 
 
-def jobs_with(*cases: str) -> list[Any]:
-    """The jobs with several replicas that train all of these cases.
-
-    All tests of a job run in one pytest process, because they share the job.
-    """
+def jobs_with(*cases: str) -> list[str]:
+    """The jobs with several replicas that train all of these cases."""
     return [
-        pytest.param(job, marks=pytest.mark.xdist_group(f"weights of {job}"))
-        for job, (_, trained) in JOBS.items()
-        if job != "one_device" and {*cases} <= {*trained}
+        job for job, (_, trained) in JOBS.items() if job != "one_device" and {*cases} <= {*trained}
     ]
 
 
@@ -142,9 +141,7 @@ def test_statistics_are_equal_everywhere_and_used_in_validation(train: Train, jo
 
 
 # Keras 2 reduces in the same way under mirrored and central_storage.
-@pytest.mark.parametrize(
-    "job", [job for job in jobs_with(*AS_KERAS_2) if "central_storage" not in job.values]
-)
+@pytest.mark.parametrize("job", [job for job in jobs_with(*AS_KERAS_2) if job != "central_storage"])
 def test_weights_equal_those_of_keras_2(train: Train, job: str) -> None:
     tasks = train(job)
     keras_2 = train(job, keras_2=True)
