@@ -132,16 +132,24 @@ def test_a_task_that_starts_later_is_reached(started: ExitStack, tmp_path: Path)
     assert outcome(later)[:2] == (0, f"sent {SIZE}\n")
 
 
-def test_the_others_see_the_end_of_a_killed_task(started: ExitStack, tmp_path: Path) -> None:
+def test_the_others_see_the_end_of_a_killed_task_which_is_started_again(
+    started: ExitStack, tmp_path: Path
+) -> None:
     action = "if index: time.sleep(60)\nelse: print('ended', connection.recv(1), flush=True)"
     pair = Pair(started, tmp_path, action)
     tasks = [pair.start(0), pair.start(1)]
     assert tasks[1].stdout is not None
     assert tasks[1].stdout.readline() == f"sent {SIZE}\n"
     tasks[1].send_signal(signal.SIGKILL)
+    tasks[1].wait()
+    again = pair.start(1)
     code, out, err = outcome(tasks[0])
     assert code == 0, err
     assert "ended b''" in out
+    # Its port is free at once.
+    assert again.stderr is not None
+    assert "(TF_CONFIG)" in again.stderr.readline()
+    assert "(--tls)" in again.stderr.readline()
 
 
 def test_a_task_has_no_other_connections(started: ExitStack, tmp_path: Path) -> None:

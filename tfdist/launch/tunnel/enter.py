@@ -110,6 +110,10 @@ def _inside(cluster: Cluster) -> Cluster:
 
 def _serve(config: ClusterConfig, token: str, channel: socket.socket, task: int) -> NoReturn:
     """Carries the packets of a task, the process `task`, until it ends; ends this process."""
+    # A pipe to which the task writes must end with the task.
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.dup2(nowhere, 1)
     # They end the task, whose end ends this process.
     for number in (*INTERRUPTIONS, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
@@ -134,18 +138,20 @@ def _carry(config: ClusterConfig, token: str, channel: socket.socket, ended: int
         peers[address.packed] = Peer(_name(task), host, port, address.packed)
     own = peers.pop(addresses[config.task].packed)
     own_contexts = contexts(token, own.name)
-    with listener_at(own.port) as listener:
-        channel.send(_READY)
-        _, devices, _, _ = socket.recv_fds(channel, len(_READY), 1)
-        if not devices:
-            return  # The task could not make its network, and has said why.
-        links = Links(devices[0], listener, own.address, peers, own_contexts)
-        links.start()
-        channel.close()
-        select.select([ended], [], [])
-        latest = time.monotonic() + _LONGEST_SECONDS
-        while time.monotonic() < min(latest, links.last_packet + _QUIET_SECONDS):
-            time.sleep(_QUIET_SECONDS / 10)
+    listener = listener_at(own.port)
+    channel.send(_READY)
+    _, devices, _, _ = socket.recv_fds(channel, len(_READY), 1)
+    if not devices:
+        return  # The task could not make its network, and has said why.
+    links = Links(devices[0], listener, own.address, peers, own_contexts)
+    links.start()
+    channel.close()
+    select.select([ended], [], [])
+    # The task may be started again at once.
+    links.stop_listening()
+    latest = time.monotonic() + _LONGEST_SECONDS
+    while time.monotonic() < min(latest, links.last_packet + _QUIET_SECONDS):
+        time.sleep(_QUIET_SECONDS / 10)
 
 
 def _name(task: Task) -> str:

@@ -90,17 +90,26 @@ class Links:
                 link.put(packet)
                 self.last_packet = time.monotonic()
 
+    def stop_listening(self) -> None:
+        """Frees the port. The connections go on."""
+        # `close` alone would leave it to the thread that accepts.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
     def _accept(self) -> None:
         while True:
-            plain, _ = self._listener.accept()
+            try:
+                plain, _ = self._listener.accept()
+            except OSError:
+                return
             if self._handshakes.acquire(blocking=False):
                 threading.Thread(target=self._serve, args=[plain], daemon=True).start()
             else:
                 plain.close()
 
     def _serve(self, plain: socket.socket) -> None:
-        # A stranger, or a peer that has left: it connects again.
-        with suppress(OSError, ValueError), plain:
+        # A stranger, a task of an earlier start, or a peer that has left: it connects again.
+        with suppress(OSError, ValueError, KeyError), plain:
             try:
                 plain.settimeout(_TIMEOUT_SECONDS)
                 _configure(plain)
@@ -117,7 +126,8 @@ class Links:
         """Gives each packet of a peer to the device."""
         while header := stream.read(_HEADER_BYTES):
             length = int.from_bytes(header[2:4])
-            if header[0] >> 4 != _VERSION or header[12:20] != peer.address + self._address:
+            is_own = header[12:] == peer.address + self._address
+            if header[0] >> 4 != _VERSION or length < _HEADER_BYTES or not is_own:
                 raise ValueError(f"{peer.name} has sent a packet that is not its own")
             os.write(self._device, header + stream.read(length - _HEADER_BYTES))
             self.last_packet = time.monotonic()

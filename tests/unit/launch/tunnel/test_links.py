@@ -16,7 +16,7 @@ from tfdist.launch.tunnel.certificates import contexts, name_of
 from tfdist.launch.tunnel.enter import listener_at
 from tfdist.launch.tunnel.links import Links, Peer
 
-pytestmark = pytest.mark.stacks("2.15", "newest")
+pytestmark = pytest.mark.stacks("newest")
 
 NAMES = ("worker-0", "worker-1")
 ADDRESSES = (bytes([198, 18, 0, 1]), bytes([198, 18, 0, 2]))
@@ -136,7 +136,16 @@ def test_a_connection_without_tls_is_closed(ends: list[End]) -> None:
             assert len(connection.recv(100)) <= 7
 
 
-@pytest.mark.parametrize("forged", [packet(0, 0), packet(1, 1), bytes([0x60]) + packet(1, 0)[1:]])
+@pytest.mark.parametrize(
+    "forged",
+    [
+        packet(0, 0),
+        packet(1, 1),
+        bytes([0x60]) + packet(1, 0)[1:],
+        packet(1, 0)[:2] + bytes(2) + packet(1, 0)[4:],
+    ],
+    ids=["source", "destination", "version", "length"],
+)
 def test_a_task_can_send_only_packets_of_its_own(forged: bytes, ends: list[End]) -> None:
     with connect(ends[0], contexts("token", NAMES[1]).connecting) as connection:
         connection.sendall(packet(1, 0) + forged + packet(1, 0, b"later"))
