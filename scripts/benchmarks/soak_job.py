@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import psutil
 
 from tfdist.coordination.reports import activity
 from tfdist.coordination.reports.activity import State
+from tfdist.launch.spawn import die_with
 
 ROOT = Path(__file__).parents[2]
 TRAINING = ROOT / "scripts" / "benchmarks" / "soak_training.py"
@@ -81,6 +83,7 @@ class Job:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
+                preexec_fn=partial(die_with, os.getpid()),
             )
 
     def checkpoints(self) -> dict[int, Path]:

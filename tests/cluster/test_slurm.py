@@ -105,10 +105,14 @@ def test_the_example_learns_digits(strategy: str, cluster: Slurm, tmp_path: Path
         assert json.loads(lines[-1])["epoch"] == epochs
 
 
-def test_a_script_that_does_not_use_tfdist(cluster: Slurm) -> None:
+@pytest.mark.parametrize("options", [[], ["--tls"]], ids=["plain", "tls"])
+def test_a_script_that_does_not_use_tfdist(options: list[str], cluster: Slurm) -> None:
     plain = str(ROOT / "tests" / "support" / "plain" / "multi_worker_mirrored.py")
-    command = [sys.executable, "-m", "tfdist", "exec", plain]
-    printed = run(cluster, "srun", "--label", "--nodes=2", "--ntasks=2", *command, deadline=120)
+    command = [sys.executable, "-m", "tfdist", "exec", *options, plain]
+    token = "TFDIST_JOB_TOKEN=token"
+    printed = run(
+        cluster, token, "srun", "--label", "--nodes=2", "--ntasks=2", *command, deadline=120
+    )
     assert printed.count("2 replicas have trained to a loss of 0.00") == 2, printed
 
 
