@@ -138,6 +138,8 @@ class Soak:
             due = time.monotonic() + self.every
             if not job.runs_for(self.rng.uniform(0.0, self.every)):
                 return injected
+            if job.is_complete():
+                return injected
             fault = self.rng.choice(self.faults)
             try:
                 FAULTS[fault](job, self.rng)

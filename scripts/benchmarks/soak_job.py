@@ -91,6 +91,10 @@ class Job:
         saved = (self.output / "checkpoints").glob("ckpt-*.index")
         return dict(sorted((int(path.stem.rpartition("-")[2]), path) for path in saved))
 
+    def is_complete(self) -> bool:
+        """Whether the training has ended; the tasks may still end."""
+        return (self.output / "done.json").exists()
+
     def weights(self) -> np.ndarray:
         """The final weights."""
         with np.load(self._result) as found:

@@ -12,7 +12,7 @@ import pytest
 from tests.support.pages import example
 from tests.support.processes import run_by_hand
 
-pytestmark = [pytest.mark.stacks("2.21"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(240)]
 
 EPOCHS = 3
 SHORTER = [f"--epochs={EPOCHS}", "--warmup_epochs=1"]

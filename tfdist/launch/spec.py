@@ -173,6 +173,8 @@ class TaskSpec:
       port: the port that it opens to join the others; None if it opens none.
       rendezvous_port: the port of the launcher to which it connects to join the others; None if the
         launcher serves no rendezvous.
+      serves: whether it serves the others and runs nothing of the script's body (with Estimators, a
+        worker does).
     """
 
     name: str
@@ -182,6 +184,7 @@ class TaskSpec:
     restarts_alone: bool = False
     port: int | None = None
     rendezvous_port: int | None = None
+    serves: bool = False
 
     @property
     def type(self) -> str:
@@ -304,6 +307,7 @@ def task_specs(
                 environment,
                 tuple(removed),
                 restarts_alone=restarts_alone,
+                serves=job.row.serves(cluster, task),
                 port=port_of(cluster, task) if job.row.reads_cluster else None,
                 rendezvous_port=ports[-1]
                 if job.row.rendezvous and len(job.training_hosts) > 1

@@ -261,7 +261,8 @@ class Supervisor:
             self._restart_all(self._options.restart_delay)
         elif is_late and code == EXIT_PREEMPTED:
             pass  # A server that was preempted before the training was complete, and kept serving.
-        elif is_late and process.name in self._replaced:
+        elif is_late and (process.name in self._replaced or (process.task.serves and code < 0)):
+            # A server has nothing to finish.
             log(f"{how}, after the training was complete")
         elif is_late or code == EXIT_USAGE or self._restarts == self._options.max_restarts:
             self._fail(process, cause, code, how)

@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 from tfdist.data import mnist
 from tfdist.errors import UsageError
 
-pytestmark = pytest.mark.stacks("newest")
+pytestmark = pytest.mark.stacks("2.15")
 
 Arrays = dict[str, np.ndarray]
 

@@ -17,7 +17,7 @@ from tests.support import prepared_datasets
 from tfdist.data import sources
 from tfdist.errors import UsageError
 
-pytestmark = pytest.mark.stacks("newest")
+pytestmark = pytest.mark.stacks("2.15")
 
 BATCHES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
 PER_BATCH = 3

@@ -24,6 +24,7 @@ scripts = {
     "sleeps": "import time; time.sleep(1); open('ended', 'w').close()",
     "is stopped": "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
     "serves": "import signal; signal.pause()",
+    "is killed": "import os, signal, time; time.sleep(1); os.kill(os.getpid(), signal.SIGKILL)",
     "serves to the end": "import os, time\\nwhile not os.path.exists('ended'): time.sleep(0.01)\\n"
     "time.sleep(0.05); open('left', 'w').close()",
     "trains": f"{compute}\\nopen('ended', 'w').close()",
@@ -33,7 +34,8 @@ scripts = {
 tasks = []
 for argument in sys.argv[1:]:
     name, _, script = argument.partition("=")
-    tasks.append(TaskSpec(name, (sys.executable, "-c", scripts[script]), {}))
+    serves = script == "is killed"
+    tasks.append(TaskSpec(name, (sys.executable, "-c", scripts[script]), {}, serves=serves))
 supervision = Supervision(server_timeout=1.0)
 sys.exit(run_tasks(tasks, environ=os.environ, supervision=supervision))
 """
@@ -62,6 +64,14 @@ def test_without_a_ps_a_stopped_worker_is_ended(
     assert code == 0
     assert ("tfdist: ending worker:1: " in errors) == is_ended
     assert (tmp_path / "ended").exists() != is_ended
+
+
+def test_a_server_that_is_killed_after_the_training_fails_nothing(start: Start) -> None:
+    code, errors = run(start, "worker:0=succeeds", "worker:1=is killed")
+    assert code == 0
+    assert errors == (
+        "tfdist: worker:1 was killed by signal 9 (Killed), after the training was complete\n"
+    )
 
 
 def test_workers_that_serve_end_after_their_chief(start: Start) -> None:
