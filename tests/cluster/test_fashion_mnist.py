@@ -30,7 +30,8 @@ def test_the_example_learns_digits_with_two_devices(tmp_path: Path) -> None:
     assert [int(epoch) for epoch, _, _ in printed] == [1, 2, 3]
     # The warm-up ends at the rate of two devices; then a cosine with two epochs falls to 0.
     rates = [float(rate) for _, rate, _ in printed]
-    assert rates == pytest.approx([0.04, 0.02, 0], abs=1e-3)
+    # With Keras 2 they are those of the last step of an epoch.
+    assert rates == pytest.approx([0.04, 0.02, 0], abs=2e-3)
     # The complete command reaches 0.98.
     assert float(printed[-1][2]) >= 0.9, ended.output
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
