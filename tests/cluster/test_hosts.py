@@ -18,6 +18,7 @@ from tests.support import ssh
 from tests.support.namespaces import Machine, machines
 from tests.support.pages import readme_script
 from tests.support.processes import ROOT
+from tests.support.tunnels import needs_tunnels
 
 pytestmark = [
     pytest.mark.stacks("newest"),
@@ -102,7 +103,14 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [[], ["--tls", "--strategy=parameter_server", "--ps=1", "--chief"]], ids=" ".join
+    "options",
+    [
+        [],
+        pytest.param(
+            ["--tls", "--strategy=parameter_server", "--ps=1", "--chief"], marks=needs_tunnels
+        ),
+    ],
+    ids=" ".join,
 )
 def test_three_hosts_train_together(options: list[str], hosts: Hosts, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(readme_script())
@@ -116,6 +124,7 @@ def test_three_hosts_train_together(options: list[str], hosts: Hosts, tmp_path: 
     assert (tmp_path / "run1" / "done.json").exists()
 
 
+@needs_tunnels
 @pytest.mark.horovod
 def test_a_script_that_calls_hvd_init_trains_on_three_hosts(hosts: Hosts, tmp_path: Path) -> None:
     script = str(ROOT / "tests" / "support" / "plain" / "horovod_loop.py")

@@ -20,6 +20,7 @@ from tests.support import slurm
 from tests.support.pages import example
 from tests.support.processes import PROGRAM, ROOT, checkpoints, directories, results
 from tests.support.slurm import Slurm
+from tests.support.tunnels import needs_tunnels
 from tfdist.commands import cli
 from tfdist.data import cifar10
 
@@ -105,7 +106,9 @@ def test_the_example_learns_digits(strategy: str, cluster: Slurm, tmp_path: Path
         assert json.loads(lines[-1])["epoch"] == epochs
 
 
-@pytest.mark.parametrize("options", [[], ["--tls"]], ids=["plain", "tls"])
+@pytest.mark.parametrize(
+    "options", [[], pytest.param(["--tls"], marks=needs_tunnels)], ids=["plain", "tls"]
+)
 def test_a_script_that_does_not_use_tfdist(options: list[str], cluster: Slurm) -> None:
     plain = str(ROOT / "tests" / "support" / "plain" / "multi_worker_mirrored.py")
     command = [sys.executable, "-m", "tfdist", "exec", *options, plain]

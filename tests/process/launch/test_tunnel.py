@@ -16,6 +16,7 @@ import pytest
 
 from tests.conftest import tf_config
 from tests.support.processes import ROOT
+from tests.support.tunnels import needs_tunnels
 from tfdist.errors import EXIT_FAILED, EXIT_USAGE
 from tfdist.launch.local import hold_ports
 from tfdist.launch.tunnel.enter import listener_at
@@ -23,9 +24,7 @@ from tfdist.launch.tunnel.enter import listener_at
 pytestmark = [
     pytest.mark.stacks("newest"),
     pytest.mark.timeout(120),
-    pytest.mark.skipif(
-        not os.access("/dev/net/tun", os.R_OK | os.W_OK), reason="needs /dev/net/tun"
-    ),
+    needs_tunnels,
 ]
 
 # Worker 1 sends much to worker 0 and gets the number of bytes back; then ACTION.

@@ -1,0 +1,13 @@
+"""The mark of the tests that need the kernel's tunnels, for `--tls`."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+_DEVICE = "/dev/net/tun"
+
+needs_tunnels = pytest.mark.skipif(
+    not os.access(_DEVICE, os.R_OK | os.W_OK), reason=f"this user may not open {_DEVICE}"
+)
