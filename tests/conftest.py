@@ -131,13 +131,16 @@ def pytest_pycollect_makemodule(
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the tests of a file that run in other stacks."""
+    """Leaves out the tests of a file that run in other stacks, and puts groups first.
+
+    The tests of a group run one after the other, so the last one to start would run alone.
+    """
     stack = config.getoption("--stack")
     parts: dict[bool, list[pytest.Item]] = {True: [], False: []}
     for item in items:
         stacks = stacks_of(item.path)
         parts[stack in (stacks.horovod if needs_horovod(item) else stacks.plain)].append(item)
-    items[:] = parts[True]
+    items[:] = sorted(parts[True], key=lambda item: item.get_closest_marker("xdist_group") is None)
     config.hook.pytest_deselected(items=parts[False])
 
 

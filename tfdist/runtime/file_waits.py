@@ -7,7 +7,6 @@ The kernel tells in which system call a thread is (`/proc/self/task/*/syscall`, 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import time
@@ -21,6 +20,7 @@ _READS, _WRITES, _OPENS = {
     "x86_64": ({0, 17, 19, 295}, {1, 18, 20, 296, 74, 75}, {257, 262, 332}),
     "aarch64": ({63, 65, 67, 69}, {64, 66, 68, 70, 82, 83}, {56, 79, 291}),
 }.get(platform.machine(), (set(), set(), set()))
+_PATH_BYTES = 4096
 # A thread that waits for so long in one call waits for a disk.
 _SECONDS = 0.3
 
@@ -53,7 +53,7 @@ def _call(line: str) -> str:
         return ""
     number = int(first)
     if number in _OPENS:
-        return f"opens {_text(ctypes.string_at(int(arguments[1], 16)))}"
+        return f"opens {_text(_string_at(int(arguments[1], 16)))}"
     if number not in _READS | _WRITES:
         return ""
     # Reading the link does not touch the file system of the file.
@@ -62,6 +62,19 @@ def _call(line: str) -> str:
     if not path.startswith("/") or path.startswith("/dev/"):
         return ""
     return f"{'reads' if number in _READS else 'writes'} {path}"
+
+
+def _string_at(address: int) -> bytes:
+    """The C string at an address of this process.
+
+    Raises:
+      OSError: there is no memory any more, because the call has returned.
+    """
+    # Not with `ctypes`, which would crash then.
+    with open("/proc/self/mem", "rb", buffering=0) as memory:
+        memory.seek(address)
+        # A read does not go past the last page that exists.
+        return memory.read(_PATH_BYTES).partition(b"\0")[0]
 
 
 def _text(path: bytes) -> str:

@@ -84,8 +84,7 @@ class Links:
 
     def _send(self) -> None:
         """Gives each packet of the device to the link of its destination."""
-        while True:
-            packet = os.read(self._device, MTU)
+        while packet := os.read(self._device, MTU):
             if link := self._links.get(packet[16:20]):
                 link.put(packet)
                 self.last_packet = time.monotonic()

@@ -42,7 +42,8 @@ def ends() -> Iterator[list[End]]:
     """Two tasks of one job."""
     listeners = [listener_at(0) for _ in NAMES]
     ports = [listener.getsockname()[1] for listener in listeners]
-    made = []
+    made: list[End] = []
+    links: list[Links] = []
     for own in (0, 1):
         other = 1 - own
         peer = Peer(NAMES[other], "127.0.0.1", ports[other], ADDRESSES[other])
@@ -52,10 +53,12 @@ def ends() -> Iterator[list[End]]:
         made.append(End(ours, ports[own]))
         own_contexts = contexts("token", NAMES[own])
         address = ADDRESSES[own]
-        links = Links(theirs.detach(), listeners[own], address, {peer.address: peer}, own_contexts)
-        links.start()
+        peers = {peer.address: peer}
+        links.append(Links(theirs.detach(), listeners[own], address, peers, own_contexts))
+        links[own].start()
     yield made
-    for end in made:
+    for end, own_links in zip(made, links, strict=True):
+        own_links.stop_listening()
         end.device.close()
 
 
