@@ -124,14 +124,21 @@ class Reporter:
         if step_timeout == 0:
             return
         thread = threading.get_ident()
+        has_left = False
+
+        def look() -> int:
+            # An exception in `fit` calls no callback that could end the watch. Later, another
+            # `fit` may run.
+            nonlocal has_left
+            has_left = has_left or not stacks.runs(thread, _TRAINING_FUNCTIONS)
+            return progress()
 
         def on_silence(seconds: float) -> None:
-            # An exception in `fit` calls no callback that could end the watch.
-            if stacks.runs(thread, _TRAINING_FUNCTIONS) and not stacks.is_debugged():
+            if not has_left and not stacks.is_debugged():
                 self._on_silence(seconds, watchdog.limit, output)
 
         watchdog = self._watchdog = Watchdog(
-            self.activity, progress, step_timeout, on_silence, is_in_step=is_in_step
+            self.activity, look, step_timeout, on_silence, is_in_step=is_in_step
         )
         watchdog.start()
 
