@@ -138,7 +138,14 @@ def test_a_script_that_calls_hvd_init_trains_on_three_hosts(hosts: Hosts, tmp_pa
 
 
 def test_the_first_culprit_is_named_and_its_code_returned(hosts: Hosts, tmp_path: Path) -> None:
-    script = write(tmp_path, "sys.exit(7) if name == 'worker:1' else time.sleep(100)")
+    # When all four have printed something.
+    action = (
+        "open(f'started-{name}', 'w').close()\n"
+        "while sum(file.startswith('started-') for file in os.listdir()) < 4:\n"
+        "    time.sleep(0.1)\n"
+        "sys.exit(7) if name == 'worker:1' else time.sleep(100)"
+    )
+    script = write(tmp_path, action)
     first, second, _ = hosts.names
     options = ["--strategy=parameter_server", "--ps=1", "--chief"]
     launcher = hosts.start(tmp_path, f"{first},{second}:2", *options, script)
