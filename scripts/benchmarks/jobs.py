@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scripts.benchmarks import arithmetic, marks
-from tfdist.cluster import Cluster
+from tfdist.cluster import Cluster, Task
 from tfdist.runtime.cores import CORES_VARIABLE
 
 ROOT = Path(__file__).parents[2]
@@ -147,6 +147,11 @@ class Job:
             horovodrun = [str(Path(sys.executable).with_name("horovodrun")), "--gloo"]
             horovodrun += ["-np", str(self.processes), "-H", f"localhost:{self.processes}"]
             return [([*horovodrun, *command], environ)]
+        cluster, tasks = self.cluster(ports)
+        return [(command, {"TF_CONFIG": cluster.tf_config(task), **environ}) for task in tasks]
+
+    def cluster(self, ports: Sequence[int]) -> tuple[Cluster, list[Task]]:
+        """The cluster of tasks that are started one by one, and the tasks, the chief first."""
         addresses = [f"127.0.0.1:{port}" for port in ports]
         has_ps = self.strategy == "parameter_server"
         cluster = Cluster(
@@ -154,8 +159,7 @@ class Job:
             chief=tuple(addresses[-1:]) if has_ps else (),
             ps=tuple(addresses[self.processes : self.processes + 1]) if has_ps else (),
         )
-        tasks = sorted(cluster.tasks(), key=lambda task: task != cluster.chief_task)
-        return [(command, {"TF_CONFIG": cluster.tf_config(task), **environ}) for task in tasks]
+        return cluster, sorted(cluster.tasks(), key=lambda task: task != cluster.chief_task)
 
 
 def marks_of(directory: Path, index: int = 0) -> Path:

@@ -8,7 +8,7 @@ Each job has two workers on this machine, and under `parameter_server` a chief a
 small that the time of its step is that of the messages. The jobs of a row take turns, one epoch
 each, after a warm-up epoch, and a ratio compares the epochs of one turn. The figures are the
 median, least and greatest over the turns. A step is that of all workers together. The processes
-that carry the packets share the cores of the machine with the training. Needs /dev/net/tun.
+that exchange the packets share the cores with the training. Needs /dev/net/tun.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ sys.path.insert(0, str(ROOT))
 
 from scripts.benchmarks.jobs import Commands, Job, Size  # noqa: E402
 from scripts.benchmarks.runs import exit_on_sigterm, run_in_turn  # noqa: E402
-from tfdist.cluster import Cluster  # noqa: E402
 from tfdist.coordination.seal import TOKEN_VARIABLE  # noqa: E402
 from tfdist.runtime.cores import CORES_VARIABLE  # noqa: E402
 
@@ -47,21 +46,15 @@ class TaskByTask(Job):
     tls: bool = False
 
     def commands(self, ports: Sequence[int], directory: Path, size: Size) -> Commands:
-        addresses = [f"127.0.0.1:{port}" for port in ports]
-        has_ps = self.strategy == "parameter_server"
-        cluster = Cluster(
-            worker=tuple(addresses[:WORKERS]),
-            chief=tuple(addresses[-1:]) if has_ps else (),
-            ps=tuple(addresses[WORKERS:-1]) if has_ps else (),
-        )
+        cluster, tasks = self.cluster(ports)
         execute = [sys.executable, "-m", "tfdist", "exec", f"--strategy={self.strategy}"]
         execute += ["--cluster_as=tf_config", *(["--tls"] if self.tls else [])]
         script = [str(ROOT / "scripts" / "benchmarks" / "with_tfdist.py"), *size.flags()]
         script += [f"--output_dir={directory / 'output'}", *self.training_flags]
-        if has_ps:
+        if cluster.ps:
             script += ["--repeat"]
         commands: Commands = []
-        for task in sorted(cluster.tasks(), key=lambda task: task != cluster.chief_task):
+        for task in tasks:
             environ = {"TF_CONFIG": cluster.tf_config(task), TOKEN_VARIABLE: "measured"}
             if task.type == "worker":
                 environ[CORES_VARIABLE] = f"{task.index}/{WORKERS}"
@@ -71,7 +64,7 @@ class TaskByTask(Job):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--strategies", nargs="+", default=STRATEGIES, choices=STRATEGIES)
+    parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=STRATEGIES)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args(arguments)

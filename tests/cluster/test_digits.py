@@ -47,7 +47,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "strategy",
-    # Smaller models show that those of one process with several devices equal one device.
+    # Tests with smaller models compare mirrored and central_storage with one device.
     [
         name
         for name, row in table.rows().items()

@@ -25,8 +25,8 @@ class Kills:
 
     def __init__(self) -> None:
         self._times: dict[Process, float] = {}
-        # Those of which only a thread was left at the last look.
-        self._remains: Sequence[Process] = ()
+        # As found by the last look.
+        self._stuck: Sequence[Process] = ()
 
     def kill(self, processes: Iterable[Process]) -> None:
         """Kills processes."""
@@ -37,10 +37,10 @@ class Kills:
     def look(self, running: Sequence[Process]) -> list[Process]:
         """Those of the running processes that the kernel has not ended in time.
 
-        A process that has ended by itself, except for a thread, is killed at the second look.
+        A process counts as killed, too, if two looks have found it stuck.
         """
-        remains = [process for process in running if process.remains]
-        self.kill(process for process in remains if process in self._remains)
-        self._remains = remains
+        stuck = [process for process in running if process.is_stuck]
+        self.kill(process for process in stuck if process in self._stuck)
+        self._stuck = stuck
         latest = time.monotonic() - KILL_SECONDS
         return [process for process in running if self._times.get(process, latest) < latest]

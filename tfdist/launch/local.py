@@ -69,6 +69,8 @@ def run_tasks(
     Returns:
       0 if every task has ended with 0; else the exit code of the first task that failed for the
       last time, 128 + n for signal n; 128 + n also if signal n to this process ended the job.
+      If the kernel cannot end a task, this process exits with the code instead, because Python
+      would wait for the task.
     """
     with signals() as wakeup:
         return Supervisor(

@@ -114,8 +114,8 @@ class Process:
         return self._started.has_ended()
 
     @property
-    def remains(self) -> bool:
-        """Whether it has ended, except for threads that the kernel cannot end."""
+    def is_stuck(self) -> bool:
+        """Whether its main thread has ended, and another one that the kernel cannot end has not."""
         with suppress(OSError):
             return not self.has_ended() and process_status(self.pid)[0] == "Z"
         return False

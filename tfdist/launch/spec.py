@@ -173,8 +173,8 @@ class TaskSpec:
       port: the port that it opens to join the others; None if it opens none.
       rendezvous_port: the port of the launcher to which it connects to join the others; None if the
         launcher serves no rendezvous.
-      serves: whether it serves the others and runs nothing of the script's body (with Estimators, a
-        worker does).
+      serves: whether it serves the other tasks in a Keras job. (A worker on parameter servers
+        trains in an Estimator's job.)
     """
 
     name: str

@@ -22,7 +22,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-# The clocks of the machines may differ, and nobody knows how long a job runs (RFC 5280, 4.1.2.5).
+# The clocks of the machines may differ. The end is that of certificates without a known one (RFC
+# 5280, 4.1.2.5).
 _FROM, _UNTIL = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _AUTHORITY = "tfdist job"
 

@@ -2,8 +2,8 @@
 
     config = enter(config, token)
 
-The process keeps its number, so that signals and exit codes need nobody in between. A child stays
-in the network of the machine, listens on the task's port there, and carries the packets.
+The process keeps its ID, so it receives signals and returns its exit code itself. A child process
+stays in the network of the machine, listens on the task's port there, and carries the packets.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import time
+import traceback
 from dataclasses import replace
 from typing import NoReturn
 
@@ -122,6 +123,8 @@ def _serve(config: ClusterConfig, token: str, channel: socket.socket, task: int)
         _carry(config, token, channel, ended)
     except OSError as error:
         channel.send(str(error).encode())
+    except Exception:
+        traceback.print_exc()
     finally:
         os._exit(0)
 
@@ -160,8 +163,9 @@ def _name(task: Task) -> str:
 
 
 def listener_at(port: int) -> socket.socket:
-    """Listens on all addresses of the machine, because the names of the cluster may be of others'
-    networks.
+    """A socket that listens on all addresses of the machine.
+
+    The machine may not have the address by which the others reach it.
 
     Raises:
       OSError: the port is in use.

@@ -27,12 +27,12 @@ from tfdist.launch.tunnel.device import MTU
 _HEADER_BYTES = 20
 _VERSION = 4
 _BUFFER_BYTES = 1 << 18
-# That wait for a connection. What is left out, TCP sends again.
+# Packets that wait for a connection. Further ones are dropped; TCP sends them again.
 _MAX_PACKETS = 256
 _RETRY_SECONDS = 0.2
-# For a connection and a handshake, and for data that nobody acknowledges.
+# The timeout of a connection, of a handshake, and of data that the peer does not acknowledge.
 _TIMEOUT_SECONDS = 20.0
-# Of strangers too, before they have shown a certificate.
+# Handshakes at the same time; those of strangers count.
 _MAX_HANDSHAKES = 64
 
 
@@ -165,12 +165,13 @@ class _Link:
                 connection = self._context.wrap_socket(plain, server_hostname=peer.name)
                 connection.settimeout(None)
                 return connection
-            except ssl.SSLError as error:
-                if not is_logged:
-                    log(f"{peer.name} at {peer.host}:{peer.port} is not of this job: {error}")
-                is_logged = True
-            except OSError:
+            except (ssl.SSLEOFError, ConnectionError, TimeoutError):
                 pass  # It does not run yet, or no longer.
+            except OSError as error:
+                # It has another token, or uses no TLS; or its name has no address.
+                if not is_logged:
+                    log(f"no TLS connection to {peer.name} at {peer.host}:{peer.port}: {error}")
+                is_logged = True
             time.sleep(_RETRY_SECONDS)
 
 

@@ -86,6 +86,31 @@ def test_the_chief_writes_the_report_and_ends(
     assert os.listdir(tmp_path) == ["hang_report.txt"]
 
 
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_report_that_cannot_be_written_is_printed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ended: list[BaseException],
+    capsys: pytest.CaptureFixture[str],
+    hangs: bool,
+) -> None:
+    """The output directory is gone, or its file system does not answer."""
+    answers(monkeypatch, None)
+    missing = tmp_path / "missing"
+    if hangs:
+        monkeypatch.setattr(reporter, "_WRITE_SECONDS", 0.2)
+        # A file system without an answer, for this thread: no reader opens the pipe.
+        os.mkfifo(tmp_path / "pipe")
+        monkeypatch.setattr(Path, "with_name", lambda path, _: tmp_path / "pipe")
+    with pytest.raises(Ended):
+        task(tmp_path)._on_silence(62.0, 60.0, missing)
+    (error,) = ended
+    assert str(error).endswith("The Python stacks of all tasks are above")
+    printed = capsys.readouterr().err
+    assert "no step for 62 s\nworker:1 does not answer\n" in printed
+    assert "worker:0: Python stacks" in printed
+
+
 @pytest.mark.parametrize("doing", [activity.SAVING, activity.EVALUATING, activity.STARTING])
 def test_the_chief_waits_for_a_task_that_does_something_else(
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""Packets reach the other tasks of a job; nobody else can send one, or read one."""
+"""Packets reach the other tasks of a job, and strangers cannot send or read them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_packets_arrive_whole_and_in_order(ends: list[End]) -> None:
     assert ends[0].device.recv(1 << 17) == packet(1, 0)
 
 
-def test_packets_for_nobody_and_of_ipv6_are_left_out(ends: list[End]) -> None:
+def test_packets_of_ipv6_and_for_unknown_addresses_are_dropped(ends: list[End]) -> None:
     ends[0].device.send(packet(0, 0))
     ends[0].device.send(bytes([0x60]) + bytes(47))
     ends[0].device.send(packet(0, 1))
