@@ -21,7 +21,7 @@ WITHOUT = {
     "localhost": 'echo "10.1.2.3 elsewhere" > hosts && mount --bind hosts /etc/hosts',
     "temporary files": "mount -o bind,ro /tmp /tmp; mount -o bind,ro /var/tmp /var/tmp; cd /proc",
     "many open files": "ulimit -n 64",
-    "some open files": "ulimit -n 20",
+    "some open files": "ulimit -n 31",
 }
 _RUN = ["-P", "-m", "tfdist", "run"]
 
@@ -71,7 +71,7 @@ def test_a_job_needs_little(script: Path) -> None:
     [
         ("writable files in /dev/shm", [], "/dev/shm: received 'Read-only file system'"),
         ("temporary files", _RUN, 'TMPDIR: received "No usable temporary directory'),
-        ("some open files", _RUN, "ulimit -n: received 20"),
+        ("some open files", _RUN, "ulimit -n: received 31"),
     ],
 )
 def test_an_error_names_what_a_job_needs(

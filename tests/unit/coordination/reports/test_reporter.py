@@ -222,6 +222,7 @@ def test_no_task_ends_outside_of_fit(
     time.sleep(0.2)
     # Another `fit` runs later.
     monkeypatch.setattr(stacks, "runs", lambda *_: True)
+    time.sleep(0.2)
     assert silences() == 0
     fit(100.0)
     assert silences() == 1
