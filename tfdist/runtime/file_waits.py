@@ -1,4 +1,4 @@
-"""Which file this process waits for: one on a disk, or on a network file system, that hangs.
+"""Finds the file for which this process waits, because its disk or network file system hangs.
 
     file_wait()      # 'reads /data/train.tfrecord'; empty if no thread waits
 
@@ -21,7 +21,7 @@ _READS, _WRITES, _OPENS = {
     "aarch64": ({63, 65, 67, 69}, {64, 66, 68, 70, 82, 83}, {56, 79, 291}),
 }.get(platform.machine(), (set(), set(), set()))
 _PATH_BYTES = 4096
-# A thread that waits for so long in one call waits for a disk.
+# A thread that is in the same call after this time waits for a disk.
 _SECONDS = 0.3
 
 
@@ -68,9 +68,9 @@ def _string_at(address: int) -> bytes:
     """The C string at an address of this process.
 
     Raises:
-      OSError: there is no memory any more, because the call has returned.
+      OSError: the memory was freed, because the call has returned.
     """
-    # Not with `ctypes`, which would crash then.
+    # `ctypes` would crash in this case.
     with open("/proc/self/mem", "rb", buffering=0) as memory:
         memory.seek(address)
         # A read does not go past the last page that exists.

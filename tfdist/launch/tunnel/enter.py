@@ -110,12 +110,12 @@ def _inside(cluster: Cluster) -> Cluster:
 
 
 def _serve(config: ClusterConfig, token: str, channel: socket.socket, task: int) -> NoReturn:
-    """Carries the packets of a task, the process `task`, until it ends; ends this process."""
-    # A pipe to which the task writes must end with the task.
+    """Carries the packets of the process `task` until that ends; then ends this process."""
+    # A pipe to which the task writes must be closed when the task ends.
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
-    # They end the task, whose end ends this process.
+    # A signal to the group ends the task, and this process ends after it.
     for number in (*INTERRUPTIONS, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     try:
@@ -130,7 +130,7 @@ def _serve(config: ClusterConfig, token: str, channel: socket.socket, task: int)
 
 
 def _carry(config: ClusterConfig, token: str, channel: socket.socket, ended: int) -> None:
-    # They need the package.
+    # These modules import `cryptography`, which is optional.
     from tfdist.launch.tunnel.certificates import contexts
     from tfdist.launch.tunnel.links import Links, Peer
 
@@ -158,7 +158,7 @@ def _carry(config: ClusterConfig, token: str, channel: socket.socket, ended: int
 
 
 def _name(task: Task) -> str:
-    """The name of a task in its certificate, which must be that of a host."""
+    """The name of a task in its certificate. It must be a valid host name."""
     return f"{task.type}-{task.index}"
 
 

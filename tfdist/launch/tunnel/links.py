@@ -91,7 +91,7 @@ class Links:
 
     def stop_listening(self) -> None:
         """Frees the port. The connections go on."""
-        # `close` alone would leave it to the thread that accepts.
+        # After `close` alone, the socket exists until the thread returns from `accept`.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
@@ -107,7 +107,7 @@ class Links:
                 plain.close()
 
     def _serve(self, plain: socket.socket) -> None:
-        # A stranger, a task of an earlier start, or a peer that has left: it connects again.
+        # The other side is a stranger, has another cluster, or has left. A peer connects again.
         with suppress(OSError, ValueError, KeyError), plain:
             try:
                 plain.settimeout(_TIMEOUT_SECONDS)
