@@ -24,15 +24,18 @@ EXAMPLES = 11_520  # eight times 1,440 of the 1,797 images: 360 steps
 
 
 class HangOnRequest(tf.keras.callbacks.Callback):
-    """The task that removes the file `hang` in the output directory never returns from a step."""
+    """The task that removes the file `hang` in the output directory never makes its next step.
+
+    After the last step, the others would complete the job without it.
+    """
 
     def __init__(self, sees_steps: bool) -> None:
         super().__init__()
         if sees_steps:
             # Keras 2 refuses callbacks with this method under parameter servers.
-            self.on_train_batch_end = self.look
+            self.on_train_batch_begin = self.look
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.look()
 
     def look(self, *_: Any, **__: Any) -> None:
