@@ -17,7 +17,8 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, overload
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from absl import app, flags, logging
 from absl.logging import converter
@@ -36,10 +37,16 @@ from tfdist.flags import (
 )
 from tfdist.job import Job
 from tfdist.role import TaskRole, find_role
-from tfdist.runtime import environment, excepthook, log_level, stacks
+from tfdist.runtime import environment, excepthook, log_level, precision, stacks
 from tfdist.runtime.cores import divide_cores, set_threads, take_cores
 from tfdist.runtime.excepthook import ERROR_FILE_VARIABLE, end_on_uncaught
 from tfdist.strategy_table import table
+
+if TYPE_CHECKING:
+    from tfdist.coordination.kv_store import KeyValueStore
+    from tfdist.strategies.base import Strategy
+
+_POLICY_KEY = "precision"
 
 # Warnings about what TensorFlow and Keras themselves do, by their first words.
 _NOISE = (
@@ -190,6 +197,9 @@ def create(
     if waits_for_peers:
         _divide_cores(role, environ)
     _set_up_tensorflow(job_flags)
+    from tfdist.compat import checks
+
+    checks.check_precision(job_flags.precision, role.spec)
     log(f"{role.config}, {role.spec.name}; {environment.description(environ)}")
     reporter = Reporter(str(role.task), job=role.job_id, token=role.token)
     if waits_for_peers:
@@ -213,6 +223,8 @@ def create(
             reporter.meet(store, environ["HOROVOD_HOSTNAME"], peers)
         # TensorFlow replaces the handlers that are set before its strategy is built.
         preemption.listen(has_nothing_to_save=role.evaluates)
+    if not role.serves:
+        _use_precision(strategy)
     return job_class(role, TrainingState(strategy, preemption, reporter))
 
 
@@ -244,6 +256,27 @@ def _set_up_tensorflow(job_flags: JobFlags) -> None:
         tf.config.threading.set_intra_op_parallelism_threads(job_flags.num_intra_threads)
     if job_flags.num_inter_threads is not None:
         tf.config.threading.set_inter_op_parallelism_threads(job_flags.num_inter_threads)
+
+
+def _use_precision(strategy: Strategy[Any]) -> None:
+    # A measurement must wait for the strategy, which sets up the devices.
+    chosen = precision.choose(strategy.role.flags.precision)
+    if chosen.ratio is not None and (store := strategy.kv_store) is not None:
+        chosen = replace(chosen, policy=_policy_of_all(store, chosen.policy, strategy))
+    if strategy.role.flags.precision != precision.FLOAT32:
+        log(f"precision: {chosen}")
+    chosen.use()
+
+
+def _policy_of_all(store: KeyValueStore, own: str, strategy: Strategy[Any]) -> str:
+    """The policy that the chief has chosen, perhaps before a restart."""
+    is_chief = strategy.topology.is_chief
+    policy = store.get(_POLICY_KEY, 0.0 if is_chief else strategy.role.startup_timeout)
+    if policy is None and is_chief:
+        store.put(_POLICY_KEY, policy := own)
+    if policy is None:
+        raise TimeoutError("The chief has not said which precision it uses.")
+    return policy
 
 
 def _wait_for_peers(role: TaskRole, reporter: Reporter) -> None:

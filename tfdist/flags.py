@@ -21,6 +21,7 @@ from tfdist.cluster.config import ClusterFlags
 from tfdist.cluster.roles import Roles
 from tfdist.errors import EXIT_OK, EXIT_USAGE, UsageError, exit_on_usage_error, log
 from tfdist.options import Option, Options, option
+from tfdist.runtime import precision
 from tfdist.strategy_table import table
 
 AUTO = "auto"
@@ -86,6 +87,13 @@ class JobFlags(Options):
         "seconds that a step may take before the task fails with a hang report; 0 for no limit "
         "(default: ten times the slowest step so far, and at least 60)",
         least=0.0,
+    )
+    precision: str = option(
+        precision.FLOAT32,
+        "the dtype in which the layers of a Keras model compute; the weights stay float32; auto "
+        "takes mixed_bfloat16 where a short measurement finds it faster",
+        choices=precision.CHOICES,
+        same_in_all_tasks=True,
     )
     num_intra_threads: int | None = option(
         None, "threads within one TensorFlow operation; 0 uses all cores", least=0

@@ -20,6 +20,7 @@ from tfdist.errors import UsageError
 from tfdist.flags import HEARTBEAT_TIMEOUT, JobFlags
 from tfdist.options import Options
 from tfdist.runtime.environment import DRY_RUN_VARIABLE
+from tfdist.runtime.precision import FLOAT32
 from tfdist.strategy_table import StrategySpec, table
 
 
@@ -111,9 +112,9 @@ class TaskRole:
         """The strategy and the flags that must be the same in all tasks, as text."""
         flags = [
             f"--{name}={value}"
-            for name, option in self.job_options.defined().items()
-            if option.same_in_all_tasks
-            and (value := getattr(self.job_options, name)) != option.default
+            for options in (self.job_options, self.flags)
+            for name, option in options.defined().items()
+            if option.same_in_all_tasks and (value := getattr(options, name)) != option.default
         ]
         return " ".join([self.spec.name, *["for Estimators"] * self.for_estimators, *flags])
 
@@ -137,6 +138,13 @@ def find_role(
     table.check_cluster(spec, cluster, config.source)
     options = table.options_of(spec, flags.of_strategy, cluster, for_estimators=for_estimators)
     spec.check_heartbeat(flags.heartbeat_timeout)
+    if for_estimators and flags.precision != FLOAT32:
+        raise UsageError(
+            "--precision",
+            received=flags.precision,
+            accepted=f"{FLOAT32} with Estimators, whose model functions choose the dtypes",
+            remedy="Leave it out, or train with Keras.",
+        )
     estimator = spec.estimator if for_estimators else None
     chief_evaluates = (
         config.has_master or not cluster.chief or (estimator and estimator.chief_evaluates) or False

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import time
 
+#: The models of the benchmarks, and the units of the layers of an MLP.
+MODELS = ("resnet20", "mlp", "wide_mlp")
+UNITS = {"mlp": 64, "wide_mlp": 2048}
 #: ResNet-20.
 NUM_LAYERS = 20
 _STAGES = ((16, 32), (32, 16), (64, 8))  # channels, and image size in pixels

@@ -4,7 +4,8 @@
     scripts/benchmarks/benchmark.py --json=results.json --plot=speed.png
     scripts/benchmarks/benchmark.py --strategies horovod --processes 2 --rounds=2 --steps=4
 
-All jobs train the same ResNet-20 with the same batch size per process, on noise images in memory.
+All jobs train the same model, by default ResNet-20, with the same batch size per process, on noise
+in memory. `--precision` compares PyTorch's autocast and Keras's policies, too.
 All jobs with the same strategy and number of processes run at the same time and take turns: each
 trains one epoch per round, after a warm-up epoch. The figures are the median, minimum and maximum
 over the rounds. A ratio compares the epochs of one round, because the speed of a shared machine
@@ -27,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from scripts.benchmarks import arithmetic  # noqa: E402
 from scripts.benchmarks.jobs import APART, ONEDNN, TORCH_WAYS, WAYS, Job, Size  # noqa: E402
 from scripts.benchmarks.runs import Result, exit_on_sigterm, run_in_turn  # noqa: E402
 
+PRECISIONS = ("float32", "mixed_bfloat16")
 STRATEGIES = ("multi_worker_mirrored", "horovod", "parameter_server")
 ONE_CORE = Job("tfdist", "one_device", 1, cores=1)
 
@@ -82,6 +84,10 @@ def parse() -> argparse.Namespace:
     for name, default in (("rounds", 8), ("batch_size", 64), ("steps", 15)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--num_layers", type=int, default=20, help="layers of the ResNet")
+    parser.add_argument("--model", choices=arithmetic.MODELS, default="resnet20")
+    parser.add_argument(
+        "--precision", nargs="+", choices=PRECISIONS, default=["float32"], help="all in turn"
+    )
     parser.add_argument("--json", help="JSON file for all figures")
     parser.add_argument("--plot", help="image file for a plot of images/s")
     return parser.parse_args()
@@ -102,8 +108,21 @@ def groups(arguments: argparse.Namespace) -> list[list[Job]]:
                 jobs.append(Job("tfdist", APART, processes))
             for way in arguments.ways:
                 jobs.append(Job(way, "ddp" if way in TORCH_WAYS else strategy, processes))
-            found.append(jobs)
+            found.append(
+                [
+                    with_model(job, precision, arguments.model)
+                    for precision in arguments.precision
+                    for job in jobs
+                ]
+            )
     return found
+
+
+def with_model(job: Job, precision: str, model: str) -> Job:
+    """A job that trains another model, or in another precision."""
+    if model != "resnet20":
+        job = job.with_training_flags(f"--model={model}")
+    return replace(job, precision="" if precision == "float32" else precision)
 
 
 def table(results: Results, peak: float, num_layers: int) -> list[str]:
@@ -121,13 +140,16 @@ def table(results: Results, peak: float, num_layers: int) -> list[str]:
     )
     lines = [" | ".join(header), " | ".join(["---"] * len(header))]
     for job, result in results.items():
-        achieved = result.median * arithmetic.flops_per_image(num_layers)
+        of_peak = ""
+        if not job.training_flags:  # ResNet.
+            achieved = result.median * arithmetic.flops_per_image(num_layers)
+            of_peak = f"{achieved / (peak * cores_of(job)):.2f}"
         cells = [
             str(job),
             spread(result.images_per_second, ".1f"),
             against_tfdist(job, results),
             efficiency(job, results),
-            f"{achieved / (peak * cores_of(job)):.2f}",
+            of_peak,
             bytes_over_least(job, result, num_layers),
             f"{result.peak_memory / 1e6:.0f}",
             f"{result.seconds_to_first_step:.1f}",
@@ -151,7 +173,10 @@ def against_tfdist(job: Job, results: Results) -> str:
     by_tfdist = [
         result
         for other, result in results.items()
-        if other.way == "tfdist" and other.strategy != APART and not other.cores
+        if other.way == "tfdist"
+        and other.strategy != APART
+        and not other.cores
+        and other.precision == job.precision
     ]
     if job.way == "tfdist" or not by_tfdist:
         return ""
@@ -160,14 +185,15 @@ def against_tfdist(job: Job, results: Results) -> str:
 
 def efficiency(job: Job, results: Results) -> str:
     """The images/s per core, divided by those of one process on one core."""
-    if job.way != "tfdist" or ONE_CORE not in results:
+    one_core = replace(job, strategy="one_device", processes=1, cores=1)
+    if job.way != "tfdist" or one_core not in results:
         return ""
     cores = min(job.processes, cores_of(job)) if job.strategy != "one_device" else cores_of(job)
-    return spread([ratio / cores for ratio in results[job].ratios(results[ONE_CORE])], ".2f")
+    return spread([ratio / cores for ratio in results[job].ratios(results[one_core])], ".2f")
 
 
 def bytes_over_least(job: Job, result: Result, num_layers: int) -> str:
-    if job.processes == 1 or job.strategy == APART:
+    if job.processes == 1 or job.strategy == APART or job.training_flags:
         return ""
     kind = "parameter_server" if job.strategy == "parameter_server" else "ring"
     least = arithmetic.least_bytes_per_step(kind, job.processes, num_layers)
@@ -233,9 +259,9 @@ def plot(found: Sequence[Results], path: Path) -> None:
 
 def bar_of(job: Job) -> str:
     """The label of a job in the legend."""
-    if job.cores:
-        return "tfdist, one core"
-    return f"{job.way}, {APART}" if job.strategy == APART else job.way
+    name = f"{job.way}, {APART}" if job.strategy == APART else job.way
+    name = "tfdist, one core" if job.cores else name
+    return f"{name}, {job.precision}" if job.precision else name
 
 
 def compared(results: Results) -> tuple[str, int]:

@@ -64,6 +64,8 @@ class Job:
       environ: additional environment variables.
       training_flags: additional flags of the script that trains.
       checkout: the directory of another checkout of tfdist; empty for this one.
+      precision: `--precision` of tfdist, the policy of hand-written Keras, or that of PyTorch's
+        autocast; empty for float32.
     """
 
     way: str
@@ -74,11 +76,13 @@ class Job:
     environ: tuple[tuple[str, str], ...] = ()
     training_flags: tuple[str, ...] = ()
     checkout: str = ""
+    precision: str = ""
 
     def __str__(self) -> str:
         cores = f" on {self.cores} core" if self.cores else ""
         checkout = f" of {self.checkout}" if self.checkout else ""
-        return f"{self.strategy} x {self.processes}{cores}, {self.way}{checkout}"
+        precision = f", {self.precision}" if self.precision else ""
+        return f"{self.strategy} x {self.processes}{cores}, {self.way}{checkout}{precision}"
 
     def with_training_flags(self, *flags: str) -> Job:
         """This job with additional flags of the script that trains."""
@@ -101,8 +105,9 @@ class Job:
             threads = max(1, len(os.sched_getaffinity(0)) // self.processes)
             environ = {"OMP_NUM_THREADS": str(threads)}
             command = [*torchrun, _program("torch_ddp"), *size.flags()]
-            channels_last = ["--channels_last"] if self.way == "torch_channels_last" else []
-            return [([*command, *channels_last], environ)]
+            command += ["--channels_last"] if self.way == "torch_channels_last" else []
+            command += [f"--autocast={self.precision}"] if self.precision else []
+            return [([*command, *self.training_flags], environ)]
         if self.strategy == APART:
             return self._apart(directory, size)
         if self.way == "tfdist":
@@ -115,6 +120,7 @@ class Job:
                 f"--strategy={self.strategy}",
                 f"--workers={self.processes}",
                 *self.flags,
+                *([f"--precision={self.precision}"] if self.precision else []),
             ]
             if self.strategy == "parameter_server":
                 run += ["--ps=1", "--chief"]
@@ -141,6 +147,7 @@ class Job:
     def _plain(self, ports: Sequence[int], size: Size, environ: Mapping[str, str]) -> Commands:
         command = [sys.executable, _program(f"plain_{self.strategy}"), *size.flags()]
         command += self.training_flags
+        command += [f"--policy={self.precision}"] if self.precision else []
         if self.strategy == "one_device":
             return [(command, environ)]
         if self.strategy == "horovod":

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
+from scripts.benchmarks.arithmetic import MODELS, UNITS
 from scripts.benchmarks.marks import Marks
+
+_DTYPES = {"mixed_bfloat16": torch.bfloat16, "mixed_float16": torch.float16}
+_FEATURES = 32
 
 
 class Block(nn.Module):
@@ -53,22 +58,40 @@ def resnet(num_layers: int) -> nn.Module:
     )
 
 
+def mlp(units: int) -> nn.Module:
+    """Four linear layers, and logits of 10 classes; from float32 [batch, 32]."""
+    hidden: list[nn.Module] = []
+    for index in range(4):
+        hidden += [nn.Linear(units if index else _FEATURES, units), nn.ReLU()]
+    return nn.Sequential(*hidden, nn.Linear(units, 10))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     for name, default in (("batch_size", 64), ("steps", 20), ("epochs", 4), ("num_layers", 20)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--channels_last", action="store_true")
+    parser.add_argument("--model", choices=MODELS, default="resnet20")
+    parser.add_argument("--autocast", choices=_DTYPES)
     arguments = parser.parse_args()
     order_in_memory = torch.channels_last if arguments.channels_last else torch.contiguous_format
     dist.init_process_group("gloo")
+    is_resnet = arguments.model == "resnet20"
+    own = resnet(arguments.num_layers) if is_resnet else mlp(UNITS[arguments.model])
     model = nn.parallel.DistributedDataParallel(
-        resnet(arguments.num_layers).to(memory_format=order_in_memory)
+        own.to(memory_format=order_in_memory) if is_resnet else own
     )
+    precision: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+    if arguments.autocast:
+        precision = torch.autocast("cpu", _DTYPES[arguments.autocast])
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     count = arguments.steps * arguments.batch_size
     generator = torch.Generator().manual_seed(dist.get_rank())
-    pixels = torch.randint(0, 256, [count, 3, 32, 32], generator=generator).float()
-    images = (pixels / 128 - 1).to(memory_format=order_in_memory)
+    if is_resnet:
+        pixels = torch.randint(0, 256, [count, 3, 32, 32], generator=generator).float()
+        inputs = (pixels / 128 - 1).to(memory_format=order_in_memory)
+    else:
+        inputs = torch.randn([count, _FEATURES], generator=generator)
     labels = torch.randint(0, 10, [count], generator=generator)
     marks = Marks(writes=dist.get_rank() == 0)
     for _ in range(arguments.epochs):
@@ -76,7 +99,9 @@ def main() -> None:
         marks.epoch_begins()
         for indices in order.split(arguments.batch_size):
             optimizer.zero_grad()
-            functional.cross_entropy(model(images[indices]), labels[indices]).backward()
+            with precision:
+                outputs = model(inputs[indices])
+            functional.cross_entropy(outputs.float(), labels[indices]).backward()
             optimizer.step()
             marks.step_ends()
         marks.epoch_ends()

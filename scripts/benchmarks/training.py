@@ -10,14 +10,15 @@ import tensorflow as tf
 from absl import flags
 
 from estimators.resnet import cifar_resnet
-from scripts.benchmarks.arithmetic import NUM_LAYERS
+from scripts.benchmarks.arithmetic import MODELS, NUM_LAYERS, UNITS
 from scripts.benchmarks.marks import Marks
 
 flags.DEFINE_integer("batch_size", 64, "Images per process and step.")
 flags.DEFINE_integer("steps", 20, "Steps per process and epoch.")
 flags.DEFINE_integer("epochs", 4, "Epochs; the first is the warm-up.")
 flags.DEFINE_integer("steps_per_execution", 1, "Keras's `steps_per_execution`.")
-flags.DEFINE_enum("model", "resnet20", ("resnet20", "mlp"), "The model; mlp has small steps.")
+flags.DEFINE_enum("model", "resnet20", MODELS, "The model; mlp has small steps.")
+flags.DEFINE_string("policy", None, "The policy of mixed precision in a hand-written script.")
 flags.DEFINE_integer("num_layers", NUM_LAYERS, "The layers of the ResNet.")
 FLAGS = flags.FLAGS
 
@@ -29,9 +30,14 @@ def compiled(optimizer: tf.keras.optimizers.Optimizer) -> tf.keras.Model:
 
     `resnet20` is ResNet-20 for images of CIFAR-10's size, without weight decay, or a ResNet of
     `--num_layers`. `mlp` is so small that the time of its step is the time of the runtime.
+    `wide_mlp` multiplies large matrices.
     """
-    resnet = FLAGS.model == "resnet20"
-    model = cifar_resnet(FLAGS.num_layers, weight_decay=None) if resnet else mlp()
+    if FLAGS.policy:
+        tf.keras.mixed_precision.set_global_policy(FLAGS.policy)
+    if FLAGS.model == "resnet20":
+        model = cifar_resnet(FLAGS.num_layers, weight_decay=None)
+    else:
+        model = mlp(UNITS[FLAGS.model])
     model.compile(
         optimizer=optimizer,
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -40,16 +46,17 @@ def compiled(optimizer: tf.keras.optimizers.Optimizer) -> tf.keras.Model:
     return model
 
 
-def mlp() -> tf.keras.Model:
-    """Four dense layers of 64 units, and logits of 10 classes; from float32 [batch, 32]."""
-    hidden = [tf.keras.layers.Dense(64, "relu") for _ in range(4)]
-    return tf.keras.Sequential([tf.keras.Input([_FEATURES]), *hidden, tf.keras.layers.Dense(10)])
+def mlp(units: int) -> tf.keras.Model:
+    """Four dense layers, and logits of 10 classes; from float32 [batch, 32]."""
+    hidden = [tf.keras.layers.Dense(units, "relu") for _ in range(4)]
+    logits = tf.keras.layers.Dense(10, dtype="float32")
+    return tf.keras.Sequential([tf.keras.Input([_FEATURES]), *hidden, logits])
 
 
 def examples(count: int) -> tf.data.Dataset:
     """The data of `--model`, noise in memory: inputs, and int32 labels from 0 to 9.
 
-    The inputs are those of `images`, or float32 [32] for `mlp`, which has at most 4096 examples: a
+    The inputs are those of `images`, or float32 [32] for an MLP, which has at most 4096 examples: a
     job of many workers would otherwise need much memory for data that teach nothing.
     """
     if FLAGS.model == "resnet20":

@@ -23,6 +23,12 @@ FLAGS = {
     "in_graph": ["--workers=2"],
     "parameter_server": ["--ps=1", "--workers=2", "--chief", "--evaluator"],
 }
+#: Flags of the launcher that some strategies are run with.
+MIXED = {
+    "multi_worker_mirrored": ["--precision=auto"],
+    "horovod": ["--precision=auto"],
+    "parameter_server": ["--precision=mixed_bfloat16"],
+}
 OWN_FLAGS = {"mirrored": ["--num_cpu_devices=2"], "central_storage": ["--num_cpu_devices=2"]}
 
 
@@ -34,6 +40,7 @@ def run(directory: Path, strategy: str) -> str:
         directory,
         f"--strategy={strategy}",
         *FLAGS[strategy],
+        *MIXED.get(strategy, []),
         str(path),
         f"--output_dir={directory / 'output'}",
         *OWN_FLAGS.get(strategy, []),
@@ -50,6 +57,9 @@ def test_the_readme_script_trains(tmp_path: Path, strategy: str) -> None:
     losses = [json.loads(line)["loss"] for line in (output / "metrics.jsonl").open()]
     assert len(losses) == 3
     assert losses[-1] < losses[0] / 2
+    chosen = re.findall(r"^\[worker:\S+\] tfdist: precision: (\S+)", printed_by_job, re.MULTILINE)
+    assert len(chosen) == 2 * (MIXED.get(strategy) == ["--precision=auto"])
+    assert len({*chosen}) <= 1, "the tasks agree"
     # Tasks that serve and the evaluator never reach the end of `main`.
     printed = re.findall(r"^\[(\S+)\] loss ", printed_by_job, re.MULTILINE)
     tasks = {"multi_worker_mirrored": 2, "horovod": 2}.get(strategy, 1)

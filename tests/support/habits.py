@@ -47,6 +47,7 @@ class Case:
       loads: whether the model is one that `files` has trained in one process.
       examples: takes the arrays and a directory; returns the dataset of all examples.
       batches: takes the examples of a shard and the batch size; returns the dataset in batches.
+      atol: the difference to one process that rounding may make.
     """
 
     build: Callable[..., Any]
@@ -63,6 +64,7 @@ class Case:
     batches: Callable[[tf.data.Dataset, int], tf.data.Dataset] = field(
         default=lambda shard, size: shard.batch(size)
     )
+    atol: float = 1e-6
 
 
 def dense(
@@ -113,10 +115,23 @@ def of_numbers() -> Any:
     return model
 
 
-def loss_scaled(optimizer: Any) -> Any:
+def loss_scaled(optimizer: Any, initial: float = 2.0**15) -> Any:
     """An optimizer that scales the loss, as for float16."""
     wrappers = optimizers if hasattr(optimizers, "LossScaleOptimizer") else tf.keras.mixed_precision
-    return wrappers.LossScaleOptimizer(optimizer)
+    return wrappers.LossScaleOptimizer(optimizer, initial_scale=initial)
+
+
+def mixed(policy: str, optimizer: Any) -> Any:
+    """A model whose hidden layers compute in 16 bits."""
+    tf.keras.mixed_precision.set_global_policy(policy)
+    try:
+        inputs = tf.keras.Input([4])
+        hidden = layers.Dense(4, "tanh")(layers.LayerNormalization()(layers.Dense(3)(inputs)))
+        model = tf.keras.Model(inputs, layers.Dense(1, dtype="float32")(hidden))
+        model.compile(optimizer, "mse")
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+    return model
 
 
 def with_penalty() -> Any:
@@ -322,6 +337,14 @@ CASES: dict[str, Case] = {
     ),
     "sparse": Case(of_sparse, examples=generated, batches=sparse),
     "ragged": Case(of_ragged, (ROWS, SUMS), examples=interleaved, batches=ragged),
+    # A replica rounds the gradients of its own batch.
+    "bfloat16": Case(lambda: mixed("mixed_bfloat16", optimizers.SGD(0.1)), atol=0.04),
+    # All replicas skip the step in which the gradients of one of them are infinite.
+    "float16": Case(
+        lambda: mixed("mixed_float16", loss_scaled(optimizers.SGD(0.1), 256.0)),
+        (np.where(np.arange(EXAMPLES)[:, None] == 17, 1e6, POINTS).astype("float32"), SUMS),
+        atol=0.02,
+    ),
     "loss_scale": Case(lambda: dense(loss_scaled(optimizers.SGD(0.1)))),
     "backup": Case(
         dense,

@@ -14,7 +14,12 @@ import tensorflow as tf
 
 import tfdist  # noqa: F401
 from tests.conftest import keras_is_3
-from tfdist.upstream import dataset_inputs, keras_layer_creation, tf_coordination
+from tfdist.upstream import (
+    dataset_inputs,
+    keras_layer_creation,
+    keras_output_dtype,
+    tf_coordination,
+)
 
 pytestmark = pytest.mark.stacks("2.15", "2.21")
 
@@ -64,6 +69,17 @@ def test_keras_has_no_hook_for_the_creation_of_a_layer() -> None:
     public = [name for name in dir(tf.keras.layers.Layer) if not name.startswith("_")]
     hooks = [name for name in public if "creat" in name or "on_init" in name]
     assert hooks == []
+
+
+def test_the_layers_of_the_outputs_and_their_dtype_are_not_public() -> None:
+    """`keras_output_dtype`"""
+    hidden, last = tf.keras.layers.Dense(2), tf.keras.layers.Dense(1)
+    model = tf.keras.Sequential([tf.keras.Input([3]), hidden, last])
+    assert list(keras_output_dtype.output_layers(model)) == [last]
+    assert hasattr(tf.keras.layers.Layer, "_set_dtype_policy") != keras_is_3()
+    assert (tf.keras.layers.Layer.dtype_policy.fset is None) != keras_is_3()
+    public = [name for name in dir(model) if "output" in name and not name.startswith("_")]
+    assert not [name for name in public if "layer" in name]
 
 
 def test_a_dataset_has_no_public_batch_size() -> None:

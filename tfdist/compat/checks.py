@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
+from tfdist.runtime.precision import CHOICES, FLOAT16
+from tfdist.strategy_table import StrategySpec
 
 # Options that make an optimizer act only in some steps, inside a tf.cond. TensorFlow's strategies
 # do not support cross-replica operations there.
@@ -99,6 +101,26 @@ def _outside_of_scope(field: str, strategy: str) -> UsageError:
         remedy="Create the model, its optimizer and its metrics, and compile the model, in "
         "`with job.scope():`.",
     )
+
+
+def check_precision(precision: str, spec: StrategySpec) -> None:
+    """Checks that the losses of a strategy can be scaled, as float16 needs.
+
+    Raises:
+      UsageError: the optimizer that Keras wraps for float16 does not run under it.
+    """
+    is_refused = spec.shares_variables and not (
+        spec.uses_ps and keras_compat.is_keras_3(tf.keras.Model)
+    )
+    if precision == FLOAT16 and is_refused:
+        keras = keras_compat.keras_version(tf.keras.Model)[0]
+        others = ", ".join(each for each in CHOICES if each != FLOAT16)
+        raise UsageError(
+            "--precision",
+            received=precision,
+            accepted=f"{others} under {spec.name}, where Keras {keras} does not scale losses",
+            remedy="Choose one of these, or another strategy.",
+        )
 
 
 def check_optimizer(optimizer: Any, strategy: str) -> None:

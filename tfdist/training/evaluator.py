@@ -85,6 +85,7 @@ def follow(
     output_directory.check_writable(output.path, output.logs)
     output_directory.remove_leftovers(output.path, of_evaluation=True)
     dataset = state.eval_dataset(dataset_fn)
+    state.keep_outputs_float32(model)
     if keras_compat.is_keras_3(model):
         # A Keras 3 checkpoint identifies some variables only by their number.
         building.build_model(model, dataset.element_spec)

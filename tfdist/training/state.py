@@ -20,9 +20,10 @@ from tfdist.coordination.reports.reporter import Reporter
 from tfdist.data import inputs, sharding
 from tfdist.data.inputs import Data, DatasetFunction
 from tfdist.errors import UsageError, log
+from tfdist.runtime.precision import FLOAT32
 from tfdist.strategies.base import Strategy
 from tfdist.strategy_table import table
-from tfdist.upstream import dataset_inputs, onednn_empty_batches
+from tfdist.upstream import dataset_inputs, keras_output_dtype, onednn_empty_batches
 
 _WRAPPED = "_tfdist_is_wrapped"
 # An input function that takes longer is not called a second time.
@@ -193,12 +194,18 @@ class TrainingState:
         vars(wrapped)[_WRAPPED] = True
         return wrapped
 
+    def keep_outputs_float32(self, model: tf.keras.Model) -> None:
+        """With `--precision`, makes the output layers of a model compute in float32."""
+        if self.strategy.role.flags.precision != FLOAT32:
+            keras_output_dtype.apply(model)
+
     def build(self, model: tf.keras.Model) -> None:
         """Creates the variables of a compiled model, if its inputs are known.
 
         Raises:
           UsageError: the model has no `call`, and a layer that is not built.
         """
+        self.keep_outputs_float32(model)
         with self.strategy.scope():
             building.build_model(model, self.data.element_spec if self.data else None)
 

@@ -226,5 +226,6 @@ PRIVATE_NAMES = (
     "keras_initial_epoch",
     "keras_layer_creation",
     "keras_legacy_optimizer",
+    "keras_output_dtype",
     "tf_coordination",
 )

@@ -70,6 +70,17 @@ def test_several_gpus_are_refused_for_the_workers_of_an_estimator() -> None:
     assert role(cluster=cluster, num_gpus=2).flags.num_gpus == 2
 
 
+def test_mixed_precision_is_refused_for_estimators() -> None:
+    assert role(precision="float32", for_estimators=True).flags.precision == "float32"
+    with pytest.raises(UsageError, match="--precision: received 'auto'; accepted: float32 with"):
+        role(precision="auto", for_estimators=True)
+
+
+def test_tasks_with_different_precisions_do_not_train_together() -> None:
+    assert role().variant == "one_device"
+    assert role(precision="auto").variant == "one_device --precision=auto"
+
+
 @pytest.mark.parametrize("name", ["one_device", "mirrored", "central_storage"])
 def test_a_strategy_without_other_tasks_refuses_a_heartbeat_timeout(name: str) -> None:
     with pytest.raises(UsageError, match=f"not supported with --strategy={name}"):
