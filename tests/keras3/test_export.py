@@ -29,6 +29,13 @@ def functional() -> tf.keras.Model:
     return tf.keras.Model(inputs, outputs)
 
 
+def of_words() -> tf.keras.Model:
+    inputs = tf.keras.Input([1], dtype="string")
+    words = tf.keras.layers.StringLookup()
+    words.adapt(["mon", "tue"])
+    return tf.keras.Model(inputs, tf.keras.layers.Embedding(3, 2)(words(inputs)))
+
+
 class SubclassedModel(tf.keras.Model):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -38,7 +45,7 @@ class SubclassedModel(tf.keras.Model):
         return self.dense(inputs)
 
 
-@pytest.mark.parametrize("make", [sequential, functional, SubclassedModel])
+@pytest.mark.parametrize("make", [sequential, functional, of_words, SubclassedModel])
 def test_an_exported_model_can_be_served_and_loaded(tmp_path: Path, make: Any) -> None:
     model, output = make(), OutputDirectory(tmp_path)
 
@@ -50,6 +57,8 @@ def test_an_exported_model_can_be_served_and_loaded(tmp_path: Path, make: Any) -
     inputs: Any = FEATURES
     if make is functional:
         inputs = {"left": FEATURES, "right": FEATURES}
+    elif make is of_words:
+        inputs = tf.constant([["tue"], ["sun"], ["mon"]])
     expected = model.predict(inputs, verbose=0)
 
     export.export(model, output, writes=True)

@@ -55,7 +55,7 @@ def export(
     if _is_functional_of_keras_2(model):
         # Saving a compiled model before its first step builds its metrics for targets of the
         # outputs' shape, which changes the meaning of `accuracy`. So export an uncompiled copy.
-        model = keras_compat.keras_of(model).Model(model.inputs, model.outputs, name=model.name)
+        model = keras_compat.keras_of(model).Model(model.input, model.output, name=model.name)
     if not writes and _needs_no_other_task(model):
         return
     with (
@@ -95,9 +95,18 @@ def _save_with_keras_3(model: Any, directory: Path, options: tf.saved_model.Save
         ]
     else:
         signature = signature_of(model)
-    archive = keras_compat.keras_of(model).export.ExportArchive()
-    archive.track_and_add_endpoint("serve", model, signature)
-    archive.write_out(str(directory), options=options, verbose=False)
+    if _has_only_layers_of_keras(model):
+        # What Keras's archive saves, which traces the model four times.
+        serve = tf.function(model.__call__, input_signature=signature, autograph=False)
+        archive = tf.Module()
+        archive.serve = traced = serve.get_concrete_function()
+        archive.resources = [*keras_compat.model_variables(model), *_tables_of(model)]
+        signatures = {"serve": traced, "serving_default": traced}
+        tf.saved_model.save(archive, str(directory), signatures, options)
+    else:
+        archive = keras_compat.keras_of(model).export.ExportArchive()
+        archive.track_and_add_endpoint("serve", model, signature)
+        archive.write_out(str(directory), options=options, verbose=False)
     try:
         with _uncompiled(model):
             model.save(directory / KERAS_FILE)
@@ -125,7 +134,56 @@ def _uncompiled(model: Any) -> Iterator[None]:
 def _save_with_keras_2(
     model: tf.keras.Model, directory: Path, options: tf.saved_model.SaveOptions
 ) -> None:
-    model.save(str(directory), save_format="tf", include_optimizer=False, options=options)
+    arguments: dict[str, Any] = {}
+    if _has_only_layers_of_keras(model) and not _tables_of(model):
+        # `load_model` makes these layers from their configurations. Tracing each of them for
+        # programs without Keras takes four times as long as all the rest.
+        arguments = {"save_traces": False, "signatures": _add_call(model)}
+    model.save(
+        str(directory), save_format="tf", include_optimizer=False, options=options, **arguments
+    )
+
+
+def _add_call(model: Any) -> Any:
+    """Makes `tf.saved_model.load(path)` callable; returns the function of `serving_default`."""
+    specs = tf.nest.map_structure(lambda each: each.type_spec, model.input)
+    call = tf.function(lambda inputs: model(inputs, training=False)).get_concrete_function(specs)
+    # Of the instance: Keras itself calls that of the class.
+    vars(model)["__call__"] = call
+
+    def serve(inputs: Any) -> dict[str, tf.Tensor]:
+        return dict(zip(model.output_names, tf.nest.flatten(call(inputs)), strict=True))
+
+    return tf.function(serve).get_concrete_function(specs)
+
+
+def _has_only_layers_of_keras(model: Any) -> bool:
+    """Whether Keras itself has made a model and its layers, all with dense inputs."""
+    if not keras_compat.is_graph_of_layers(model):
+        return False
+    keras = keras_compat.keras_of(model)
+    inputs = [getattr(each, "type_spec", each) for each in tf.nest.flatten(model.inputs)]
+    layers = [
+        part
+        for part in tf.train.TrackableView(model).descendants()
+        if isinstance(part, keras.layers.Layer)
+    ]
+    return not any(_is_composite(each) for each in inputs) and all(
+        type(layer).__module__.partition(".")[0] == keras.__name__ for layer in layers
+    )
+
+
+def _is_composite(spec: Any) -> bool:
+    """Whether the input of a model is ragged or sparse."""
+    if isinstance(spec, tf.TypeSpec):
+        return not isinstance(spec, tf.TensorSpec)
+    return bool(getattr(spec, "sparse", False) or getattr(spec, "ragged", False))
+
+
+def _tables_of(model: Any) -> list[Any]:
+    """The vocabularies of layers such as StringLookup."""
+    kind = tf.saved_model.experimental.TrackableResource
+    return [part for part in tf.train.TrackableView(model).descendants() if isinstance(part, kind)]
 
 
 def _is_functional_of_keras_2(model: Any) -> bool:

@@ -184,6 +184,60 @@ def test_the_exported_model_gives_the_same_predictions(tiny: TinyTraining, tmp_p
     np.testing.assert_allclose(served.numpy(), expected, rtol=1e-5)
 
 
+def of_two_numbers() -> tf.keras.Model:
+    inputs = {name: tf.keras.Input([2], name=name) for name in ("right", "left")}
+    joined = tf.keras.layers.Concatenate()([inputs["left"], inputs["right"]])
+    outputs = {name: tf.keras.layers.Dense(1, name=name)(joined) for name in ("sum", "product")}
+    return tf.keras.Model(inputs, outputs)
+
+
+def of_words() -> tf.keras.Model:
+    inputs = tf.keras.Input([1], dtype=tf.string)
+    words = tf.keras.layers.StringLookup()
+    words.adapt(["mon", "tue"])
+    return tf.keras.Model(inputs, tf.keras.layers.Embedding(3, 2)(words(inputs)))
+
+
+class Doubled(tf.keras.layers.Layer):
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return 2.0 * inputs
+
+
+def with_a_layer_of_its_own() -> tf.keras.Model:
+    return tf.keras.Sequential([tf.keras.Input([2]), tf.keras.layers.Dense(2), Doubled()])
+
+
+NUMBERS = np.arange(6, dtype="float32").reshape(3, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs"),
+    [
+        (of_two_numbers, {"left": NUMBERS, "right": NUMBERS + 1}),
+        (of_words, np.array([["tue"], ["sun"], ["mon"]])),
+        (with_a_layer_of_its_own, NUMBERS),
+    ],
+)
+def test_an_export_is_served_called_and_loaded_as_that_of_keras(
+    tmp_path: Path, make: Callable[[], tf.keras.Model], inputs: Any
+) -> None:
+    model, tensors = make(), tf.nest.map_structure(tf.constant, inputs)
+    expected = model.predict(inputs, verbose=0)
+    export.export(model, OutputDirectory(tmp_path), writes=True)
+    model.save(tmp_path / "by_keras", include_optimizer=False)
+
+    def signature(path: Path) -> Any:
+        return tf.saved_model.load(str(path)).signatures["serving_default"]
+
+    own, by_keras = signature(tmp_path / "saved_model"), signature(tmp_path / "by_keras")
+    assert own.structured_input_signature == by_keras.structured_input_signature
+    assert own.structured_outputs == by_keras.structured_outputs
+    called = tf.saved_model.load(str(tmp_path / "saved_model"))(tensors)
+    loaded = tf.keras.models.load_model(tmp_path / "saved_model")
+    for found in (called, loaded.predict(inputs, verbose=0)):
+        tf.nest.map_structure(np.testing.assert_allclose, found, expected)
+
+
 def test_exporting_a_model_before_its_first_step_keeps_its_metrics_correct(
     tiny: TinyTraining, tmp_path: Path
 ) -> None:
