@@ -142,8 +142,9 @@ class Job:
     # Batches, steps and the learning rate.
 
     def global_batch_size(self, per_replica: int) -> int:
-        """The number of examples per update of the weights: `per_replica` times `num_replicas`."""
-        return per_replica * self.num_replicas
+        """The number of examples per update of the weights: `per_replica` times `num_replicas`, and
+        times `--accumulate_steps`."""
+        return per_replica * self._strategy.batches_per_update
 
     def per_replica_batch_size(self, per_task: int) -> int:
         """The batch size of one replica, from the batch size of a task.
@@ -169,7 +170,7 @@ class Job:
           per_replica: the batch size of one replica.
         """
         shards = self.topology.num_shards
-        batch = per_replica * self.topology.num_local_replicas
+        batch = per_replica * self.topology.num_local_replicas * self._strategy.accumulate_steps
         steps = [-(-((examples + shard) // shards) // batch) for shard in range(shards)]
         return max(steps) if self.topology.is_synchronous else sum(steps)
 
@@ -184,7 +185,7 @@ class Job:
         if self.topology.averages_weights:
             return learning_rate
         self._state.scales_learning_rate = True
-        return learning_rate * self.num_replicas
+        return learning_rate * self._strategy.batches_per_update
 
     # The short form.
 
@@ -216,7 +217,7 @@ class Job:
           epochs: the total number of epochs, including those before a restart.
           output_dir: the directory that all tasks share; see `callbacks`. Required.
           validation: like `train_input`, for the evaluation after each epoch.
-          steps_per_epoch: required for an infinite dataset.
+          steps_per_epoch: updates of the weights; required for an infinite dataset.
           save_steps: see `callbacks`.
           keep: see `callbacks`.
           callbacks: your own callbacks; they run after those of tfdist.

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.conftest import keras_is_3
+from tests.conftest import installed_stack, keras_is_3
 from tests.support.processes import PROGRAM, directories, launch, results
 
 pytestmark = [
@@ -30,13 +30,23 @@ TWO_REPLICAS = [
     # Averaging the weights after a momentum step is the same as averaging the gradients before it.
     ("multi_worker_mirrored", "--sync_period=1"),
     ("parameter_server", "--sync"),
+    # A strategy for each Keras: they differ in where they compute the results of metrics.
+    *{
+        "2.15": [
+            ("mirrored", "--num_cpu_devices=2", "--accumulate_steps=2"),
+            ("horovod", "--accumulate_steps=2"),
+        ],
+        "2.21": [("multi_worker_mirrored", "--accumulate_steps=2")],
+    }.get(installed_stack(), []),
 ]
 SERVERS = ["--ps=1", "--chief"]
 
 
-def train(path: Path, strategy: str, batch_size: int, *flags: str) -> dict[str, dict]:
+def train(
+    path: Path, strategy: str, batch_size: int, *flags: str, workers: int = 2
+) -> dict[str, dict]:
     spans_tasks = ("multi_worker_mirrored", "horovod", "parameter_server")
-    workers = 2 if strategy in spans_tasks else 1
+    workers = workers if strategy in spans_tasks else 1
     ended = launch(
         path,
         f"--strategy={strategy}",
@@ -70,7 +80,8 @@ def test_weights_equal_those_of_one_process(
     strategy, *flags = job
     # Averaging weights has larger rounding errors than averaging gradients.
     tolerance = 1e-5 if flags == ["--sync_period=1"] else 1e-6
-    found = train(tmp_path, strategy, GLOBAL_BATCH // 2, *flags)
+    batches = 4 if "--accumulate_steps=2" in flags else 2
+    found = train(tmp_path, strategy, GLOBAL_BATCH // batches, *flags)
     tasks = list(found.values())
     for task in tasks:
         assert task["steps"] == 100
@@ -80,7 +91,7 @@ def test_weights_equal_those_of_one_process(
         # Training and evaluation steps are traced once for each replica of the task. The chief of
         # parameter servers traces them for all workers.
         traces = 2 if strategy == "parameter_server" else 4 // len(tasks)
-        assert keras_is_3() or task["traces"] == traces
+        assert keras_is_3() or batches == 4 or task["traces"] == traces
     assert len(tasks) == (2 if strategy in ("multi_worker_mirrored", "horovod") else 1)
 
 
@@ -104,3 +115,13 @@ def test_adam_on_parameter_servers_equals_adam_in_one_process(tmp_path: Path) ->
     assert found["steps"] == one["steps"] == 100
     np.testing.assert_allclose(found["weights"], one["weights"], rtol=0, atol=1e-6)
     np.testing.assert_allclose(found["losses"], one["losses"], rtol=1e-4)
+
+
+def test_a_worker_of_parameter_servers_accumulates(
+    tmp_path: Path, one_process: dict[str, np.ndarray]
+) -> None:
+    flags = ("--accumulate_steps=2",)
+    (found,) = train(tmp_path, "parameter_server", GLOBAL_BATCH // 2, *flags, workers=1).values()
+    assert found["steps"] == 100
+    np.testing.assert_allclose(found["weights"], one_process["weights"], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(found["losses"], one_process["losses"], rtol=1e-4)

@@ -17,15 +17,15 @@ callbacks that it needs.
         def prepare(self, model): ...            # may be left out
 
 The first five members are abstract. `prepare`, `finish`, `describe`, `callbacks`, `checkpointing`,
-`cursor`, `cluster_metrics`, `sums_metric_states`, `serve` and `kv_store` have defaults. A row in
-`tfdist.strategy_table` names the class and that of its options.
+`cursor`, `cluster_metrics`, `sums_metric_states`, `reading_once`, `serve` and `kv_store` have
+defaults. A row in `tfdist.strategy_table` names the class and that of its options.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -203,6 +203,21 @@ class Strategy(ABC, Generic[OptionsT]):
           logs: the result of `model.evaluate` in this task.
         """
         return logs
+
+    @property
+    def accumulate_steps(self) -> int:
+        """The number of batches of a replica in one update of the weights."""
+        return int(getattr(self.options, "accumulate_steps", 1))
+
+    @property
+    def batches_per_update(self) -> int:
+        """The number of per-replica batches whose gradients are combined in one update."""
+        return self.topology.num_replicas * self.accumulate_steps
+
+    def reading_once(self, model: tf.keras.Model) -> AbstractContextManager[None]:
+        """A context for the batches of an update, while its graph is made; a strategy whose weights
+        are on other machines makes them read each weight once."""
+        return nullcontext()
 
     @property
     def kv_store(self) -> KeyValueStore | None:

@@ -11,12 +11,30 @@ from tfdist.strategy_table.spec import EstimatorSpec, StrategySpec
 
 
 @dataclass(frozen=True)
+class AccumulationOptions(Options):
+    """The options of strategies that can accumulate gradients."""
+
+    accumulate_steps: int = option(
+        1,
+        "the number of batches for one update of the weights, which uses the mean of their "
+        "gradients; job.global_batch_size and job.scaled_lr take it into account",
+        least=1,
+        same_in_all_tasks=True,
+    )
+
+
+@dataclass(frozen=True)
 class LocalDevicesOptions(Options):
     """The options of strategies with replicas on the devices of one machine."""
 
     num_cpu_devices: int = option(
         1, "the number of CPU replicas on a machine without a GPU", least=1
     )
+
+
+@dataclass(frozen=True)
+class MirroredOptions(LocalDevicesOptions, AccumulationOptions):
+    """The options of an all-reduce between the devices of one machine."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +73,7 @@ class SynchronousUpdates(Options):
 
 
 @dataclass(frozen=True)
-class ParameterServerOptions(SynchronousUpdates):
+class ParameterServerOptions(SynchronousUpdates, AccumulationOptions):
     """The options of parameter servers for Keras."""
 
     variable_partitions: int | None = option(
@@ -84,6 +102,13 @@ class ParameterServerOptions(SynchronousUpdates):
                 remedy="Add a worker: the chief of a Keras job coordinates and does not train.",
             )
         super().check(cluster)
+        if self.sync and self.accumulate_steps > 1:
+            raise UsageError(
+                "--accumulate_steps",
+                received=f"{self.accumulate_steps} with --sync",
+                accepted="one of these flags",
+                remedy="Leave one of them out, or choose larger batches.",
+            )
         if self.partition_bytes is not None and self.variable_partitions is not None:
             raise UsageError(
                 "--partition_bytes",
@@ -120,8 +145,9 @@ class LocalSGDOptions(Options):
         most=1.0,
         same_in_all_tasks=True,
     )
-    # A strategy that can sum gradients in another dtype makes an option of it.
+    # A strategy that can sum gradients in another dtype, or several of them, makes options of it.
     gradient_dtype: str | None = None
+    accumulate_steps: int = 1
 
     def check(self, cluster: Cluster) -> None:
         if self.sync_period is None:
@@ -133,6 +159,13 @@ class LocalSGDOptions(Options):
                         accepted="only together with --sync_period",
                         remedy="Add --sync_period, or leave it out.",
                     )
+        elif self.accumulate_steps > 1:
+            raise UsageError(
+                "--accumulate_steps",
+                received=f"{self.accumulate_steps} with --sync_period",
+                accepted="one of these flags, because local SGD sends no gradients",
+                remedy="Leave one of them out.",
+            )
         elif self.gradient_dtype is not None:
             raise UsageError(
                 "--gradient_dtype",
@@ -156,7 +189,7 @@ class AllReduceOptions(Options):
 
 
 @dataclass(frozen=True)
-class MultiWorkerMirroredOptions(AllReduceOptions, LocalSGDOptions):
+class MultiWorkerMirroredOptions(AllReduceOptions, AccumulationOptions, LocalSGDOptions):
     """The options of TensorFlow's all-reduce, of gradients or of weights."""
 
     @property
@@ -174,7 +207,7 @@ class HorovodGradientOptions(Options):
 
 
 @dataclass(frozen=True)
-class HorovodOptions(HorovodGradientOptions, LocalSGDOptions):
+class HorovodOptions(HorovodGradientOptions, AccumulationOptions, LocalSGDOptions):
     """The options of Horovod's all-reduce, of gradients or of weights."""
 
 
@@ -217,6 +250,7 @@ ROWS = (
     StrategySpec(
         "one_device",
         "tfdist.strategies.one_device:OneDevice",
+        AccumulationOptions,
         estimator=EstimatorSpec(
             "tfdist.strategies.one_device:OneDevice",
             "tfdist.estimator.sessions:LocalSessions",
@@ -228,7 +262,7 @@ ROWS = (
     StrategySpec(
         "mirrored",
         "tfdist.strategies.mirrored:Mirrored",
-        LocalDevicesOptions,
+        MirroredOptions,
         estimator=EstimatorSpec(
             "tfdist.strategies.mirrored:Mirrored",
             "tfdist.estimator.mirrored:MirroredSessions",

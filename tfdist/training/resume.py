@@ -186,11 +186,11 @@ class Resume(tf.keras.callbacks.Callback):
         if not position.steps:
             return position
         saved_by = position.replicas, len(position.steps)
-        if saved_by != (self._topology.num_replicas, self._topology.num_shards):
+        if saved_by != (self._strategy.batches_per_update, self._topology.num_shards):
             if self._state.is_chief:
                 logging.warning(
-                    "The checkpoint is from a job with %d replicas and %d shards of the data. "
-                    "Epoch %d is repeated from its beginning.",
+                    "The checkpoint is from a job with %d batches per update and %d shards of the "
+                    "data. Epoch %d is repeated from its beginning.",
                     *saved_by,
                     position.epoch + 1,
                 )
@@ -215,7 +215,7 @@ class Resume(tf.keras.callbacks.Callback):
 
     def _scale_learning_rate(self, replicas: int) -> None:
         """Scales the checkpoint's learning rate from its number of replicas to this job's."""
-        own = self._topology.num_replicas
+        own = self._strategy.batches_per_update
         if not self._state.scales_learning_rate or replicas in (0, own):
             return
         for optimizer in keras_compat.optimizers_of(self.model):
@@ -225,8 +225,8 @@ class Resume(tf.keras.callbacks.Callback):
             rate.assign(rate * own / replicas)
             if self._state.is_chief:
                 log(
-                    f"the checkpoint is from {_replicas(replicas)}; the learning rate is scaled to "
-                    f"{rate.numpy():g} for {_replicas(own)}"
+                    f"the checkpoint is from {_batches(replicas)}; the learning rate is scaled to "
+                    f"{rate.numpy():g} for {_batches(own)}"
                 )
 
     def _save(self, steps: Sequence[int] = ()) -> None:
@@ -234,7 +234,7 @@ class Resume(tf.keras.callbacks.Callback):
         number = self._state.steps
         # Do not save again before the first step of an epoch what the last epoch's end has saved.
         if self._saves and (number != self._saved or not steps):
-            position = Position(self._finished, tuple(steps), self._topology.num_replicas)
+            position = Position(self._finished, tuple(steps), self._strategy.batches_per_update)
             with (
                 self._state.reporter.activity.doing(activity.SAVING),
                 self._checkpointing.save_scope(self.model),
@@ -292,5 +292,5 @@ class ResumeByStep(Resume):
         return [step] * self._topology.num_shards
 
 
-def _replicas(count: int) -> str:
-    return f"{count} replica" if count == 1 else f"{count} replicas"
+def _batches(count: int) -> str:
+    return f"{count} batch{'es' * (count > 1)} per update"

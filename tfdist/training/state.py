@@ -23,6 +23,7 @@ from tfdist.errors import UsageError, log
 from tfdist.runtime.precision import FLOAT32
 from tfdist.strategies.base import Strategy
 from tfdist.strategy_table import table
+from tfdist.training import accumulation
 from tfdist.upstream import dataset_inputs, keras_output_dtype, onednn_empty_batches
 
 _WRAPPED = "_tfdist_is_wrapped"
@@ -38,8 +39,9 @@ class TrainingData:
       dataset_fn: the function that creates a shard.
       element_spec: the `tf.TypeSpec` of a shard's elements.
       cardinality: the steps per epoch, `sharding.UNKNOWN`, or `sharding.INFINITE`.
-      batch_size: the number of examples of a batch; None if it is unknown.
-      batches: the batches of a shard, `sharding.UNKNOWN`, or `sharding.INFINITE`.
+      batch_size: the number of examples of a per-replica batch; None if it is unknown.
+      batches: the batches of a shard, or their groups with `--accumulate_steps`;
+        `sharding.UNKNOWN`, or `sharding.INFINITE`.
     """
 
     dataset_fn: DatasetFunction
@@ -95,20 +97,20 @@ class TrainingState:
             started = time.monotonic()
             shard = dataset_fn(context)
             created.append((context, shard, time.monotonic() - started))
-            return shard
+            _check_batched(shard)
+            return self._grouped(shard)
 
         dataset = self._distribute(timed, training=True)
         context, shard, seconds = created[0]
-        _check_batched(shard)
         if self.is_chief and seconds < _QUICK_SECONDS:
             self._warn_if_not_sharded(dataset_fn, context, int(shard.cardinality()))
         size = dataset_inputs.batch_size(shard)
         self.data = TrainingData(
-            dataset_fn,
+            lambda context: self._grouped(dataset_fn(context)),
             dataset.element_spec,
             int(dataset.cardinality()),
             size,
-            int(shard.cardinality()),
+            int(self._grouped(shard).cardinality()),
         )
         return dataset
 
@@ -157,7 +159,7 @@ class TrainingState:
         """The number of examples of a weight update; None if it is unknown."""
         if self.data is None or self.data.batch_size is None:
             return None
-        return self.data.batch_size * self.strategy.topology.num_replicas
+        return self.data.batch_size * self.strategy.batches_per_update
 
     @property
     def steps(self) -> int:
@@ -238,6 +240,16 @@ class TrainingState:
             for line in described:
                 log(f"{self.strategy.name}: {line}")
         self._described = described
+        if self.strategy.accumulate_steps > 1:
+            if self.data is None or self.data.batch_size is None:
+                raise UsageError(
+                    "--accumulate_steps",
+                    received=f"{self.strategy.accumulate_steps}, with data that is not from "
+                    "job.dataset",
+                    accepted="training data from job.dataset",
+                    remedy="Pass job.dataset(…) to fit, or leave the flag out.",
+                )
+            accumulation.accumulate(model, self.data.batch_size, self.strategy.reading_once)
         self._wrap_optimizers_of(model)
         building.build_optimizers(model)
         shares_variables = self.strategy.role.spec.shares_variables
@@ -256,6 +268,10 @@ class TrainingState:
                 "Shard the dataset by the context, or return all of it from a function without a "
                 "parameter"
             )
+
+    def _grouped(self, shard: tf.data.Dataset) -> tf.data.Dataset:
+        steps = self.strategy.accumulate_steps
+        return accumulation.grouped(shard, steps) if steps > 1 else shard
 
     def _dataset_fn(self, data: Data, *, trains: bool, batch_size: int | None) -> DatasetFunction:
         function = inputs.shard_function(

@@ -55,7 +55,7 @@ def apply_reduced(optimizer: Any, reduce: Callable[[list[Any], list[Any]], list[
     return optimizer
 
 
-def variables_of(optimizer: Any, trainable_variables: Iterable[Any] | None) -> list[Any]:
+def variables_of(optimizer: Any, trainable_variables: Iterable[Any] | None = None) -> list[Any]:
     """The variables that `optimizer.apply` updates, given its argument; default: all of them."""
     if trainable_variables is None:
         trainable_variables = optimizer._trainable_variables

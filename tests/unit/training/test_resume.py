@@ -151,7 +151,7 @@ def test_a_job_with_a_different_number_of_replicas_repeats_the_epoch(
     checkpointer.save(Position(1, (2, 2, 2), 3), number=7)
     trained = train(tiny, tmp_path)
     assert trained.optimizer.iterations.numpy() == (EPOCHS - 1) * tiny.steps
-    assert "3 replicas and 3 shards of the data. Epoch 2 is repeated from" in caplog.text
+    assert "3 batches per update and 3 shards of the data. Epoch 2 is repeated from" in caplog.text
 
 
 def test_an_infinite_dataset_restarts_from_the_beginning(

@@ -28,6 +28,7 @@ from tfdist.strategies.cursor import EpochCursor
 from tfdist.strategies.parameter_server.steps.coordinator import EpochCoordinator
 from tfdist.strategies.parameter_server.steps.synchronous_epoch import Synchronous
 from tfdist.strategies.parameter_server.tensorflow_strategy import PassesShards
+from tfdist.strategies.parameter_server.variables import local_reads
 from tfdist.strategies.parameter_server.variables import partitioner as partitioners
 from tfdist.strategies.parameter_server.variables.checkpoint_layout import WholeLayout
 from tfdist.strategies.parameter_server.variables.partitioner import Partitioner, partitioner_of
@@ -168,6 +169,9 @@ class ParameterServer(Strategy[ParameterServerOptions]):
         for split in self.tf_strategy.split_variables:
             split.put_together()
         self.checkpointing.layout = WholeLayout(model, self.tf_strategy.placement)
+
+    def reading_once(self, model: tf.keras.Model) -> AbstractContextManager[None]:
+        return local_reads.reading_once(model.trainable_variables)
 
     def describe(self, model: tf.keras.Model) -> list[str]:
         variables = self.checkpointing.layout.variables()

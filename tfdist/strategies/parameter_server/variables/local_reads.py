@@ -1,0 +1,48 @@
+"""Reads each weight once for several batches of a step.
+
+with reading_once(model.trainable_variables):
+    …                                # functions and loops, whose reads use the same tensors
+
+TensorFlow sends a weight from its ps to the worker for each operation in a loop that reads it.
+Rows of a table that a layer gathers are not read as a whole, and are sent for each batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import record, tape
+
+from tfdist.compat import keras as keras_compat
+
+
+@contextmanager
+def reading_once(weights: Iterable[Any]) -> Iterator[None]:
+    """Within the block, which makes a graph, TensorFlow reads each weight in that graph.
+
+    Args:
+      weights: Keras's or TensorFlow's variables.
+    """
+    variables = [getattr(each, "_variable", each) for each in keras_compat.as_tensorflow(weights)]
+    # TensorFlow leaves out the reads that nothing uses.
+    values = [variable.value() for variable in variables]
+    try:
+        for variable, value in zip(variables, values, strict=True):
+            # On the instance, in place of the method of its class.
+            vars(variable)["value"] = partial(_read, variable, value)
+        yield
+    finally:
+        for variable in variables:
+            vars(variable).pop("value", None)
+
+
+def _read(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
+    read = tf.identity(value)
+    tape.variable_accessed(variable)
+    # As TensorFlow's own reads: for a tape, the result follows from the variable.
+    record.record_operation("ReadVariableOp", [read], [variable.handle], lambda *grads: [*grads])
+    return read

@@ -1,0 +1,319 @@
+"""`--accumulate_steps=K`: each update of the weights uses K batches, one after the other.
+
+    groups = grouped(dataset, 4, batch_size=16)        # batches of 64 examples
+    accumulate(model, 16, strategy.reading_once)       # whose gradients are computed 16 by 16
+
+A step of Keras is an update, so checkpoints, schedules and callbacks count updates. The gradient is
+the mean over all examples of the group, also in the smaller last group of an epoch, as with batches
+of K times the size. Horovod's `backward_passes_per_step` and `accelerate`'s
+`gradient_accumulation_steps` count single batches instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfdist.compat import keras as keras_compat
+from tfdist.errors import UsageError
+from tfdist.upstream import dataset_inputs, keras3_optimizer
+
+_FLAG = "--accumulate_steps"
+_ACCUMULATES = "_tfdist_accumulates"
+
+Reading = Callable[[Any], AbstractContextManager[None]]
+
+
+def grouped(dataset: tf.data.Dataset, steps: int) -> tf.data.Dataset:
+    """Joins the batches of a dataset in groups.
+
+    Args:
+      dataset: batches of tensors; all but the last have the same size.
+      steps: the number of batches in a group.
+
+    Raises:
+      UsageError: the size of the batches is unknown, or the elements are not dense tensors.
+    """
+    size = dataset_inputs.batch_size(dataset)
+    specs = tf.nest.flatten(dataset.element_spec)
+    if size is None or not all(isinstance(spec, tf.TensorSpec) for spec in specs):
+        raise UsageError(
+            _FLAG,
+            received=f"{steps}, with elements {dataset.element_spec}",
+            accepted="a dataset of dense tensors that batch(size) has joined",
+            remedy="Leave it out, or call dataset.batch(size) in the input function.",
+        )
+    groups = dataset.rebatch(size * steps)
+    # Unknown in a graph, such as that in which a worker makes its shard.
+    batches = tf.get_static_value(dataset.cardinality())
+    if batches is None or batches < 0:
+        return groups
+    return groups.apply(tf.data.experimental.assert_cardinality(-(-batches // steps)))
+
+
+def accumulate(model: Any, batch_size: int, reading_once: Reading) -> None:
+    """Makes the train step of a compiled model compute its gradients batch by batch.
+
+    A second call changes nothing.
+
+    Args:
+      model: the model; its train step calls its optimizer once.
+      batch_size: the number of examples in a batch.
+      reading_once: takes the model, and returns a context in which a step reads each weight from
+        its device once.
+
+    Raises:
+      UsageError: the model has several optimizers, a legacy one, or a loss that is a sum.
+    """
+    if _ACCUMULATES in vars(model):
+        return
+    _check(model)
+    own = model.train_step
+
+    def train_step(data: Any) -> Any:
+        # As Keras 2 does for the method that is replaced here.
+        context = tf.__internal__.autograph.control_status_ctx()
+        converted = tf.__internal__.autograph.tf_convert(own, context)
+        return _update(_Step(model, converted, data, batch_size), reading_once(model))
+
+    # Keras would track the attributes of an assignment.
+    vars(model)["train_step"] = train_step
+    vars(model)[_ACCUMULATES] = True
+
+
+@tf.autograph.experimental.do_not_convert
+def _update(step: _Step, reading: AbstractContextManager[None]) -> Any:
+    with reading:
+        sums, logs = step.run()
+    step.apply(sums)
+    return step.results(logs)
+
+
+class _Call(NamedTuple):
+    """A call of the optimizer in a step.
+
+    Attributes:
+      gradients: tensors or `tf.IndexedSlices`.
+      shapes: the shape of the weight of each gradient.
+      apply: takes other values for the gradients, and updates the weights.
+    """
+
+    gradients: list[Any]
+    shapes: list[tf.TensorShape]
+    apply: Callable[[list[Any]], Any]
+
+
+class _Step:
+    """A step, while its graph is made.
+
+    Args:
+      model: the model.
+      train_step: its own train step.
+      data: tensors whose first dimension is that of the examples, and None.
+      batch_size: the number of examples in a batch.
+    """
+
+    def __init__(self, model: Any, train_step: Any, data: Any, batch_size: int) -> None:
+        self._model = model
+        self._optimizer = model.optimizer
+        self._train_step = train_step
+        self._data = data
+        self._size = batch_size
+        first = next(tensor for tensor in tf.nest.flatten(data) if tensor is not None)
+        self._examples = tf.shape(first)[0]
+        self._call: _Call | None = None
+        self._returns_results = False
+
+    def run(self) -> tuple[list[Any], Any]:
+        """The gradients of all batches, and the logs of the last one."""
+        # Traced once, and called in a loop.
+        function = tf.function(tf.autograph.experimental.do_not_convert(self._batch))
+        try:
+            batch = function.get_concrete_function(tf.TensorSpec([], tf.int32))
+        except RuntimeError as error:
+            if "merge_call" not in str(error):
+                raise
+            raise UsageError(
+                _FLAG,
+                received="a train step with an operation over all replicas, such as metric.result",
+                accepted="a train step that returns self.get_metrics_result(), under this strategy",
+                remedy="Return that, leave the flag out, or choose another strategy.",
+            ) from None
+        gradients, log_specs = batch.structured_outputs
+        count = -(-self._examples // self._size)
+        accumulators = [_accumulator(gradient, count) for gradient in gradients]
+        no_logs = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), log_specs)
+
+        def body(index: tf.Tensor, sums: Any, logs: Any) -> tuple[tf.Tensor, Any, Any]:
+            gradients, logs = batch(index)
+            pairs = zip(sums, gradients, strict=True)
+            return index + 1, [_add(total, each, index) for total, each in pairs], logs
+
+        _, sums, logs = tf.while_loop(
+            lambda index, *_: index < count,
+            body,
+            (tf.constant(0), accumulators, no_logs),
+            parallel_iterations=1,
+        )
+        assert self._call is not None
+        return [_total(*each) for each in zip(sums, self._call.shapes, strict=True)], logs
+
+    def apply(self, sums: list[Any]) -> None:
+        """Updates the weights with the gradients of all batches."""
+        assert self._call is not None
+        self._call.apply(sums)
+
+    def results(self, logs: Any) -> Any:
+        """What the step returns.
+
+        TensorFlow does not compute the results of metrics over all replicas in a loop.
+
+        Args:
+          logs: what the train step has returned for the last batch.
+        """
+        return self._model.get_metrics_result() if self._returns_results else logs
+
+    def _batch(self, index: tf.Tensor) -> tuple[list[Any], Any]:
+        """The share of a batch in the gradients, and its logs."""
+        begin = index * self._size
+        end = tf.minimum(begin + self._size, self._examples)
+        part = tf.nest.map_structure(lambda x: None if x is None else x[begin:end], self._data)
+        with _recorded(self._optimizer) as calls, _without_results(self._model) as asked:
+            logs = self._train_step(part)
+        self._returns_results = bool(asked)
+        if len(calls) != 1:
+            raise UsageError(
+                _FLAG,
+                received=f"a train step that updates the weights {len(calls)} times",
+                accepted="a train step that calls its optimizer once",
+                remedy="Leave it out.",
+            )
+        self._call = calls[0]
+        share = tf.cast(end - begin, tf.float32) / tf.cast(self._examples, tf.float32)
+        return [_scaled(each, share) for each in calls[0].gradients], logs
+
+
+@contextmanager
+def _recorded(optimizer: Any) -> Iterator[list[_Call]]:
+    """Within the block, records the calls of the optimizer in place of making them."""
+    name = "apply" if keras_compat.is_keras_3(optimizer) else "apply_gradients"
+    own, before = getattr(optimizer, name), vars(optimizer).get(name)
+    calls: list[_Call] = []
+
+    @tf.autograph.experimental.do_not_convert
+    def record(gradients: Any, *args: Any, **options: Any) -> Any:
+        given = list(gradients)
+        if name == "apply":
+            variables = keras3_optimizer.variables_of(optimizer, *args, **options)
+            calls.append(_call(given, variables, lambda sums: own(sums, variables)))
+        else:
+            variables = [variable for _, variable in given]
+            calls.append(
+                _call(
+                    [gradient for gradient, _ in given],
+                    variables,
+                    lambda sums: own(zip(sums, variables, strict=True), *args, **options),
+                )
+            )
+        return optimizer.iterations
+
+    # Keras 2 treats an attribute that is set in the usual way as a hyperparameter.
+    vars(optimizer)[name] = record
+    try:
+        yield calls
+    finally:
+        if before is None:
+            del vars(optimizer)[name]
+        else:
+            vars(optimizer)[name] = before
+
+
+@contextmanager
+def _without_results(model: Any) -> Iterator[list[bool]]:
+    """Within the block, `get_metrics_result` returns nothing; yields whether it was called."""
+    asked: list[bool] = []
+
+    def no_results() -> dict[str, Any]:
+        asked.append(True)
+        return {}
+
+    vars(model)["get_metrics_result"] = no_results
+    try:
+        yield asked
+    finally:
+        del vars(model)["get_metrics_result"]
+
+
+def _call(
+    gradients: Sequence[Any], variables: Sequence[Any], apply: Callable[[list[Any]], Any]
+) -> _Call:
+    """A call without the weights that have no gradient."""
+    places = [place for place, gradient in enumerate(gradients) if gradient is not None]
+
+    def apply_to_all(sums: list[Any]) -> Any:
+        found: list[Any] = [None] * len(gradients)
+        for place, value in zip(places, sums, strict=True):
+            found[place] = value
+        return apply(found)
+
+    shapes = [tf.TensorShape(variables[place].shape) for place in places]
+    return _Call([gradients[place] for place in places], shapes, apply_to_all)
+
+
+def _scaled(gradient: Any, share: tf.Tensor) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            gradient.values * tf.cast(share, gradient.values.dtype),
+            gradient.indices,
+            gradient.dense_shape,
+        )
+    return gradient * tf.cast(share, gradient.dtype)
+
+
+def _accumulator(gradient: Any, count: tf.Tensor) -> Any:
+    """Zeros for a gradient; for rows of a table, arrays for those of each batch."""
+    if not isinstance(gradient, (tf.IndexedSlices, tf.IndexedSlicesSpec)):
+        return tf.zeros(gradient.shape, gradient.dtype)
+    return [
+        tf.TensorArray(part.dtype, count, element_shape=part.shape, infer_shape=False)
+        for part in (gradient.values, gradient.indices)
+    ]
+
+
+def _add(total: Any, gradient: Any, index: tf.Tensor) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        values, indices = total
+        return [values.write(index, gradient.values), indices.write(index, gradient.indices)]
+    return total + gradient
+
+
+def _total(total: Any, shape: tf.TensorShape) -> Any:
+    if isinstance(total, list):
+        values, indices = total
+        return tf.IndexedSlices(values.concat(), indices.concat(), tf.constant(shape.as_list()))
+    return total
+
+
+def _check(model: Any) -> None:
+    optimizers = keras_compat.optimizers_of(model)
+    kinds = [type(each).__name__ for each in optimizers]
+    legacy = [each for each in optimizers if not isinstance(each, tf.keras.optimizers.Optimizer)]
+    losses = tf.nest.flatten(getattr(model, "loss", None))
+    sums = [each for each in losses if str(getattr(each, "reduction", "")).lower() == "sum"]
+    received = None
+    if len(optimizers) != 1:
+        received = f"a model with {len(optimizers)} optimizers: {', '.join(kinds)}"
+    elif legacy:
+        received = f"the legacy optimizer {kinds[0]}"
+    elif sums:
+        received = f"the loss {type(sums[0]).__name__} with reduction='sum'"
+    if received is not None:
+        raise UsageError(
+            _FLAG,
+            received=received,
+            accepted="a model with one Keras optimizer, whose loss is a mean over the examples",
+            remedy="Leave it out, or change the model.",
+        )
