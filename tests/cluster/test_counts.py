@@ -69,7 +69,7 @@ def test_each_example_is_used_once_per_epoch(
 
 @pytest.mark.parametrize(
     "strategy",
-    ["parameter_server", *["mirrored", "multi_worker_mirrored"] * (not keras_is_3())],
+    ["parameter_server"] if keras_is_3() else ["multi_worker_mirrored"],
 )
 def test_tfdist_shards_an_input_function_without_a_parameter(tmp_path: Path, strategy: str) -> None:
     """Each task creates the whole dataset, which shuffles without a seed."""

@@ -29,7 +29,7 @@ from tfdist.launch.local import hold_ports
 
 pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(240)]
 
-EPOCHS = 10
+EPOCHS = 6
 # 11 updates per epoch.
 FLAGS = ["--sync", "--shuffle", "--batch_norm", "--examples=81", f"--epochs={EPOCHS}"]
 FLAGS += ["--save_steps=3"]
@@ -50,8 +50,8 @@ def test_restarts_of_a_worker_and_of_the_chief_do_not_change_the_result(tmp_path
 
     disturbed = tmp_path / "disturbed"
 
-    # The update after which to kill a task: in the second and in the sixth epoch.
-    kills = [(15, "worker:1"), (60, "chief:0")]
+    # The update after which to kill a task: in the second and in the fourth epoch.
+    kills = [(15, "worker:1"), (38, "chief:0")]
 
     def kill(processes: Processes, _: Mapping[str, Path]) -> None:
         if kills and newest(disturbed) >= kills[0][0]:
