@@ -22,6 +22,13 @@ pytestmark = [
 
 # 100 steps with 8 examples each, regardless of the number of replicas.
 EXAMPLES, GLOBAL_BATCH, EPOCHS = 80, 8, 10
+ACCUMULATING: dict[str, list[tuple[str, ...]]] = {
+    "2.15": [
+        ("mirrored", "--num_cpu_devices=2", "--accumulate_steps=2"),
+        ("horovod", "--accumulate_steps=2"),
+    ],
+    "2.21": [("multi_worker_mirrored", "--accumulate_steps=2")],
+}
 TWO_REPLICAS = [
     ("mirrored", "--num_cpu_devices=2"),
     ("central_storage", "--num_cpu_devices=2"),
@@ -30,14 +37,7 @@ TWO_REPLICAS = [
     # Averaging the weights after a momentum step is the same as averaging the gradients before it.
     ("multi_worker_mirrored", "--sync_period=1"),
     ("parameter_server", "--sync"),
-    # A strategy for each Keras: they differ in where they compute the results of metrics.
-    *{
-        "2.15": [
-            ("mirrored", "--num_cpu_devices=2", "--accumulate_steps=2"),
-            ("horovod", "--accumulate_steps=2"),
-        ],
-        "2.21": [("multi_worker_mirrored", "--accumulate_steps=2")],
-    }.get(installed_stack(), []),
+    *ACCUMULATING.get(installed_stack(), []),
 ]
 SERVERS = ["--ps=1", "--chief"]
 
