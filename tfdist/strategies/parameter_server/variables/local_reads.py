@@ -27,7 +27,7 @@ def reading_once(weights: Iterable[Any]) -> Iterator[None]:
     Args:
       weights: Keras's or TensorFlow's variables.
     """
-    variables = [getattr(each, "_variable", each) for each in keras_compat.as_tensorflow(weights)]
+    variables = [_resource(each) for each in keras_compat.as_tensorflow(weights)]
     # TensorFlow leaves out the reads that nothing uses.
     values = [variable.value() for variable in variables]
     try:
@@ -38,6 +38,13 @@ def reading_once(weights: Iterable[Any]) -> Iterator[None]:
     finally:
         for variable in variables:
             vars(variable).pop("value", None)
+
+
+def _resource(variable: Any) -> tf.Variable:
+    """The variable inside those of mixed precision and of parameter servers, which read it."""
+    for name in ("_variable", "_v"):
+        variable = vars(variable).get(name, variable)
+    return variable
 
 
 def _read(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
