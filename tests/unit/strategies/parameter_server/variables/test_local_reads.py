@@ -14,7 +14,8 @@ pytestmark = pytest.mark.stacks("2.15", "newest")
 def test_a_loop_reads_each_weight_where_the_step_begins() -> None:
     # The class of variables on parameter servers.
     kernel = CachingVariable(tf.Variable([[2.0, 3.0]]))
-    plain, read = tf.Variable([5.0]), []
+    plain = tf.Variable([5.0])
+    read: list[str] = []
 
     def batch(x: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
