@@ -13,7 +13,11 @@ from tfdist.strategy_table import StrategySpec
 
 # Options that make an optimizer act only in some steps, inside a tf.cond. TensorFlow's strategies
 # do not support cross-replica operations there.
-_CONDITIONAL = ("gradient_accumulation_steps", "ema_overwrite_frequency")
+_CONDITIONAL = {
+    "gradient_accumulation_steps": "Leave it out of the optimizer; most strategies have the flag "
+    "--accumulate_steps instead.",
+    "ema_overwrite_frequency": "Leave it out of the optimizer, or train with tf_keras.",
+}
 
 
 def check_model_of_keras_3(model: Any, strategy: str) -> None:
@@ -138,12 +142,12 @@ def check_optimizer(optimizer: Any, strategy: str) -> None:
             remedy="Use a single optimizer.",
         )
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    for name in _CONDITIONAL:
+    for name, remedy in _CONDITIONAL.items():
         received = getattr(inner, name, None)
         if received is not None:
             raise UsageError(
                 name,
                 received=received,
                 accepted=f"None under {strategy} with Keras 3",
-                remedy="Leave it out of the optimizer, or train with tf_keras.",
+                remedy=remedy,
             )

@@ -1,7 +1,7 @@
 """`--accumulate_steps=K`: each update of the weights uses K batches, one after the other.
 
-    groups = grouped(dataset, 4, batch_size=16)        # batches of 64 examples
-    accumulate(model, 16, strategy.reading_once)       # whose gradients are computed 16 by 16
+    groups = grouped(dataset, 4)                     # batches of 16 examples: groups of 64
+    accumulate(model, 16, strategy.reading_once)     # computes their gradients 16 by 16
 
 A step of Keras is an update, so checkpoints, schedules and callbacks count updates. The gradient is
 the mean over all examples of the group, also in the smaller last group of an epoch, as with batches

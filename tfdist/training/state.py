@@ -78,6 +78,7 @@ class TrainingState:
         self.data: TrainingData | None = None
         self.scales_learning_rate = False
         self._described: Sequence[str] = ()
+        self._is_precision_described = False
         # The steps of the training minus those that the cursor has counted.
         self._offset = 0
         if strategy.topology.num_replicas > 1:
@@ -197,9 +198,20 @@ class TrainingState:
         return wrapped
 
     def keep_outputs_float32(self, model: tf.keras.Model) -> None:
-        """With `--precision`, makes the output layers of a model compute in float32."""
-        if self.strategy.role.flags.precision != FLOAT32:
-            keras_output_dtype.apply(model)
+        """With `--precision`, makes the output layers of a model compute in float32.
+
+        Logs once, for a model that alone knows its output layers, that the script must do so.
+        """
+        if self.strategy.role.flags.precision == FLOAT32:
+            return
+        is_known = keras_output_dtype.apply(model)
+        if not is_known and not self._is_precision_described:
+            self._is_precision_described = True
+            if self.is_chief:
+                log(
+                    f"precision: only {type(model).__name__} itself knows its output layers; "
+                    "create them with dtype='float32'"
+                )
 
     def build(self, model: tf.keras.Model) -> None:
         """Creates the variables of a compiled model, if its inputs are known.

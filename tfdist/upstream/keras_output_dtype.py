@@ -16,27 +16,34 @@ import tensorflow as tf
 from tfdist.compat import keras as keras_compat
 
 
-def apply(model: Any) -> None:
+def apply(model: Any) -> bool:
     """Changes the output layers whose policy is the global one; a second call changes nothing.
 
     Args:
-      model: a Keras model. One that is neither functional nor Sequential keeps its layers: it alone
-        knows which of them make its outputs.
+      model: a Keras model.
+
+    Returns:
+      Whether the output layers are known. Only a model that is neither functional nor Sequential
+      knows itself which of its layers make its outputs.
     """
     policy = tf.keras.mixed_precision.global_policy()
-    for layer in output_layers(model):
+    layers = list(output_layers(model))
+    for layer in layers:
         for part in layer._flatten_layers():
             if part.dtype_policy.name == policy.name:
                 _set_float32(part)
+    return bool(layers)
 
 
 def output_layers(model: Any) -> Iterator[Any]:
     """The layers that make the outputs of a model, and of the models in it."""
-    if not keras_compat.is_graph_of_layers(model):
-        return
-    for output in tf.nest.flatten(model.outputs):
-        layer = output._keras_history[0]
-        if keras_compat.is_graph_of_layers(layer):
+    layers: list[Any] = []
+    if isinstance(model, keras_compat.keras_of(model).Sequential):
+        layers = model.layers[-1:]
+    elif keras_compat.is_graph_of_layers(model):
+        layers = [output._keras_history[0] for output in tf.nest.flatten(model.outputs)]
+    for layer in layers:
+        if isinstance(layer, keras_compat.keras_of(model).Model):
             yield from output_layers(layer)
         elif hasattr(layer, "_flatten_layers"):  # Else an operation of Keras 3.
             yield layer

@@ -58,6 +58,32 @@ def test_hidden_layers_compute_in_16_bits(
     assert scales_loss == (precision == "mixed_float16")
 
 
+class Subclassed(tf.keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = tf.keras.layers.Dense(3)
+
+    def call(self, inputs: Any) -> Any:
+        return self.last(inputs)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_output_layers_that_only_the_model_knows_are_named(
+    tiny: TinyTraining, capsys: pytest.CaptureFixture[str], *, is_known: bool
+) -> None:
+    job = tfdist.entry.create(JobFlags(precision="mixed_bfloat16"), {})
+    last = tf.keras.layers.Dense(3)
+    # Without an input: it is built by its first batch.
+    model = tf.keras.Sequential([last]) if is_known else Subclassed()
+    model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    job.dataset(tiny.train_input)
+    for _ in range(2):
+        job._state.build(model)
+    said = capsys.readouterr().err.count("only Subclassed itself knows its output layers")
+    assert said == (not is_known)
+    assert last.compute_dtype == ("float32" if is_known else "bfloat16")
+
+
 def test_a_checkpoint_is_resumed_in_another_precision(tiny: TinyTraining, tmp_path: Path) -> None:
     first = train(tiny, tmp_path, "mixed_bfloat16").get_weights()
     tf.keras.mixed_precision.set_global_policy("float32")

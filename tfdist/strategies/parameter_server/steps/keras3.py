@@ -58,7 +58,8 @@ class _Coordination:
                     field,
                     received=received,
                     accepted=f"{accepted} under parameter_server with Keras 3",
-                    remedy="Leave it out of model.compile and of the optimizer.",
+                    remedy="Leave it out of model.compile and of the optimizer; --accumulate_steps "
+                    "accumulates gradients.",
                 )
         of_optimizers = [variable for each in optimizers for variable in each.variables]
         add_in_one_operation([*model.variables, *model.metrics_variables, *of_optimizers])
