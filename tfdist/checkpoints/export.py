@@ -99,9 +99,9 @@ def _save_with_keras_3(model: Any, directory: Path, options: tf.saved_model.Save
         # What Keras's archive saves, which traces the model four times.
         serve = tf.function(model.__call__, input_signature=signature, autograph=False)
         archive = tf.Module()
-        archive.serve = traced = serve.get_concrete_function()
+        archive.serve = serve
         archive.resources = [*keras_compat.model_variables(model), *_tables_of(model)]
-        signatures = {"serve": traced, "serving_default": traced}
+        signatures = {"serve": serve, "serving_default": serve}
         tf.saved_model.save(archive, str(directory), signatures, options)
     else:
         archive = keras_compat.keras_of(model).export.ExportArchive()
@@ -146,15 +146,17 @@ def _save_with_keras_2(
 
 def _add_call(model: Any) -> Any:
     """Makes `tf.saved_model.load(path)` callable; returns the function of `serving_default`."""
-    specs = tf.nest.map_structure(lambda each: each.type_spec, model.input)
-    call = tf.function(lambda inputs: model(inputs, training=False)).get_concrete_function(specs)
+    # TensorFlow traces these functions while it saves: only then a variable of several replicas is
+    # that of the first one, and the parts of a variable are joined.
+    signature = [tf.nest.map_structure(lambda each: each.type_spec, model.input)]
+    call = tf.function(lambda inputs: model(inputs, training=False), input_signature=signature)
     # Of the instance: Keras itself calls that of the class.
     vars(model)["__call__"] = call
 
     def serve(inputs: Any) -> dict[str, tf.Tensor]:
         return dict(zip(model.output_names, tf.nest.flatten(call(inputs)), strict=True))
 
-    return tf.function(serve).get_concrete_function(specs)
+    return tf.function(serve, input_signature=signature)
 
 
 def _has_only_layers_of_keras(model: Any) -> bool:
