@@ -102,11 +102,12 @@ def run_and_suspend(path: Path, strategy: str) -> None:
         np.testing.assert_array_equal(task["counts"], [task["counts"][0]] * EPOCHS)
 
 
-@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "horovod"])
-def test_an_all_reduce_job_that_loses_its_chief_gives_the_same_weights(
-    tmp_path: Path, strategy: str
-) -> None:
-    """The same as a job whose other worker is suspended for a moment, and not lost."""
+def test_an_all_reduce_job_that_loses_its_chief_gives_the_same_weights(tmp_path: Path) -> None:
+    """The same as a job whose other worker is suspended for a moment, and not lost.
+
+    tests/cluster/test_faults_soak.py has the same for horovod.
+    """
+    strategy = "multi_worker_mirrored"
     suspended = tmp_path / "suspended"
     run_and_suspend(suspended, strategy)
     restarted_job = tmp_path / "restarted_job"

@@ -42,7 +42,6 @@ DIGITS = [
 JOBS = {
     "multi_worker_mirrored": ([["--nodes=2", "--ntasks=2"]], []),
     "horovod": ([["--nodes=2", "--ntasks=2"]], []),
-    "in_graph": ([["--nodes=2", "--ntasks=2"]], ["--stages=2", "--microbatches=2"]),
     # A ps and the evaluator, then the chief and the workers.
     "parameter_server": (
         [["--nodes=1", "--ntasks=2", "--nodelist=n10"], ["--nodes=2", "--ntasks=3"]],
