@@ -30,12 +30,9 @@ STRATEGIES = {
 # An export takes a third of the time of a case. The other strategies export as one process does.
 WITH_EXPORTS = ("one_device", "multi_worker_mirrored", "in_graph")
 #: The cases that a strategy refuses, with what the refusal says.
-_SCALED = ("loss_scale", "float16")
-_OF_PARAMETER_SERVERS = (
-    {} if keras_is_3() else dict.fromkeys(_SCALED, "Loss scaling is not supported")
-)
+_OF_PARAMETER_SERVERS = {} if keras_is_3() else {"float16": "Loss scaling is not supported"}
 _OF_CENTRAL_STORAGE = (
-    dict.fromkeys(_SCALED, "an optimizer without loss scaling")
+    {"float16": "an optimizer without loss scaling"}
     if keras_is_3()
     else {**_OF_PARAMETER_SERVERS, "backup": "not supported"}
 )

@@ -345,7 +345,6 @@ CASES: dict[str, Case] = {
         (np.where(np.arange(EXAMPLES)[:, None] == 17, 1e6, POINTS).astype("float32"), SUMS),
         atol=0.02,
     ),
-    "loss_scale": Case(lambda: dense(loss_scaled(optimizers.SGD(0.1)))),
     "backup": Case(
         dense,
         epochs=3,
