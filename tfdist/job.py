@@ -144,7 +144,7 @@ class Job:
     def global_batch_size(self, per_replica: int) -> int:
         """The number of examples per update of the weights: `per_replica` times `num_replicas`, and
         times `--accumulate_steps`."""
-        return per_replica * self.num_replicas * self._strategy.accumulate_steps
+        return per_replica * self._strategy.batches_per_update
 
     def per_replica_batch_size(self, per_task: int) -> int:
         """The batch size of one replica, from the batch size of a task.

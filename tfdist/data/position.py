@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+# As in the checkpoints of earlier releases, in which each replica had one batch per update.
+_BATCHES_KEY = "replicas"
+
 
 @dataclass(frozen=True)
 class Position:
@@ -14,16 +17,18 @@ class Position:
       epoch: the number of completed epochs.
       steps: for each shard of the data, the number of steps that its reader has made in the next
         epoch; empty between two epochs.
-      replicas: the number of replicas when the position was saved; 0 if unknown. `steps` is only
-        valid for the same number of replicas.
+      batches_per_update: the number of per-replica batches in an update of the weights when the
+        position was saved; 0 if unknown. `steps` is only valid for the same number.
     """
 
     epoch: int = 0
     steps: tuple[int, ...] = ()
-    replicas: int = 0
+    batches_per_update: int = 0
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        content = asdict(self)
+        content[_BATCHES_KEY] = content.pop("batches_per_update")
+        return json.dumps(content)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Position:
@@ -32,5 +37,5 @@ class Position:
         return cls(
             epoch=read.get("epoch", 0),
             steps=tuple(read.get("steps", ())),
-            replicas=read.get("replicas", 0),
+            batches_per_update=read.get(_BATCHES_KEY, 0),
         )

@@ -109,7 +109,7 @@ class Resume(tf.keras.callbacks.Callback):
             self._final.restore()
         # Tasks with different start positions would wait for each other forever.
         position = self._checkpointing.broadcast(self.model, position)
-        self._scale_learning_rate(position.replicas)
+        self._scale_learning_rate(position.batches_per_update)
         start = self._within_epoch(position)
         step = self._cursor.step_of_epoch(start.steps)
         if start.epoch >= epochs:
@@ -185,7 +185,7 @@ class Resume(tf.keras.callbacks.Callback):
         """The position from which this job can resume. Every training task must call it."""
         if not position.steps:
             return position
-        saved_by = position.replicas, len(position.steps)
+        saved_by = position.batches_per_update, len(position.steps)
         if saved_by != (self._strategy.batches_per_update, self._topology.num_shards):
             if self._state.is_chief:
                 logging.warning(
@@ -213,19 +213,19 @@ class Resume(tf.keras.callbacks.Callback):
             executions = step // self.model.steps_per_execution
             self.model.train_function = AfterSkippedSteps(self.model, executions)
 
-    def _scale_learning_rate(self, replicas: int) -> None:
-        """Scales the checkpoint's learning rate from its number of replicas to this job's."""
+    def _scale_learning_rate(self, saved: int) -> None:
+        """Scales the learning rate from the checkpoint's batches per update to those of this job."""
         own = self._strategy.batches_per_update
-        if not self._state.scales_learning_rate or replicas in (0, own):
+        if not self._state.scales_learning_rate or saved in (0, own):
             return
         for optimizer in keras_compat.optimizers_of(self.model):
             rate = keras_compat.learning_rate_variable(optimizer)
             if rate is None:
                 continue
-            rate.assign(rate * own / replicas)
+            rate.assign(rate * own / saved)
             if self._state.is_chief:
                 log(
-                    f"the checkpoint is from {_batches(replicas)}; the learning rate is scaled to "
+                    f"the checkpoint is from {_batches(saved)}; the learning rate is scaled to "
                     f"{rate.numpy():g} for {_batches(own)}"
                 )
 
