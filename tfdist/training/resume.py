@@ -214,7 +214,7 @@ class Resume(tf.keras.callbacks.Callback):
             self.model.train_function = AfterSkippedSteps(self.model, executions)
 
     def _scale_learning_rate(self, saved: int) -> None:
-        """Scales the learning rate from the checkpoint's batches per update to those of this job."""
+        """Scales the learning rate from the checkpoint's batches per update to this job's."""
         own = self._strategy.batches_per_update
         if not self._state.scales_learning_rate or saved in (0, own):
             return
