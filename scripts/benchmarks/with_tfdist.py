@@ -16,6 +16,7 @@ from scripts.benchmarks.training import FLAGS, MarksCallback, compiled, examples
 tfdist.define_flags()
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 flags.DEFINE_bool("repeat", False, "Repeat the data forever, and set the steps per epoch.")
+flags.DEFINE_integer("save_steps", 0, "Save a checkpoint after so many steps; 0 for no saves.")
 flags.DEFINE_string("pid_dir", None, "Directory for a file with the process ID of every task.")
 flags.DEFINE_string("profile_dir", None, "Directory for the profile of an epoch of every task.")
 
@@ -48,7 +49,7 @@ def main(_: list[str]) -> None:
         callbacks=[
             MarksCallback(writes=job.is_chief),
             *([profiles.Epoch(FLAGS.profile_dir, 2)] if FLAGS.profile_dir and job.is_chief else []),
-            *job.callbacks(FLAGS.output_dir),
+            *job.callbacks(FLAGS.output_dir, save_steps=FLAGS.save_steps or None),
         ],
         verbose=2 if job.is_chief else 0,
     )

@@ -150,7 +150,7 @@ def run(optimizer: str, directory: Path) -> dict[str, Any]:
         if strategy is not None:
             for split in strategy.split_variables:
                 split.put_together()
-            checkpointing = _Checkpointing()
+            checkpointing = _Checkpointing(num_ps)
             checkpointing.layout = WholeLayout(model, strategy.placement)
         checkpointer = Checkpointer(
             model,

@@ -40,6 +40,7 @@ def save_forever(directory: Path, reports: int) -> None:
         number += 1
         model.weights[1].assign([number] * 3000)
         checkpointer.save(Position(number), number)
+        checkpointer.wait()
 
 
 def main(directory: Path, kills: int) -> None:

@@ -3,15 +3,18 @@
     checkpointer = Checkpointer(model, output.checkpoints, writes=job.is_chief)
     finished = checkpointer.restore()    # epochs
     checkpointer.save(Position(finished + 1), number=300)
+    checkpointer.wait()
 
-The number of a checkpoint is the number of weight updates that it contains.
+The number of a checkpoint is the number of weight updates that it contains. A thread writes it,
+while the training goes on.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,11 +29,16 @@ from tfdist.checkpoints.output_directory import (
     write_text,
     writing,
 )
+from tfdist.checkpoints.snapshot import NotPlannable, SavePlan
 from tfdist.compat import keras as keras_compat
 from tfdist.data.position import Position
 from tfdist.errors import OutputError
+from tfdist.runtime import excepthook
 
 _PREFIX = "ckpt"
+
+# One thread writes all checkpoints of a process; Python waits for it when it exits.
+_writer = ThreadPoolExecutor(1, thread_name_prefix="tfdist-checkpoints")
 
 
 class _Progress(tf.train.experimental.PythonState):
@@ -83,7 +91,9 @@ class Checkpointer:
         self._writes = writes
         self._keep = keep
         self._options = tf.train.CheckpointOptions(experimental_io_device=io_device)
-        self._manager: tf.train.CheckpointManager | None = None
+        self._plan: SavePlan | None = None
+        self._under_way: Future[None] | None = None
+        self._kept: list[str] = []
         #: The number of the checkpoint that was last restored or saved.
         self.number = 0
 
@@ -103,6 +113,7 @@ class Checkpointer:
           OutputError: there are checkpoints, but none is intact.
           UsageError: the checkpoint is one of another model.
         """
+        _wait_for_writer()  # A `fit` that an exception has left may have been saving.
         if path is None:
             path = checkpoint_files.newest_intact(self._directory, _PREFIX, warn=self._writes)
             if self._writes:
@@ -120,31 +131,63 @@ class Checkpointer:
         return self._progress.position
 
     def save(self, position: Position, number: int) -> None:
-        """Saves a checkpoint.
+        """Saves a checkpoint: reads the state, and returns while a thread writes it.
+
+        Waits for the save before this one. These saves are complete when this method returns: the
+        first one, those of variables on other machines, whose memory may not hold them twice, and
+        those of a state that only TensorFlow knows how to read, such as a table's.
 
         Args:
           position: the position of the training.
           number: the number in the checkpoint's name.
 
         Raises:
-          OutputError: the checkpoint could not be written; earlier checkpoints are unchanged.
+          OutputError: this checkpoint, or the one before, could not be written; earlier
+            checkpoints are unchanged.
         """
-        if self._manager is None:
-            self._manager = tf.train.CheckpointManager(
-                self._checkpoint,
-                str(self._directory),
-                max_to_keep=self._keep,
-                checkpoint_name=_PREFIX,
-            )
+        self.wait()
         self._progress.position, self.number = position, number
         path = self._directory / f"{_PREFIX}-{number}"
+        if self._plan is not None and self._plan.fits(self._checkpoint):
+            write = self._plan.read()
+            if self._plan.is_here:
+                excepthook.finish_first(_wait_for_writer)
+                self._under_way = _writer.submit(self._write, path, write)
+            else:
+                self._write(path, write)
+            return
+        self._kept = checkpoint_files.saved(self._directory)
+        with quiet_tensorflow():
+            self._write(path, lambda name: self._checkpoint.write(name, options=self._options))
         try:
-            with writing(path), quiet_tensorflow():
-                self._manager.save(checkpoint_number=number, options=self._options)
+            self._plan = SavePlan(self._checkpoint, str(path), self._options.experimental_io_device)
+        except NotPlannable:
+            self._plan = None
+
+    def wait(self) -> None:
+        """Returns when no save is under way.
+
+        Raises:
+          OutputError: the last checkpoint could not be written.
+        """
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.result()
+
+    def _write(self, path: Path, write: Callable[[str], Any]) -> None:
+        try:
+            with writing(path):
+                write(str(path))
+                self._kept = checkpoint_files.add(str(path), self._kept, keep=self._keep)
         except OutputError:
             checkpoint_files.discard(str(path))
             remove_leftovers(path.parent)
             raise
+
+
+def _wait_for_writer() -> None:
+    """Returns when no checkpoint of this process is being written."""
+    _writer.submit(lambda: None).result()
 
 
 def _missed_by_tensorflow(model: tf.keras.Model) -> dict[str, Any]:

@@ -158,13 +158,28 @@ def repair_state(directory: Path, prefix: str, newest: str | None) -> None:
     if named is None or newest != named[-1]:
         was = "was missing or damaged" if named is None else f"named {Path(named[-1]).name}"
         logging.warning("%s %s; it now names %s", directory / _STATE, was, Path(newest).name)
-    lines = [f'model_checkpoint_path: "{Path(newest).name}"']
-    for path in kept:
-        lines.append(f'all_model_checkpoint_paths: "{Path(path).name}"')
-        lines.append(f"all_model_checkpoint_timestamps: {Path(f'{path}.index').stat().st_mtime}")
-    # TensorFlow removes only checkpoints that are newer than this.
-    lines.append("last_preserved_timestamp: 0.0")
-    write_text(directory / _STATE, "".join(f"{line}\n" for line in lines))
+    _write_state(directory, kept)
+
+
+def add(path: str, earlier: list[str], *, keep: int | None) -> list[str]:
+    """Makes a new checkpoint the newest one in the `checkpoint` file, and removes the oldest ones.
+
+    Args:
+      path: the checkpoint, whose files are whole.
+      earlier: the checkpoints in the `checkpoint` file, oldest first.
+      keep: the number of checkpoints to keep; None for all.
+
+    Returns:
+      The checkpoints that are now in the file.
+    """
+    paths = [each for each in earlier if each != path and Path(f"{each}.index").exists()] + [path]
+    kept = paths[-keep:] if keep else paths
+    _write_state(Path(path).parent, kept)
+    for old in paths[: -len(kept)]:
+        # First the index, without which the rest is no checkpoint.
+        for file in reversed(_files(old)):
+            file.unlink(missing_ok=True)
+    return kept
 
 
 def discard(path: str) -> None:
@@ -218,6 +233,17 @@ def _named(directory: Path) -> list[str] | None:
     paths = [path for path in state.all_model_checkpoint_paths if path != last] + [last]
     names = [Path(path).name for path in paths]
     return [str(directory / name) for name in names if re.fullmatch(r".*-\d+", name)]
+
+
+def _write_state(directory: Path, paths: list[str]) -> None:
+    """Writes the `checkpoint` file, with the paths of the checkpoints, oldest first."""
+    lines = [f'model_checkpoint_path: "{Path(paths[-1]).name}"']
+    for path in paths:
+        lines.append(f'all_model_checkpoint_paths: "{Path(path).name}"')
+        lines.append(f"all_model_checkpoint_timestamps: {Path(f'{path}.index').stat().st_mtime}")
+    # TensorFlow removes only checkpoints that are newer than this.
+    lines.append("last_preserved_timestamp: 0.0")
+    write_text(directory / _STATE, "".join(f"{line}\n" for line in lines))
 
 
 @functools.lru_cache(maxsize=64)

@@ -22,19 +22,27 @@ def choose(directory: Path, device: str | None, owners: Iterable[str]) -> str | 
       owners: the devices that have variables and may read and write them themselves.
 
     Returns:
-      None, for the device of each variable, if the machines of all owners have the directory;
-      otherwise `device`.
+      None, for the device of each variable, if the servers of all owners can write in the directory
+      and this process reads what they wrote; otherwise `device`.
     """
     owners = list(owners)
     if not owners:
         return device
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=directory, prefix=".shared-") as mark:
-        pattern = glob.escape(mark.name)
-        return None if all(_finds(owner, pattern) for owner in owners) else device
+        return None if all(_writes(owner, Path(mark.name)) for owner in owners) else device
 
 
-def _finds(device: str, pattern: str) -> bool:
-    """Whether the machine of a device has a file of this name."""
+def _writes(device: str, mark: Path) -> bool:
+    """Whether the server of a device can write this file, which exists here."""
     with tf.device(device.replace("GPU:0", "CPU:0")):
-        return len(tf.io.matching_files(pattern).numpy()) > 0
+        # Another machine may have a directory of the same name, and must get no new file in it.
+        if len(tf.io.matching_files(glob.escape(str(mark))).numpy()) == 0:
+            return False
+        try:
+            tf.io.write_file(str(mark), device)
+            # The server may still be writing until it is asked for a result.
+            tf.io.read_file(str(mark)).numpy()
+        except tf.errors.OpError:
+            return False
+    return mark.read_text() == device

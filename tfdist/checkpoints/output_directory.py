@@ -56,6 +56,7 @@ _TRANSIENT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE)
 # The names of temporary files, from TensorFlow and from this module, that a killed task leaves.
 _LEFT_BY_THE_CHIEF = re.compile(
     r"(ckpt|model\.ckpt)-\d+_temp|workertemp_\d+|tmp_(chief|worker)_\d+"
+    r"|ckpt-\d+\.(index|data-\d{5}-of-\d{5})\.tempstate\d+"
     r"|(checkpoint|graph\.pbtxt|model\.ckpt-\d+\.meta)\.tmp[0-9a-f]{32}"
     r"|\.(metrics\.jsonl|done\.json|checkpoint|writable|hang_report\.txt)-[0-9a-f]{16}"
     r"|\.(saved_model|shared)-[a-z0-9_]{8}"

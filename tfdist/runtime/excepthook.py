@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -53,6 +54,7 @@ _CONNECTION_ERRORS = (
 _LOST_RANK = re.compile(r"Horovod has been shut down|/gloo/transport/\S+\] ")
 _LONGEST_REPORT = 200
 _REPORT_SECONDS = 15.0
+_FINISH_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,20 @@ def on_loss(report: Callable[[str], None]) -> None:
     """
     global _report_loss
     _report_loss = report
+
+
+# What `finish_first` has registered.
+_finish: Callable[[], None] | None = None
+
+
+def finish_first(finish: Callable[[], None]) -> None:
+    """Registers a function to call before an uncaught exception ends this process.
+
+    Args:
+      finish: waits for work that must not be lost. It has `_FINISH_SECONDS`.
+    """
+    global _finish
+    _finish = finish
 
 
 def end_on_uncaught(error_file: str | None) -> None:
@@ -119,9 +135,9 @@ def end_on_uncaught(error_file: str | None) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         if _report_loss is not None and (isinstance(error, LostTaskError) or lost_peer(error)):
-            reporting = threading.Thread(target=_report_loss, args=[_message(error)], daemon=True)
-            reporting.start()
-            reporting.join(_REPORT_SECONDS)
+            _call(partial(_report_loss, _message(error)), _REPORT_SECONDS)
+        if _finish is not None:
+            _call(_finish, _FINISH_SECONDS)
         os._exit(128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else code)
 
     sys.excepthook = end
@@ -131,6 +147,13 @@ def end(error: BaseException) -> None:
     """Ends the process as an uncaught `error` does; can be called in any thread."""
     sys.excepthook(type(error), error, error.__traceback__)
     os._exit(EXIT_FAILED)
+
+
+def _call(function: Callable[[], None], seconds: float) -> None:
+    """Calls a function, and returns after `seconds` even if it has not returned."""
+    calling = threading.Thread(target=function, daemon=True)
+    calling.start()
+    calling.join(seconds)
 
 
 def lost_peer(error: BaseException) -> str | None:

@@ -87,3 +87,4 @@ class FinalWeights:
     def save(self, position: Position, number: int) -> None:
         """Saves the weights; the arguments are those of `Checkpointer.save`."""
         self._checkpointer.save(position, number)
+        self._checkpointer.wait()

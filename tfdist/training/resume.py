@@ -149,6 +149,7 @@ class Resume(tf.keras.callbacks.Callback):
         epochs = self.params["epochs"]
         self._watching.close()
         keras_initial_epoch.set_start(self.model, None)
+        self._checkpointer.wait()
         is_complete = self._finished >= epochs or self.model.stop_training
         if self._saves and is_complete and self._final.have_changed():
             with self._checkpointing.save_scope(self.model):
@@ -246,6 +247,7 @@ class Resume(tf.keras.callbacks.Callback):
 
     def _exit(self, steps: Sequence[int]) -> None:
         self._save(steps)
+        self._checkpointer.wait()
         self._checkpointing.wait_for_chief()
         if self._state.is_chief:
             log(

@@ -39,8 +39,8 @@ _packed: tuple[list[tf.Variable], Any] = ([], None)
 def on_read_variables(model: tf.keras.Model) -> list[tf.Variable]:
     """The sync-on-read variables of a model and of the objects that it tracks, such as metrics."""
     tracked = tf.train.TrackableView(model).descendants()
-    on_read = filter(_is_on_read, [*keras_compat.as_tensorflow(model.variables), *tracked])
-    return list({id(variable): variable for variable in map(_inner, on_read)}.values())
+    on_read = filter(is_on_read, [*keras_compat.as_tensorflow(model.variables), *tracked])
+    return list({id(each): each for each in map(without_wrapper, on_read)}.values())
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def read_at_once(
       strategy: the strategy of the variables.
       variables: variables of any kind; only means and sums over the replicas are affected.
     """
-    reduced = [_inner(variable) for variable in variables if _is_reduced(variable)]
+    reduced = [without_wrapper(variable) for variable in variables if _is_reduced(variable)]
     try:
         if reduced:
             _reduce_at_once(strategy, reduced)
@@ -72,7 +72,7 @@ def set_to_averages(strategy: tf.distribute.Strategy, variables: Iterable[tf.Var
         variable for variable in variables if variable.aggregation == tf.VariableAggregation.MEAN
     ]
     with read_at_once(strategy, means):
-        for variable in map(_inner, means):
+        for variable in map(without_wrapper, means):
             for part in variable.values:
                 part.assign(_values[id(variable)])
 
@@ -96,19 +96,20 @@ def own_values(is_alone: bool) -> Iterator[None]:
 
 def are_averages(variables: Iterable[tf.Variable]) -> bool:
     """Whether all sync-on-read variables among `variables` are means over the replicas."""
-    on_read = filter(_is_on_read, variables)
+    on_read = filter(is_on_read, variables)
     return all(variable.aggregation == tf.VariableAggregation.MEAN for variable in on_read)
 
 
-def _is_on_read(variable: Any) -> bool:
+def is_on_read(variable: Any) -> bool:
+    """Whether a variable has a value of its own in each replica, which are reduced to read it."""
     return isinstance(variable, SyncOnReadVariable)
 
 
 def _is_reduced(variable: Any) -> bool:
-    return _is_on_read(variable) and variable.aggregation in _OPERATIONS
+    return is_on_read(variable) and variable.aggregation in _OPERATIONS
 
 
-def _inner(variable: Any) -> Any:
+def without_wrapper(variable: Any) -> Any:
     """The variable inside a Keras 2 wrapper for mixed precision; otherwise the variable itself."""
     # Other attributes of the wrapper come from the value over the replicas.
     return vars(variable).get("_variable", variable)

@@ -19,6 +19,7 @@ from tfdist.checkpoints import files as checkpoint_files
 from tfdist.checkpoints.checkpointer import Checkpointer, Position
 from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.compat import building
+from tfdist.compat import keras as keras_compat
 from tfdist.errors import OutputError
 
 pytestmark = pytest.mark.stacks("2.15")
@@ -111,6 +112,7 @@ def test_only_the_newest_checkpoints_are_kept_even_after_a_restart(
         checkpointer.restore()
         for epoch in epochs:
             checkpointer.save(Position(epoch), number=epoch)
+        checkpointer.wait()
 
     assert sorted(files(tmp_path)) == [
         "checkpoint",
@@ -142,6 +144,7 @@ def test_a_writing_task_skips_a_damaged_checkpoint_and_repairs_the_state(
     for epoch in (1, 2):
         model.layers[-1].bias.assign([epoch] * 3)
         checkpointer.save(Position(epoch), number=epoch)
+    checkpointer.wait()
     (tmp_path / "ckpt-2.index").unlink()
 
     assert Checkpointer(model, tmp_path).restore() == 1
@@ -159,13 +162,65 @@ def test_a_failed_save_keeps_only_the_previous_checkpoint(
     checkpointer.save(Position(1), number=1)
     before = files(tmp_path)
 
-    with file_size_limit(100), pytest.raises(OutputError, match="ckpt-2 could not be written: F"):
+    with file_size_limit(100):
         checkpointer.save(Position(2), number=2)
+        with pytest.raises(OutputError, match="ckpt-2 could not be written: F"):
+            checkpointer.wait()
 
     assert files(tmp_path) == before
     assert not any(path.is_dir() for path in tmp_path.iterdir())
     checkpointer.save(Position(2), number=2)
     assert checkpointer.restore() == 2
+
+
+def test_a_checkpoint_has_the_state_of_its_step(tiny: TinyTraining, tmp_path: Path) -> None:
+    model = trained(tiny)
+    table = model.layers[-1].kernel
+    checkpointer = Checkpointer(model, tmp_path, writes=True)
+    checkpointer.save(Position(1), number=1)
+    saved = []
+    for number in range(2, 30):
+        saved.append(state(model))
+        checkpointer.save(Position(number), number=number)
+        # Dense and sparse updates, right after the state was read.
+        for variable in keras_compat.as_tensorflow(model.trainable_variables):
+            variable.assign_add(tf.ones_like(variable))
+        tf.raw_ops.ResourceScatterAdd(
+            resource=keras_compat.as_tensorflow([table])[0].handle,
+            indices=[0],
+            updates=tf.ones_like(table[:1]),
+        )
+    checkpointer.wait()
+    for number, expected in enumerate(saved, start=2):
+        assert checkpointer.restore(str(tmp_path / f"ckpt-{number}")) == number
+        assert_equal(state(model), expected)
+
+
+def test_a_variable_that_is_new_is_saved_too(tiny: TinyTraining, tmp_path: Path) -> None:
+    model = trained(tiny)
+    model.averages = []
+    checkpointer = Checkpointer(model, tmp_path, writes=True)
+    for number in (1, 2):
+        checkpointer.save(Position(number), number=number)
+    model.averages.append(tf.Variable(7.0))
+    checkpointer.save(Position(3), number=3)
+    model.averages[0].assign(8.0)
+    checkpointer.save(Position(4), number=4)
+    for number, value in ((3, 7.0), (4, 8.0)):
+        checkpointer.restore(str(tmp_path / f"ckpt-{number}"))
+        assert model.averages[0].numpy() == value
+
+
+def test_the_state_of_a_table_is_saved_as_tensorflow_does(tmp_path: Path) -> None:
+    model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
+    model.table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
+    checkpointer = Checkpointer(model, tmp_path, writes=True)
+    for number in (1, 2):
+        model.table.insert(tf.constant(["word"]), tf.constant([number], tf.int64))
+        checkpointer.save(Position(number), number=number)
+    for number in (1, 2):
+        checkpointer.restore(str(tmp_path / f"ckpt-{number}"))
+        assert model.table.lookup(tf.constant(["word"])).numpy().tolist() == [number]
 
 
 def test_the_exported_model_gives_the_same_predictions(tiny: TinyTraining, tmp_path: Path) -> None:

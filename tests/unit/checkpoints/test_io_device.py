@@ -28,7 +28,18 @@ def test_owners_that_have_the_directory_do_it_themselves(tmp_path: Path) -> None
 def test_one_owner_without_the_directory_leaves_it_to_the_given_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As a machine with another file system.
+    # Like a machine with another file system.
     answers = iter([True, False])
-    monkeypatch.setattr(io_device, "_finds", lambda *_: next(answers))
+    monkeypatch.setattr(io_device, "_writes", lambda *_: next(answers))
     assert io_device.choose(tmp_path, CLIENT, [OWN, OWN]) == CLIENT
+
+
+def test_an_owner_must_find_the_file_and_write_it(tmp_path: Path) -> None:
+    mark, no_file = tmp_path / "mark [1]", tmp_path / "directory"
+    mark.touch()
+    no_file.mkdir()
+    assert io_device._writes(OWN, mark)
+    assert mark.read_text() == OWN
+    assert not io_device._writes(OWN, tmp_path / "missing")
+    assert not (tmp_path / "missing").exists()
+    assert not io_device._writes(OWN, no_file)

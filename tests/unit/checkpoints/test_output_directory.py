@@ -203,6 +203,8 @@ def test_a_file_instead_of_a_directory_is_rejected(place: str, tmp_path: Path) -
 HEX = "0123456789abcdef"
 LEFTOVERS = [
     "ckpt-3_temp/",
+    "ckpt-3.index.tempstate17021331872",
+    "ckpt-3.data-00000-of-00001.tempstate17021331872",
     "model.ckpt-120_temp/",
     "workertemp_1/",
     "tmp_worker_1/",

@@ -333,7 +333,8 @@ def test_a_failed_write_stops_the_training(
         )
 
     assert not (tmp_path / "done.json").exists()
-    assert train(tiny, tmp_path, 5).trained == [2, 3, 4]
+    # The checkpoint of epoch 2 may have been under way when the limit was set.
+    assert train(tiny, tmp_path, 5).trained in ([2, 3, 4], [1, 2, 3, 4])
 
 
 def test_the_weights_after_all_other_callbacks_are_exported_and_returned_again(

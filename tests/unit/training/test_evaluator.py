@@ -41,6 +41,7 @@ class Training:
                 tf.random.stateless_normal((4, 3), seed=(epoch, 0))
             )
             self._checkpointer.save(Position(epoch), number=epoch)
+            self._checkpointer.wait()
 
     def done(self, epochs: int = 0) -> None:
         checkpointer.mark_done(self.output, epochs, epochs)

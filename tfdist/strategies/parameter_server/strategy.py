@@ -38,14 +38,27 @@ from tfdist.upstream import keras2_class_weight, keras2_steps_per_execution
 
 
 class _Checkpointing(Checkpointing):
-    """The chief reads and writes; otherwise each ps would write to its own machine's disk."""
+    """Each ps reads and writes its variables, if it has the directory; otherwise the chief.
+
+    The chief may not have the memory for all variables.
+
+    Args:
+      num_ps: the number of parameter servers.
+    """
 
     #: The layout of the model in training.
     layout: WholeLayout
 
+    def __init__(self, num_ps: int) -> None:
+        self._num_ps = num_ps
+
     @property
     def io_device(self) -> str:
         return "/job:chief/replica:0/task:0/device:CPU:0"
+
+    @property
+    def owners(self) -> Sequence[str]:
+        return [f"/job:ps/replica:0/task:{index}/device:CPU:0" for index in range(self._num_ps)]
 
     def state(self, model: tf.keras.Model) -> dict[str, Any]:
         return {"variables": self.layout.variables()} if keras_compat.is_keras_3(model) else {}
@@ -217,7 +230,7 @@ class ParameterServer(Strategy[ParameterServerOptions]):
             heartbeat_timeout=self.role.heartbeat_timeout,
             synchronous=self._synchronous,
         )
-        self.checkpointing = _Checkpointing()
+        self.checkpointing = _Checkpointing(len(self.cluster.ps))
         self.cursor = _Cursor(self.steps_of, coordinator)
         servers = [task for task in self.cluster.tasks() if task != self.task]
         heartbeat.watch_in_subprocess(
