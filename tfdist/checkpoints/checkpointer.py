@@ -160,7 +160,12 @@ class Checkpointer:
         with quiet_tensorflow():
             self._write(path, lambda name: self._checkpoint.write(name, options=self._options))
         try:
-            self._plan = SavePlan(self._checkpoint, str(path), self._options.experimental_io_device)
+            self._plan = SavePlan(
+                self._checkpoint,
+                str(path),
+                self._options.experimental_io_device,
+                constants=[self._layout],
+            )
         except NotPlannable:
             self._plan = None
 

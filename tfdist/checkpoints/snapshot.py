@@ -19,7 +19,7 @@ written, because one of those may not have the memory for a second buffer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -28,7 +28,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from tfdist.compat import keras as keras_compat
-from tfdist.upstream.sync_on_read import is_on_read, without_wrapper
+from tfdist.upstream.sync_on_read import is_on_read, value_of, without_wrapper
 
 _GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VARIABLE = "VARIABLE_VALUE"
@@ -61,7 +61,7 @@ class _Entry:
         if isinstance(self.source, tf.Variable):
             variable = without_wrapper(self.source)
             if is_on_read(variable):
-                return variable.read_value()
+                return value_of(variable)
             if isinstance(variable, tf.distribute.DistributedValues):
                 variable = variable.values[0]
             # After a sparse update, `read_value` would copy the variable.
@@ -78,15 +78,24 @@ class SavePlan:
       checkpoint: a `tf.train.Checkpoint`.
       path: a file that it has written.
       io_device: the device that writes all; None for the machine of each variable.
+      constants: Python states that do not change as long as the checkpoint consists of the same
+        objects.
 
     Raises:
       NotPlannable: the checkpoint has more than variables and Python state.
     """
 
-    def __init__(self, checkpoint: tf.train.Checkpoint, path: str, io_device: str | None) -> None:
+    def __init__(
+        self,
+        checkpoint: tf.train.Checkpoint,
+        path: str,
+        io_device: str | None,
+        constants: Sequence[tf.train.experimental.PythonState] = (),
+    ) -> None:
         # Kept, so that no other object gets the same id.
         self._objects = _descendants(checkpoint)
         self._io_device = io_device
+        self._constants = constants
         self._write: Callable[..., Any] | None = None
         self._own_device = tf.constant(0).device
         graph = tf.train.load_checkpoint(path).get_tensor(_GRAPH_KEY)
@@ -134,7 +143,9 @@ class SavePlan:
             raise NotPlannable(f"{type(trackable).__name__} has {sorted(attributes)}")
         ((name, key),) = attributes.items()
         if isinstance(trackable, tf.train.experimental.PythonState):
-            yield _Entry(key, self._io_device or self._own_device, trackable)
+            is_constant = any(trackable is each for each in self._constants)
+            state = tf.constant(trackable.serialize()) if is_constant else trackable
+            yield _Entry(key, self._io_device or self._own_device, state)
             return
         is_split = isinstance(trackable, ShardedVariable)
         for part, each in _parts(trackable) if is_split else [("", trackable)]:

@@ -57,12 +57,12 @@ class FinalWeights:
         """Removes the final weights of a shorter training."""
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def checkpoint_saved(self) -> None:
-        """Call this after each checkpoint."""
+    def epoch_saved(self) -> None:
+        """Call this after the checkpoint of each epoch."""
         self._saved = self._sums()
 
     def have_changed(self) -> bool:
-        """Whether the weights have changed since the last checkpoint of this process."""
+        """Whether the weights have changed since the last epoch that this process trained."""
         return self._saved is not None and self._saved != self._sums()
 
     def _sums(self) -> list[float]:

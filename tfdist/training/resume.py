@@ -242,7 +242,8 @@ class Resume(tf.keras.callbacks.Callback):
             ):
                 if self._state.is_chief:
                     self._checkpointer.save(position, number=number)
-            self._final.checkpoint_saved()
+            if not steps:
+                self._final.epoch_saved()
             self._saved = number
 
     def _exit(self, steps: Sequence[int]) -> None:

@@ -152,6 +152,12 @@ def _packing(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> 
     return tf.function(lambda: strategy.run(pack))
 
 
+def value_of(variable: SyncOnReadVariable) -> tf.Tensor:
+    """The value of a sync-on-read variable; in `read_at_once` faster than `read_value`."""
+    value = _values.get(id(variable))
+    return variable.read_value() if value is None else value
+
+
 def _read(variable: SyncOnReadVariable) -> Any:
     if tf.executing_eagerly() and id(variable) in _values:
         return _values[id(variable)]
