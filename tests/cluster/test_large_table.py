@@ -44,5 +44,9 @@ def test_a_table_larger_than_a_ps_trains_over_two(tmp_path: Path) -> None:
     small = trained(tmp_path / "small", SMALL, batch_size=128)
     assert large.bytes_per_step < 1.2 * small.bytes_per_step
     assert large.bytes_per_step < 0.01 * 1e6 * TableJob(LARGE).table_megabytes
+    # The table is not in the chief's memory, not even while it is saved and exported.
+    table = TableJob(LARGE).table_megabytes - TableJob(SMALL).table_megabytes
+    chief = [result.peak_megabytes["chief:0"] for result in (large, small)]
+    assert chief[0] - chief[1] < 0.5 * table, chief
     more = trained(tmp_path / "more", SMALL, batch_size=512)
     assert 2 < more.bytes_per_step / small.bytes_per_step < 4.1
