@@ -6,12 +6,12 @@ import horovod.tensorflow.keras as hvd
 import tensorflow as tf
 from absl import app
 
-from scripts.benchmarks.training import FLAGS, MarksCallback, compiled, images
+from scripts.benchmarks.training import FLAGS, MarksCallback, compiled, examples
 
 
 def main(_: list[str]) -> None:
     hvd.init()
-    dataset = images(FLAGS.steps * FLAGS.batch_size * hvd.size()).shard(hvd.size(), hvd.rank())
+    dataset = examples(FLAGS.steps * FLAGS.batch_size * hvd.size()).shard(hvd.size(), hvd.rank())
     dataset = dataset.cache().shuffle(1000).batch(FLAGS.batch_size).prefetch(tf.data.AUTOTUNE)
     optimizer = tf.keras.optimizers.SGD(0.1, momentum=0.9)
     compiled(hvd.DistributedOptimizer(optimizer)).fit(

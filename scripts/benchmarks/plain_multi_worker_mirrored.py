@@ -8,7 +8,7 @@ import os
 import tensorflow as tf
 from absl import app
 
-from scripts.benchmarks.training import FLAGS, MarksCallback, compiled, images
+from scripts.benchmarks.training import FLAGS, MarksCallback, compiled, examples
 
 
 def main(_: list[str]) -> None:
@@ -16,7 +16,7 @@ def main(_: list[str]) -> None:
     workers, index = len(config["cluster"]["worker"]), config["task"]["index"]
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     global_batch_size = FLAGS.batch_size * workers
-    dataset = images(FLAGS.steps * global_batch_size).cache().shuffle(1000)
+    dataset = examples(FLAGS.steps * global_batch_size).cache().shuffle(1000)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     dataset = dataset.batch(global_batch_size).prefetch(tf.data.AUTOTUNE).with_options(options)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import tensorflow as tf
 from absl import app
 
-from scripts.benchmarks.training import FLAGS, MarksCallback, compiled, images
+from scripts.benchmarks.training import FLAGS, MarksCallback, compiled, examples
 
 
 def main(_: list[str]) -> None:
-    dataset = images(FLAGS.steps * FLAGS.batch_size).cache().shuffle(1000).batch(FLAGS.batch_size)
+    dataset = examples(FLAGS.steps * FLAGS.batch_size).cache().shuffle(1000).batch(FLAGS.batch_size)
     compiled(tf.keras.optimizers.SGD(0.1, momentum=0.9)).fit(
         dataset.prefetch(tf.data.AUTOTUNE),
         epochs=FLAGS.epochs,

@@ -16,7 +16,7 @@ from scripts.benchmarks.marks import Marks
 flags.DEFINE_integer("batch_size", 64, "Images per process and step.")
 flags.DEFINE_integer("steps", 20, "Steps per process and epoch.")
 flags.DEFINE_integer("epochs", 4, "Epochs; the first is the warm-up.")
-flags.DEFINE_integer("steps_per_execution", 1, "Keras's `steps_per_execution`.")
+flags.DEFINE_integer("steps_per_execution", 1, "Keras's `steps_per_execution`; 0 for none given.")
 flags.DEFINE_enum("model", "resnet20", MODELS, "The model; mlp has small steps.")
 flags.DEFINE_string("policy", None, "The policy of mixed precision in a hand-written script.")
 flags.DEFINE_integer("num_layers", NUM_LAYERS, "The layers of the ResNet.")
@@ -41,7 +41,8 @@ def compiled(optimizer: tf.keras.optimizers.Optimizer) -> tf.keras.Model:
     model.compile(
         optimizer=optimizer,
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        steps_per_execution=FLAGS.steps_per_execution,
+        # Only Keras 2 accepts None.
+        **({"steps_per_execution": steps} if (steps := FLAGS.steps_per_execution) else {}),
     )
     return model
 
@@ -78,14 +79,21 @@ def images(count: int) -> tf.data.Dataset:
 
 
 class MarksCallback(tf.keras.callbacks.Callback):
-    """Records the first and last step and all epochs; `writes` is that of `Marks`."""
+    """Records the first and last step and all epochs.
 
-    def __init__(self, writes: bool = True) -> None:
+    Args:
+      writes: as for `Marks`.
+      sees_steps: whether Keras calls it for each step; otherwise an epoch is one step.
+    """
+
+    def __init__(self, writes: bool = True, *, sees_steps: bool = True) -> None:
         super().__init__()
+        if not sees_steps:
+            self._implements_train_batch_hooks = lambda: False
         # Otherwise Keras rejects step callbacks with parameter servers, and waits for the logs.
         self._supports_tf_logs = True
         self._marks = Marks(writes)
-        self._is_scheduled = False
+        self._is_scheduled = not sees_steps
 
     def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
         self._marks.epoch_begins()

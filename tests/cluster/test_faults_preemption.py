@@ -37,6 +37,8 @@ pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(240)]
 
 FLAGS = ["--shuffle", "--epochs=2", "--examples=201", "--batch_size=1", "--save_steps=20"]
 
+SHORT_STEPS = str(ROOT / "tests" / "support" / "short_steps_program.py")
+
 # Makes steps slow, so that the signal arrives before the end of the epoch.
 PAUSE = "--rest=0.01"
 JOBS = {
@@ -93,6 +95,30 @@ def test_a_signal_to_the_launcher_lets_its_tasks_save(tmp_path: Path) -> None:
     assert second.code == 0, second.output
     assert f"resuming after step {step} of epoch {epoch} of 2" in second.output
     check_equal(interrupted, uninterrupted)
+
+
+def test_executions_of_several_steps_are_those_of_one(tmp_path: Path) -> None:
+    """With a signal in mid-epoch, and without one."""
+    single, several, interrupted = (tmp_path / name for name in ("single", "several", "signal"))
+    job = ["--strategy=multi_worker_mirrored", "--workers=2", SHORT_STEPS]
+    for path, more in ((single, ["--steps_per_execution=1"]), (several, [])):
+        ended = launch(path, *job, *more, *directories(path), deadline=90)
+        assert ended.code == 0, ended.output
+    first = run_and_signal(interrupted, signal.SIGTERM, *job)
+    assert first.code == EXIT_PREEMPTED, first.output
+    assert step_saved(first.output)[0] % 400
+    second = launch(interrupted, *job, *directories(interrupted), deadline=90)
+    assert second.code == 0, second.output
+
+    expected = results(single)
+    assert set(expected) == {"worker-0", "worker-1"}
+    for path in (several, interrupted):
+        for name, task in results(path).items():
+            assert task["steps_per_execution"] >= 5
+            for kind in ("weights", "validated"):
+                np.testing.assert_array_equal(task[kind], expected[name][kind])
+    for name, task in results(several).items():
+        np.testing.assert_array_equal(task["losses"], expected[name]["losses"])
 
 
 def by_hand(strategy: str, path: Path, ports: tuple[int, ...]) -> Tasks:

@@ -83,6 +83,7 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
     """Every training task has a copy of the variables; a ring or NCCL sums the gradients."""
 
     name = "multi_worker_mirrored"
+    executes_several_steps = True
 
     def set_up(self, options: AllReduceOptions) -> None:
         super().set_up(options)

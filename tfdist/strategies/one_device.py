@@ -16,6 +16,7 @@ class OneDevice(Strategy[Options]):
     """Training without `tf.distribute`. The evaluator of every job also uses this class."""
 
     name = "one_device"
+    executes_several_steps = True
 
     def set_up(self, options: Options) -> None:
         use_devices(self.role.flags.num_gpus)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdist.compat import keras as keras_compat
 from tfdist.data.inputs import Data
 from tfdist.errors import EXIT_OK, UsageError
-from tfdist.training import callbacks, evaluator
+from tfdist.training import callbacks, evaluator, steps_per_execution
 from tfdist.training.state import TrainingState
 
 
@@ -66,6 +66,7 @@ def fit(
     # Before Keras 3 builds it, which needs a model that computes outputs.
     state.build(model)
     own = callbacks.standard(state, output_dir, keep=keep, save_steps=save_steps)
+    own += steps_per_execution.callbacks(state, model, own_callbacks, save_steps=save_steps)
     return model.fit(
         data,
         epochs=epochs,

@@ -9,9 +9,11 @@ current epoch, with a warning.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -256,6 +258,7 @@ class Resume(tf.keras.callbacks.Callback):
                 f"{self._finished + 1}, exiting with code {EXIT_PREEMPTED}; start the job again to "
                 "resume"
             )
+        _keep_forever(sys._getframe())
         sys.exit(EXIT_PREEMPTED)
 
     @property
@@ -293,6 +296,17 @@ class ResumeByStep(Resume):
     def _of_all_shards(self, step: int) -> list[int]:
         """For each shard, the number of steps before Keras's step number `step`."""
         return [step] * self._topology.num_shards
+
+
+def _keep_forever(frame: FrameType) -> None:
+    """Never frees the variables of a call, nor those of its callers, such as Keras's `fit`.
+
+    When Python leaves `fit`, it would free the iterator over the data. That waits for the threads
+    of the iterator (`MultiDeviceBuffer::Reset` in TensorFlow's `multi_device_iterator_ops.cc`),
+    and one that runs a function of Python waits for Python's lock, which the freeing thread holds.
+    One of ten jobs with `tf.numpy_function` in their data hung there.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(frame))
 
 
 def _batches(count: int) -> str:

@@ -31,3 +31,24 @@ def apply() -> None:
         model._steps_per_execution = ResourceVariable(steps, dtype=tf.int64, trainable=False)
 
     tf.keras.Model._configure_steps_per_execution = configure_in_chief
+
+
+def set_steps(model: tf.keras.Model, steps: int) -> None:
+    """Sets the number of steps of the next executions of a compiled model.
+
+    A train function that was made for one step must be made anew for several.
+    """
+    model._steps_per_execution.assign(steps)
+
+
+def is_chosen(model: tf.keras.Model) -> bool:
+    """Whether `compile` was called with `steps_per_execution`."""
+    config = getattr(model, "_compile_config", None)
+    is_given = config is not None and config.config.get("steps_per_execution") is not None
+    is_auto = bool(getattr(model, "autotune_steps_per_execution", False))
+    return is_given or is_auto or int(model._steps_per_execution.numpy()) != 1
+
+
+def acts_on_batches(callback: tf.keras.callbacks.Callback) -> bool:
+    """Whether Keras calls a callback for each batch of a training."""
+    return bool(callback._implements_train_batch_hooks())

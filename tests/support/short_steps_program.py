@@ -1,0 +1,101 @@
+"""Trains a small model with `job.fit`, which may execute several of its steps at once."""
+
+from __future__ import annotations
+
+import tfdist  # isort: skip
+
+import time
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from absl import flags
+
+from tfdist.training import steps_per_execution
+from tfdist.upstream import keras2_steps_per_execution
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
+flags.DEFINE_string("result_dir", None, "Directory for the results.", required=True)
+flags.DEFINE_integer("steps_per_execution", None, "Of the compiled model; default: chosen by time.")
+flags.DEFINE_integer("epochs", 3, "Epochs of 400 steps.")
+_STEPS = 400
+
+
+def build_model() -> tf.keras.Model:
+    tf.keras.utils.set_random_seed(1)
+    model = tf.keras.Sequential(
+        [
+            tf.keras.Input([8]),
+            tf.keras.layers.Dense(8, "relu"),
+            tf.keras.layers.LayerNormalization(),
+            tf.keras.layers.Dense(1),
+        ]
+    )
+    model.compile(
+        tf.keras.optimizers.Adam(0.01),
+        "mse",
+        metrics=["mae"],
+        steps_per_execution=FLAGS.steps_per_execution,
+    )
+    return model
+
+
+def points(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    inputs = np.random.default_rng(0).normal(size=(2 * 2 * _STEPS, 8)).astype(np.float32)
+    dataset = tf.data.Dataset.from_tensor_slices((inputs, inputs[:, :1] * inputs[:, 1:2]))
+    dataset = dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
+    return dataset.shuffle(1000, seed=3).batch(2)
+
+
+def slow(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    """The points, slow enough for a signal to arrive within an epoch."""
+    return points(context).map(
+        lambda *batch: tf.nest.map_structure(
+            lambda part: tf.ensure_shape(
+                tf.numpy_function(_rest, [part], part.dtype, stateful=False), part.shape
+            ),
+            batch,
+        )
+    )
+
+
+def _rest(part: np.ndarray) -> np.ndarray:
+    time.sleep(0.002)
+    return part
+
+
+@tfdist.main
+def main(job: tfdist.Job) -> None:
+    # Choose early, in a training that is short.
+    steps_per_execution._FIRST_MEASURED = 16
+    steps_per_execution._MEASURED_SECONDS = 0.0
+    sizes = []
+    set_steps = keras2_steps_per_execution.set_steps
+
+    def recording(model: tf.keras.Model, steps: int) -> None:
+        sizes.append(steps)
+        set_steps(model, steps)
+
+    keras2_steps_per_execution.set_steps = recording
+    history = job.fit(
+        build_model,
+        slow,
+        validation=points,
+        epochs=FLAGS.epochs,
+        output_dir=FLAGS.output_dir,
+        save_steps=40,
+        verbose=0,
+    )
+    Path(FLAGS.result_dir).mkdir(exist_ok=True, parents=True)
+    np.savez(
+        Path(FLAGS.result_dir, f"{job.task.type}-{job.task.index}.npz"),
+        weights=np.concatenate([each.numpy().ravel() for each in history.model.weights]),
+        losses=history.history["loss"],
+        validated=history.history["val_mae"],
+        steps_per_execution=max(sizes, default=FLAGS.steps_per_execution),
+    )
+
+
+if __name__ == "__main__":
+    tfdist.run(main)

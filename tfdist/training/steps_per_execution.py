@@ -1,0 +1,163 @@
+"""The callback that gives several short steps to TensorFlow at once, with Keras 2.
+
+Between two calls of TensorFlow, Keras takes longer than a small model needs for its step. So
+`job.fit` measures the steps, and makes executions of about 0.1 s out of them. The values of
+`model.compile(steps_per_execution=…)` and callbacks that act on each batch are left alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.compat import keras as keras_compat
+from tfdist.errors import log
+from tfdist.training.state import TrainingState
+from tfdist.upstream import keras2_steps_per_execution as keras2
+from tfdist.upstream.keras_callback_logs import ignores_step_logs
+
+_EXECUTION_SECONDS = 0.1
+# Longer steps would gain a few percent, and a large model is traced for a minute.
+_LEAST_STEPS = 5
+# A trace of the train function takes as long as many short steps.
+_MEASURED_SECONDS = 2.0
+_FIRST_MEASURED = 64
+_MOST_STEPS = 256
+_UNDECIDED = "not yet"
+
+# Each training has its own keys: those of an earlier one are still in the store.
+_trainings = 0
+
+
+def callbacks(
+    state: TrainingState,
+    model: tf.keras.Model,
+    own: Sequence[tf.keras.callbacks.Callback],
+    *,
+    save_steps: int | None,
+) -> list[tf.keras.callbacks.Callback]:
+    """The callback for this training; none if each step must be an execution.
+
+    Args:
+      state: knows the strategy and the data.
+      model: the compiled model.
+      own: the user's callbacks.
+      save_steps: an execution ends where a checkpoint is due.
+    """
+    if (
+        keras_compat.is_keras_3(model)
+        or not state.strategy.executes_several_steps
+        or model.run_eagerly
+        or keras2.is_chosen(model)
+    ):
+        return []
+    on_batches = [type(each).__name__ for each in own if keras2.acts_on_batches(each)]
+    return [StepsPerExecution(state, save_steps=save_steps, on_batches=on_batches)]
+
+
+class StepsPerExecution(tf.keras.callbacks.Callback):
+    """Chooses the number of steps per execution, the same in all tasks, in the first epoch.
+
+    Args:
+      state: knows the strategy.
+      save_steps: see `callbacks`.
+      on_batches: the names of the callbacks that act on each batch; if there are any, the number
+        stays 1, and the chief says so if the steps are short.
+      clock: returns seconds, from any starting point.
+    """
+
+    def __init__(
+        self,
+        state: TrainingState,
+        *,
+        save_steps: int | None = None,
+        on_batches: Sequence[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        ignores_step_logs(self)
+        self._state = state
+        self._save_steps = save_steps
+        self._on_batches = on_batches
+        self._clock = clock
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        global _trainings
+        _trainings += 1
+        self._chosen: int | None = None
+        self._used = 1
+        self._seen = 0
+        self._next = _FIRST_MEASURED
+        self._seconds = 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        keras2.set_steps(self.model, self._used)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._begun = self._clock()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._chosen is None:
+            self._measure()
+        # From a step on at which a checkpoint may be due.
+        if self._chosen not in (None, self._used) and (batch + 1) % self._chosen == 0:
+            self._used = self._chosen
+            keras2.set_steps(self.model, self._used)
+            self.model.make_train_function(force=True)
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        keras2.set_steps(self.model, 1)
+
+    def on_test_end(self, logs: Any = None) -> None:
+        keras2.set_steps(self.model, self._used)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        # Other callbacks may evaluate the model, or predict with it.
+        keras2.set_steps(self.model, 1)
+
+    def _measure(self) -> None:
+        # The first step is traced in its call.
+        self._seconds += self._clock() - self._begun if self._seen else 0.0
+        self._seen += 1
+        if self._seen < self._next:
+            return
+        self._next *= 2
+        choice = self._choice_of_all(self._seen)
+        if choice != _UNDECIDED:
+            self._chosen = int(choice)
+
+    def _choice_of_all(self, seen: int) -> str:
+        """The chief's choice after so many steps."""
+        store = self._state.strategy.kv_store
+        key = f"steps_per_execution/{_trainings}/{seen}"
+        if self._state.is_chief:
+            choice = self._choice()
+            if store is not None:
+                store.put(key, choice)
+            return choice
+        assert store is not None
+        answer = store.get(key, self._state.strategy.role.startup_timeout)
+        if answer is None:
+            raise TimeoutError("The chief has not said how many steps an execution has.")
+        return answer
+
+    def _choice(self) -> str:
+        if self._seconds < _MEASURED_SECONDS:
+            return _UNDECIDED
+        seconds = self._seconds / (self._seen - 1)
+        steps = self.params["steps"]
+        short = min(round(_EXECUTION_SECONDS / max(seconds, 1e-6)), _MOST_STEPS)
+        # Without a known number, an execution could end with the data.
+        fitting = min(short, steps or 1) if short >= _LEAST_STEPS else 1
+        if self._save_steps:
+            fitting = next(n for n in range(fitting, 0, -1) if self._save_steps % n == 0)
+        if fitting > 1 and self._on_batches:
+            log(
+                f"a step takes {1000 * seconds:.2g} ms, and {', '.join(self._on_batches)} acts on "
+                f"each of them; without it, {fitting} steps would be one call of TensorFlow"
+            )
+            return "1"
+        return str(fitting)
