@@ -57,17 +57,18 @@ def mlp(units: int) -> tf.keras.Model:
 def examples(count: int) -> tf.data.Dataset:
     """The data of `--model`, noise in memory: inputs, and int32 labels from 0 to 9.
 
-    The inputs are those of `images`, or float32 [32] for an MLP, which has at most 4096 examples: a
-    job of many workers would otherwise need much memory for data that teach nothing.
+    The inputs are those of `images`, or float32 [32] for an MLP, which has at most 4096 different
+    examples: a job of many workers would otherwise need much memory for data that teach nothing.
     """
     if FLAGS.model == "resnet20":
         return images(count)
     generator = np.random.default_rng(0)
-    count = min(count, 4096)
-    features = generator.normal(size=[count, _FEATURES]).astype(np.float32)
-    return tf.data.Dataset.from_tensor_slices(
-        (features, generator.integers(0, 10, [count], np.int32))
+    different = min(count, 4096)
+    features = generator.normal(size=[different, _FEATURES]).astype(np.float32)
+    dataset = tf.data.Dataset.from_tensor_slices(
+        (features, generator.integers(0, 10, [different], np.int32))
     )
+    return dataset.repeat().take(count)
 
 
 def images(count: int) -> tf.data.Dataset:
