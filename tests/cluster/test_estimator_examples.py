@@ -101,7 +101,7 @@ def test_the_platforms_command_works_in_both_spellings(tmp_path: Path, digits: P
             ["--train_steps=120", "--learning_rate=0.01"],
         ),
         (["--ps=1", "--workers=2"], "mnist_replica.py", ["--issync=1"]),
-        (["--ps=1", "--workers=2"], "mnist_replica.py", ["--issync=0", "--train-steps=400"]),
+        (["--ps=1", "--workers=2"], "mnist_replica.py", ["--issync=0", "--train-steps=800"]),
         ([], "mnist_replica.py", []),
     ],
 )

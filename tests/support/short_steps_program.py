@@ -18,7 +18,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 flags.DEFINE_string("result_dir", None, "Directory for the results.", required=True)
 flags.DEFINE_integer("steps_per_execution", None, "Of the compiled model; default: chosen by time.")
-flags.DEFINE_integer("epochs", 3, "Epochs of 400 steps.")
+flags.DEFINE_integer("epochs", 2, "Epochs of 400 steps.")
 _STEPS = 400
 
 

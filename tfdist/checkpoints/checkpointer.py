@@ -113,7 +113,7 @@ class Checkpointer:
           OutputError: there are checkpoints, but none is intact.
           UsageError: the checkpoint is one of another model.
         """
-        _wait_for_writer()  # A `fit` that an exception has left may have been saving.
+        wait_for_writer()  # A `fit` that an exception has left may have been saving.
         if path is None:
             path = checkpoint_files.newest_intact(self._directory, _PREFIX, warn=self._writes)
             if self._writes:
@@ -151,7 +151,7 @@ class Checkpointer:
         if self._plan is not None and self._plan.fits(self._checkpoint):
             write = self._plan.read()
             if self._plan.is_here:
-                excepthook.finish_first(_wait_for_writer)
+                excepthook.finish_first(wait_for_writer)
                 self._under_way = _writer.submit(self._write, path, write)
             else:
                 self._write(path, write)
@@ -190,7 +190,7 @@ class Checkpointer:
             raise
 
 
-def _wait_for_writer() -> None:
+def wait_for_writer() -> None:
     """Returns when no checkpoint of this process is being written."""
     _writer.submit(lambda: None).result()
 

@@ -102,8 +102,8 @@ def kept_open(path: str) -> Iterator[str | None]:
 def warn_if_damaged(path: str) -> None:
     """Logs once if a checkpoint in the `checkpoint` file is damaged, but not if it was removed.
 
-    To remove a checkpoint, TensorFlow names a newer one in the `checkpoint` file and then deletes
-    first the index. So without its index, only the newest checkpoint is damaged.
+    A checkpoint is removed when a newer one is in the `checkpoint` file, and first its index. So
+    without its index, only the newest checkpoint is damaged.
     """
     reason = damage(path)
     if reason is None:
@@ -174,11 +174,14 @@ def add(path: str, earlier: list[str], *, keep: int | None) -> list[str]:
     """
     paths = [each for each in earlier if each != path and Path(f"{each}.index").exists()] + [path]
     kept = paths[-keep:] if keep else paths
-    _write_state(Path(path).parent, kept)
-    for old in paths[: -len(kept)]:
-        # First the index, without which the rest is no checkpoint.
-        for file in reversed(_files(old)):
-            file.unlink(missing_ok=True)
+    _write_state(Path(path).parent, paths)
+    if kept != paths:
+        # The old ones are still in the file, or they would stay forever if this task is killed.
+        for old in paths[: -len(kept)]:
+            # First the index, without which the rest is no checkpoint.
+            for file in reversed(_files(old)):
+                file.unlink(missing_ok=True)
+        _write_state(Path(path).parent, kept)
     return kept
 
 

@@ -111,7 +111,7 @@ class SavePlan:
         now = _descendants(checkpoint)
         return list(map(id, now)) == list(map(id, self._objects))
 
-    @property
+    @cached_property
     def is_here(self) -> bool:
         """Whether the whole state is on this machine, so that it may change when it was read."""
         return all(entry.is_here for entry in self._entries)
@@ -174,7 +174,9 @@ class SavePlan:
     def _read_at_once(self) -> Callable[[], list[tf.Tensor]]:
         @tf.function(autograph=False)
         def read() -> list[tf.Tensor]:
-            return [entry.read() for entry in self._at_once]
+            # A GPU may not have the memory for a second buffer. On the CPU, this copies nothing.
+            with tf.device(self._own_device):
+                return [tf.identity(entry.read()) for entry in self._at_once]
 
         return _traced(read)
 

@@ -17,8 +17,9 @@ callbacks that it needs.
         def prepare(self, model): ...            # may be left out
 
 The first five members are abstract. `prepare`, `finish`, `describe`, `callbacks`, `checkpointing`,
-`cursor`, `cluster_metrics`, `sums_metric_states`, `reading_once`, `serve` and `kv_store` have
-defaults. A row in `tfdist.strategy_table` names the class and that of its options.
+`cursor`, `cluster_metrics`, `sums_metric_states`, `reading_once`, `executes_several_steps`, `serve`
+and `kv_store` have defaults. A row in `tfdist.strategy_table` names the class and that of its
+options.
 """
 
 from __future__ import annotations

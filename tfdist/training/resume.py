@@ -10,6 +10,7 @@ current epoch, with a warning.
 from __future__ import annotations
 
 import ctypes
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -258,7 +259,7 @@ class Resume(tf.keras.callbacks.Callback):
                 f"{self._finished + 1}, exiting with code {EXIT_PREEMPTED}; start the job again to "
                 "resume"
             )
-        _keep_forever(sys._getframe())
+        _keep_forever(inspect.currentframe())
         sys.exit(EXIT_PREEMPTED)
 
     @property
@@ -298,7 +299,7 @@ class ResumeByStep(Resume):
         return [step] * self._topology.num_shards
 
 
-def _keep_forever(frame: FrameType) -> None:
+def _keep_forever(frame: FrameType | None) -> None:
     """Never frees the variables of a call, nor those of its callers, such as Keras's `fit`.
 
     When Python leaves `fit`, it would free the iterator over the data. That waits for the threads

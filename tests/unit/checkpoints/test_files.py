@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -73,14 +74,10 @@ class Saved:
         self.value = tf.Variable(tf.random.normal([100]))
         self.save(1, 2, 3)
 
-    def save(self, *numbers: int) -> None:
-        manager = self.manager()
+    def save(self, *numbers: int, keep: int | None = None) -> None:
         for number in numbers:
-            manager.save(checkpoint_number=number)
-
-    def manager(self, keep: int | None = None) -> tf.train.CheckpointManager:
-        checkpoint = tf.train.Checkpoint(value=self.value)
-        return tf.train.CheckpointManager(checkpoint, self.path, keep, checkpoint_name="ckpt")
+            path = tf.train.Checkpoint(value=self.value).write(str(self.at(number)))
+            checkpoint_files.add(path, checkpoint_files.saved(self.path), keep=keep)
 
     def at(self, number: int) -> Path:
         return self.path / f"ckpt-{number}"
@@ -194,9 +191,28 @@ def test_damaged_checkpoints_do_not_count_towards_keep(state: str | None, saved:
         STATES[state](saved.path / "checkpoint")
     assert saved.newest() == 2
 
-    manager = saved.manager(keep=2)
-    manager.save(checkpoint_number=5)
+    saved.save(5, keep=2)
     assert saved.named() == [2, 5]
+
+
+def test_a_removal_that_is_killed_leaves_no_file_forever(
+    saved: Saved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_state = checkpoint_files._write_state
+    for number, functions in enumerate(
+        ({"_files": [KeyboardInterrupt]}, {"_write_state": [mock.DEFAULT, KeyboardInterrupt]}), 4
+    ):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            for name, effects in functions.items():
+                killed = mock.Mock(wraps=write_state, side_effect=effects)
+                patch.setattr(checkpoint_files, name, killed)
+            saved.save(number, keep=2)
+        assert saved.newest() == number
+    saved.save(6, keep=2)
+    assert saved.newest() == 6
+    names = sorted(path.name for path in saved.path.glob("*.index"))
+    assert names == ["ckpt-5.index", "ckpt-6.index"]
+    assert len(list(saved.path.glob("*.data-*"))) == 2
 
 
 def test_a_correct_state_is_not_rewritten(saved: Saved) -> None:
@@ -292,7 +308,7 @@ def replace_all_after(
         result = original(*arguments)
         if not calls:
             calls.append(result)
-            saved.manager(keep=1).save(checkpoint_number=4)
+            saved.save(4, keep=1)
         return result
 
     monkeypatch.setattr(checkpoint_files, name, call)
@@ -326,9 +342,8 @@ def test_nothing_is_logged_while_another_task_saves(
     """TensorFlow changes the `checkpoint` file and the files in the order that tfdist assumes."""
 
     def save_and_remove() -> None:
-        manager = saved.manager(keep=1)
         for number in range(4, 64):
-            manager.save(checkpoint_number=number)
+            saved.save(number, keep=1)
 
     with ThreadPoolExecutor() as pool:
         task = pool.submit(save_and_remove)

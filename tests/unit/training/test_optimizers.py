@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import TinyTraining
-from tfdist.checkpoints.checkpointer import Checkpointer
+from tfdist.checkpoints.checkpointer import Checkpointer, wait_for_writer
 from tfdist.checkpoints.output_directory import OutputDirectory
 
 pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")
@@ -77,6 +77,7 @@ def test_steps_are_counted_and_optimizers_resumed(tiny: TinyTraining, tmp_path: 
     expected = train(tiny, tmp_path / "uninterrupted")
     with pytest.raises(KeyboardInterrupt):
         train(tiny, tmp_path / "cut", Stop())
+    wait_for_writer()
     saved = {path.stem for path in OutputDirectory(tmp_path / "cut").checkpoints.glob("*.index")}
     assert saved == {f"ckpt-{steps}" for steps in (2, 4, 5, 7, 9)}
 
