@@ -66,12 +66,15 @@ def fit(
     # Before Keras 3 builds it, which needs a model that computes outputs.
     state.build(model)
     own = callbacks.standard(state, output_dir, keep=keep, save_steps=save_steps)
-    own += steps_per_execution.callbacks(state, model, own_callbacks, save_steps=save_steps)
+    validation_data = None if validation is None else state.eval_dataset(validation, batch_size)
+    own += steps_per_execution.callbacks(
+        state, model, own_callbacks, save_steps=save_steps, validation=validation_data
+    )
     return model.fit(
         data,
         epochs=epochs,
         steps_per_epoch=steps_per_epoch,
-        validation_data=None if validation is None else state.eval_dataset(validation, batch_size),
+        validation_data=validation_data,
         callbacks=[*own, *own_callbacks],
         verbose=default_verbosity(state) if verbose is None else verbose,
     )

@@ -22,7 +22,7 @@ from tfdist.upstream.keras_callback_logs import ignores_step_logs
 _EXECUTION_SECONDS = 0.1
 # Longer steps would gain a few percent, and a large model is traced for a minute.
 _LEAST_STEPS = 5
-# A trace of the train function takes as long as many short steps.
+# Tracing the train function again takes as long as thousands of short steps.
 _MEASURED_SECONDS = 2.0
 _FIRST_MEASURED = 64
 _MOST_STEPS = 256
@@ -38,6 +38,7 @@ def callbacks(
     own: Sequence[tf.keras.callbacks.Callback],
     *,
     save_steps: int | None,
+    validation: tf.data.Dataset | None = None,
 ) -> list[tf.keras.callbacks.Callback]:
     """The callback for this training; none if each step must be an execution.
 
@@ -46,6 +47,7 @@ def callbacks(
       model: the compiled model.
       own: the user's callbacks.
       save_steps: an execution ends where a checkpoint is due.
+      validation: the data of the validation.
     """
     if (
         keras_compat.is_keras_3(model)
@@ -55,7 +57,12 @@ def callbacks(
     ):
         return []
     on_batches = [type(each).__name__ for each in own if keras2.acts_on_batches(each)]
-    return [StepsPerExecution(state, save_steps=save_steps, on_batches=on_batches)]
+    has_length = validation is None or int(validation.cardinality()) >= 0
+    return [
+        StepsPerExecution(
+            state, save_steps=save_steps, on_batches=on_batches, changes_within_epoch=has_length
+        )
+    ]
 
 
 class StepsPerExecution(tf.keras.callbacks.Callback):
@@ -66,6 +73,8 @@ class StepsPerExecution(tf.keras.callbacks.Callback):
       save_steps: see `callbacks`.
       on_batches: the names of the callbacks that act on each batch; if there are any, the number
         stays 1, and the chief says so if the steps are short.
+      changes_within_epoch: whether the number may change before the first validation. Keras refuses
+        a validation of unknown length whose first execution has several steps.
       clock: returns seconds, from any starting point.
     """
 
@@ -75,6 +84,7 @@ class StepsPerExecution(tf.keras.callbacks.Callback):
         *,
         save_steps: int | None = None,
         on_batches: Sequence[str] = (),
+        changes_within_epoch: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
@@ -82,6 +92,7 @@ class StepsPerExecution(tf.keras.callbacks.Callback):
         self._state = state
         self._save_steps = save_steps
         self._on_batches = on_batches
+        self._changes_within_epoch = changes_within_epoch
         self._clock = clock
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -94,6 +105,8 @@ class StepsPerExecution(tf.keras.callbacks.Callback):
         self._seconds = 0.0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self._chosen is not None:
+            self._use(self._chosen)
         keras2.set_steps(self.model, self._used)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -102,11 +115,9 @@ class StepsPerExecution(tf.keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self._chosen is None:
             self._measure()
-        # From a step on at which a checkpoint may be due.
-        if self._chosen not in (None, self._used) and (batch + 1) % self._chosen == 0:
-            self._used = self._chosen
-            keras2.set_steps(self.model, self._used)
-            self.model.make_train_function(force=True)
+        # Executions must end at the multiples of their length, where checkpoints are due.
+        if self._chosen and self._changes_within_epoch and (batch + 1) % self._chosen == 0:
+            self._use(self._chosen)
 
     def on_test_begin(self, logs: Any = None) -> None:
         keras2.set_steps(self.model, 1)
@@ -117,6 +128,12 @@ class StepsPerExecution(tf.keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         # Other callbacks may evaluate the model, or predict with it.
         keras2.set_steps(self.model, 1)
+
+    def _use(self, steps: int) -> None:
+        if steps != self._used:
+            self._used = steps
+            keras2.set_steps(self.model, steps)
+            self.model.make_train_function(force=True)
 
     def _measure(self) -> None:
         # The first step is traced in its call.

@@ -36,7 +36,7 @@ def apply() -> None:
 def set_steps(model: tf.keras.Model, steps: int) -> None:
     """Sets the number of steps of the next executions of a compiled model.
 
-    A train function that was made for one step must be made anew for several.
+    If the train function was made for one step, call `model.make_train_function(force=True)` next.
     """
     model._steps_per_execution.assign(steps)
 

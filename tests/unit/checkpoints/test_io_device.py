@@ -34,7 +34,9 @@ def test_one_owner_without_the_directory_leaves_it_to_the_given_device(
     assert io_device.choose(tmp_path, CLIENT, [OWN, OWN]) == CLIENT
 
 
-def test_an_owner_must_find_the_file_and_write_it(tmp_path: Path) -> None:
+def test_an_owner_must_find_the_file_and_write_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mark, no_file = tmp_path / "mark [1]", tmp_path / "directory"
     mark.touch()
     no_file.mkdir()
@@ -43,3 +45,7 @@ def test_an_owner_must_find_the_file_and_write_it(tmp_path: Path) -> None:
     assert not io_device._writes(OWN, tmp_path / "missing")
     assert not (tmp_path / "missing").exists()
     assert not io_device._writes(OWN, no_file)
+    # Like a machine that has another file of this name.
+    monkeypatch.setattr(io_device.tf.io, "write_file", lambda *_: None)
+    mark.write_text("")
+    assert not io_device._writes(OWN, mark)
