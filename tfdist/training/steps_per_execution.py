@@ -122,9 +122,6 @@ class StepsPerExecution(tf.keras.callbacks.Callback):
     def on_test_begin(self, logs: Any = None) -> None:
         keras2.set_steps(self.model, 1)
 
-    def on_test_end(self, logs: Any = None) -> None:
-        keras2.set_steps(self.model, self._used)
-
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         # Other callbacks may evaluate the model, or predict with it.
         keras2.set_steps(self.model, 1)
