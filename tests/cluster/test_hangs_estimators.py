@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes import Processes, launch, run_by_hand, states_of
+from tests.support.processes import launch
 
 pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(200)]
 
@@ -35,20 +31,10 @@ def test_a_task_that_hangs_in_a_hook_is_named(tmp_path: Path, options: str) -> N
 
 
 def test_a_stopped_worker_does_not_keep_a_complete_job(tmp_path: Path) -> None:
-    stopped: list[int] = []
-
-    def stop(_: Processes, __: Mapping[str, Path]) -> None:
-        for state in states_of(tmp_path / "output"):
-            if state.task == "worker:1" and state.steps and not stopped:
-                stopped.append(state.pid)
-                os.kill(state.pid, signal.SIGSTOP)
-
     job = ["--ps=1", "--workers=2", "--heartbeat_timeout=4", PROGRAM]
-    job += ["--shard=2", "--steps=600", f"--output_dir={tmp_path / 'output'}"]
-    command = [sys.executable, "-m", "tfdist", "run", *job]
-    ended = run_by_hand(tmp_path / "logs", {"tfdist": (command, {})}, deadline=150, watch=stop)
-    output = ended["tfdist"].output
-    assert stopped and ended["tfdist"].code == 0, output
-    assert output.count("tfdist: worker:1 was lost: it has not answered for") == 1
-    assert "ps:0 exits because worker:0 and all workers have exited" in output
-    assert "tfdist: ending worker:1: " in output
+    job += ["--stop", "--shard=1", "--steps=600", f"--output_dir={tmp_path / 'output'}"]
+    ended = launch(tmp_path / "logs", *job, deadline=150)
+    assert ended.code == 0, ended.output
+    assert ended.output.count("tfdist: worker:1 was lost: it has not answered for") == 1
+    assert "ps:0 exits because worker:0 and all workers have exited" in ended.output
+    assert "tfdist: ending worker:1: " in ended.output

@@ -1,8 +1,11 @@
-"""Trains an Estimator, and hangs after some steps in a hook of one task."""
+"""Trains an Estimator, and hangs (or stops) after some steps in a hook of one task."""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import tfdist.estimator  # isort: skip
@@ -11,6 +14,7 @@ import tensorflow as tf
 from absl import flags
 
 SHARD = flags.DEFINE_integer("shard", 1, "The shard whose task hangs.")
+STOP = flags.DEFINE_bool("stop", False, "That task is stopped; the others train after that.")
 STEPS = flags.DEFINE_integer("steps", 1_000_000, "Global steps.")
 OUTPUT = flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 
@@ -21,7 +25,16 @@ class Hang(tf.compat.v1.train.SessionRunHook):
     def after_run(self, context: Any, values: Any) -> None:
         self.steps += 1
         if self.steps == 5:
+            if STOP.value:
+                (Path(OUTPUT.value) / "stopped").touch()
+                os.kill(os.getpid(), signal.SIGSTOP)
             sleep_in_hook()
+
+
+class WaitForStop(tf.compat.v1.train.SessionRunHook):
+    def after_run(self, context: Any, values: Any) -> None:
+        while not (Path(OUTPUT.value) / "stopped").exists():
+            time.sleep(0.1)
 
 
 def sleep_in_hook() -> None:
@@ -47,7 +60,11 @@ def model_fn(features: Any, labels: Any, mode: str, params: Any) -> tf.estimator
 def main(job: tfdist.estimator.EstimatorJob) -> None:
     config = tfdist.estimator.RunConfig(job, model_dir=OUTPUT.value)
     estimator = tf.estimator.Estimator(model_fn, config=config, params={"job": job})
-    hooks = [Hang()] if job.topology.shard == SHARD.value else []
+    hooks: list[tf.compat.v1.train.SessionRunHook] = []
+    if job.topology.shard == SHARD.value:
+        hooks = [Hang()]
+    elif STOP.value:
+        hooks = [WaitForStop()]
     tfdist.estimator.train(estimator, input_fn, max_steps=STEPS.value, hooks=hooks)
 
 
