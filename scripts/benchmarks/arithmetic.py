@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 
 #: The models of the benchmarks, and the units of the layers of an MLP.
-MODELS = ("resnet20", "mlp", "wide_mlp")
+MODELS = ("resnet20", "mlp", "wide_mlp", "embedding")
 UNITS = {"mlp": 64, "wide_mlp": 2048}
 #: ResNet-20.
 NUM_LAYERS = 20

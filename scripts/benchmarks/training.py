@@ -20,9 +20,12 @@ flags.DEFINE_integer("steps_per_execution", 1, "Keras's `steps_per_execution`; 0
 flags.DEFINE_enum("model", "resnet20", MODELS, "The model; mlp has small steps.")
 flags.DEFINE_string("policy", None, "The policy of mixed precision in a hand-written script.")
 flags.DEFINE_integer("num_layers", NUM_LAYERS, "The layers of the ResNet.")
+flags.DEFINE_integer("rows", 10_000, "The rows of the table of the model embedding.")
 FLAGS = flags.FLAGS
 
 _FEATURES = 32
+#: The ids of an example of the model embedding, and the columns of its table.
+IDS, COLUMNS = 32, 64
 
 
 def compiled(optimizer: tf.keras.optimizers.Optimizer) -> tf.keras.Model:
@@ -30,12 +33,14 @@ def compiled(optimizer: tf.keras.optimizers.Optimizer) -> tf.keras.Model:
 
     `resnet20` is ResNet-20 for images of CIFAR-10's size, without weight decay, or a ResNet of
     `--num_layers`. `mlp` is so small that the time of its step is the time of the runtime.
-    `wide_mlp` multiplies large matrices.
+    `wide_mlp` multiplies large matrices. `embedding` is a table of `--rows` and a dense layer.
     """
     if FLAGS.policy:
         tf.keras.mixed_precision.set_global_policy(FLAGS.policy)
     if FLAGS.model == "resnet20":
         model = cifar_resnet(FLAGS.num_layers, weight_decay=None)
+    elif FLAGS.model == "embedding":
+        model = embedding()
     else:
         model = mlp(UNITS[FLAGS.model])
     model.compile(
@@ -54,17 +59,35 @@ def mlp(units: int) -> tf.keras.Model:
     return tf.keras.Sequential([tf.keras.Input([_FEATURES]), *hidden, logits])
 
 
+def embedding() -> tf.keras.Model:
+    """The mean of `IDS` rows of a table, and logits of 10 classes; from int32 [batch, IDS]."""
+    inputs = tf.keras.Input([IDS], dtype="int32")
+    rows = tf.keras.layers.Embedding(FLAGS.rows, COLUMNS)(inputs)
+    mean = tf.keras.layers.GlobalAveragePooling1D()(rows)
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(10)(mean))
+
+
+def frequent_ids(count: int, rows: int) -> np.ndarray:
+    """Ids of rows, int32 [count, IDS]; a few are much more frequent than others (Zipf's law)."""
+    ids = np.random.default_rng(0).zipf(1.2, [count, IDS]) % rows
+    return ids.astype(np.int32)
+
+
 def examples(count: int) -> tf.data.Dataset:
     """The data of `--model`, noise in memory: inputs, and int32 labels from 0 to 9.
 
-    The inputs are those of `images`, or float32 [32] for an MLP, which has at most 4096 different
-    examples: a job of many workers would otherwise need much memory for data that teach nothing.
+    The inputs are those of `images`, those of `frequent_ids`, or float32 [32] for an MLP. Other
+    models than the ResNet have at most 4096 different examples: a job of many workers would
+    otherwise need much memory for data that teach nothing.
     """
     if FLAGS.model == "resnet20":
         return images(count)
     generator = np.random.default_rng(0)
     different = min(count, 4096)
-    features = generator.normal(size=[different, _FEATURES]).astype(np.float32)
+    if FLAGS.model == "embedding":
+        features = frequent_ids(different, FLAGS.rows)
+    else:
+        features = generator.normal(size=[different, _FEATURES]).astype(np.float32)
     dataset = tf.data.Dataset.from_tensor_slices(
         (features, generator.integers(0, 10, [different], np.int32))
     )

@@ -295,6 +295,31 @@ def test_adding_to_a_variable_is_not_atomic() -> None:
     assert lines == ["False", "True"]
 
 
+def test_adam_squares_each_occurrence_of_a_row() -> None:
+    """The workaround is `keras3_repeated_rows`."""
+    script = """
+        import keras
+
+        def trained(gradient):
+            variable = keras.Variable([[1.0], [1.0]])
+            keras.optimizers.Adam(0.1, clipnorm=1.0).apply([gradient], [variable])
+            keras.optimizers.Adagrad(0.1).apply([gradient], [variable])
+            return variable.numpy().tolist()
+
+        rows = tf.IndexedSlices(tf.constant([[1.0], [3.0]]), tf.constant([1, 1]), [2, 1])
+        print(trained(rows) == trained(tf.convert_to_tensor(rows)))
+        """
+    assert run("import tensorflow as tf", script) == ["False"]
+    fix = """
+        import tensorflow as tf
+        from tfdist.upstream import keras3_repeated_rows
+
+        keras3_repeated_rows.apply()
+        keras3_repeated_rows.apply()
+        """
+    assert run(fix, script) == ["True"]
+
+
 @pytest.mark.horovod
 def test_horovods_wrapper_of_a_keras_3_optimizer_does_not_reduce_gradients() -> None:
     """The workaround is `Horovod.wrap_optimizer`."""

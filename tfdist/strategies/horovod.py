@@ -30,7 +30,13 @@ from tfdist.strategies.local_sgd import outer_steps
 from tfdist.strategies.ranks import Ranks
 from tfdist.strategy_table import table
 from tfdist.strategy_table.rows import HorovodGradientOptions
-from tfdist.upstream import horovod_optimizer, keras3_callbacks, keras3_loss, keras3_optimizer
+from tfdist.upstream import (
+    collective_sparse_gradients,
+    horovod_optimizer,
+    keras3_callbacks,
+    keras3_loss,
+    keras3_optimizer,
+)
 
 try:
     import horovod.tensorflow as hvd
@@ -171,11 +177,15 @@ class HorovodCollectives:
         return received
 
 
-def _averages(gradients: Sequence[Any], _: Any, *, compression: Any) -> list[Any]:
+def _averages(gradients: Sequence[Any], variables: Sequence[Any], *, compression: Any) -> list[Any]:
     """The averages over the ranks; None for a variable without a gradient."""
-    average = partial(hvd.allreduce, compression=compression)
+    average = partial(_averages_of, compression=compression)
+    return collective_sparse_gradients.with_small_tables(gradients, variables, average)
+
+
+def _averages_of(gradients: Sequence[Any], *, compression: Any) -> list[Any]:
     averages: list[Any] = [
-        average(gradient) if isinstance(gradient, tf.IndexedSlices) else None
+        _average_rows(gradient, compression) if isinstance(gradient, tf.IndexedSlices) else None
         for gradient in gradients
     ]
     # Accumulated gradients may be variables.
@@ -188,3 +198,30 @@ def _averages(gradients: Sequence[Any], _: Any, *, compression: Any) -> list[Any
     for place, average_ in zip(dense, by_dtype(reduce, list(dense.values())), strict=True):
         averages[place] = average_
     return averages
+
+
+def _average_rows(gradient: tf.IndexedSlices, compression: Any) -> tf.IndexedSlices:
+    """The average of a sparse gradient, gathered or as a table."""
+    gradient = collective_sparse_gradients.distinct(gradient)
+    rows = tf.size(gradient.indices)
+    average = partial(hvd.allreduce, compression=compression)
+
+    def gather() -> tf.IndexedSlices:
+        sent, dtype = compression.compress(tf.math.scalar_mul(1 / hvd.size(), gradient))
+        found = collective_sparse_gradients.gathered(sent, _round_up(rows), hvd.allgather)
+        return compression.decompress(found, dtype)
+
+    # Two ranks never have more rows than two tables.
+    if hvd.size() <= 2:
+        return gather()
+    all_rows = hvd.allreduce(rows, op=hvd.Sum)
+    return collective_sparse_gradients.rows_or_table(
+        gradient, all_rows, gather=gather, reduce=average
+    )
+
+
+def _round_up(rows: tf.Tensor) -> tf.Tensor:
+    """Rounds up a number of rows, because Horovod needs more messages for another shape."""
+    eighth = tf.cast(tf.maximum(rows, 64), tf.float32) / 8
+    step = tf.cast(2.0 ** tf.floor(tf.math.log(eighth) / math.log(2.0)), rows.dtype)
+    return -(-rows // step) * step

@@ -18,7 +18,6 @@ from tfdist.role import TaskRole
 from tfdist.runtime.devices import use_devices
 from tfdist.runtime.resources import check_semaphores
 from tfdist.strategies.base import DatasetFunction, Topology
-from tfdist.strategies.gradient_dtype import summed_in
 from tfdist.strategies.replicas import ReplicaCheckpointing, Replicas
 from tfdist.strategy_table.rows import AllReduceOptions
 from tfdist.upstream import keras3_callbacks, keras_local_calls, sync_on_read, tf_coordination
@@ -118,11 +117,6 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
     @property
     def gradient_dtype(self) -> str | None:
         return self.options.gradient_dtype
-
-    def wrap_optimizer(self, optimizer: Any) -> Any:
-        if self.gradient_dtype and not keras_compat.is_keras_3(optimizer):
-            return summed_in(optimizer, self.gradient_dtype)
-        return super().wrap_optimizer(optimizer)
 
     def prepare(self, model: tf.keras.Model) -> None:
         sync_on_read.use_own_values(False)

@@ -11,7 +11,8 @@ from tfdist.compat import checks
 from tfdist.compat import keras as keras_compat
 from tfdist.strategies.base import OptionsT, Strategy
 from tfdist.strategies.checkpointing import Checkpointing
-from tfdist.upstream import keras3_optimizer, sync_on_read
+from tfdist.strategies.keras2_gradients import reduce_gradients
+from tfdist.upstream import collective_sparse_gradients, keras3_optimizer, sync_on_read
 from tfdist.upstream.keras3_statistics import Statistics
 
 
@@ -30,6 +31,7 @@ class Replicas(Strategy[OptionsT]):
 
     def set_up(self, options: OptionsT) -> None:
         sync_on_read.apply()
+        collective_sparse_gradients.apply()
         self.tf_strategy = self.build(options)
         self._statistics = Statistics(self.tf_strategy)
         self.checkpointing = ReplicaCheckpointing(self._statistics)
@@ -51,7 +53,7 @@ class Replicas(Strategy[OptionsT]):
         if keras_compat.is_keras_3(optimizer):
             checks.check_made_in_scope(optimizer, self.tf_strategy, self.name)
             return keras3_optimizer.reduce_gradients_first(optimizer, self.gradient_dtype)
-        return optimizer
+        return reduce_gradients(optimizer, self.gradient_dtype)
 
     def prepare(self, model: tf.keras.Model) -> None:
         checks.check_is_not_compiled_by_xla(model, self.name)

@@ -24,7 +24,12 @@ from tfdist.runtime.precision import FLOAT32
 from tfdist.strategies.base import Strategy
 from tfdist.strategy_table import table
 from tfdist.training import accumulation
-from tfdist.upstream import dataset_inputs, keras_output_dtype, onednn_empty_batches
+from tfdist.upstream import (
+    dataset_inputs,
+    keras3_repeated_rows,
+    keras_output_dtype,
+    onednn_empty_batches,
+)
 
 _WRAPPED = "_tfdist_is_wrapped"
 # An input function that takes longer is not called a second time.
@@ -191,6 +196,8 @@ class TrainingState:
         """Makes an optimizer combine the gradients of all replicas; a second call does nothing."""
         if _is_wrapped(optimizer):
             return optimizer
+        if keras_compat.is_keras_3(optimizer):
+            keras3_repeated_rows.apply()
         with self.strategy.scope():
             wrapped = self.strategy.wrap_optimizer(optimizer)
         # Keras treats an attribute that is set in the usual way as a hyperparameter.

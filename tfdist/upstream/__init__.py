@@ -35,10 +35,12 @@ _UPSTREAM = "tests/upstream/test_upstream.py::test_"
 FIXES = (
     Fix(
         "collective_sparse_gradients",
-        "in a TF1 graph, collectives of sparse gradients need the same number of rows in each step",
+        "replicas send a row of a table each time that a batch has it, and never sum a table; "
+        "in a TF1 graph, they need the same number of rows in each step",
         "tensorflow/python/distribute/cross_device_utils.py",
-        "up to 2.15 (Estimators)",
-        "tests/upstream/test_estimator_fixes.py::test_rows_that_differ_stop_a_session",
+        "all",
+        "tests/upstream/test_collective_sparse_gradients.py"
+        "::test_replicas_send_a_row_as_often_as_they_have_it",
     ),
     Fix(
         "keras_optimizer_iterations",
@@ -89,6 +91,13 @@ FIXES = (
         "keras/src/backend/tensorflow/optimizer_distribute.py",
         "Keras 3",
         _KERAS3 + "gradients_are_clipped_before_they_are_summed",
+    ),
+    Fix(
+        "keras3_repeated_rows",
+        "an optimizer squares each occurrence of a row of a table, in place of their sum",
+        "keras/src/optimizers/adam.py",
+        "Keras 3",
+        _KERAS3 + "adam_squares_each_occurrence_of_a_row",
     ),
     Fix(
         "keras3_statistics",

@@ -9,9 +9,12 @@ weights differ from those of one process with the global batch. Keras 2 sums the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
+
+from tfdist.upstream.collective_sparse_gradients import with_small_tables
 
 
 def reduce_gradients_first(optimizer: Any, dtype: str | None = None) -> Any:
@@ -30,8 +33,12 @@ def reduce_gradients_first(optimizer: Any, dtype: str | None = None) -> Any:
     def sums(gradients: list[Any], variables: list[Any]) -> list[Any]:
         if dtype is not None:
             gradients = [None if g is None else tf.cast(g, dtype) for g in gradients]
-        pairs = sum_pairs(list(zip(gradients, variables, strict=True)))
+        summed = with_small_tables(gradients, variables, partial(sum_of, variables))
+        pairs = zip(summed, variables, strict=True)
         return [None if g is None else tf.cast(g, v.dtype) for g, v in pairs]
+
+    def sum_of(variables: list[Any], gradients: list[Any]) -> list[Any]:
+        return [g for g, _ in sum_pairs(list(zip(gradients, variables, strict=True)))]
 
     return apply_reduced(optimizer, sums)
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.errors import UsageError
-from tfdist.strategies.gradient_dtype import summed_in
+from tfdist.strategies.keras2_gradients import reduce_gradients
 
 pytestmark = pytest.mark.stacks("2.15")
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.stacks("2.15")
 def test_gradients_are_rounded_and_weights_are_not(dtype: str | None, rounded: float) -> None:
     optimizer = tf.keras.optimizers.SGD(1.0)
     if dtype:
-        optimizer = summed_in(optimizer, dtype)
+        optimizer = reduce_gradients(optimizer, dtype)
     variable = tf.Variable(0.3)
 
     optimizer.apply_gradients([(tf.constant(1.001), variable)])
@@ -26,7 +26,7 @@ def test_gradients_are_rounded_and_weights_are_not(dtype: str | None, rounded: f
 
 
 def test_a_variable_without_a_gradient_is_not_changed() -> None:
-    optimizer = summed_in(tf.keras.optimizers.SGD(1.0), "bfloat16")
+    optimizer = reduce_gradients(tf.keras.optimizers.SGD(1.0), "bfloat16")
     used, unused = tf.Variable(1.0), tf.Variable(1.0)
 
     pairs = optimizer.aggregate_gradients([(tf.constant(1.001), used), (None, unused)])
@@ -38,7 +38,7 @@ def test_the_inner_optimizer_of_a_loss_scale_optimizer_is_wrapped() -> None:
     scaled = tf.keras.mixed_precision.LossScaleOptimizer(
         tf.keras.optimizers.SGD(1.0), dynamic=False, initial_scale=1.0
     )
-    optimizer = summed_in(scaled, "bfloat16")
+    optimizer = reduce_gradients(scaled, "bfloat16")
     variable = tf.Variable(0.3)
 
     optimizer.apply_gradients([(tf.constant(1.001), variable)])
@@ -47,7 +47,7 @@ def test_the_inner_optimizer_of_a_loss_scale_optimizer_is_wrapped() -> None:
 
 
 def test_sparse_gradients_of_an_embedding_stay_sparse() -> None:
-    optimizer = summed_in(tf.keras.optimizers.SGD(1.0), "bfloat16")
+    optimizer = reduce_gradients(tf.keras.optimizers.SGD(1.0), "bfloat16")
     table = tf.Variable(tf.zeros([3, 2]))
     rows = tf.IndexedSlices(tf.constant([[1.001, 2.0]]), tf.constant([1]), tf.constant([3, 2]))
 
@@ -62,4 +62,4 @@ def test_sparse_gradients_of_an_embedding_stay_sparse() -> None:
 )
 def test_other_optimizers_are_rejected(optimizer: object) -> None:
     with pytest.raises(UsageError, match="--gradient_dtype: received 'float16 with"):
-        summed_in(optimizer, "float16")
+        reduce_gradients(optimizer, "float16")
