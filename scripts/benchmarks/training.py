@@ -102,25 +102,36 @@ def images(count: int) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices((pixels.astype(np.float32), labels))
 
 
-class MarksCallback(tf.keras.callbacks.Callback):
-    """Records the first and last step and all epochs.
+class EpochMarks(tf.keras.callbacks.Callback):
+    """Records all epochs, with the end of the first one as the first step.
 
     Args:
       writes: as for `Marks`.
-      sees_steps: whether Keras calls it for each step; otherwise an epoch is one step.
     """
 
-    def __init__(self, writes: bool = True, *, sees_steps: bool = True) -> None:
+    def __init__(self, writes: bool = True) -> None:
         super().__init__()
-        if not sees_steps:
-            self._implements_train_batch_hooks = lambda: False
-        # Otherwise Keras rejects step callbacks with parameter servers, and waits for the logs.
-        self._supports_tf_logs = True
         self._marks = Marks(writes)
-        self._is_scheduled = not sees_steps
 
     def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
         self._marks.epoch_begins()
+
+    def on_epoch_end(self, epoch: int, logs: object = None) -> None:
+        self._marks.step_ends()
+        self._marks.epoch_ends()
+
+    def on_train_end(self, logs: object = None) -> None:
+        self._marks.write()
+
+
+class MarksCallback(EpochMarks):
+    """Records the first and last step, too."""
+
+    def __init__(self, writes: bool = True) -> None:
+        super().__init__(writes)
+        # Otherwise Keras rejects step callbacks with parameter servers, and waits for the logs.
+        self._supports_tf_logs = True
+        self._is_scheduled = False
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
         if self._is_scheduled:
@@ -135,6 +146,3 @@ class MarksCallback(tf.keras.callbacks.Callback):
         if self._is_scheduled:
             self._marks.step_ends()
         self._marks.epoch_ends()
-
-    def on_train_end(self, logs: object = None) -> None:
-        self._marks.write()

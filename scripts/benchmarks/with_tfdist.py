@@ -11,12 +11,12 @@ import tensorflow as tf
 from absl import app, flags
 
 from scripts.benchmarks import profiles
-from scripts.benchmarks.training import FLAGS, MarksCallback, compiled, examples
+from scripts.benchmarks.training import FLAGS, EpochMarks, MarksCallback, compiled, examples
 
 tfdist.define_flags()
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 flags.DEFINE_bool("repeat", False, "Repeat the data forever, and set the steps per epoch.")
-flags.DEFINE_bool("fit", False, "Train with `job.fit`; the first step is not marked.")
+flags.DEFINE_bool("fit", False, "Train with `job.fit`.")
 flags.DEFINE_integer("save_steps", 0, "Save a checkpoint after so many steps; 0 for no saves.")
 flags.DEFINE_string("pid_dir", None, "Directory for a file with the process ID of every task.")
 flags.DEFINE_string("profile_dir", None, "Directory for the profile of an epoch of every task.")
@@ -41,12 +41,14 @@ def main(_: list[str]) -> None:
         return dataset.batch(FLAGS.batch_size).prefetch(2)
 
     if FLAGS.fit:
+        # A callback that acts on steps keeps single ones.
+        marks = MarksCallback if FLAGS.steps_per_execution else EpochMarks
         job.fit(
             lambda: compiled(tf.keras.optimizers.SGD(0.1, momentum=0.9)),
             train_input,
             epochs=FLAGS.epochs,
             output_dir=FLAGS.output_dir,
-            callbacks=[MarksCallback(writes=job.is_chief, sees_steps=False)],
+            callbacks=[marks(writes=job.is_chief)],
             verbose=2 if job.is_chief else 0,
         )
         return

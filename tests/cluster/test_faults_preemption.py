@@ -37,8 +37,6 @@ pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(240)]
 
 FLAGS = ["--shuffle", "--epochs=2", "--examples=201", "--batch_size=1", "--save_steps=20"]
 
-SHORT_STEPS = str(ROOT / "tests" / "support" / "short_steps_program.py")
-
 # Makes steps slow, so that the signal arrives before the end of the epoch.
 PAUSE = "--rest=0.01"
 JOBS = {
@@ -95,27 +93,6 @@ def test_a_signal_to_the_launcher_lets_its_tasks_save(tmp_path: Path) -> None:
     assert second.code == 0, second.output
     assert f"resuming after step {step} of epoch {epoch} of 2" in second.output
     check_equal(interrupted, uninterrupted)
-
-
-def test_executions_of_several_steps_are_those_of_one(tmp_path: Path) -> None:
-    single, several = tmp_path / "single", tmp_path / "several"
-    job = ["--strategy=multi_worker_mirrored", "--workers=2", SHORT_STEPS]
-    ended = launch(single, *job, "--steps_per_execution=1", *directories(single), deadline=90)
-    assert ended.code == 0, ended.output
-    first = run_and_signal(several, signal.SIGTERM, *job)
-    assert first.code == EXIT_PREEMPTED, first.output
-    assert step_saved(first.output)[0] % 400
-    second = launch(several, *job, *directories(several), deadline=90)
-    assert second.code == 0, second.output
-
-    expected, found = results(single), results(several)
-    assert set(expected) == set(found) == {"worker-0", "worker-1"}
-    for name, task in found.items():
-        assert task["steps_per_execution"] >= 5
-        np.testing.assert_array_equal(task["weights"], expected[name]["weights"])
-        np.testing.assert_allclose(task["validated"], expected[name]["validated"], rtol=1e-6)
-        # Not the epoch of the signal, whose metrics cover only its remainder.
-        np.testing.assert_allclose(task["losses"][-1], expected[name]["losses"][-1], rtol=1e-6)
 
 
 def by_hand(strategy: str, path: Path, ports: tuple[int, ...]) -> Tasks:

@@ -12,12 +12,12 @@ import tensorflow as tf
 from absl import flags
 
 from tfdist.training import steps_per_execution
-from tfdist.upstream import keras2_steps_per_execution
+from tfdist.training.steps_per_execution import StepsPerExecution
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 flags.DEFINE_string("result_dir", None, "Directory for the results.", required=True)
-flags.DEFINE_integer("steps_per_execution", None, "Of the compiled model; default: chosen by time.")
+flags.DEFINE_bool("single", False, "Whether a callback wants each step.")
 flags.DEFINE_integer("epochs", 2, "Epochs of 400 steps.")
 _STEPS = 400
 
@@ -32,12 +32,7 @@ def build_model() -> tf.keras.Model:
             tf.keras.layers.Dense(1),
         ]
     )
-    model.compile(
-        tf.keras.optimizers.Adam(0.01),
-        "mse",
-        metrics=["mae"],
-        steps_per_execution=FLAGS.steps_per_execution,
-    )
+    model.compile(tf.keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
     return model
 
 
@@ -70,14 +65,15 @@ def main(job: tfdist.Job) -> None:
     # Choose early, in a training that is short.
     steps_per_execution._FIRST_MEASURED = 16
     steps_per_execution._MEASURED_SECONDS = 0.0
-    sizes = []
-    set_steps = keras2_steps_per_execution.set_steps
+    sizes = [1]
+    use = StepsPerExecution._use
 
-    def recording(model: tf.keras.Model, steps: int) -> None:
+    def recording(callback: StepsPerExecution, steps: int) -> None:
         sizes.append(steps)
-        set_steps(model, steps)
+        use(callback, steps)
 
-    keras2_steps_per_execution.set_steps = recording
+    setattr(StepsPerExecution, use.__name__, recording)
+    on_batch = tf.keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)
     history = job.fit(
         build_model,
         slow,
@@ -85,6 +81,7 @@ def main(job: tfdist.Job) -> None:
         epochs=FLAGS.epochs,
         output_dir=FLAGS.output_dir,
         save_steps=40,
+        callbacks=[on_batch] if FLAGS.single else [],
         verbose=0,
     )
     Path(FLAGS.result_dir).mkdir(exist_ok=True, parents=True)
@@ -93,7 +90,7 @@ def main(job: tfdist.Job) -> None:
         weights=np.concatenate([each.numpy().ravel() for each in history.model.weights]),
         losses=history.history["loss"],
         validated=history.history["val_mae"],
-        steps_per_execution=max(sizes, default=FLAGS.steps_per_execution),
+        steps_per_execution=max(sizes),
     )
 
 

@@ -295,6 +295,38 @@ def test_adding_to_a_variable_is_not_atomic() -> None:
     assert lines == ["False", "True"]
 
 
+def test_an_execution_of_several_steps_has_them_in_a_cond() -> None:
+    """The workaround is `keras3_steps_per_execution`."""
+    lines = run(
+        "import tensorflow as tf",
+        """
+        import inspect
+        import keras
+        from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+
+        source = inspect.getsource(TensorFlowTrainer._make_function)
+        print("tf.cond(" in source, "one_step_on_data(next_optional_inputs" in source)
+
+        class Two(keras.callbacks.Callback):
+            last_steps = []
+
+            def on_train_begin(self, logs=None):
+                self.model.steps_per_execution = 2
+
+            def on_train_batch_end(self, batch, logs=None):
+                self.last_steps.append(batch)
+
+        model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        two = Two()
+        model.fit(tf.ones([4, 1]), tf.ones([4, 1]), batch_size=1, callbacks=[two], verbose=0)
+        print(*two.last_steps)
+        """,
+    )
+    # It would be 1 and 3 if the iterator knew of the change, as the train function does.
+    assert lines == ["True", "True", "0", "1"]
+
+
 def test_adam_squares_each_occurrence_of_a_row() -> None:
     """The workaround is `keras3_repeated_rows`."""
     script = """

@@ -67,17 +67,17 @@ def fit(
     state.build(model)
     own = callbacks.standard(state, output_dir, keep=keep, save_steps=save_steps)
     validation_data = None if validation is None else state.eval_dataset(validation, batch_size)
-    own += steps_per_execution.callbacks(
+    with steps_per_execution.chosen(
         state, model, own_callbacks, save_steps=save_steps, validation=validation_data
-    )
-    return model.fit(
-        data,
-        epochs=epochs,
-        steps_per_epoch=steps_per_epoch,
-        validation_data=validation_data,
-        callbacks=[*own, *own_callbacks],
-        verbose=default_verbosity(state) if verbose is None else verbose,
-    )
+    ) as chosen:
+        return model.fit(
+            data,
+            epochs=epochs,
+            steps_per_epoch=steps_per_epoch,
+            validation_data=validation_data,
+            callbacks=[*own, *chosen, *own_callbacks],
+            verbose=default_verbosity(state) if verbose is None else verbose,
+        )
 
 
 def check_is_function(build_model: Any) -> None:

@@ -1,4 +1,4 @@
-"""The callback that gives several short steps to TensorFlow at once, with Keras 2.
+"""The callback that gives several short steps to TensorFlow at once.
 
 Between two calls of TensorFlow, Keras takes longer than a small model needs for its step. So
 `job.fit` measures the steps, and makes executions of about 0.1 s out of them. The values of
@@ -8,12 +8,14 @@ Between two calls of TensorFlow, Keras takes longer than a small model needs for
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
+from tfdist.compat.train_functions import is_skipping
 from tfdist.errors import log
 from tfdist.training.state import TrainingState
 from tfdist.upstream import keras2_steps_per_execution as keras2
@@ -32,15 +34,23 @@ _UNDECIDED = "not yet"
 _trainings = 0
 
 
-def callbacks(
+class Executions(Protocol):
+    """How a model executes several steps at once."""
+
+    def set_steps(self, steps: int) -> None:
+        """Sets the number of steps of the next executions."""
+
+
+@contextmanager
+def chosen(
     state: TrainingState,
     model: tf.keras.Model,
     own: Sequence[tf.keras.callbacks.Callback],
     *,
     save_steps: int | None,
     validation: tf.data.Dataset | None = None,
-) -> list[tf.keras.callbacks.Callback]:
-    """The callback for this training; none if each step must be an execution.
+) -> Iterator[list[tf.keras.callbacks.Callback]]:
+    """Yields the callback for the `fit` within; none if each step must be an execution.
 
     Args:
       state: knows the strategy and the data.
@@ -49,20 +59,46 @@ def callbacks(
       save_steps: an execution ends where a checkpoint is due.
       validation: the data of the validation.
     """
-    if (
-        keras_compat.is_keras_3(model)
-        or not state.strategy.executes_several_steps
-        or model.run_eagerly
-        or keras2.is_chosen(model)
-    ):
-        return []
-    on_batches = [type(each).__name__ for each in own if keras2.acts_on_batches(each)]
-    has_length = validation is None or int(validation.cardinality()) >= 0
-    return [
-        StepsPerExecution(
-            state, save_steps=save_steps, on_batches=on_batches, changes_within_epoch=has_length
-        )
-    ]
+    if not state.strategy.executes_several_steps or model.run_eagerly:
+        yield []
+    elif keras_compat.is_keras_3(model):
+        yield from _chosen_with_keras_3(state, model, own, save_steps)
+    elif keras2.is_chosen(model):
+        yield []
+    else:
+        # Keras refuses a validation of unknown length whose first execution has several steps.
+        has_length = validation is None or int(validation.cardinality()) >= 0
+        yield [
+            StepsPerExecution(
+                state,
+                keras2.Executions(model),
+                save_steps=save_steps,
+                on_batches=[_name(each) for each in own if keras2.acts_on_batches(each)],
+                changes_within_epoch=has_length,
+            )
+        ]
+
+
+def _chosen_with_keras_3(
+    state: TrainingState,
+    model: tf.keras.Model,
+    own: Sequence[tf.keras.callbacks.Callback],
+    save_steps: int | None,
+) -> Iterator[list[tf.keras.callbacks.Callback]]:
+    from tfdist.upstream import keras3_steps_per_execution as keras3
+
+    # Keras 3 does not know whether `compile` was called with 1.
+    if model.steps_per_execution != 1:
+        yield []
+        return
+    executions = keras3.Executions(model)
+    on_batches = [_name(each) for each in own if keras3.acts_on_batches(each)]
+    with executions.fitting():
+        yield [StepsPerExecution(state, executions, save_steps=save_steps, on_batches=on_batches)]
+
+
+def _name(callback: tf.keras.callbacks.Callback) -> str:
+    return type(callback).__name__
 
 
 class StepsPerExecution(tf.keras.callbacks.Callback):
@@ -70,17 +106,18 @@ class StepsPerExecution(tf.keras.callbacks.Callback):
 
     Args:
       state: knows the strategy.
-      save_steps: see `callbacks`.
+      executions: of the model.
+      save_steps: see `chosen`.
       on_batches: the names of the callbacks that act on each batch; if there are any, the number
         stays 1, and the chief says so if the steps are short.
-      changes_within_epoch: whether the number may change before the first validation. Keras refuses
-        a validation of unknown length whose first execution has several steps.
+      changes_within_epoch: whether the number may change before the first validation.
       clock: returns seconds, from any starting point.
     """
 
     def __init__(
         self,
         state: TrainingState,
+        executions: Executions,
         *,
         save_steps: int | None = None,
         on_batches: Sequence[str] = (),
@@ -90,6 +127,7 @@ class StepsPerExecution(tf.keras.callbacks.Callback):
         super().__init__()
         ignores_step_logs(self)
         self._state = state
+        self._executions = executions
         self._save_steps = save_steps
         self._on_batches = on_batches
         self._changes_within_epoch = changes_within_epoch
@@ -107,30 +145,29 @@ class StepsPerExecution(tf.keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if self._chosen is not None:
             self._use(self._chosen)
-        keras2.set_steps(self.model, self._used)
+        self._executions.set_steps(self._used)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._begun = self._clock()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._chosen is None:
+        if self._chosen is None and not is_skipping(self.model):
             self._measure()
         # Executions must end at the multiples of their length, where checkpoints are due.
         if self._chosen and self._changes_within_epoch and (batch + 1) % self._chosen == 0:
             self._use(self._chosen)
 
     def on_test_begin(self, logs: Any = None) -> None:
-        keras2.set_steps(self.model, 1)
+        self._executions.set_steps(1)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         # Other callbacks may evaluate the model, or predict with it.
-        keras2.set_steps(self.model, 1)
+        self._executions.set_steps(1)
 
     def _use(self, steps: int) -> None:
         if steps != self._used:
             self._used = steps
-            keras2.set_steps(self.model, steps)
-            self.model.make_train_function(force=True)
+            self._executions.set_steps(steps)
 
     def _measure(self) -> None:
         # The first step is traced in its call.

@@ -100,6 +100,13 @@ FIXES = (
         _KERAS3 + "adam_squares_each_occurrence_of_a_row",
     ),
     Fix(
+        "keras3_steps_per_execution",
+        "an execution has the same number of steps in all of a training, and has them in a cond",
+        "keras/src/backend/tensorflow/trainer.py",
+        "Keras 3",
+        _KERAS3 + "an_execution_of_several_steps_has_them_in_a_cond",
+    ),
+    Fix(
         "keras3_statistics",
         "moving statistics are those of the first replica, and NaN after an empty batch",
         "keras/src/layers/normalization/batch_normalization.py",

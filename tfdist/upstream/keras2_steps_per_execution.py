@@ -33,12 +33,23 @@ def apply() -> None:
     tf.keras.Model._configure_steps_per_execution = configure_in_chief
 
 
-def set_steps(model: tf.keras.Model, steps: int) -> None:
-    """Sets the number of steps of the next executions of a compiled model.
+class Executions:
+    """The executions of a training of a compiled model.
 
-    If the train function was made for one step, call `model.make_train_function(force=True)` next.
+    Args:
+      model: the model, whose train function is made for one step.
     """
-    model._steps_per_execution.assign(steps)
+
+    def __init__(self, model: tf.keras.Model) -> None:
+        self._model = model
+        self._has_loop = False
+
+    def set_steps(self, steps: int) -> None:
+        """Sets the number of steps of the next executions."""
+        self._model._steps_per_execution.assign(steps)
+        if steps > 1 and not self._has_loop:
+            self._has_loop = True
+            self._model.make_train_function(force=True)
 
 
 def is_chosen(model: tf.keras.Model) -> bool:

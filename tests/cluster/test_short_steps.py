@@ -1,0 +1,57 @@
+"""Executions of several short steps are those of one, also if a signal interrupts an epoch."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.processes import (
+    ROOT,
+    OnceSaved,
+    Processes,
+    directories,
+    launch,
+    results,
+    run_by_hand,
+)
+from tfdist.errors import EXIT_PREEMPTED
+
+pytestmark = [pytest.mark.stacks("2.15", "newest"), pytest.mark.timeout(240)]
+
+PROGRAM = str(ROOT / "tests" / "support" / "short_steps_program.py")
+STEPS = 400
+
+
+def test_executions_of_several_steps_are_those_of_one(tmp_path: Path) -> None:
+    single, several = tmp_path / "single", tmp_path / "several"
+    job = ["--strategy=multi_worker_mirrored", "--workers=2", PROGRAM]
+    ended = launch(single, *job, "--single", *directories(single), deadline=90)
+    assert ended.code == 0, ended.output
+
+    def interrupt(processes: Processes) -> None:
+        os.kill(processes["tfdist"].pid, signal.SIGTERM)
+
+    command = [sys.executable, "-m", "tfdist", "run", *job, *directories(several)]
+    watch = OnceSaved(several, 2, interrupt)
+    first = run_by_hand(several, {"tfdist": (command, {})}, deadline=60, watch=watch)["tfdist"]
+    assert first.code == EXIT_PREEMPTED, first.output
+    saved = re.search(r"saved after step (\d+) of epoch", first.output)
+    assert saved and int(saved[1]) % STEPS, first.output
+    second = launch(several, *job, *directories(several), deadline=90)
+    assert second.code == 0, second.output
+
+    expected, found = results(single), results(several)
+    assert set(expected) == set(found) == {"worker-0", "worker-1"}
+    for name, task in found.items():
+        assert task["steps_per_execution"] >= 5
+        assert expected[name]["steps_per_execution"] == 1
+        np.testing.assert_array_equal(task["weights"], expected[name]["weights"])
+        np.testing.assert_allclose(task["validated"], expected[name]["validated"], rtol=1e-6)
+        # Not the epoch of the signal, whose metrics cover only its remainder.
+        np.testing.assert_allclose(task["losses"][-1], expected[name]["losses"][-1], rtol=1e-6)

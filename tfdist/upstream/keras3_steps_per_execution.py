@@ -1,0 +1,135 @@
+"""Lets the number of steps per execution of a Keras 3 model change in a training.
+
+    executions = Executions(model)
+    with executions.fitting():
+        model.fit(…)         # a callback calls executions.set_steps
+
+Keras 3 reads `steps_per_execution` once, before it calls the callbacks of a training, and has a
+loop whose collective operations are in a `tf.cond`, where synchronous strategies may deadlock.
+Here, an execution never has more steps than the epoch, so that its loop needs no condition.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend.tensorflow import trainer
+
+# The executions of the training whose iterator Keras makes next.
+_next: list[Executions] = []
+
+
+class Executions:
+    """The executions of a training of a compiled model.
+
+    Args:
+      model: the model, which does not run eagerly; its `train_function` is made here.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._steps = 1
+        # The steps of the execution that has begun.
+        self._begun = 1
+        make = model.make_train_function
+
+        def make_train_function(force: bool = False) -> None:
+            if force or model.train_function is None:
+                make(force=True)
+                model.train_function = self._several(model, model.train_function)
+
+        # Keras would track an attribute.
+        vars(model)["make_train_function"] = make_train_function
+        make_train_function(force=True)
+
+    @contextlib.contextmanager
+    def fitting(self) -> Iterator[None]:
+        """Applies to the `fit` that is called within."""
+        _apply()
+        _next.append(self)
+        try:
+            yield
+        finally:
+            _next.clear()
+
+    def set_steps(self, steps: int) -> None:
+        """Sets the number of steps of the next executions; the last one of an epoch has fewer."""
+        self._steps = steps
+
+    def of_single(self, steps: Iterator[tuple[int, int, Any]]) -> Iterator[tuple[int, int, Any]]:
+        """Joins steps of an epoch to executions: the first step, the last step, the iterator."""
+        for first, last, iterator in steps:
+            self._begun = 1
+            while self._begun < self._steps and (step := next(steps, None)) is not None:
+                last = step[1]
+                self._begun += 1
+            yield first, last, iterator
+
+    def _several(self, model: Any, single: Any) -> Any:
+        step = model._autoconvert_optionals(
+            tf.function(
+                functools.partial(_one_step, model),
+                reduce_retracing=True,
+                jit_compile=model.jit_compile,
+            )
+        )
+
+        @tf.function(reduce_retracing=True)
+        @tf.autograph.experimental.do_not_convert
+        def train(iterator: Any, steps: tf.Tensor) -> Any:
+            def body(done: tf.Tensor) -> tf.Tensor:
+                step(iterator.get_next())
+                return done + 1
+
+            tf.while_loop(lambda done: done < steps - 1, body, [tf.constant(0)])
+            return step(iterator.get_next())
+
+        def train_function(iterator: Any) -> Any:
+            if self._begun == 1:
+                return single(iterator)
+            return train(iterator, tf.constant(self._begun))
+
+        return train_function
+
+
+def _one_step(model: Any, data: Any) -> Any:
+    strategy = model.distribute_strategy
+    outputs = strategy.run(model.train_step, args=(data,))
+    return trainer.reduce_per_replica(outputs, strategy, reduction="auto")
+
+
+def acts_on_batches(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback does something for each batch of a training."""
+    if isinstance(callback, keras.callbacks.TensorBoard):
+        return (
+            callback.update_freq != "epoch"
+            or callback.write_steps_per_second
+            or callback._should_trace
+        )
+    saves = (keras.callbacks.ModelCheckpoint, keras.callbacks.BackupAndRestore)
+    if isinstance(callback, saves):
+        return bool(callback.save_freq != "epoch")
+    hooks = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+    return not all(getattr(getattr(callback, hook), "_is_default", False) for hook in hooks)
+
+
+@functools.cache
+def _apply() -> None:
+    """Makes the iterator of a training join its steps to executions."""
+    base: Any = trainer.TFEpochIterator
+
+    class EpochIterator(base):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            # Those of a validation are made later.
+            self._executions = _next.pop() if _next else None
+
+        def _enumerate_iterator(self) -> Iterator[tuple[int, int, Any]]:
+            steps = super()._enumerate_iterator()
+            return self._executions.of_single(steps) if self._executions else steps
+
+    trainer.TFEpochIterator = EpochIterator
