@@ -6,11 +6,13 @@ import os
 import re
 import signal
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.conftest import keras_is_3
 from tests.support.processes import (
     ROOT,
     OnceSaved,
@@ -28,9 +30,10 @@ PROGRAM = str(ROOT / "tests" / "support" / "short_steps_program.py")
 STEPS = 400
 
 
-def test_executions_of_several_steps_are_those_of_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "horovod"])
+def test_executions_of_several_steps_are_those_of_one(strategy: str, tmp_path: Path) -> None:
     single, several = tmp_path / "single", tmp_path / "several"
-    job = ["--strategy=multi_worker_mirrored", "--workers=2", PROGRAM]
+    job = [f"--strategy={strategy}", "--workers=2", PROGRAM]
     ended = launch(single, *job, "--single", *directories(single), deadline=90)
     assert ended.code == 0, ended.output
 
@@ -55,3 +58,14 @@ def test_executions_of_several_steps_are_those_of_one(tmp_path: Path) -> None:
         np.testing.assert_allclose(task["validated"], expected[name]["validated"], rtol=1e-6)
         # Not the epoch of the signal, whose metrics cover only its remainder.
         np.testing.assert_allclose(task["losses"][-1], expected[name]["losses"][-1], rtol=1e-6)
+        if strategy == "multi_worker_mirrored":
+            check_all_reduces([str(kind) for kind in task["all_reduces"]])
+
+
+def check_all_reduces(traced: list[str]) -> None:
+    """In each step, the tasks send only gradients; in the last of an execution, also results."""
+    # Keras 3 traces both as one function, without the results.
+    if not keras_is_3():
+        assert ("float32 97", "float32 97") in pairwise(traced)
+    # The tasks do not ask each other whether there is a batch.
+    assert not [kind for kind in traced if kind.startswith("int64")]

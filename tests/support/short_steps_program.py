@@ -6,10 +6,12 @@ import tfdist  # isort: skip
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from absl import flags
+from tensorflow.python.distribute.cross_device_utils import CollectiveReplicaLauncher
 
 from tfdist.training import steps_per_execution
 from tfdist.training.steps_per_execution import StepsPerExecution
@@ -60,8 +62,22 @@ def _rest(part: np.ndarray) -> np.ndarray:
     return part
 
 
+def record_all_reduces() -> list[str]:
+    """A list that gets the type and size of each all-reduce that TensorFlow traces."""
+    kinds: list[str] = []
+    reduce = CollectiveReplicaLauncher.all_reduce
+
+    def recording(launcher: Any, tensor: tf.Tensor, *args: Any, **options: Any) -> tf.Tensor:
+        kinds.append(f"{tensor.dtype.name} {tensor.shape.num_elements()}")
+        return reduce(launcher, tensor, *args, **options)
+
+    CollectiveReplicaLauncher.all_reduce = recording
+    return kinds
+
+
 @tfdist.main
 def main(job: tfdist.Job) -> None:
+    all_reduces = record_all_reduces()
     # Choose early, in a training that is short.
     steps_per_execution._FIRST_MEASURED = 16
     steps_per_execution._MEASURED_SECONDS = 0.0
@@ -91,6 +107,7 @@ def main(job: tfdist.Job) -> None:
         losses=history.history["loss"],
         validated=history.history["val_mae"],
         steps_per_execution=max(sizes),
+        all_reduces=all_reduces,
     )
 
 

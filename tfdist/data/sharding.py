@@ -9,9 +9,11 @@ and divides it. `TakesShards` recognizes the result of `for_keras` and gives eac
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,11 +37,13 @@ class Shards:
       makers: for each worker, a function that creates its shard; empty unless the chief creates the
         workers' datasets.
       trains: whether this is training data, which a resumed job fast-forwards.
+      is_even: whether all replicas of all tasks have the same number of batches.
     """
 
     local: tf.data.Dataset
     makers: tuple[Callable[[], tf.data.Dataset], ...] = ()
     trains: bool = False
+    is_even: bool = False
 
     def map(self, function: Callable[..., Any], *args: Any, **options: Any) -> Shards:
         """The shards with `tf.data.Dataset.map` applied to each of them."""
@@ -47,7 +51,8 @@ class Shards:
             functools.partial(lambda make: make().map(function, *args, **options), make)
             for make in self.makers
         )
-        return Shards(self.local.map(function, *args, **options), makers, self.trains)
+        local = self.local.map(function, *args, **options)
+        return dataclasses.replace(self, local=local, makers=makers)
 
 
 def for_keras(shards: Shards, steps: int) -> tf.data.Dataset:
@@ -140,6 +145,20 @@ def with_repeats(dataset: tf.data.Dataset, count: int, source: tf.data.Dataset) 
     return dataset.concatenate(tf.data.Dataset.from_tensors(batch).repeat(count))
 
 
+def with_empty_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset | None:
+    """Appends `count` empty batches to a dataset; None if these are not only tensors."""
+    if not count:
+        return dataset
+    specs = tf.nest.flatten(dataset.element_spec)
+    if not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank for spec in specs):
+        return None
+    empty = tf.nest.map_structure(
+        lambda spec: tf.zeros([0, *(size or 0 for size in spec.shape[1:])], spec.dtype),
+        dataset.element_spec,
+    )
+    return dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat(count))
+
+
 def empty_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
     """A dataset of `count` empty batches, with the structure of `dataset`."""
 
@@ -158,6 +177,18 @@ class TakesShards:
         shards = shards_of(dataset)
         if shards is None:
             return super().experimental_distribute_dataset(dataset, options)  # type: ignore[misc]
-        return self.distribute_datasets_from_function(  # type: ignore[attr-defined]
-            lambda _: shards.local, options
-        )
+        extended = self.extended  # type: ignore[attr-defined]
+        with _without_last_batches(extended) if shards.is_even else nullcontext():
+            return self.distribute_datasets_from_function(  # type: ignore[attr-defined]
+                lambda _: shards.local, options
+            )
+
+
+@contextmanager
+def _without_last_batches(extended: tf.distribute.StrategyExtended) -> Iterator[None]:
+    """Distributes datasets whose replicas do not ask each other in each step who has a batch."""
+    extended.experimental_enable_get_next_as_optional = False
+    try:
+        yield
+    finally:
+        extended.experimental_enable_get_next_as_optional = True

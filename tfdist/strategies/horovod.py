@@ -59,6 +59,7 @@ class Horovod(Ranks[HorovodGradientOptions]):
     """Every rank has a copy of the variables; Horovod averages the gradients."""
 
     name = "horovod"
+    executes_several_steps = True
 
     def set_up(self, options: HorovodGradientOptions) -> None:
         is_keras_3 = keras_compat.is_keras_3(tf.keras.Model)

@@ -131,8 +131,12 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
 
     def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
         local = dataset_fn(self.topology.input_context)
-        steps = self.steps_of(int(local.cardinality()))
-        return sharding.for_keras(sharding.Shards(local), steps)
+        batches = int(local.cardinality())
+        steps = self.steps_of(batches)
+        missing = steps * self.topology.num_local_replicas - batches
+        even = sharding.with_empty_batches(local, missing) if steps >= 0 else None
+        shards = sharding.Shards(local) if even is None else sharding.Shards(even, is_even=True)
+        return sharding.for_keras(shards, steps)
 
     def steps_of(self, batches: int) -> int:
         """The number of steps that the longest shard needs."""

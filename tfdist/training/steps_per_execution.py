@@ -183,7 +183,7 @@ class StepsPerExecution(tf.keras.callbacks.Callback):
     def _choice_of_all(self, seen: int) -> str:
         """The chief's choice after so many steps."""
         store = self._state.strategy.kv_store
-        key = f"steps_per_execution/{_trainings}/{seen}"
+        key = f"tfdist_steps_per_execution_{_trainings}_{seen}"
         if self._state.is_chief:
             choice = self._choice()
             if store is not None:

@@ -16,6 +16,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
+from tfdist.upstream import sync_on_read
+
 
 @functools.cache
 def apply() -> None:
@@ -34,22 +36,56 @@ def apply() -> None:
 
 
 class Executions:
-    """The executions of a training of a compiled model.
+    """The executions of a training of a compiled model that does not run eagerly.
+
+    Only the last step of an execution computes the results of metrics over all replicas, which
+    nothing else reads.
 
     Args:
-      model: the model, whose train function is made for one step.
+      model: the model; its `train_function` is made here.
     """
 
     def __init__(self, model: tf.keras.Model) -> None:
         self._model = model
-        self._has_loop = False
+        make = model.make_train_function
+
+        def make_train_function(force: bool = False) -> Any:
+            if force or model.train_function is None:
+                steps = int(model._steps_per_execution.numpy())
+                # Keras makes another function for several steps.
+                model._steps_per_execution.assign(1)
+                model.train_function = self._several(make(force=True))
+                model._steps_per_execution.assign(steps)
+            return model.train_function
+
+        # Keras would track an attribute.
+        vars(model)["make_train_function"] = make_train_function
+        make_train_function(force=True)
 
     def set_steps(self, steps: int) -> None:
-        """Sets the number of steps of the next executions."""
+        """Sets the number of steps of the next executions; Keras makes the last one shorter."""
         self._model._steps_per_execution.assign(steps)
-        if steps > 1 and not self._has_loop:
-            self._has_loop = True
-            self._model.make_train_function(force=True)
+
+    def _several(self, single: Any) -> Any:
+        step = single.python_function
+        # A train step of the user may read the results.
+        is_of_keras = "train_step" not in vars(self._model) and all(
+            getattr(type(self._model), name) is getattr(tf.keras.Model, name)
+            for name in ("train_step", "compute_loss")
+        )
+
+        @tf.function(reduce_retracing=True)
+        def several(iterator: Any, steps: tf.Tensor) -> Any:
+            for _ in tf.range(steps - 1):
+                with sync_on_read.own_values(is_of_keras):
+                    step(iterator)
+            return step(iterator)
+
+        def train_function(iterator: Any) -> Any:
+            steps = self._model._steps_per_execution.numpy()
+            return single(iterator) if steps == 1 else several(iterator, tf.constant(steps))
+
+        return train_function
 
 
 def is_chosen(model: tf.keras.Model) -> bool:

@@ -70,11 +70,14 @@ class Executions:
             yield first, last, iterator
 
     def _several(self, model: Any, single: Any) -> Any:
+        strategy = model.distribute_strategy
+        run = functools.partial(strategy.run, model.train_step)
         step = model._autoconvert_optionals(
             tf.function(
-                functools.partial(_one_step, model),
+                lambda data: run(args=(data,)),
                 reduce_retracing=True,
                 jit_compile=model.jit_compile,
+                autograph=False,
             )
         )
 
@@ -86,7 +89,9 @@ class Executions:
                 return done + 1
 
             tf.while_loop(lambda done: done < steps - 1, body, [tf.constant(0)])
-            return step(iterator.get_next())
+            # Only the last step computes the results of metrics over all replicas.
+            results = step(iterator.get_next())
+            return trainer.reduce_per_replica(results, strategy, reduction="auto")
 
         def train_function(iterator: Any) -> Any:
             if self._begun == 1:
@@ -94,12 +99,6 @@ class Executions:
             return train(iterator, tf.constant(self._begun))
 
         return train_function
-
-
-def _one_step(model: Any, data: Any) -> Any:
-    strategy = model.distribute_strategy
-    outputs = strategy.run(model.train_step, args=(data,))
-    return trainer.reduce_per_replica(outputs, strategy, reduction="auto")
 
 
 def acts_on_batches(callback: keras.callbacks.Callback) -> bool:

@@ -48,3 +48,20 @@ def test_setting_the_options_in_a_graph_logs_no_warning() -> None:
 def test_other_inputs_are_not_changed() -> None:
     features = {"x": tf.zeros([2])}
     assert sharding.without_autotune(lambda: features)() is features
+
+
+def test_empty_batches_make_shards_equally_long() -> None:
+    elements = {"x": tf.zeros([3, 2], tf.int64), "y": tf.constant(["a", "b", "c"])}
+    shard = tf.data.Dataset.from_tensor_slices(elements).batch(2)
+    assert sharding.with_empty_batches(shard, 0) is shard
+    longer = sharding.with_empty_batches(shard, 2)
+    assert longer is not None
+    assert [batch["x"].shape.as_list() for batch in longer] == [[2, 2], [1, 2], [0, 2], [0, 2]]
+    assert [len(batch["y"]) for batch in longer] == [2, 1, 0, 0]
+
+
+def test_only_tensors_with_a_batch_have_empty_batches() -> None:
+    scalars = tf.data.Dataset.range(3)
+    ragged = scalars.map(tf.range).ragged_batch(2)
+    for dataset in (scalars, ragged):
+        assert sharding.with_empty_batches(dataset, 1) is None
