@@ -107,7 +107,7 @@ class Strategy(ABC, Generic[OptionsT]):
     #: Whether the strategy is for Estimators and sessions.
     for_estimators: ClassVar[bool] = False
     #: Whether several steps may be one call of TensorFlow, if `job.fit` finds them short.
-    executes_several_steps: ClassVar[bool] = False
+    executes_several_steps: bool = False
 
     tf_strategy: tf.distribute.Strategy
     checkpointing: Checkpointing

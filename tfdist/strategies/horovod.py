@@ -59,7 +59,6 @@ class Horovod(Ranks[HorovodGradientOptions]):
     """Every rank has a copy of the variables; Horovod averages the gradients."""
 
     name = "horovod"
-    executes_several_steps = True
 
     def set_up(self, options: HorovodGradientOptions) -> None:
         is_keras_3 = keras_compat.is_keras_3(tf.keras.Model)
@@ -72,6 +71,8 @@ class Horovod(Ranks[HorovodGradientOptions]):
             os.environ[_GLOO_TIMEOUT] = str(math.ceil(self.role.heartbeat_timeout))
         hvd.init()
         self.set_up_ranks(HorovodCollectives(), outer_steps(options))
+        # Local SGD averages the weights between steps.
+        self.executes_several_steps = self.local is None
         if is_keras_3 and not self.topology.is_chief:
             keras3_callbacks.apply()
         use_devices(self.role.flags.num_gpus, local_rank=hvd.local_rank())

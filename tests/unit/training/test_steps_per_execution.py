@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfdist.entry
 from tests.conftest import TinyTraining, keras_is_3
+from tfdist.flags import JobFlags
 from tfdist.training import steps_per_execution
 from tfdist.training.steps_per_execution import StepsPerExecution
 
@@ -184,6 +186,13 @@ def test_the_value_of_the_script_wins(
     monitored = clock(0.001)
     fit(tiny, tmp_path, compiled=compiled)
     assert monitored.executions == 0
+
+
+@pytest.mark.horovod
+@pytest.mark.parametrize(("sync_period", "several"), [(None, True), (2, False)])
+def test_local_sgd_averages_between_steps(sync_period: int | None, several: bool) -> None:
+    flags = JobFlags.of(strategy="horovod", **({"sync_period": sync_period} if sync_period else {}))
+    assert tfdist.entry.create(flags, {})._state.strategy.executes_several_steps is several
 
 
 def test_a_callback_that_acts_on_batches_gets_each_one(
