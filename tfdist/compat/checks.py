@@ -31,7 +31,7 @@ def check_model_of_keras_3(model: Any, strategy: str) -> None:
             "steps_per_execution",
             received=model.steps_per_execution,
             accepted=f"1 under {strategy} with Keras 3",
-            remedy="Leave it out of model.compile, or train with tf_keras.",
+            remedy="Leave it out of model.compile: job.fit chooses it by the time of a step.",
         )
     for optimizer in keras_compat.optimizers_of(model):
         check_optimizer(optimizer, strategy)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -37,6 +37,9 @@ _trainings = 0
 class Executions(Protocol):
     """How a model executes several steps at once."""
 
+    def fitting(self) -> AbstractContextManager[None]:
+        """A context for the training."""
+
     def set_steps(self, steps: int) -> None:
         """Sets the number of steps of the next executions."""
 
@@ -59,46 +62,33 @@ def chosen(
       save_steps: an execution ends where a checkpoint is due.
       validation: the data of the validation.
     """
-    if not state.strategy.executes_several_steps or model.run_eagerly:
-        yield []
-    elif keras_compat.is_keras_3(model):
-        yield from _chosen_with_keras_3(state, model, own, save_steps)
-    elif keras2.is_chosen(model):
-        yield []
-    else:
-        # Keras refuses a validation of unknown length whose first execution has several steps.
-        has_length = validation is None or int(validation.cardinality()) >= 0
-        yield [
-            StepsPerExecution(
-                state,
-                keras2.Executions(model),
-                save_steps=save_steps,
-                on_batches=[_name(each) for each in own if keras2.acts_on_batches(each)],
-                changes_within_epoch=has_length,
-            )
-        ]
-
-
-def _chosen_with_keras_3(
-    state: TrainingState,
-    model: tf.keras.Model,
-    own: Sequence[tf.keras.callbacks.Callback],
-    save_steps: int | None,
-) -> Iterator[list[tf.keras.callbacks.Callback]]:
-    from tfdist.upstream import keras3_steps_per_execution as keras3
-
-    # Keras 3 does not know whether `compile` was called with 1.
-    if model.steps_per_execution != 1:
+    # Up to 3.10, Keras 3 tells callbacks only the first step of an execution.
+    is_supported = not (3,) <= keras_compat.keras_version(model) < (3, 11)
+    if not state.strategy.executes_several_steps or model.run_eagerly or not is_supported:
         yield []
         return
-    executions = keras3.Executions(model)
-    on_batches = [_name(each) for each in own if keras3.acts_on_batches(each)]
+    module = _keras_3() if keras_compat.is_keras_3(model) else keras2
+    if module.is_chosen(model):
+        yield []
+        return
+    executions = module.Executions(model)
+    # Keras 2 refuses a validation of unknown length whose first execution has several steps.
+    has_length = validation is None or int(validation.cardinality()) >= 0
+    callback = StepsPerExecution(
+        state,
+        executions,
+        save_steps=save_steps,
+        on_batches=[type(each).__name__ for each in own if module.acts_on_batches(each)],
+        changes_within_epoch=has_length,
+    )
     with executions.fitting():
-        yield [StepsPerExecution(state, executions, save_steps=save_steps, on_batches=on_batches)]
+        yield [callback]
 
 
-def _name(callback: tf.keras.callbacks.Callback) -> str:
-    return type(callback).__name__
+def _keras_3() -> Any:
+    from tfdist.upstream import keras3_steps_per_execution
+
+    return keras3_steps_per_execution
 
 
 class StepsPerExecution(tf.keras.callbacks.Callback):

@@ -59,16 +59,19 @@ def with_small_tables(
       variables: their variables.
       reduce: reduces a list of gradients, and keeps their order.
     """
-    small = [
-        isinstance(gradient, tf.IndexedSlices)
-        and tf.TensorShape(variable.shape).num_elements() * gradient.dtype.size <= _SMALL_TABLE
-        for gradient, variable in zip(gradients, variables, strict=True)
-    ]
-    pairs = list(zip(gradients, small, strict=True))
-    reduced = reduce([_table(gradient) if each else gradient for gradient, each in pairs])
+    sent, small = [], []
+    for gradient, variable in zip(gradients, variables, strict=True):
+        is_small = False
+        if isinstance(gradient, tf.IndexedSlices):
+            shape = tf.TensorShape(variable.shape)
+            dense_shape = tf.constant(shape.as_list())
+            gradient = tf.IndexedSlices(gradient.values, gradient.indices, dense_shape)
+            is_small = shape.num_elements() * gradient.dtype.size <= _SMALL_TABLE
+        sent.append(_table(gradient) if is_small else gradient)
+        small.append(gradient if is_small else None)
     return [
-        _rows_of_table(total, gradient) if each else total
-        for total, (gradient, each) in zip(reduced, pairs, strict=True)
+        total if gradient is None else _rows_of_table(total, gradient)
+        for total, gradient in zip(reduce(sent), small, strict=True)
     ]
 
 

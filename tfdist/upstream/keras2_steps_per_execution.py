@@ -10,7 +10,9 @@ of 0.2, and made 520 steps/s instead of 720. Only the chief reads it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -36,17 +38,19 @@ def apply() -> None:
 
 
 class Executions:
-    """The executions of a training of a compiled model that does not run eagerly.
+    """The executions of a training of a compiled model, which does not run eagerly.
 
     Only the last step of an execution computes the results of metrics over all replicas, which
     nothing else reads.
-
-    Args:
-      model: the model; its `train_function` is made here.
     """
 
     def __init__(self, model: tf.keras.Model) -> None:
         self._model = model
+
+    @contextlib.contextmanager
+    def fitting(self) -> Iterator[None]:
+        """Applies to the `fit` that is called within, and to no other one."""
+        model = self._model
         make = model.make_train_function
 
         def make_train_function(force: bool = False) -> Any:
@@ -60,7 +64,13 @@ class Executions:
 
         # Keras would track an attribute.
         vars(model)["make_train_function"] = make_train_function
-        make_train_function(force=True)
+        model.train_function = None
+        try:
+            yield
+        finally:
+            del vars(model)["make_train_function"]
+            model.train_function = None
+            self.set_steps(1)
 
     def set_steps(self, steps: int) -> None:
         """Sets the number of steps of the next executions; Keras makes the last one shorter."""

@@ -25,36 +25,36 @@ _next: list[Executions] = []
 
 
 class Executions:
-    """The executions of a training of a compiled model.
-
-    Args:
-      model: the model, which does not run eagerly; its `train_function` is made here.
-    """
+    """The executions of a training of a compiled model, which does not run eagerly."""
 
     def __init__(self, model: Any) -> None:
+        self._model = model
         self._steps = 1
         # The steps of the execution that has begun.
         self._begun = 1
+
+    @contextlib.contextmanager
+    def fitting(self) -> Iterator[None]:
+        """Applies to the `fit` that is called within, and to no other one."""
+        model = self._model
         make = model.make_train_function
 
         def make_train_function(force: bool = False) -> None:
             if force or model.train_function is None:
                 make(force=True)
-                model.train_function = self._several(model, model.train_function)
+                model.train_function = self._several(model.train_function)
 
-        # Keras would track an attribute.
-        vars(model)["make_train_function"] = make_train_function
-        make_train_function(force=True)
-
-    @contextlib.contextmanager
-    def fitting(self) -> Iterator[None]:
-        """Applies to the `fit` that is called within."""
         _apply()
         _next.append(self)
+        # Keras would track an attribute.
+        vars(model)["make_train_function"] = make_train_function
+        model.train_function = None
         try:
             yield
         finally:
             _next.clear()
+            del vars(model)["make_train_function"]
+            model.train_function = None
 
     def set_steps(self, steps: int) -> None:
         """Sets the number of steps of the next executions; the last one of an epoch has fewer."""
@@ -69,7 +69,8 @@ class Executions:
                 self._begun += 1
             yield first, last, iterator
 
-    def _several(self, model: Any, single: Any) -> Any:
+    def _several(self, single: Any) -> Any:
+        model = self._model
         strategy = model.distribute_strategy
         run = functools.partial(strategy.run, model.train_step)
         step = model._autoconvert_optionals(
@@ -99,6 +100,11 @@ class Executions:
             return train(iterator, tf.constant(self._begun))
 
         return train_function
+
+
+def is_chosen(model: Any) -> bool:
+    """Whether `compile` was called with another `steps_per_execution` than 1, the default."""
+    return bool(model.steps_per_execution != 1)
 
 
 def acts_on_batches(callback: keras.callbacks.Callback) -> bool:

@@ -188,6 +188,18 @@ def test_the_value_of_the_script_wins(
     assert monitored.executions == 0
 
 
+def test_a_later_fit_of_the_model_makes_single_steps(
+    tiny: TinyTraining, tmp_path: Path, clock: Callable[[float], Clock]
+) -> None:
+    clock(0.02)
+    model = fit(tiny, tmp_path, epochs=2).model
+    before = int(model.optimizer.iterations)
+    callback = ActsOnBatches()
+    batches = tf.data.Dataset.from_tensor_slices((tiny.points, tiny.classes)).batch(5)
+    model.fit(batches, callbacks=[callback], verbose=0)
+    assert callback.batches == int(model.optimizer.iterations) - before == tiny.steps
+
+
 @pytest.mark.horovod
 def test_local_sgd_averages_between_steps() -> None:
     averages_gradients = tfdist.entry.create(JobFlags.of(strategy="horovod"), {})
