@@ -78,9 +78,10 @@ def record_all_reduces() -> list[str]:
 @tfdist.main
 def main(job: tfdist.Job) -> None:
     all_reduces = record_all_reduces()
-    # Choose early, in a training that is short.
+    # Choose early, in a training that is short, and several steps, however slow the machine is.
     steps_per_execution._FIRST_MEASURED = 16
     steps_per_execution._MEASURED_SECONDS = 0.0
+    steps_per_execution._EXECUTION_SECONDS = 10.0
     sizes = [1]
     use = StepsPerExecution._use
 
