@@ -104,6 +104,8 @@ class Resume(tf.keras.callbacks.Callback):
             state=state,
         )
         epochs = self.params["epochs"]
+        # The chief may still write the checkpoint of an earlier `fit`.
+        self._checkpointing.wait_for_chief()
         self._finished = self._checkpointer.restore()
         self._state.start_counting(self._checkpointer.number)
         position = self._checkpointer.position
