@@ -24,7 +24,7 @@ from tests.support.processes import (
 )
 from tfdist.errors import EXIT_PREEMPTED
 
-pytestmark = [pytest.mark.stacks("2.15", "newest"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.stacks("2.15", "newest"), pytest.mark.timeout(400)]
 
 PROGRAM = str(ROOT / "tests" / "support" / "short_steps_program.py")
 STEPS = 400
@@ -34,7 +34,7 @@ STEPS = 400
 def test_executions_of_several_steps_are_those_of_one(strategy: str, tmp_path: Path) -> None:
     single, several = tmp_path / "single", tmp_path / "several"
     job = [f"--strategy={strategy}", "--workers=2", PROGRAM]
-    ended = launch(single, *job, "--single", *directories(single), deadline=90)
+    ended = launch(single, *job, "--single", *directories(single), deadline=120)
     assert ended.code == 0, ended.output
 
     def interrupt(processes: Processes) -> None:
@@ -42,11 +42,11 @@ def test_executions_of_several_steps_are_those_of_one(strategy: str, tmp_path: P
 
     command = [sys.executable, "-m", "tfdist", "run", *job, *directories(several)]
     watch = OnceSaved(several, 2, interrupt)
-    first = run_by_hand(several, {"tfdist": (command, {})}, deadline=60, watch=watch)["tfdist"]
+    first = run_by_hand(several, {"tfdist": (command, {})}, deadline=120, watch=watch)["tfdist"]
     assert first.code == EXIT_PREEMPTED, first.output
     saved = re.search(r"saved after step (\d+) of epoch", first.output)
     assert saved and int(saved[1]) % STEPS, first.output
-    second = launch(several, *job, *directories(several), deadline=90)
+    second = launch(several, *job, *directories(several), deadline=120)
     assert second.code == 0, second.output
 
     expected, found = results(single), results(several)
