@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 from typing import Any
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 import tfdist  # noqa: F401
 from tfdist.strategies.parameter_server.steps import keras2
+from tfdist.upstream import keras2_executions, sync_on_read
 
 pytestmark = pytest.mark.stacks("2.15", "tf_keras")
 
@@ -43,6 +45,41 @@ def test_keras_2_ignores_class_weight_with_parameter_servers() -> None:
     handler = sys.modules[f"{package}.data_adapter"]._ClusterCoordinatorDataHandler
     source = inspect.getsource(inspect.unwrap(handler._configure_dataset_and_inferred_steps))
     assert source.count("class_weight") == 1
+
+
+def test_keras_2_makes_one_train_function_for_one_step() -> None:
+    """`keras2_executions`"""
+    source = inspect.getsource(inspect.unwrap(tf.keras.Model.make_train_function))
+    assert "self._steps_per_execution.numpy().item() == 1" in source
+    several = source[source.index("with multiple steps") :]
+    assert "outputs = step_function(self, iterator)" in several
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_train_step_of_the_user_may_read_the_results_of_all_replicas(
+    is_own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Own(tf.keras.Sequential):
+        def train_step(self, data: Any) -> Any:
+            return super().train_step(data)
+
+    recorded: list[bool] = []
+
+    def recording(has_own: bool) -> Any:
+        recorded.append(has_own)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(sync_on_read, "own_values", recording)
+    layers = [tf.keras.layers.Input([1]), tf.keras.layers.Dense(1)]
+    model = Own(layers) if is_own else tf.keras.Sequential(layers)
+    model.compile("sgd", "mse")
+    executions = keras2_executions.Executions(model)
+    with executions.fitting():
+        executions.set_steps(2)
+        model.fit(tf.ones([4, 1]), tf.ones([4, 1]), batch_size=1, verbose=0)
+
+    assert int(model.optimizer.iterations) == 4
+    assert recorded and set(recorded) == {not is_own}
 
 
 def test_keras_2_creates_steps_per_execution_on_a_ps() -> None:

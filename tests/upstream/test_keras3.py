@@ -296,7 +296,7 @@ def test_adding_to_a_variable_is_not_atomic() -> None:
 
 
 def test_an_execution_of_several_steps_has_them_in_a_cond() -> None:
-    """The workaround is `keras3_steps_per_execution`."""
+    """The workaround is `keras3_executions`."""
     lines = run(
         "import tensorflow as tf",
         """

@@ -11,6 +11,7 @@ import inspect
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.distribute import input_lib
 
 import tfdist  # noqa: F401
 from tests.conftest import keras_is_3
@@ -29,6 +30,18 @@ def test_a_dataset_has_no_public_list_of_its_inputs() -> None:
     source = tf.data.Dataset.range(3)
     assert list(dataset_inputs.ancestors(source.batch(2).prefetch(1)))[-1] is source
     assert not hasattr(tf.data.Dataset, "inputs")
+
+
+def test_a_strategy_has_no_public_way_to_trust_equal_shards() -> None:
+    """`last_batch_checks`"""
+    extended = tf.distribute.MultiWorkerMirroredStrategy().extended
+    assert extended.experimental_enable_get_next_as_optional is True
+    assert extended._in_multi_worker_mode() is False
+    source = inspect.getsource(input_lib._enable_get_next_as_optional)
+    assert "experimental_enable_get_next_as_optional" in source
+    assert "_in_multi_worker_mode()" in source
+    options = vars(tf.distribute.InputOptions())
+    assert not [name for name in options if "partial" in name or "optional" in name]
 
 
 def test_the_coordination_service_has_no_public_api() -> None:

@@ -12,15 +12,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.errors import UsageError
-from tfdist.upstream import dataset_inputs, tf_data_autotune
+from tfdist.upstream import dataset_inputs, last_batch_checks, tf_data_autotune
 
 UNKNOWN = int(tf.data.UNKNOWN_CARDINALITY)
 INFINITE = int(tf.data.INFINITE_CARDINALITY)
@@ -146,7 +146,10 @@ def with_repeats(dataset: tf.data.Dataset, count: int, source: tf.data.Dataset) 
 
 
 def with_empty_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset | None:
-    """Appends `count` empty batches to a dataset; None if these are not only tensors."""
+    """Appends `count` empty batches to a dataset; None if these are not only tensors.
+
+    It does not read a batch, unlike `empty_batches`: that could change a shuffle order.
+    """
     if not count:
         return dataset
     specs = tf.nest.flatten(dataset.element_spec)
@@ -177,18 +180,7 @@ class TakesShards:
         shards = shards_of(dataset)
         if shards is None:
             return super().experimental_distribute_dataset(dataset, options)  # type: ignore[misc]
-        extended = self.extended  # type: ignore[attr-defined]
-        with _without_last_batches(extended) if shards.is_even else nullcontext():
+        with last_batch_checks.without_checks(self) if shards.is_even else nullcontext():
             return self.distribute_datasets_from_function(  # type: ignore[attr-defined]
                 lambda _: shards.local, options
             )
-
-
-@contextmanager
-def _without_last_batches(extended: tf.distribute.StrategyExtended) -> Iterator[None]:
-    """Distributes datasets whose replicas do not ask each other in each step who has a batch."""
-    extended.experimental_enable_get_next_as_optional = False
-    try:
-        yield
-    finally:
-        extended.experimental_enable_get_next_as_optional = True

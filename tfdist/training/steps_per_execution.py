@@ -18,7 +18,7 @@ from tfdist.compat import keras as keras_compat
 from tfdist.compat.train_functions import is_skipping
 from tfdist.errors import log
 from tfdist.training.state import TrainingState
-from tfdist.upstream import keras2_steps_per_execution as keras2
+from tfdist.upstream import keras2_executions
 from tfdist.upstream.keras_callback_logs import ignores_step_logs
 
 _EXECUTION_SECONDS = 0.1
@@ -67,7 +67,7 @@ def chosen(
     if not state.strategy.executes_several_steps or model.run_eagerly or not is_supported:
         yield []
         return
-    module = _keras_3() if keras_compat.is_keras_3(model) else keras2
+    module = _executions_of_keras_3() if keras_compat.is_keras_3(model) else keras2_executions
     if module.is_chosen(model):
         yield []
         return
@@ -85,10 +85,11 @@ def chosen(
         yield [callback]
 
 
-def _keras_3() -> Any:
-    from tfdist.upstream import keras3_steps_per_execution
+def _executions_of_keras_3() -> Any:
+    # It imports Keras 3.
+    from tfdist.upstream import keras3_executions
 
-    return keras3_steps_per_execution
+    return keras3_executions
 
 
 class StepsPerExecution(tf.keras.callbacks.Callback):

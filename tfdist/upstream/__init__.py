@@ -100,7 +100,7 @@ FIXES = (
         _KERAS3 + "adam_squares_each_occurrence_of_a_row",
     ),
     Fix(
-        "keras3_steps_per_execution",
+        "keras3_executions",
         "an execution has the same number of steps in all of a training, and has them in a cond",
         "keras/src/backend/tensorflow/trainer.py",
         "Keras 3",
@@ -170,6 +170,21 @@ FIXES = (
         "tf_keras/src/engine/training.py, _configure_steps_per_execution",
         "Keras 2",
         "tests/upstream/test_keras2_steps.py::test_keras_2_creates_steps_per_execution_on_a_ps",
+    ),
+    Fix(
+        "keras2_executions",
+        "each step of an execution computes the results of metrics over all replicas",
+        "tf_keras/src/engine/training.py, make_train_function",
+        "Keras 2",
+        "tests/upstream/test_keras2_steps.py::test_keras_2_makes_one_train_function_for_one_step",
+    ),
+    Fix(
+        "last_batch_checks",
+        "the tasks ask each other in each step whether one of them has a batch",
+        "tensorflow/python/distribute/input_lib.py",
+        "all",
+        "tests/upstream/test_private_names.py"
+        "::test_a_strategy_has_no_public_way_to_trust_equal_shards",
     ),
     Fix(
         "onednn_empty_batches",

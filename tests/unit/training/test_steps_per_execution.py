@@ -200,6 +200,14 @@ def test_a_later_fit_of_the_model_makes_single_steps(
     assert callback.batches == int(model.optimizer.iterations) - before == tiny.steps
 
 
+def test_keras_3_10_keeps_single_steps(tiny: TinyTraining, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps_per_execution.keras_compat, "keras_version", lambda _: (3, 10))
+    with steps_per_execution.chosen(
+        tiny.job()._state, tiny.model(), [], save_steps=None
+    ) as callbacks:
+        assert callbacks == []
+
+
 @pytest.mark.horovod
 def test_local_sgd_averages_between_steps() -> None:
     averages_gradients = tfdist.entry.create(JobFlags.of(strategy="horovod"), {})
