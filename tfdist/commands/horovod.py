@@ -19,24 +19,15 @@ from pathlib import Path
 from tfdist.commands.arguments import Commands
 from tfdist.compat import stacks
 from tfdist.errors import EXIT_FAILED, EXIT_OK, UsageError, log
+from tfdist.upstream import horovod_sources
+from tfdist.upstream.horovod_sources import VERSION
 
-_VERSION = "0.28.1"
 _TOOLS = ("cmake", "g++", "make")
 # Its setup.py imports distutils, which only an older setuptools brings to Python 3.12 and newer.
 _BUILD_PACKAGES = ("setuptools<70", "wheel")
 # What Horovod compiles, unless the user's environment says `HOROVOD_WITH_…` or `HOROVOD_WITHOUT_…`.
 _PARTS = {"TENSORFLOW": True, "GLOO": True, "MPI": False, "PYTORCH": False, "MXNET": False}
 _OPTION = re.compile("HOROVOD_(WITH|GPU|NCCL|CUDA|ROCM|CPU_OPERATIONS|BUILD|CMAKE|MPICXX)")
-
-_GLOO_CONTEXT = "horovod/common/gloo/gloo_context.cc"
-_FUNCTION = "void GlooContext::InitializeForProcessSet("
-_USE = "  device_attr.iface = gloo_iface_;"
-
-_SOURCES = "horovod/tensorflow/CMakeLists.txt"
-_XLA_OPERATIONS = (
-    'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")\n'
-)
-_LAST_WITH_XLA_OPERATIONS = (2, 18)
 
 
 def add_to(commands: Commands) -> None:
@@ -46,8 +37,8 @@ def add_to(commands: Commands) -> None:
     ).add_subparsers(metavar="COMMAND", required=True)
     build = horovod.add_parser(
         "build",
-        help=f"compile Horovod {_VERSION} against the installed TensorFlow, and install it",
-        description=f"Compiles Horovod {_VERSION} with Gloo against the TensorFlow of this Python, "
+        help=f"compile Horovod {VERSION} against the installed TensorFlow, and install it",
+        description=f"Compiles Horovod {VERSION} with Gloo against the TensorFlow of this Python, "
         "keeps the wheel in $XDG_CACHE_HOME/tfdist (default: ~/.cache/tfdist), and installs it. A "
         "wheel that is already there is installed without compiling. Variables such as "
         "HOROVOD_WITH_MPI=1 or HOROVOD_GPU_OPERATIONS=NCCL are passed on. The build needs "
@@ -67,7 +58,7 @@ def _build(arguments: argparse.Namespace) -> int:
         if wheel is None:
             _check_tools()
             directory.mkdir(parents=True, exist_ok=True)
-            print(f"Building Horovod {_VERSION} against {against}.", flush=True)
+            print(f"Building Horovod {VERSION} against {against}.", flush=True)
             print("This takes about 5 minutes on two cores, once.", flush=True)
             with tempfile.TemporaryDirectory(dir=directory, prefix="building-") as temporary:
                 built = _compile(Path(temporary), tensorflow, options)
@@ -96,7 +87,7 @@ def _tensorflow() -> str:
         raise UsageError(
             "tensorflow",
             received=installed,
-            accepted=f"2.15.1 to 2.21, against which Horovod {_VERSION} compiles",
+            accepted=f"2.15.1 to 2.21, against which Horovod {VERSION} compiles",
             remedy="Install 'tensorflow==2.21.*'.",
         )
     return installed
@@ -135,7 +126,8 @@ def _cache(environ: Mapping[str, str]) -> Path:
 def _name(tensorflow: str, options: Mapping[str, str]) -> str:
     """The directory of the wheel for this TensorFlow, Python, machine and build options."""
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    name = f"horovod-{_VERSION}-tf{tensorflow}-{python}-{platform.machine()}-interface"
+    built = f"horovod-{VERSION}-{horovod_sources.REVISION}"
+    name = f"{built}-tf{tensorflow}-{python}-{platform.machine()}"
     return f"{name}-{zlib.crc32(repr(sorted(options.items())).encode()):08x}" if options else name
 
 
@@ -152,40 +144,16 @@ def _compile(directory: Path, tensorflow: str, options: Mapping[str, str]) -> Pa
         if not {f"HOROVOD_WITH_{part}", f"HOROVOD_WITHOUT_{part}"} & set(options):
             environ[f"HOROVOD_WITH{'' if is_built else 'OUT'}_{part}"] = "1"
     own = ("--no-build-isolation", "--no-deps")
-    requirement = f"horovod=={_VERSION}"
+    requirement = f"horovod=={VERSION}"
     _pip("download", *own, "--no-binary=:all:", f"--dest={directory}", requirement, environ=environ)
-    source = directory / f"horovod-{_VERSION}"
+    source = directory / f"horovod-{VERSION}"
     with tarfile.open(f"{source}.tar.gz") as archive:
         # Python 3.11.2, which Debian 12 has, does not know the argument `filter`.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
         archive.extractall(directory)
-    _choose_interface(source / _GLOO_CONTEXT)
-    if stacks.version_of(tensorflow) > _LAST_WITH_XLA_OPERATIONS:
-        _leave_out_xla_operations(source / _SOURCES)
+    horovod_sources.apply(source, stacks.version_of(tensorflow))
     _pip("wheel", *own, f"--wheel-dir={directory}", str(source), environ=environ)
     return next(directory.glob("horovod-*.whl"))
-
-
-def _choose_interface(path: Path) -> None:
-    """Lets HOROVOD_GLOO_IFACE choose the interface for the process set of all ranks.
-
-    Horovod ignores the variable there. The connections then use the address of the machine's
-    host name, which is loopback on Debian, so every job that spans machines aborts.
-    """
-    source = path.read_text()
-    use = source.index(_USE, source.index(_FUNCTION))
-    path.write_text(f"{source[:use]}  gloo_iface_ = global_context.gloo_iface_;\n{source[use:]}")
-
-
-def _leave_out_xla_operations(path: Path) -> None:
-    """Leaves out the operations for XLA, whose source does not compile against TensorFlow 2.19.
-
-    Horovod registers them only if HOROVOD_ENABLE_XLA_OPS is set.
-    """
-    source = path.read_text()
-    if _XLA_OPERATIONS not in source:
-        raise ValueError(f"{path} does not contain {_XLA_OPERATIONS!r}.")
-    path.write_text(source.replace(_XLA_OPERATIONS, ""))
 
 
 def _pip(command: str, *arguments: str, environ: Mapping[str, str] | None = None) -> None:

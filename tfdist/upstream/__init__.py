@@ -43,6 +43,15 @@ FIXES = (
         "::test_replicas_send_a_row_as_often_as_they_have_it",
     ),
     Fix(
+        "horovod_sources",
+        "Horovod ignores the interface of a job that spans machines, spins while it waits for a "
+        "lock, and does not compile against TensorFlow 2.19 and newer",
+        "horovod/common/gloo/gloo_context.cc, third_party/gloo/gloo/transport/tcp/pair.cc, "
+        "horovod/tensorflow/xla_mpi_ops.cc",
+        "Horovod 0.28.1",
+        "tests/upstream/test_horovod_sources.py::test_other_sources_are_refused",
+    ),
+    Fix(
         "keras_optimizer_iterations",
         "a canned Estimator sets the counter of an optimizer once for each replica",
         "tensorflow_estimator/python/estimator/canned/dnn.py",
