@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -56,6 +57,8 @@ class AveragedStatistics(tf.keras.callbacks.Callback):
         super().__init__()
         self._collectives = collectives
         self._in_training = False
+        # The variables of the last average, and the function that averages them, traced once.
+        self._averaged: tuple[list[tf.Variable], Any] = ([], None)
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         self._in_training = True
@@ -80,6 +83,12 @@ class AveragedStatistics(tf.keras.callbacks.Callback):
             )
             if variable.dtype.is_floating
         ]
+        if list(map(id, variables)) != list(map(id, self._averaged[0])):
+            self._averaged = variables, tf.function(partial(self._average, variables))
+        if variables:
+            self._averaged[1]()
+
+    def _average(self, variables: list[tf.Variable]) -> None:
         sums = self._collectives.sum([variable.value() for variable in variables])
         for variable, total in zip(variables, sums, strict=True):
             variable.assign(total / self._collectives.size)

@@ -32,7 +32,7 @@ _SCRATCH_GRAPH = "scratch_graph"
 _has_own_values = False
 # The reduced values by the variable's id, inside `read_at_once`.
 _values: dict[int, tf.Tensor] = {}
-# The variables of the last `read_at_once`, and the function that packs them, traced once.
+# The variables of the last `read_at_once`, and the function that reduces them, traced once.
 _packed: tuple[list[tf.Variable], Any] = ([], None)
 
 
@@ -128,18 +128,13 @@ def _kind(variable: tf.Variable) -> tuple[str, str]:
 def _reduce_at_once(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> None:
     global _packed
     if list(map(id, variables)) != list(map(id, _packed[0])):
-        _packed = variables, _packing(strategy, variables)
-    for (operation, dtype), packed in _packed[1]().items():
-        reduced = strategy.reduce(operation, packed, axis=None)
-        group = [variable for variable in variables if _kind(variable) == (operation, dtype)]
-        shapes = [_shape(variable) for variable in group]
-        parts = tf.split(reduced, [shape.num_elements() for shape in shapes])
-        for variable, shape, part in zip(group, shapes, parts, strict=True):
-            _values[id(variable)] = tf.reshape(part, shape)
+        _packed = variables, _reducing(strategy, variables)
+    _values.update(zip(map(id, variables), _packed[1](), strict=True))
 
 
-def _packing(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> Any:
-    """A function that returns each replica's values, as one vector per kind."""
+def _reducing(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> Any:
+    """A function that returns the reduced values; it reduces one vector for each kind."""
+    shapes = [_shape(variable) for variable in variables]
 
     def pack() -> dict[tuple[str, str], tf.Tensor]:
         values: dict[tuple[str, str], list[tf.Tensor]] = {}
@@ -148,8 +143,17 @@ def _packing(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> 
             values.setdefault(_kind(variable), []).append(flat)
         return {kind: tf.concat(parts, 0) for kind, parts in sorted(values.items())}
 
-    # MultiWorkerMirroredStrategy warns about running anything but a tf.function.
-    return tf.function(lambda: strategy.run(pack))
+    def reduce() -> list[tf.Tensor]:
+        values: dict[int, tf.Tensor] = {}
+        for kind, packed in strategy.run(pack).items():
+            reduced = strategy.reduce(kind[0], packed, axis=None)
+            places = [place for place, each in enumerate(variables) if _kind(each) == kind]
+            parts = tf.split(reduced, [shapes[place].num_elements() for place in places])
+            for place, part in zip(places, parts, strict=True):
+                values[place] = tf.reshape(part, shapes[place])
+        return [values[place] for place in range(len(variables))]
+
+    return tf.function(reduce, autograph=False)
 
 
 def value_of(variable: SyncOnReadVariable) -> tf.Tensor:
