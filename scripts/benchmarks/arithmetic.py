@@ -10,8 +10,12 @@ from __future__ import annotations
 import time
 
 #: The models of the benchmarks, and the units of the layers of an MLP.
-MODELS = ("resnet20", "mlp", "wide_mlp", "embedding")
+MODELS = ("resnet20", "vgg", "mlp", "wide_mlp", "embedding")
+#: The models for images.
+IMAGE_MODELS = ("resnet20", "vgg")
 UNITS = {"mlp": 64, "wide_mlp": 2048}
+#: The filters of the convolutions of vgg between its poolings, and the units of its dense layers.
+VGG_FILTERS, VGG_UNITS = (32, 64, 128), (2048, 1024)
 #: ResNet-20.
 NUM_LAYERS = 20
 _STAGES = ((16, 32), (32, 16), (64, 8))  # channels, and image size in pixels

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from scripts.benchmarks.arithmetic import MODELS, UNITS
+from scripts.benchmarks.arithmetic import IMAGE_MODELS, MODELS, UNITS, VGG_FILTERS, VGG_UNITS
 from scripts.benchmarks.marks import Marks
 
 _DTYPES = {"mixed_bfloat16": torch.bfloat16, "mixed_float16": torch.float16}
@@ -58,6 +58,23 @@ def resnet(num_layers: int) -> nn.Module:
     )
 
 
+def vgg() -> nn.Module:
+    """Six convolutions, two wide linear layers, and logits of 10 classes; from images."""
+    layers: list[nn.Module] = []
+    channels = 3
+    for filters in VGG_FILTERS:
+        for _ in range(2):
+            layers += [nn.Conv2d(channels, filters, 3, padding=1), nn.ReLU()]
+            channels = filters
+        layers.append(nn.MaxPool2d(2))
+    layers.append(nn.Flatten())
+    width = channels * (32 // 2 ** len(VGG_FILTERS)) ** 2
+    for units in VGG_UNITS:
+        layers += [nn.Linear(width, units), nn.ReLU()]
+        width = units
+    return nn.Sequential(*layers, nn.Linear(width, 10))
+
+
 def mlp(units: int) -> nn.Module:
     """Four linear layers, and logits of 10 classes; from float32 [batch, 32]."""
     hidden: list[nn.Module] = []
@@ -73,13 +90,18 @@ def main() -> None:
     parser.add_argument("--channels_last", action="store_true")
     parser.add_argument("--model", choices=MODELS, default="resnet20")
     parser.add_argument("--autocast", choices=_DTYPES)
+    parser.add_argument("--bucket_cap_mb", type=float, default=25.0)
     arguments = parser.parse_args()
     order_in_memory = torch.channels_last if arguments.channels_last else torch.contiguous_format
     dist.init_process_group("gloo")
-    is_resnet = arguments.model == "resnet20"
-    own = resnet(arguments.num_layers) if is_resnet else mlp(UNITS[arguments.model])
+    if arguments.model == "resnet20":
+        own = resnet(arguments.num_layers)
+    else:
+        own = vgg() if arguments.model == "vgg" else mlp(UNITS[arguments.model])
+    has_images = arguments.model in IMAGE_MODELS
     model = nn.parallel.DistributedDataParallel(
-        own.to(memory_format=order_in_memory) if is_resnet else own
+        own.to(memory_format=order_in_memory) if has_images else own,
+        bucket_cap_mb=arguments.bucket_cap_mb,
     )
     precision: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
     if arguments.autocast:
@@ -87,7 +109,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     count = arguments.steps * arguments.batch_size
     generator = torch.Generator().manual_seed(dist.get_rank())
-    if is_resnet:
+    if has_images:
         pixels = torch.randint(0, 256, [count, 3, 32, 32], generator=generator).float()
         inputs = (pixels / 128 - 1).to(memory_format=order_in_memory)
     else:

@@ -10,7 +10,14 @@ import tensorflow as tf
 from absl import flags
 
 from estimators.resnet import cifar_resnet
-from scripts.benchmarks.arithmetic import MODELS, NUM_LAYERS, UNITS
+from scripts.benchmarks.arithmetic import (
+    IMAGE_MODELS,
+    MODELS,
+    NUM_LAYERS,
+    UNITS,
+    VGG_FILTERS,
+    VGG_UNITS,
+)
 from scripts.benchmarks.marks import Marks
 
 flags.DEFINE_integer("batch_size", 64, "Images per process and step.")
@@ -33,12 +40,16 @@ def compiled(optimizer: tf.keras.optimizers.Optimizer) -> tf.keras.Model:
 
     `resnet20` is ResNet-20 for images of CIFAR-10's size, without weight decay, or a ResNet of
     `--num_layers`. `mlp` is so small that the time of its step is the time of the runtime.
-    `wide_mlp` multiplies large matrices. `embedding` is a table of `--rows` and a dense layer.
+    `vgg` computes in its convolutions, and most of its 6.6 million weights are in the dense layers
+    after them. `wide_mlp` multiplies large matrices. `embedding` is a table of `--rows` and a dense
+    layer.
     """
     if FLAGS.policy:
         tf.keras.mixed_precision.set_global_policy(FLAGS.policy)
     if FLAGS.model == "resnet20":
         model = cifar_resnet(FLAGS.num_layers, weight_decay=None)
+    elif FLAGS.model == "vgg":
+        model = vgg()
     elif FLAGS.model == "embedding":
         model = embedding()
     else:
@@ -57,6 +68,21 @@ def mlp(units: int) -> tf.keras.Model:
     hidden = [tf.keras.layers.Dense(units, "relu") for _ in range(4)]
     logits = tf.keras.layers.Dense(10, dtype="float32")
     return tf.keras.Sequential([tf.keras.Input([_FEATURES]), *hidden, logits])
+
+
+def vgg() -> tf.keras.Model:
+    """Six convolutions, two wide dense layers, and logits of 10 classes; from images."""
+    layers = tf.keras.layers
+    model = tf.keras.Sequential([tf.keras.Input([32, 32, 3]), layers.Rescaling(1 / 128, -1.0)])
+    for filters in VGG_FILTERS:
+        for _ in range(2):
+            model.add(layers.Conv2D(filters, 3, padding="same", activation="relu"))
+        model.add(layers.MaxPooling2D())
+    model.add(layers.Flatten())
+    for units in VGG_UNITS:
+        model.add(layers.Dense(units, "relu"))
+    model.add(layers.Dense(10, dtype="float32"))
+    return model
 
 
 def embedding() -> tf.keras.Model:
@@ -80,7 +106,7 @@ def examples(count: int) -> tf.data.Dataset:
     models than the ResNet have at most 4096 different examples: a job of many workers would
     otherwise need much memory for data that teach nothing.
     """
-    if FLAGS.model == "resnet20":
+    if FLAGS.model in IMAGE_MODELS:
         return images(count)
     generator = np.random.default_rng(0)
     different = min(count, 4096)

@@ -35,12 +35,16 @@ class Machine:
 
 
 @contextmanager
-def machines(count: int, rate: str | None = None) -> Iterator[Sequence[Machine]]:
+def machines(
+    count: int, rate: str | None = None, burst: str = "32kbit"
+) -> Iterator[Sequence[Machine]]:
     """Machines, each with one interface `eth0`, on an isolated network.
 
     Args:
       count: the number of machines.
       rate: the bandwidth limit of each machine, such as `20mbit`.
+      burst: what a machine may send at once. With less than `rate` divided by the frequency of the
+        kernel's clock, it does not reach the rate, and needs much CPU time.
     """
     mark = uuid.uuid4().hex[:6]
     hub = f"hub-{mark}"
@@ -59,7 +63,7 @@ def machines(count: int, rate: str | None = None) -> Iterator[Sequence[Machine]]
             for interface in ("lo", "eth0"):
                 _ip("-n", machine.name, "link", "set", interface, "up")
             if rate is not None:
-                limit = ["tbf", "rate", rate, "burst", "32kbit", "latency", "400ms"]
+                limit = ["tbf", "rate", rate, "burst", burst, "latency", "400ms"]
                 queue = ["tc", "qdisc", "add", "dev", "eth0", "root", *limit]
                 subprocess.run([*machine.enter, *queue], check=True)
         yield found

@@ -17,6 +17,9 @@ import tensorflow as tf
 from tfdist.compat import keras as keras_compat
 from tfdist.coordination.kv_store import KeyValueStore
 
+#: The gradients that are sent together: few messages, and the first are sent early.
+PACK_BYTES = 4 * 2**20
+
 
 class Collectives(Protocol):
     """Collective operations over the training tasks.
@@ -55,6 +58,28 @@ def by_dtype(
         found = operation([values[place] for place in places])
         results.update(zip(places, found, strict=True))
     return [results[place] for place in range(len(values))]
+
+
+def in_packs(
+    operation: Callable[[list[tf.Tensor]], Sequence[tf.Tensor]], values: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Applies `operation` once per pack of at least `PACK_BYTES`, to the last values first.
+
+    The gradients of the last layers are known first, so their pack is sent while TensorFlow
+    computes those of other layers. `CommunicationOptions.bytes_per_pack` of TensorFlow does the
+    same.
+    """
+    packs: list[list[tf.Tensor]] = []
+    for value in reversed(values):
+        if not packs or sum(map(_bytes_of, packs[-1])) > PACK_BYTES:
+            packs.append([])
+        packs[-1].append(value)
+    results = [result for pack in packs for result in operation(pack)]
+    return results[::-1]
+
+
+def _bytes_of(value: tf.Tensor) -> int:
+    return int((value.shape.num_elements() or 0) * value.dtype.size)
 
 
 class TensorFlowCollectives:

@@ -25,7 +25,7 @@ from tfdist.coordination import horovod_rendezvous
 from tfdist.coordination.kv_store import RendezvousStore
 from tfdist.errors import UsageError
 from tfdist.runtime.devices import use_devices
-from tfdist.strategies.collectives import by_dtype
+from tfdist.strategies.collectives import by_dtype, in_packs
 from tfdist.strategies.local_sgd import outer_steps
 from tfdist.strategies.ranks import Ranks
 from tfdist.strategy_table import table
@@ -197,7 +197,8 @@ def _averages_of(gradients: Sequence[Any], *, compression: Any) -> list[Any]:
         if gradient is not None and not isinstance(gradient, tf.IndexedSlices)
     }
     reduce = partial(hvd.grouped_allreduce, op=hvd.Average, compression=compression)
-    for place, average_ in zip(dense, by_dtype(reduce, list(dense.values())), strict=True):
+    found = by_dtype(partial(in_packs, reduce), list(dense.values()))
+    for place, average_ in zip(dense, found, strict=True):
         averages[place] = average_
     return averages
 

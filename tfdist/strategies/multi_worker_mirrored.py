@@ -18,6 +18,7 @@ from tfdist.role import TaskRole
 from tfdist.runtime.devices import use_devices
 from tfdist.runtime.resources import check_semaphores
 from tfdist.strategies.base import DatasetFunction, Topology
+from tfdist.strategies.collectives import PACK_BYTES
 from tfdist.strategies.replicas import ReplicaCheckpointing, Replicas
 from tfdist.strategy_table.rows import AllReduceOptions
 from tfdist.upstream import keras3_callbacks, keras_local_calls, sync_on_read, tf_coordination
@@ -212,7 +213,8 @@ def build_strategy(role: TaskRole, options: AllReduceOptions) -> MultiWorkerMirr
             num_accelerators={"GPU": sum(name.startswith("GPU") for name in devices)},
         ),
         communication_options=tf.distribute.experimental.CommunicationOptions(
-            implementation=CommunicationImplementation[options.all_reduce.upper()]
+            bytes_per_pack=PACK_BYTES,
+            implementation=CommunicationImplementation[options.all_reduce.upper()],
         ),
     )
 
