@@ -3,10 +3,11 @@
 
     scripts/benchmarks/measure_stages.py
     scripts/benchmarks/measure_stages.py --kind=conv --width=32 --batch_size=256
+    scripts/benchmarks/measure_stages.py --layouts 1x2x8 1x2x8r
 
 The first row is one process that may use one core. The other rows use all cores of this machine:
 each worker has its share. Prints a table in Markdown; examples/s are medians over the epochs but
-the first.
+the first, and MB the most memory of one task.
 """
 
 from __future__ import annotations
@@ -36,28 +37,31 @@ def main() -> int:
         "--layouts",
         nargs="+",
         default=["2x1x1", "1x2x1", "1x2x4", "1x2x8", "1x2x16", "4x1x1", "2x2x8", "1x4x8"],
-        help="replicas x stages x microbatches",
+        help="replicas x stages x microbatches; with r: --recompute",
     )
     arguments = parser.parse_args()
     names = ("kind", "layers", "width", "batch_size")
     flags = [f"--{name}={getattr(arguments, name)}" for name in names]
-    print("| job | examples/s | of one core | idle | bound |\n| --- | --- | --- | --- | --- |")
-    alone, _ = run(["taskset", "-c", "0", sys.executable, PROGRAM, *flags])
-    print(f"| one process on one core | {alone:,.0f} | 1.00 | | |", flush=True)
+    print("| job | examples/s | of one core | idle | bound | MB |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    alone, _, memory = run(["taskset", "-c", "0", sys.executable, PROGRAM, *flags])
+    print(f"| one process on one core | {alone:,.0f} | 1.00 | | | {memory:,.0f} |", flush=True)
     for layout in arguments.layouts:
-        replicas, stages, microbatches = map(int, layout.split("x"))
+        replicas, stages, microbatches = map(int, layout.rstrip("r").split("x"))
+        recompute = ["--recompute"] if layout.endswith("r") else []
         command = [sys.executable, "-m", "tfdist", "run", f"--workers={replicas * stages}"]
         command += ["--strategy=in_graph", PROGRAM, *flags]
-        command += [f"--stages={stages}", f"--microbatches={microbatches}"]
-        rate, output = run(command)
+        command += [f"--stages={stages}", f"--microbatches={microbatches}", *recompute]
+        rate, output, memory = run(command)
         idle, bound = (*_IDLE.findall(output), ("", ""))[0]
-        job = f"{replicas} x {stages}, --microbatches={microbatches}"
-        print(f"| {job} | {rate:,.0f} | {rate / alone:.2f} | {idle} | {bound} |", flush=True)
+        job = " ".join([f"{replicas} x {stages}, --microbatches={microbatches}", *recompute])
+        cells = [job, f"{rate:,.0f}", f"{rate / alone:.2f}", idle, bound, f"{memory:,.0f}"]
+        print(f"| {' | '.join(cells)} |", flush=True)
     return 0
 
 
-def run(command: list[str]) -> tuple[float, str]:
-    """Runs a job; its examples/s and what it has printed."""
+def run(command: list[str]) -> tuple[float, str, float]:
+    """Runs a job; its examples/s, what it has printed, and the most MB of one of its tasks."""
     with tempfile.TemporaryDirectory(prefix="tfdist-stages-") as directory:
         ended = subprocess.run(
             [*command, f"--output_dir={directory}"],
@@ -70,7 +74,8 @@ def run(command: list[str]) -> tuple[float, str]:
         if ended.returncode:
             sys.exit(ended.stdout)
         rates = json.loads((Path(directory) / "rates.json").read_text())
-    return statistics.median(rates), ended.stdout
+        kibibytes = max(int(path.read_text()) for path in Path(directory).glob("memory-*"))
+    return statistics.median(rates), ended.stdout, kibibytes * 1024 / 1e6
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Trains a model of equal layers on constant data, for `measure_stages.py` and a test of memory.
 
-Writes the examples/s of each epoch but the first to OUTPUT_DIR/rates.json. With --memory_group,
+Writes the examples/s of each epoch but the first to OUTPUT_DIR/rates.json, and the most memory of
+each process to OUTPUT_DIR/memory-PID. With --memory_group,
 each task enters a cgroup of its own below this one (version 1 of the memory controller).
 """
 
@@ -8,8 +9,10 @@ from __future__ import annotations
 
 import tfdist  # isort: skip
 
+import atexit
 import json
 import os
+import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -83,8 +86,15 @@ def enter_group(parent: Path, limit: int) -> None:
     (own / "cgroup.procs").write_text(str(os.getpid()))
 
 
+def write_memory() -> None:
+    """Writes the most memory of this process, in KiB."""
+    kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path(_OUTPUT_DIR.value, f"memory-{os.getpid()}").write_text(str(kibibytes))
+
+
 @tfdist.main
 def train(job: tfdist.Job) -> None:
+    atexit.register(write_memory)
     rates = Rates()
     job.fit(
         build_model,

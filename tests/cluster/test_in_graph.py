@@ -74,10 +74,19 @@ def test_replicas_and_stages_equal_one_process(
 
 # Each stack has some of the models.
 MODELS = ["text"] if keras_is_3() else ["subclassed", "functional"]
+RECOMPUTE = ["--stages=2", "--microbatches=4", "--recompute"]
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_other_models_equal_one_process(tmp_path: Path, reference: Reference, model: str) -> None:
-    flags = ["--stages=2", "--microbatches=2", f"--model={model}"]
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        *[(model, ["--stages=2", "--microbatches=2"]) for model in MODELS],
+        ("sequential" if keras_is_3() else "functional", RECOMPUTE),
+    ],
+)
+def test_other_models_equal_one_process(
+    tmp_path: Path, reference: Reference, model: str, options: list[str]
+) -> None:
+    flags = [*options, f"--model={model}"]
     train(tmp_path, *IN_GRAPH, flags=flags)
     assert_close(weights(tmp_path), reference(model, "momentum"))

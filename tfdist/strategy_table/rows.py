@@ -227,6 +227,11 @@ class InGraphOptions(Options):
         "same time",
         least=1,
     )
+    recompute: bool = option(
+        False,
+        "compute a part again for its gradient, so that a worker has the activations of at most as "
+        "many parts as there are stages, not of all parts",
+    )
     balance: str = option(
         "parameters",
         "with --stages: what the stages have an equal share of; the time is measured for each "
@@ -243,6 +248,13 @@ class InGraphOptions(Options):
                 received=f"{self.stages} with {workers} worker{'s' * (workers > 1)}",
                 accepted=f"{', '.join(divisors)} (the divisors of the number of workers)",
                 remedy="Correct it, or change the number of workers.",
+            )
+        if self.recompute and self.microbatches <= self.stages:
+            raise UsageError(
+                "--recompute",
+                received=f"{self.microbatches} microbatches in {self.stages} stages",
+                accepted="more microbatches than stages; with fewer it does not need less memory",
+                remedy="Raise --microbatches, or leave it out.",
             )
 
 

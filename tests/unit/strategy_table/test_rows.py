@@ -63,6 +63,12 @@ def options(
         ("in_graph", {"stages": 3}, WORKERS, "--stages: received '3 with 4 workers'; accepted: 1"),
         ("in_graph", {"stages": 8}, WORKERS, "--stages: received '8 with 4 workers'; accepted: 1"),
         ("in_graph", {"stages": 2}, Cluster(), "--stages: received '2 with 1 worker'; accepted: 1"),
+        (
+            "in_graph",
+            {"stages": 2, "microbatches": 2, "recompute": True},
+            WORKERS,
+            "--recompute: received '2 microbatches in 2 stages'; accepted: more microbatches",
+        ),
         ("in_graph", {"microbatches": 0}, WORKERS, "--microbatches: received 0; accepted: at le"),
         (
             "in_graph",

@@ -1,7 +1,8 @@
 """Orders the parts of a batch within a stage, as in GPipe (Huang et al. 2019, arXiv:1811.06965).
 
 A stage first calls its layers on each part, and then computes the gradient of each part. Without
-this order TensorFlow begins all parts at once, and the next stage waits for all of them.
+this order TensorFlow begins all parts at once, and the next stage waits for all of them. If the
+parts are computed again for their gradients, `OneForwardOneBackward` orders that.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class Lane:
         self.device = device
         self._clock = clock
         self._is_working = False
-        # What has to end before the next piece of work begins.
-        self._before: list[tf.Operation] = []
+        #: What has to end before the next piece of work begins: the piece before, unless set.
+        self.before: list[tf.Operation] = []
 
     def begin(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Passes values to the stage when it has ended the piece of work before.
@@ -38,23 +39,23 @@ class Lane:
         """
         with self._on_device():
             if not self._is_working:
-                with tf.control_dependencies([*values, *self._before]):
-                    self._before = [tf.no_op() if self._clock is None else self._clock.begin()]
+                with tf.control_dependencies([*values, *self.before]):
+                    self.before = [tf.no_op() if self._clock is None else self._clock.begin()]
                 self._is_working = True
-            with tf.control_dependencies(self._before):
+            with tf.control_dependencies(self.before):
                 return [tf.identity(value) for value in values]
 
     def end(self, results: Sequence[tf.Tensor]) -> None:
         """Ends the piece of work that computes `results`, if the stage has begun one."""
         if self._is_working:
-            with self._on_device(), tf.control_dependencies([*results, *self._before]):
-                self._before = [tf.no_op() if self._clock is None else self._clock.end()]
+            with self._on_device(), tf.control_dependencies([*results, *self.before]):
+                self.before = [tf.no_op() if self._clock is None else self._clock.end()]
             self._is_working = False
 
     def end_step(self, stages: Sequence[Lane]) -> None:
         """Ends a step when all stages have ended their work."""
         if self._clock is not None:
-            last = [operation for lane in stages for operation in lane._before]
+            last = [operation for lane in stages for operation in lane.before]
             with self._on_device(), tf.control_dependencies(last):
                 self._clock.end_step()
 
@@ -64,6 +65,41 @@ class Lane:
         graph = tf.compat.v1.get_default_graph()
         with graph.colocate_with(None, ignore_existing=True), tf.device(self.device):
             yield
+
+
+class OneForwardOneBackward:
+    """Orders the calls and the gradients of parts, as PipeDream does (Narayanan et al. 2019).
+
+    Stage s of S stages begins the call on a part when it has ended the gradient of the part that
+    is S - s parts before. So it has the activations of at most S - s parts. The gradients of a
+    stage follow each other.
+
+    Args:
+      stages: all stages of a replica, which have ended the calls of the first pass.
+    """
+
+    def __init__(self, stages: Sequence[Lane]) -> None:
+        self._stages = stages
+        # By stage: the end of the last call, and those of all gradients.
+        self._called = [lane.before for lane in stages]
+        self._gradients = [[lane.before] for lane in stages]
+
+    def begin_call(self) -> None:
+        """Call this before the call on a part is added to the graph."""
+        for stage, lane in enumerate(self._stages):
+            ended = self._gradients[stage]
+            place = len(ended) - (len(self._stages) - stage)
+            lane.before = [*self._called[stage], *(ended[place] if place >= 0 else ())]
+
+    def begin_gradient(self) -> None:
+        """Call this before the gradient of the part is added to the graph."""
+        for stage, lane in enumerate(self._stages):
+            self._called[stage], lane.before = lane.before, self._gradients[stage][-1]
+
+    def end_gradient(self) -> None:
+        """Call this when the gradient of the part has been added to the graph."""
+        for ended, lane in zip(self._gradients, self._stages, strict=True):
+            ended.append(lane.before)
 
 
 def begin_call(values: Sequence[tf.Tensor], lane: Lane, stages: Sequence[Lane]) -> list[tf.Tensor]:

@@ -7,7 +7,7 @@ a call as one operation, whose gradient `tf.gradients` computes, which colocates
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -97,11 +97,8 @@ class ModelCall:
             split = [self._parts.split(value) for value in inputs]
         self._inputs = list(zip(*split, strict=True))
         self._outputs = []
-        for part, values in enumerate(self._inputs):
-            replica = self._replica_of(part)
-            with self._pipeline.within(self._lanes[replica], self._weights[replica]):
-                outputs = self._call(self._packed(values))
-            self._structure = outputs
+        for part in range(len(self._inputs)):
+            self._structure = outputs = self._call_part(part)
             self._outputs.append(tf.nest.flatten(outputs))
         by_output = list(zip(*self._outputs, strict=True))
         with tf.device(self._grid.client):
@@ -118,13 +115,13 @@ class ModelCall:
                 accepted="gradients computed after the blocks of all GradientTapes",
                 remedy="Use another strategy.",
             )
+        self._orders = [lanes.OneForwardOneBackward(stages) for stages in self._lanes]
         with tf.device(self._grid.client):
             split = list(zip(*map(self._parts.split_gradient, gradients), strict=True))
         weights = self._pipeline.weights
         of_inputs: list[Sequence[Any]] = [()] * len(split)
         of_replicas: list[list[Any]] = [[None for _ in weights] for _ in self._lanes]
-        # The last part first: its stages have just computed it.
-        for part in reversed(range(len(split))):
+        for part in self._parts_to_differentiate():
             replica = self._replica_of(part)
             of_inputs[part], found = self._gradients(part, split[part])
             sums = of_replicas[replica]
@@ -143,6 +140,24 @@ class ModelCall:
             ]
         self._lanes[0][0].end_step(self._lanes[0])
         return [*merged, *totals]
+
+    def _call_part(self, part: int) -> Any:
+        replica = self._replica_of(part)
+        with self._pipeline.within(self._lanes[replica], self._weights[replica]):
+            return self._call(self._packed(self._inputs[part]))
+
+    def _parts_to_differentiate(self) -> Iterator[int]:
+        """The parts, the last one first: its stages have just computed it."""
+        for part in reversed(range(len(self._inputs))):
+            if not self._pipeline.recompute:
+                yield part
+                continue
+            order = self._orders[self._replica_of(part)]
+            order.begin_call()
+            self._outputs[part] = tf.nest.flatten(self._call_part(part))
+            order.begin_gradient()
+            yield part
+            order.end_gradient()
 
     def _gradients(
         self, part: int, gradients: Sequence[tf.Tensor]

@@ -8,18 +8,23 @@ import tensorflow as tf
 
 from tfdist.errors import UsageError
 
+# Operations that TensorFlow calls stateful because they read something that may change.
+_READS = {"Placeholder", "ReadVariableOp", "ResourceGather", "VarHandleOp"}
 
-def check_model(model: Any, inputs: Any) -> None:
+
+def check_model(model: Any, inputs: Any, *, recompute: bool = False) -> None:
     """Checks a model by tracing one call, which computes nothing.
 
     Args:
       model: a built `tf.keras.Model`.
       inputs: the specification of its inputs, as in `tf.data.Dataset.element_spec`.
+      recompute: whether the model is called twice on each part of a batch.
 
     Raises:
       UsageError: an input is not a dense tensor; an output is not a tensor whose first dimension is
         that of the batch; or a layer adds a loss while it is called. Each part of a batch would add
-        that loss, and the gradient would not include it.
+        that loss, and the gradient would not include it. With `recompute`, if a second call could
+        have other results, or would update a variable again.
     """
     specs = tf.nest.flatten(inputs)
     for spec in specs:
@@ -32,11 +37,15 @@ def check_model(model: Any, inputs: Any) -> None:
             )
     outputs: list[Any] = []
     losses: list[Any] = []
+    effects: list[str] = []
 
     @tf.function
     def trace(values: Any) -> None:
         outputs.extend(tf.nest.flatten(model(values, training=True)))
         called = set(tf.compat.v1.get_default_graph().get_operations())
+        effects.extend(
+            each.name for each in called if each.op_def.is_stateful and each.type not in _READS
+        )
         # Keras computes the regularizers of weights only now.
         losses.extend(loss for loss in model.losses if getattr(loss, "op", None) in called)
 
@@ -50,6 +59,13 @@ def check_model(model: Any, inputs: Any) -> None:
                 accepted="outputs with one row for each example, under in_graph",
                 remedy="Return tensors whose first dimension is that of the batch.",
             )
+    if recompute and effects:
+        raise UsageError(
+            "--recompute",
+            received=f"{model.name}, whose call has a state or a random number ({min(effects)})",
+            accepted="models without layers such as BatchNormalization, Dropout and LSTM",
+            remedy="Leave it out, or choose more stages.",
+        )
     if losses:
         raise UsageError(
             "model",

@@ -47,6 +47,7 @@ class Pipeline:
       grid: the workers.
       microbatches: the number of parts into which a replica divides its batch.
       weights: the trainable variables, with the stage of each.
+      recompute: whether each part is computed again for its gradient.
 
     Attributes:
       idle: how long the stages are idle in training.
@@ -54,9 +55,15 @@ class Pipeline:
     """
 
     def __init__(
-        self, grid: Grid, microbatches: int, weights: Sequence[tuple[tf.Variable, int]]
+        self,
+        grid: Grid,
+        microbatches: int,
+        weights: Sequence[tuple[tf.Variable, int]],
+        *,
+        recompute: bool = False,
     ) -> None:
         self.grid = grid
+        self.recompute = recompute
         self.microbatches = microbatches
         self.weights = weights
         self.idle = IdleShare(grid, microbatches)
@@ -77,7 +84,10 @@ class Pipeline:
 
     def clock(self, replica: int, stage: int) -> Clock | None:
         """The clock of a stage; None if it is not measured."""
-        is_measured = self.is_measured and replica == 0 and self.grid.num_stages > 1
+        # TensorFlow runs the operations of a clock in the order in which they are created. That is
+        # not the order of the parts if they are computed again.
+        is_measured = self.is_measured and not self.recompute
+        is_measured = is_measured and replica == 0 and self.grid.num_stages > 1
         return self.idle.clocks[stage] if is_measured else None
 
     @contextmanager

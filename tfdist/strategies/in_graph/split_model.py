@@ -26,6 +26,7 @@ class SplitModel:
       grid: the workers.
       stages: the layers of each stage.
       microbatches: the number of parts into which a replica divides its batch.
+      recompute: whether each part is computed again for its gradient.
 
     Attributes:
       model: the model.
@@ -33,7 +34,15 @@ class SplitModel:
       idle: measures how long its stages are idle in training.
     """
 
-    def __init__(self, model: Any, grid: Grid, stages: Sequence[Stage], microbatches: int) -> None:
+    def __init__(
+        self,
+        model: Any,
+        grid: Grid,
+        stages: Sequence[Stage],
+        microbatches: int,
+        *,
+        recompute: bool = False,
+    ) -> None:
         self.model = model
         self.stages = tuple(stages)
         self._grid = grid
@@ -49,7 +58,7 @@ class SplitModel:
             move(own, grid.device(0, stage))
             if variable.trainable:
                 weights.append((own, stage))
-        self._pipeline = pipeline = Pipeline(grid, microbatches, weights)
+        self._pipeline = pipeline = Pipeline(grid, microbatches, weights, recompute=recompute)
         self.idle = pipeline.idle
         self._trainable = _trainable(model)
         self._calls: list[tuple[Any, str, Any]] = [

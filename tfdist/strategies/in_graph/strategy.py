@@ -163,12 +163,18 @@ class InGraph(Strategy[InGraphOptions]):
             )
         inputs, _, _ = tf.keras.utils.unpack_x_y_sample_weight(self._element_spec)
         if inputs is not None:
-            check_model(model, inputs)
+            check_model(model, inputs, recompute=self.options.recompute)
         measure = None
         if self.options.balance == "time":
             measure = functools.partial(seconds_of, model, inputs)
         stages = stages_of(model, self.options.stages, measure)
-        self.split_model = SplitModel(model, self.grid, stages, self.options.microbatches)
+        self.split_model = SplitModel(
+            model,
+            self.grid,
+            stages,
+            self.options.microbatches,
+            recompute=self.options.recompute,
+        )
 
     def describe(self, model: tf.keras.Model) -> list[str]:
         assert self.split_model is not None
@@ -178,7 +184,8 @@ class InGraph(Strategy[InGraphOptions]):
         ]
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
-        return [_IdleReport(self)] if self.options.stages > 1 else []
+        is_measured = self.options.stages > 1 and not self.options.recompute
+        return [_IdleReport(self)] if is_measured else []
 
     def serve(self) -> None:
         if self._is_client:

@@ -76,3 +76,20 @@ def test_outputs_of_each_example_are_accepted() -> None:
 def test_ragged_inputs_are_refused() -> None:
     with pytest.raises(UsageError, match="an input of type RaggedTensorSpec"):
         check_model(Own(lambda x: x), tf.RaggedTensorSpec([None, None]))
+
+
+@pytest.mark.parametrize(
+    "layer", [tf.keras.layers.Dropout(0.5), tf.keras.layers.BatchNormalization()]
+)
+def test_a_layer_with_a_state_is_refused_only_if_it_is_computed_again(layer: Any) -> None:
+    model = tf.keras.Sequential([tf.keras.Input([4]), tf.keras.layers.Dense(4), layer])
+    inputs = tf.TensorSpec([None, 4])
+    check_model(model, inputs)
+    with pytest.raises(UsageError, match=r"--recompute: received .* whose call has a state"):
+        check_model(model, inputs, recompute=True)
+
+
+def test_layers_without_a_state_are_computed_again() -> None:
+    layers = [tf.keras.layers.Embedding(5, 4), tf.keras.layers.Flatten(), tf.keras.layers.Dense(4)]
+    model = tf.keras.Sequential([tf.keras.Input([4], dtype="int32"), *layers])
+    check_model(model, tf.TensorSpec([None, 4], tf.int32), recompute=True)
