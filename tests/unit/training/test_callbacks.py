@@ -16,7 +16,7 @@ import tensorflow as tf
 from tests.conftest import TinyTraining, file_size_limit, keras_is_3
 from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.errors import OutputError, UsageError
-from tfdist.training.callbacks import MetricsLog
+from tfdist.training.callbacks import EpochSummaries, MetricsLog
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
@@ -313,17 +313,20 @@ class Limit(tf.keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize(
-    ("size", "file"),
-    [(100, "logs"), (1000, r"checkpoints/ckpt-\d+")],
+    ("size", "file", "others"),
+    [
+        (100, "logs", MetricsLog),
+        (1000, r"checkpoints/ckpt-\d+", (MetricsLog, EpochSummaries)),
+    ],
     ids=["summaries", "checkpoint"],
 )
 def test_a_failed_write_stops_the_training(
-    size: int, file: str, tiny: TinyTraining, tmp_path: Path
+    size: int, file: str, others: Any, tiny: TinyTraining, tmp_path: Path
 ) -> None:
     """Keras would interpret the error for a file that is too large as the end of the data."""
     job = tiny.job()
-    # The metrics log would reach the limit first.
-    callbacks = [each for each in job.callbacks(str(tmp_path)) if not isinstance(each, MetricsLog)]
+    # The others may reach the limit first.
+    callbacks = [each for each in job.callbacks(str(tmp_path)) if not isinstance(each, others)]
     with ExitStack() as limits, pytest.raises(OutputError, match=f"{file} could not be written"):
         tiny.model().fit(
             job.dataset(tiny.train_input),
