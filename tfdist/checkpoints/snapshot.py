@@ -224,6 +224,7 @@ class SavePlan:
         return _traced(write, tf.TensorSpec([], tf.string), *specs)
 
     def _saving_here(self, device: str) -> Callable[..., None]:
+        """As `_writing`, for a state that is all on this machine."""
         names = tf.constant([entry.key for entry in self._entries])
         parts = tf.constant([entry.part for entry in self._entries])
 

@@ -229,8 +229,8 @@ class InGraphOptions(Options):
     )
     recompute: bool = option(
         False,
-        "compute a part again for its gradient, so that a worker has the activations of at most as "
-        "many parts as there are stages, not of all parts",
+        "compute each microbatch again for its gradient; a worker then keeps the activations of at "
+        "most as many microbatches as there are stages, not of all",
     )
     balance: str = option(
         "parameters",

@@ -115,7 +115,6 @@ class ModelCall:
                 accepted="gradients computed after the blocks of all GradientTapes",
                 remedy="Use another strategy.",
             )
-        self._orders = [lanes.OneForwardOneBackward(stages) for stages in self._lanes]
         with tf.device(self._grid.client):
             split = list(zip(*map(self._parts.split_gradient, gradients), strict=True))
         weights = self._pipeline.weights
@@ -148,11 +147,13 @@ class ModelCall:
 
     def _parts_to_differentiate(self) -> Iterator[int]:
         """The parts, the last one first: its stages have just computed it."""
-        for part in reversed(range(len(self._inputs))):
-            if not self._pipeline.recompute:
-                yield part
-                continue
-            order = self._orders[self._replica_of(part)]
+        parts = reversed(range(len(self._inputs)))
+        if not self._pipeline.recompute:
+            yield from parts
+            return
+        orders = [lanes.OneForwardOneBackward(stages) for stages in self._lanes]
+        for part in parts:
+            order = orders[self._replica_of(part)]
             order.begin_call()
             self._outputs[part] = tf.nest.flatten(self._call_part(part))
             order.begin_gradient()

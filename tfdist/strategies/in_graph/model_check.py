@@ -62,7 +62,7 @@ def check_model(model: Any, inputs: Any, *, recompute: bool = False) -> None:
     if recompute and effects:
         raise UsageError(
             "--recompute",
-            received=f"{model.name}, whose call has a state or a random number ({min(effects)})",
+            received=f"{model.name}, with the stateful operation {min(effects)}",
             accepted="models without layers such as BatchNormalization, Dropout and LSTM",
             remedy="Leave it out, or choose more stages.",
         )

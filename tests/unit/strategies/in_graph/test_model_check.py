@@ -85,7 +85,7 @@ def test_a_layer_with_a_state_is_refused_only_if_it_is_computed_again(layer: Any
     model = tf.keras.Sequential([tf.keras.Input([4]), tf.keras.layers.Dense(4), layer])
     inputs = tf.TensorSpec([None, 4])
     check_model(model, inputs)
-    with pytest.raises(UsageError, match=r"--recompute: received .* whose call has a state"):
+    with pytest.raises(UsageError, match=r"--recompute: received .* with the stateful operation"):
         check_model(model, inputs, recompute=True)
 
 
