@@ -68,7 +68,8 @@ def record_all_reduces() -> list[str]:
     reduce = CollectiveReplicaLauncher.all_reduce
 
     def recording(launcher: Any, tensor: tf.Tensor, *args: Any, **options: Any) -> tf.Tensor:
-        kinds.append(f"{tensor.dtype.name} {tensor.shape.num_elements()}")
+        if not tf.executing_eagerly():
+            kinds.append(f"{tensor.dtype.name} {tensor.shape.num_elements()}")
         return reduce(launcher, tensor, *args, **options)
 
     CollectiveReplicaLauncher.all_reduce = recording

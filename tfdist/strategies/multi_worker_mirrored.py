@@ -23,7 +23,7 @@ from tfdist.strategies.replicas import ReplicaCheckpointing, Replicas
 from tfdist.strategy_table.rows import AllReduceOptions
 from tfdist.upstream import keras3_callbacks, keras_local_calls, sync_on_read, tf_coordination
 from tfdist.upstream.keras2_step_logs import KeepsMetricResults
-from tfdist.upstream.keras3_reduce import ReducesForKeras3
+from tfdist.upstream.keras3_reduce import ReducesForKeras3, reduce_results_at_once
 from tfdist.upstream.keras3_statistics import Statistics
 from tfdist.upstream.sync_on_read import on_read_variables, read_at_once
 
@@ -123,6 +123,10 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
         sync_on_read.use_own_values(False)
         super().prepare(model)
         self.tf_strategy.model = model
+        if keras_compat.is_keras_3(model):
+            reduce_results_at_once()
+        else:
+            sync_on_read.reduce_metrics_at_once(model)
         keras_local_calls.apply(model, _is_distributed)
 
     def finish(self, model: tf.keras.Model) -> None:

@@ -240,11 +240,15 @@ def _without_results(model: Any) -> Iterator[list[bool]]:
         asked.append(True)
         return {}
 
+    # A strategy may have replaced it, too.
+    before = vars(model).get("get_metrics_result")
     vars(model)["get_metrics_result"] = no_results
     try:
         yield asked
     finally:
         del vars(model)["get_metrics_result"]
+        if before is not None:
+            vars(model)["get_metrics_result"] = before
 
 
 def _call(
