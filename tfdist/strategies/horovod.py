@@ -80,26 +80,33 @@ class Horovod(Ranks[HorovodGradientOptions]):
     def wrap_optimizer(self, optimizer: Any) -> Any:
         if self.local or horovod_optimizer.is_distributed(optimizer):
             return optimizer
-        compression = self.compression
         if keras_compat.is_keras_3(optimizer):
             # Horovod's own wrapper does not reduce the gradients of a Keras 3 optimizer.
-            return keras3_optimizer.apply_reduced(
-                optimizer, partial(_averages, compression=compression)
-            )
+            return keras3_optimizer.apply_reduced(optimizer, self.averages)
         own = getattr(optimizer, "inner_optimizer", optimizer)
         if not isinstance(own, tf.keras.optimizers.Optimizer):
-            return hvd.DistributedOptimizer(optimizer, compression=compression)
+            return hvd.DistributedOptimizer(optimizer, compression=self.compression)
 
         # Horovod's own wrapper averages only in `minimize`, and a user-defined train step may call
         # `apply_gradients`.
         def aggregate_gradients(pairs: Iterable[tuple[Any, tf.Variable]]) -> list[Any]:
             pairs = list(pairs)
             gradients, variables = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-            averages = _averages(gradients, variables, compression=compression)
+            averages = self.averages(gradients, variables)
             return list(zip(averages, variables, strict=True))
 
         own.aggregate_gradients = aggregate_gradients
         return optimizer
+
+    def averages(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """The averages over the ranks; None for a variable without a gradient.
+
+        Args:
+          gradients: tensors, `tf.IndexedSlices`, or None.
+          variables: their variables.
+        """
+        average = partial(_averages_of, compression=self.compression)
+        return collective_sparse_gradients.with_small_tables(gradients, variables, average)
 
     @property
     def compression(self) -> Any:
@@ -177,12 +184,6 @@ class HorovodCollectives:
     def broadcast_object(self, text: str) -> str:
         received: str = hvd.broadcast_object(text, root_rank=0)
         return received
-
-
-def _averages(gradients: Sequence[Any], variables: Sequence[Any], *, compression: Any) -> list[Any]:
-    """The averages over the ranks; None for a variable without a gradient."""
-    average = partial(_averages_of, compression=compression)
-    return collective_sparse_gradients.with_small_tables(gradients, variables, average)
 
 
 def _averages_of(gradients: Sequence[Any], *, compression: Any) -> list[Any]:
