@@ -17,6 +17,12 @@ Names are loaded on first use, so importing the package does not import TensorFl
 
 from __future__ import annotations
 
+import sys
+
+if sys.orig_argv[1:3] == ["-m", __name__] and not sys.flags.safe_path:
+    # `python -m tfdist` would import any of the modules below from the current directory.
+    del sys.path[0]
+
 import importlib
 from typing import TYPE_CHECKING, Any
 

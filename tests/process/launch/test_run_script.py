@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,9 @@ from tests.support.launchers import DEADLINE, Start
 
 pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
 
-# The command itself: `python -m tfdist` would import from the current directory.
-TFDIST = str(Path(sys.executable).with_name("tfdist"))
-
-# The fork server imports `selectors` when it starts. The script is the first to import `sched`.
-SHADOWED = ("json", "queue", "sched", "selectors")
+# The command imports `importlib` and `argparse` first, and the fork server `selectors`. The script
+# is the first to import `sched`.
+SHADOWED = ("importlib", "argparse", "json", "queue", "sched", "selectors")
 SCRIPT = f"import {', '.join(SHADOWED)}; from neighbor import greeting; print(greeting)"
 
 
@@ -45,7 +42,7 @@ def test_a_job_imports_nothing_from_a_shared_directory(
     script = [str(elsewhere / "package" / "train.py")]
     if program == "module":
         script = ["-m", "package.train"]
-    launcher = start([TFDIST, "run", f"--start_method={method}", "--workers=2", *script])
+    launcher = start(["-m", "tfdist", "run", f"--start_method={method}", "--workers=2", *script])
     output, errors = launcher.communicate(timeout=DEADLINE)
     # The tasks do not join each other, which the launcher says if they are slow.
     told = [line for line in errors.splitlines() if "no task had joined" not in line]
