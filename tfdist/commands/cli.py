@@ -9,6 +9,8 @@
     tfdist plan --parameters=25M --workers=4 --bandwidth=10Gbit   # compares the splits
     tfdist data cifar10 --data_dir=/tmp/data              # writes the examples' dataset
     tfdist horovod build                                  # compiles and installs Horovod
+    tfdist env                                            # what a bug report needs
+    tfdist test                                           # a short training with each strategy
 
 A usage error prints one line on stderr and exits with code 2.
 """
@@ -24,12 +26,23 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
-from tfdist.commands import check, data, execute, horovod, plan, render, run, status
+from tfdist.commands import (
+    check,
+    data,
+    env,
+    execute,
+    horovod,
+    plan,
+    render,
+    run,
+    status,
+    test,
+)
 from tfdist.errors import EXIT_USAGE, exit_on_usage_error, log
 from tfdist.runtime.resources import limited_open_files
 from tfdist.version import __version__
 
-_COMMANDS = (run, execute, render, check, status, plan, data, horovod)
+_COMMANDS = (run, execute, render, check, status, plan, data, horovod, env, test)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -32,7 +32,7 @@ def environment(
       environ: the environment that the task inherits.
     """
     result = {log_level.VARIABLE: log_level.of(sys.argv[1:])}
-    if onednn_is_faster(_cpu_flags()):
+    if onednn_is_faster(cpu_flags()):
         result[ONEDNN_VARIABLE] = "1"
     return result | cores.thread_variables(intra_threads, environ)
 
@@ -60,7 +60,7 @@ def description(environ: Mapping[str, str] = os.environ) -> str:
 
 
 @cache
-def _cpu_flags() -> frozenset[str]:
+def cpu_flags() -> frozenset[str]:
     """The flags of the first core from /proc/cpuinfo; empty if they are unknown."""
     try:
         with Path("/proc/cpuinfo").open() as lines:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
@@ -72,11 +73,12 @@ def row(name: str) -> StrategySpec:
     """
     found = rows().get(name)
     if found is None:
+        close = get_close_matches(name, rows())
         raise UsageError(
             "--strategy",
             received=name,
             accepted=", ".join(["auto", *rows()]),
-            remedy="Choose one of these.",
+            remedy=f"Did you mean {close[0]}?" if close else "Choose one of these.",
         )
     return found
 

@@ -87,7 +87,7 @@ def test_the_onednn_and_cores_flags(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(environment, "_cpu_flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr(environment, "cpu_flags", lambda: frozenset({"avx2"}))
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "users")
 
     assert cli.main(["run", "--workers=2", "--dry_run", *flags, script]) == 0

@@ -18,7 +18,7 @@ DEFAULTS = {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 @pytest.fixture(autouse=True)
 def cpu_with_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "_cpu_flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr(runtime, "cpu_flags", lambda: frozenset({"avx2"}))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
 
 

@@ -37,7 +37,7 @@ def planned(
 
 @pytest.fixture(autouse=True)
 def cpu_with_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "_cpu_flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr(environment, "cpu_flags", lambda: frozenset({"avx2"}))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
 
 

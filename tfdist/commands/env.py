@@ -1,0 +1,47 @@
+"""`tfdist env`: prints what a bug report needs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+
+from tfdist.commands.arguments import Commands, flag
+from tfdist.compat import imports, stacks
+from tfdist.errors import EXIT_OK
+from tfdist.runtime import machine
+from tfdist.version import __version__
+
+
+def add_to(commands: Commands) -> None:
+    """Adds the command to the parser."""
+    env = commands.add_parser(
+        "env",
+        help="print the versions and the machine, for a bug report",
+        description="Prints the versions of tfdist, Python, TensorFlow, Keras and Horovod, whether "
+        "these can be imported and what they were built with, and the processor, memory, GPUs, "
+        "network interfaces and limits of this machine. Environment variables are printed if their "
+        "names begin as those of tfdist, TensorFlow, Keras, Horovod, CUDA, NCCL or OpenMP, and if "
+        "they hold no secret.",
+        allow_abbrev=False,
+    )
+    flag(env, "json", action="store_true", help="print it as a JSON object")
+    env.set_defaults(run=_env)
+
+
+def _env(arguments: argparse.Namespace) -> int:
+    python = f"{platform.python_version()}, {sys.executable}"
+    supported = "yes" if stacks.installed().stacks else "untested; see tfdist check --versions"
+    versions = {"tfdist": __version__, "Python": python, "supported": supported}
+    sections = {"versions": versions, **imports.try_all(), **machine.facts(os.environ)}
+    if arguments.json:
+        print(json.dumps(sections, indent=2))
+        return EXIT_OK
+    width = max(len(name) for facts in sections.values() for name in facts)
+    for section, facts in sections.items():
+        print(section)
+        for name, text in facts.items():
+            print(f"  {name:{width}}  {text}")
+    return EXIT_OK
