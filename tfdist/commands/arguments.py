@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -74,6 +74,7 @@ def option_flags(parser: argparse.ArgumentParser, exclude: Sequence[str] = ()) -
                 group,
                 name,
                 type=_TYPES[defined.type],
+                values=defined.choices,
                 metavar=metavar,
                 help=defined.full_help.replace("%", "%%"),
             )
@@ -123,10 +124,19 @@ def read_option_flags(arguments: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
-def flag(parser: Any, name: str, **options: Any) -> None:
-    """Adds a flag that accepts underscores and dashes, as the flags of scripts do."""
+def flag(parser: Any, name: str, *, values: Iterable[str] = (), **options: Any) -> None:
+    """Adds a flag that accepts underscores and dashes, as the flags of scripts do.
+
+    Args:
+      parser: an `ArgumentParser`, or one of its groups.
+      name: the name, with underscores.
+      values: what a shell completes, if there are no `choices`.
+      options: for `add_argument`.
+    """
     spellings = dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"])
-    parser.add_argument(*spellings, dest=name, **options)
+    action = parser.add_argument(*spellings, dest=name, **options)
+    if values:
+        action.completer = lambda **_: list(values)
 
 
 def count(text: str) -> int:

@@ -21,6 +21,7 @@ from tfdist.coordination.seal import token_of
 from tfdist.errors import EXIT_FAILED, EXIT_OK, UsageError
 from tfdist.flags import JobFlags
 from tfdist.role import find_role
+from tfdist.strategy_table import table
 
 _STARTUP_TIMEOUT = 60.0
 
@@ -39,7 +40,9 @@ def add_to(commands: Commands) -> None:
         allow_abbrev=False,
     )
     cluster_flags(check)
-    flag(check, "strategy", metavar="NAME", help="the strategy of the training")
+    flag(
+        check, "strategy", values=table.rows(), metavar="NAME", help="the strategy of the training"
+    )
     flag(
         check,
         "startup_timeout",
@@ -55,6 +58,10 @@ def add_to(commands: Commands) -> None:
     )
     option_flags(check, exclude=["startup_timeout"])
     check.set_defaults(run=_check)
+    check.examples = (
+        "tfdist check --job_name=worker --task_index=0 --worker_hosts=node1:2222,node2:2222",
+        "tfdist check --versions",
+    )
 
 
 def _check(arguments: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@
     tfdist horovod build                                  # compiles and installs Horovod
     tfdist env                                            # what a bug report needs
     tfdist test                                           # a short training with each strategy
+    tfdist completion bash                                # completes the command in a shell
 
 A usage error prints one line on stderr and exits with code 2.
 """
@@ -28,6 +29,7 @@ from typing import Any, NoReturn
 
 from tfdist.commands import (
     check,
+    completion,
     data,
     env,
     execute,
@@ -42,7 +44,7 @@ from tfdist.errors import EXIT_USAGE, exit_on_usage_error, log
 from tfdist.runtime.resources import limited_open_files
 from tfdist.version import __version__
 
-_COMMANDS = (run, execute, render, check, status, plan, data, horovod, env, test)
+_COMMANDS = (run, execute, render, check, status, plan, data, horovod, env, test, completion)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_standard_streams()
     try:
         with exit_on_usage_error(), limited_open_files():
+            if "_ARGCOMPLETE" in os.environ:
+                completion.complete(_parser())
             given = sys.argv[1:] if argv is None else list(argv)
             if not given:
                 _parser().print_help(sys.stderr)
@@ -80,7 +84,17 @@ def _open_standard_streams() -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a usage error in one line, as the rest of tfdist does, with what was meant."""
+    """Reports a usage error in one line, as the rest of tfdist does, with what was meant.
+
+    Attributes:
+      examples: commands, which the help ends with.
+    """
+
+    examples: Sequence[str] = ()
+
+    def format_help(self) -> str:
+        lines = ["", "examples:", *(f"  {example}" for example in self.examples), ""]
+        return super().format_help() + ("\n".join(lines) if self.examples else "")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, unknown = super().parse_known_args(args, namespace)
@@ -127,6 +141,12 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"tfdist {__version__}")
+    parser.examples = (
+        "tfdist test",
+        "tfdist run --workers=2 train.py --epochs=3",
+        "tfdist run --strategy=parameter_server --ps=1 --workers=2 train.py",
+        "tfdist status /shared/run1",
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in _COMMANDS:
         command.add_to(commands)

@@ -33,6 +33,7 @@ def add_to(commands: Commands) -> None:
         help="digits (default: scikit-learn's, no download), download, or the path of a copy",
     )
     cifar10.set_defaults(run=_cifar10)
+    cifar10.examples = ("tfdist data cifar10 --data_dir=/tmp/data",)
     verify = actions.add_parser(
         "verify",
         help="find damaged TFRecord files",
@@ -43,6 +44,7 @@ def add_to(commands: Commands) -> None:
     )
     verify.add_argument("files", nargs="+", metavar="FILE", help="a TFRecord file")
     verify.set_defaults(run=_verify)
+    verify.examples = ("tfdist data verify /shared/data/*.tfrecord",)
 
 
 def _cifar10(arguments: argparse.Namespace) -> int:

@@ -29,6 +29,10 @@ def add_to(commands: Commands) -> None:
     )
     flag(env, "json", action="store_true", help="print it as a JSON object")
     env.set_defaults(run=_env)
+    env.examples = (
+        "tfdist env",
+        "tfdist env --json > env.json",
+    )
 
 
 def _env(arguments: argparse.Namespace) -> int:

@@ -46,6 +46,7 @@ def add_to(commands: Commands) -> None:
         parser,
         "strategy",
         default="auto",
+        values=table.rows(),
         metavar="NAME",
         help="horovod for a script that calls hvd.init; else the default will do",
     )
@@ -89,6 +90,11 @@ def add_to(commands: Commands) -> None:
     )
     script_arguments(parser)
     parser.set_defaults(run=_exec)
+    parser.examples = (
+        "srun tfdist exec train.py",
+        "mpirun -np 4 tfdist exec train.py",
+        "tfdist exec --job_name=worker --task_index=0 --worker_hosts=node1:2222 train.py",
+    )
 
 
 def _exec(arguments: argparse.Namespace) -> int:

@@ -46,6 +46,10 @@ def add_to(commands: Commands) -> None:
         allow_abbrev=False,
     )
     build.set_defaults(run=_build)
+    build.examples = (
+        "tfdist horovod build",
+        "HOROVOD_GPU_OPERATIONS=NCCL tfdist horovod build",
+    )
 
 
 def _build(arguments: argparse.Namespace) -> int:

@@ -88,6 +88,10 @@ def add_to(commands: Commands) -> None:
     flag(plan, "memory", metavar="SIZE", help="of a task: 16GB. Splits that need more are marked")
     plan.add_argument("args", metavar="ARGS", nargs="*", help="the flags of SCRIPT, after --")
     plan.set_defaults(run=_run)
+    plan.examples = (
+        "tfdist plan --parameters=25M --workers=4 --bandwidth=10Gbit",
+        "tfdist plan --model=train.py --workers=4 --bandwidth=10Gbit --memory=16GB",
+    )
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -99,6 +99,7 @@ def _add_hosts(engines: Commands) -> None:
     )
     script_arguments(parser, required=False)
     parser.set_defaults(run=_render_hosts)
+    parser.examples = ("tfdist render hosts --worker_hosts=node1:2222,node2:2222 train.py",)
 
 
 def _add_slurm(engines: Commands) -> None:
@@ -112,6 +113,7 @@ def _add_slurm(engines: Commands) -> None:
     )
     _job_flags(parser)
     parser.set_defaults(run=_render_slurm)
+    parser.examples = ("tfdist render slurm --workers=4 train.py > job.sh && sbatch job.sh",)
 
 
 def _add_kubernetes(engines: Commands) -> None:
@@ -143,6 +145,9 @@ def _add_kubernetes(engines: Commands) -> None:
             )
         _job_flags(parser)
         parser.set_defaults(run=partial(_render_kubernetes, makes))
+        parser.examples = (
+            f"tfdist render {name} --image=train:1 --workers=4 train.py | kubectl apply -f -",
+        )
 
 
 def _add_mpi(engines: Commands) -> None:
@@ -163,6 +168,7 @@ def _add_mpi(engines: Commands) -> None:
         )
         _job_flags(parser)
         parser.set_defaults(run=partial(_render_mpi, makes))
+        parser.examples = (f"tfdist render {name} --workers=4 train.py",)
 
 
 def _add_check(engines: Commands) -> None:
@@ -175,6 +181,7 @@ def _add_check(engines: Commands) -> None:
     )
     parser.add_argument("file", metavar="FILE", help="the manifest, as JSON; - for standard input")
     parser.set_defaults(run=_check)
+    parser.examples = ("tfdist render check job.json",)
 
 
 def _job_flags(parser: argparse.ArgumentParser) -> None:
@@ -183,6 +190,7 @@ def _job_flags(parser: argparse.ArgumentParser) -> None:
         parser,
         "strategy",
         default="auto",
+        values=table.rows(),
         metavar="NAME",
         help=f"auto (default), {', '.join(table.rows())}",
     )

@@ -66,6 +66,7 @@ def add_to(commands: Commands) -> None:
         run,
         "strategy",
         default="auto",
+        values=table.rows(),
         metavar="NAME",
         help=f"auto (default), {', '.join(table.rows())}; auto selects parameter_server with ps, "
         "multi_worker_mirrored with several training tasks, and one_device otherwise",
@@ -175,6 +176,13 @@ def add_to(commands: Commands) -> None:
     option_flags(run)
     script_arguments(run)
     run.set_defaults(run=_run)
+    run.examples = (
+        "tfdist run --workers=2 train.py --epochs=3",
+        "tfdist run --strategy=horovod --workers=4 --max_restarts=3 train.py",
+        "tfdist run --ps=1 --workers=2 --sync -m mypackage.train --output_dir=/shared/run1",
+        "tfdist run --hosts=node1:2,node2:2 train.py",
+        "tfdist run --dry_run --workers=2 train.py",
+    )
 
 
 def _host_flags(run: argparse.ArgumentParser) -> None:

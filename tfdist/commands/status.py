@@ -32,6 +32,10 @@ def add_to(commands: Commands) -> None:
     )
     status.add_argument("job", metavar="OUTPUT_DIR|PID", help=_JOB_HELP)
     status.set_defaults(run=_status)
+    status.examples = (
+        "tfdist status /shared/run1",
+        "tfdist status 4711",
+    )
     trace = commands.add_parser(
         "stacks",
         help="show the Python stacks of the tasks of a running job",
@@ -41,6 +45,7 @@ def add_to(commands: Commands) -> None:
     )
     trace.add_argument("job", metavar="OUTPUT_DIR|PID", help=_JOB_HELP)
     trace.set_defaults(run=_stacks)
+    trace.examples = ("tfdist stacks /shared/run1",)
 
 
 def _status(arguments: argparse.Namespace) -> int:

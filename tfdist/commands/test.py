@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from tfdist.commands.arguments import Commands, count, flag, some_seconds
 from tfdist.compat import stacks
 from tfdist.errors import EXIT_FAILED, EXIT_OK, log
 from tfdist.strategy_table import StrategySpec, table
-from tfdist.trial.verdict import Verdict, Way, try_way
+
+if TYPE_CHECKING:
+    from tfdist.trial.verdict import Verdict, Way
 
 _TAIL = 30
 
@@ -25,7 +28,13 @@ def add_to(commands: Commands) -> None:
         "the loss alone.) Exit code 0: everything agrees, 1: something does not.",
         allow_abbrev=False,
     )
-    flag(test, "strategy", metavar="NAME", help=f"one of {', '.join(table.rows())} (default: all)")
+    flag(
+        test,
+        "strategy",
+        values=table.rows(),
+        metavar="NAME",
+        help=f"one of {', '.join(table.rows())} (default: all)",
+    )
     flag(test, "workers", type=count, metavar="N", help="number of workers (default 2)")
     flag(test, "ps", type=count, metavar="N", help="number of parameter servers (default 1)")
     flag(
@@ -37,9 +46,15 @@ def add_to(commands: Commands) -> None:
         help="seconds after which a training is ended (default 120)",
     )
     test.set_defaults(run=_test)
+    test.examples = (
+        "tfdist test",
+        "tfdist test --strategy=parameter_server --ps=2 --workers=3",
+    )
 
 
 def _test(arguments: argparse.Namespace) -> int:
+    from tfdist.trial.verdict import try_way
+
     installed = stacks.installed()
     print(installed, flush=True)
     names = [arguments.strategy] if arguments.strategy else list(table.rows())
@@ -57,6 +72,8 @@ def _test(arguments: argparse.Namespace) -> int:
 
 
 def _ways(row: StrategySpec, workers: int | None, ps: int | None) -> list[Way]:
+    from tfdist.trial.verdict import Way
+
     if not row.spans_tasks:
         devices = () if row.single_replica else ("--num_cpu_devices=2",)
         return [Way(row.name, 0, options=devices)]
