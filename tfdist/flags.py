@@ -149,7 +149,7 @@ LAUNCHER_FLAGS = frozenset(
         *("ps", "workers", "chief", "evaluator", "cluster_as", "grace_period", "max_restarts"),
         *("restart_delay", "start_method", "cores", "onednn", "dry_run", "host_discovery_script"),
         *("min_workers", "max_workers", "elastic_timeout", "host", "port"),
-        *("hosts", "hostfile", "ssh", "isolate", "tls"),
+        *("hosts", "hostfile", "ssh", "isolate", "tls", "plain", "log_dir"),
     }
 )
 

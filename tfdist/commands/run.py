@@ -44,6 +44,7 @@ from tfdist.launch.spec import (
     task_specs,
 )
 from tfdist.launch.supervision import Supervision
+from tfdist.launch.task_log import make_directory
 from tfdist.runtime import environment as runtime
 from tfdist.runtime import gpus
 from tfdist.runtime.cores import given_cores
@@ -159,6 +160,19 @@ def add_to(commands: Commands) -> None:
     )
     flag(
         run,
+        "plain",
+        action="store_true",
+        help="print lines alone; without it, a panel of the tasks is shown where the output is a "
+        "terminal",
+    )
+    flag(
+        run,
+        "log_dir",
+        metavar="DIR",
+        help="add each task's whole output to a file in this directory, such as worker-0.log",
+    )
+    flag(
+        run,
         "dry_run",
         action="store_true",
         help="print each task's environment and command without starting it; with a strategy that "
@@ -219,6 +233,8 @@ def _run(arguments: argparse.Namespace) -> int:
         max_restarts=arguments.max_restarts,
         restart_delay=arguments.restart_delay,
         preload=_modules_of(arguments.strategy) if arguments.start_method == "fork" else (),
+        log_dir=make_directory(arguments.log_dir) if arguments.log_dir is not None else None,
+        has_panel=not arguments.plain and sys.stdout.isatty() and _draws(os.environ.get("TERM")),
     )
     elasticity = elasticity_of(arguments)
     _check_isolate(arguments)
@@ -269,6 +285,11 @@ def _run(arguments: argparse.Namespace) -> int:
     with local.hold_ports(job.num_ports) as ports:
         tasks = task_specs(job, ports=ports, cores=given_cores(os.environ), environ=os.environ)
     return _dry_run(tasks, job.strategy, job.cluster(ports))
+
+
+def _draws(terminal: str | None) -> bool:
+    """Whether a terminal of this type can move its cursor."""
+    return terminal not in (None, "", "dumb", "unknown")
 
 
 def _check_isolate(arguments: argparse.Namespace) -> None:

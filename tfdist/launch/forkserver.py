@@ -29,6 +29,8 @@ from typing import Any
 
 from tfdist.launch import run_script
 from tfdist.launch.spawn import Started, die_with, spawn
+from tfdist.launch.spec import TaskSpec
+from tfdist.runtime.cores import OPENMP_VARIABLE
 
 # The launcher's number and the modules to import. Only the fork server has this variable.
 _VARIABLE = "TFDIST_FORK_SERVER"
@@ -36,6 +38,29 @@ _VARIABLE = "TFDIST_FORK_SERVER"
 _search_path = sys.path.copy() if sys.flags.safe_path else sys.path[1:]
 # What the modules of the fork server have registered with `atexit`: a function and its arguments.
 _exit_functions: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]] = []
+
+
+def fork_server_of(
+    tasks: Sequence[TaskSpec], preload: Sequence[str], environ: Mapping[str, str]
+) -> ForkServer | None:
+    """The fork server of a job; None if there is nothing to import, or no place for its socket.
+
+    Args:
+      tasks: the tasks, as far as they are known.
+      preload: the modules that it imports.
+      environ: the environment of the launcher.
+    """
+    if not preload:
+        return None
+    threads: dict[str, str] = {}
+    for task in tasks:
+        # NumPy's library reads it when it is imported, so it applies to all tasks.
+        if number := task.environment.get(OPENMP_VARIABLE):
+            threads.setdefault(OPENMP_VARIABLE, number)
+    # Its socket cannot be created in a temporary directory with a long path.
+    with suppress(OSError):
+        return ForkServer(preload, {**threads, **environ})
+    return None
 
 
 class ForkServer:

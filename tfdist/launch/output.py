@@ -92,9 +92,14 @@ class LineReader:
 class Printer:
     """Standard output, which may be closed at any time.
 
+    `tfdist.launch.screen` also shows what the tasks do.
+
     Attributes:
       failure: the exit code of a job whose output can no longer be printed; None so far.
+      seconds: between two calls of `look`; infinite if there is nothing to look at.
     """
+
+    seconds = math.inf
 
     def __init__(self) -> None:
         self.failure: int | None = None
@@ -114,6 +119,21 @@ class Printer:
             log(f"cannot print the output of the tasks ({error.strerror}): ending them")
             # Python flushes stdout again at exit; that must not fail a second time.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def started(self, name: str, pid: int) -> None:
+        """A task has a new process."""
+
+    def ended(self, name: str, code: int) -> None:
+        """The process of a task has ended: its exit code, or -n after signal n."""
+
+    def failed(self, how: str) -> None:
+        """A task has failed: a sentence, which also says what follows."""
+
+    def look(self) -> None:
+        """Shows what the tasks do now."""
+
+    def finish(self, code: int) -> None:
+        """The job has ended with this exit code."""
 
 
 def prefix(name: str, color: int | None) -> str:

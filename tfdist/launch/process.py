@@ -26,6 +26,7 @@ from tfdist.launch.hints import hint_for
 from tfdist.launch.output import LineReader, Printer
 from tfdist.launch.spawn import Start, spawn
 from tfdist.launch.spec import TaskSpec
+from tfdist.launch.task_log import TaskLog
 from tfdist.runtime.excepthook import ERROR_FILE_VARIABLE, Uncaught, read_uncaught
 from tfdist.runtime.resources import process_status
 
@@ -44,6 +45,7 @@ class Process:
       printer: prints its output.
       start: starts it as the leader of its own process group, so that its children can be ended
         with it.
+      log_dir: where its whole output is added to a file; None if nowhere.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Process:
         error_file: Path,
         printer: Printer,
         start: Start = spawn,
+        log_dir: Path | None = None,
     ) -> None:
         inherited = {name: value for name, value in environ.items() if name not in task.removed}
         error_file.unlink(missing_ok=True)
@@ -71,6 +74,7 @@ class Process:
         self._prefix = line_prefix
         self._printer = printer
         self._reader = LineReader()
+        self._log = TaskLog(log_dir, task.name) if log_dir else None
 
     @property
     def name(self) -> str:
@@ -92,6 +96,8 @@ class Process:
             data = os.read(self.pipe.fileno(), 1 << 16)
         except BlockingIOError:
             return None
+        if self._log:
+            self._log.write(data)
         self._show(self._reader.feed(data, time.monotonic()))
         return len(data)
 
@@ -141,6 +147,8 @@ class Process:
             pass
         self._show(self._reader.finish())
         self.pipe.close()
+        if self._log:
+            self._log.close()
         return code
 
     def _show(self, lines: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +19,8 @@ class Supervision:
         logged, and those that were restarted alone are killed. The evaluator has no limit.
       server_timeout: seconds that a server may run, after the chief has exited and no task trains
         any more; then it is killed. tfdist's own servers exit sooner.
+      log_dir: where each task's whole output is added to a file of its own; None if nowhere.
+      has_panel: whether a panel shows the tasks at the end of the terminal.
       preload: modules that a fork server imports once for all tasks, if there is more than one
         start. Without any, each task is a new process.
     """
@@ -27,4 +30,6 @@ class Supervision:
     restart_delay: float = 1.0
     shutdown_timeout: float = 30.0
     server_timeout: float = 5.0
+    log_dir: Path | None = None
+    has_panel: bool = False
     preload: tuple[str, ...] = ()

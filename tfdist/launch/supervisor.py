@@ -16,10 +16,10 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 from tfdist.errors import EXIT_FAILED, EXIT_PREEMPTED, EXIT_USAGE, log
-from tfdist.launch.forkserver import ForkServer
+from tfdist.launch.forkserver import ForkServer, fork_server_of
 from tfdist.launch.kills import KILL_SECONDS, Kills
 from tfdist.launch.notices import Notices
 from tfdist.launch.output import Printer, prefix
@@ -31,7 +31,6 @@ from tfdist.launch.spawn import spawn
 from tfdist.launch.spec import Membership, TaskSpec
 from tfdist.launch.supervision import Supervision
 from tfdist.launch.timers import Timers
-from tfdist.runtime.cores import OPENMP_VARIABLE
 
 _LONGEST_RESTART_DELAY = 60.0
 # For the other tasks to exit after a failure; they cannot save without the failed task.
@@ -63,7 +62,7 @@ class Supervisor:
         self._wakeup = wakeup
         self._options = options
         self._running: list[Process] = []
-        self._printer = Printer()
+        self._printer = self._make_printer()
         self._selector = selectors.DefaultSelector()
         self._selector.register(wakeup, selectors.EVENT_READ)
         self._restarts = 0
@@ -100,28 +99,26 @@ class Supervisor:
                     self._cause.explain_failure()
             finally:
                 self._kills.kill(self._running)
+                self._printer.finish(self._outcome or 0)
                 self._selector.close()
         if self._has_left:
             # Python would wait for its children.
             os._exit(self._outcome or EXIT_FAILED)
         return self._outcome or 0
 
+    def _make_printer(self) -> Printer:
+        if self._options.has_panel:
+            from tfdist.launch.screen import Screen  # It imports rich.
+
+            return Screen()
+        return Printer()
+
     def _make_server(self) -> ForkServer | None:
-        if not self._options.preload:
-            return None
         tasks = () if self._members.can_change else self._members.tasks()
         # A new process is faster for a task that starts once.
         if len(tasks) == 1 and not self._options.max_restarts:
             return None
-        environ: dict[str, str] = {}
-        for task in tasks:
-            # NumPy's library reads it when it is imported, so it applies to all tasks.
-            if threads := task.environment.get(OPENMP_VARIABLE):
-                environ.setdefault(OPENMP_VARIABLE, threads)
-        # Its socket cannot be created in a temporary directory with a long path.
-        with suppress(OSError):
-            return ForkServer(self._options.preload, {**environ, **self._environ})
-        return None
+        return fork_server_of(tasks, self._options.preload, self._environ)
 
     def _start_all(self) -> None:
         if self._server and not self._server.is_ready:
@@ -149,6 +146,11 @@ class Supervisor:
         self._notices = Notices(tuple(self._running))
         self._notice()
         self._look_at_kills()
+        self._show()
+
+    def _show(self) -> None:
+        self._printer.look()
+        self._deadlines.set("panel", self._printer.seconds, self._show)
 
     def _notice(self) -> None:
         if self._notices.look():
@@ -163,8 +165,10 @@ class Supervisor:
             self._directory / task.name.replace(":", "-"),
             self._printer,
             self._server.start if self._server else spawn,
+            self._options.log_dir,
         )
         self._running.append(process)
+        self._printer.started(process.name, process.pid)
         for source in process.sources:
             self._selector.register(source, selectors.EVENT_READ, process)
 
@@ -226,6 +230,7 @@ class Supervisor:
         code = process.close()
         if process in self._dismissed:
             code = 0
+        self._printer.ended(process.name, code)
         if self._outcome is not None:
             if code == EXIT_PREEMPTED and self._is_interrupted and process.task is self._tasks[0]:
                 # It has saved, so the job can be started again later.
@@ -253,6 +258,7 @@ class Supervisor:
             how = f"{cause.name} failed, and {process.name} with it"
         if cause.uncaught:
             how += f" ({cause.uncaught.error})"
+        self._printer.failed(how)
         is_late = self._chief_has_ended and process.task.type != "evaluator"
         if code == EXIT_PREEMPTED and self._members.can_change:
             # Another machine has noticed first that the hosts have changed.

@@ -18,6 +18,7 @@ import tensorflow as tf
 from tfdist.checkpoints import lock, output_directory
 from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.errors import UsageError, log
+from tfdist.training.progress import progress_of
 from tfdist.training.resume import resume
 from tfdist.training.scalars import scalars
 from tfdist.training.state import TrainingState
@@ -43,6 +44,7 @@ def standard(
         )
     output = OutputDirectory(output_dir)
     callbacks = [*state.strategy.callbacks(), StepWatch(state, output), ExamplesPerSecond(state)]
+    callbacks.append(progress_of(state))
     if state.is_chief:
         lock.hold(output.lock)
         output_directory.check_writable(output.path, output.checkpoints, output.logs)

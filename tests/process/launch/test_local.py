@@ -228,6 +228,8 @@ def test_a_terminal_gets_colors_unless_they_are_unwanted(
     terminal, inner = pty.openpty()
     with os.fdopen(terminal, "rb", buffering=0) as screen:
         with os.fdopen(inner, "wb", buffering=0) as stdout:
+            # Without a panel.
+            extra = {**extra, "TERM": "dumb"}
             launcher = tfdist_run("print('hello')", extra=extra, stdout=stdout)
             line = screen.read(1 << 10)
         assert launcher.wait(timeout=DEADLINE) == 0

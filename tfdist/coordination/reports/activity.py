@@ -14,6 +14,7 @@ a call holds Python's global interpreter lock.
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import socket
@@ -57,6 +58,12 @@ class State:
       steps: the steps that it has made in this process.
       last_step: when the last of them was seen; 0 if there is none.
       output: the output directory; empty if it is not known.
+      epoch: the current epoch, from 1; 0 before the first.
+      epochs: the epochs of the training; 0 if they are not known.
+      resumed: the steps of the training that were made before this process began.
+      goal: the steps of the whole training; 0 if they are not known.
+      loss: the mean loss of the epoch so far, or of the last one; -inf if it is not known.
+      examples_per_step: this task's share in the examples of a step; 0 if it is not known.
     """
 
     task: str = ""
@@ -68,6 +75,12 @@ class State:
     steps: int = 0
     last_step: float = 0.0
     output: str = ""
+    epoch: int = 0
+    epochs: int = 0
+    resumed: int = 0
+    goal: int = 0
+    loss: float = -math.inf
+    examples_per_step: float = 0.0
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> State:
@@ -120,9 +133,9 @@ class Activity:
         """The record of this process."""
         return _record(self._memory)
 
-    def describe(self, *, output: str) -> None:
-        """Sets the output directory."""
-        self._set(output=output)
+    def describe(self, **known: str | int | float) -> None:
+        """Sets attributes of the state, such as the output directory."""
+        self._set(**known)
 
     def enter(self, doing: str) -> None:
         """Records what the task does from now on. Steps turn it into TRAINING."""

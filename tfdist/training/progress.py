@@ -1,0 +1,83 @@
+"""The Keras callback that tells other processes how far the training is: `tfdist run`, `status`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.coordination.reports.activity import TRAINING
+from tfdist.training.state import TrainingState
+from tfdist.upstream.keras_callback_logs import ignores_step_logs
+
+Logs = dict[str, Any]
+
+# Reading the loss waits for the step.
+_LOSS_SECONDS = 1.0
+
+
+def progress_of(state: TrainingState) -> tf.keras.callbacks.Callback:
+    """The callback for a training."""
+    return StepProgress(state) if state.strategy.cursor.sees_steps else EpochProgress(state)
+
+
+class EpochProgress(tf.keras.callbacks.Callback):
+    """Records the epoch, the number of steps of the training, and the loss of each epoch.
+
+    Args:
+      state: counts the steps, and knows the examples of a step.
+    """
+
+    def __init__(self, state: TrainingState) -> None:
+        super().__init__()
+        self._state = state
+        self._activity = state.reporter.activity
+
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+        state = self._state
+        known = self.params.get("steps")
+        # The first epoch tells it otherwise.
+        steps_per_epoch = known or (state.steps / epoch if epoch else 0)
+        epochs = int(self.params.get("epochs") or 0)
+        self._activity.describe(
+            epoch=epoch + 1,
+            epochs=epochs,
+            resumed=state.steps - state.strategy.cursor.steps_made,
+            goal=round(steps_per_epoch * epochs),
+            examples_per_step=(state.examples_per_update or 0) / len(state.strategy.topology.peers),
+        )
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        # The watchdog looks once a second.
+        self._activity.made(self._state.strategy.cursor.progress)
+        self._record_loss(logs)
+
+    def _record_loss(self, logs: Logs | None) -> None:
+        if logs and "loss" in logs:
+            self._activity.describe(loss=float(np.asarray(logs["loss"])))
+
+
+class StepProgress(EpochProgress):
+    """Also records the loss within an epoch, about once a second.
+
+    Args:
+      state: see `EpochProgress`.
+      clock: returns seconds, from any starting point.
+    """
+
+    def __init__(self, state: TrainingState, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(state)
+        ignores_step_logs(self)
+        self._clock = clock
+        self._read = 0.0
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        if self._activity.state.doing != TRAINING:
+            self._activity.enter(TRAINING)
+        now = self._clock()
+        if now - self._read >= _LOSS_SECONDS:
+            self._read = now
+            self._record_loss(logs)
