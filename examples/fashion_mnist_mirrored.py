@@ -27,7 +27,7 @@ import tensorflow as tf
 from absl import flags
 
 from tfdist.data import mnist
-from tfdist.training import curves
+from tfdist.monitoring import curves
 
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 flags.DEFINE_string(
@@ -152,7 +152,7 @@ def main(job: tfdist.Job) -> None:
                 f"epoch {epoch + 1}: {seconds:.1f} s, learning rate {rate:.2g}, "
                 f"test accuracy {accuracy:.4f}"
             )
-        curves.plot(FLAGS.output_dir, Path(FLAGS.output_dir, "learning_curves.png"))
+        curves.plot([FLAGS.output_dir], Path(FLAGS.output_dir, "learning_curves.png"))
 
 
 if __name__ == "__main__":

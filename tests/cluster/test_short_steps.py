@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -48,6 +49,12 @@ def test_executions_of_several_steps_are_those_of_one(strategy: str, tmp_path: P
     assert saved and int(saved[1]) % STEPS, first.output
     second = launch(several, *job, *directories(several), deadline=120)
     assert second.code == 0, second.output
+
+    log = [json.loads(line) for line in (several / "output" / "events.jsonl").open()]
+    assert [event["event"] for event in log] == ["start", "preempted", "start", "complete"]
+    assert log[0]["step"] == 0 and log[0]["strategy"] == strategy
+    assert log[1]["step"] == log[2]["step"] and log[1]["step"] % STEPS == int(saved[1]) % STEPS
+    assert log[3]["step"] == 2 * STEPS
 
     expected, found = results(single), results(several)
     assert set(expected) == set(found) == {"worker-0", "worker-1"}

@@ -103,6 +103,10 @@ class OutputDirectory:
         return self.path / "eval_metrics.jsonl"
 
     @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
     def saved_model(self) -> Path:
         return self.path / "saved_model"
 

@@ -204,7 +204,7 @@ class Evaluation:
             self._output.eval_metrics, lambda line: bool(line["global_step"] < step)
         )
         output_directory.append_json_line(
-            self._output.eval_metrics, {"global_step": step, **record}
+            self._output.eval_metrics, {"global_step": step, "time": time.time(), **record}
         )
         results = ", ".join(f"{name} {np.mean(value):.4f}" for name, value in values.items())
         print(f"step {step}: {results}", flush=True)

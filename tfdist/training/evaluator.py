@@ -146,7 +146,9 @@ def _record(
     # A resumed job re-evaluates later epochs.
     output_directory.cut_json_lines(output.eval_metrics, lambda line: bool(line["epoch"] < epoch))
     record = {name: output_directory.as_json(value) for name, value in logs.items()}
-    output_directory.append_json_line(output.eval_metrics, {"epoch": epoch, **record})
+    output_directory.append_json_line(
+        output.eval_metrics, {"epoch": epoch, "time": time.time(), **record}
+    )
     # Keras's TensorBoard counts epochs from 0.
     with output_directory.writing(output.logs), writer.as_default(step=epoch - 1):
         for name, value in scalars(logs).items():

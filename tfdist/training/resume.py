@@ -28,6 +28,7 @@ from tfdist.compat.train_functions import AfterSkippedSteps
 from tfdist.coordination.reports import activity
 from tfdist.data.position import Position
 from tfdist.errors import EXIT_PREEMPTED, log
+from tfdist.monitoring import events
 from tfdist.training import history
 from tfdist.training.final_weights import FinalWeights
 from tfdist.training.state import TrainingState
@@ -128,6 +129,13 @@ class Resume(tf.keras.callbacks.Callback):
             if self._state.is_chief:
                 self._output.done.unlink(missing_ok=True)
                 self._final.remove()
+                self._log_event(
+                    events.START,
+                    start.epoch,
+                    strategy=self._strategy.name,
+                    tasks=list(map(str, self._strategy.cluster.tasks())),
+                    versions=str(stacks.installed()),
+                )
             self._fast_forward(start, step)
         self._saved = self._state.steps
         keras_initial_epoch.set_start(self.model, (start.epoch, step))
@@ -171,6 +179,8 @@ class Resume(tf.keras.callbacks.Callback):
         if not self._has_trained or is_complete:
             if self._state.is_chief:
                 checkpointer.mark_done(self._output, self._finished, epochs)
+                if self._has_trained:
+                    self._log_event(events.COMPLETE, self._finished)
         else:
             self._log(f"fit ended early, after epoch {self._finished} of {epochs}")
         history.add_earlier_epochs(
@@ -261,12 +271,16 @@ class Resume(tf.keras.callbacks.Callback):
                 f"{self._finished + 1}, exiting with code {EXIT_PREEMPTED}; start the job again to "
                 "resume"
             )
+            self._log_event(events.PREEMPTED, self._finished)
         _keep_forever(inspect.currentframe())
         sys.exit(EXIT_PREEMPTED)
 
     @property
     def _saves(self) -> bool:
         return self._state.is_chief or self._checkpointing.all_save
+
+    def _log_event(self, event: str, epoch: int, **facts: Any) -> None:
+        events.add(self._output, event, epoch=epoch, step=self._state.steps, **facts)
 
     def _log(self, text: str) -> None:
         if self._state.is_chief:

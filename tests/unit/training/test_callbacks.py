@@ -111,6 +111,7 @@ def test_training_writes_the_expected_output_files(tiny: TinyTraining, tmp_path:
     assert sorted(os.listdir(tmp_path)) == [
         "checkpoints",
         "done.json",
+        "events.jsonl",
         "lock.json",
         "logs",
         "metrics.jsonl",

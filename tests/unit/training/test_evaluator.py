@@ -59,7 +59,10 @@ class Training:
         return [{"epoch": epoch, **self.expected(epoch)} for epoch in epochs]
 
     def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.output.eval_metrics.read_text().splitlines()]
+        found = list(map(json.loads, self.output.eval_metrics.read_text().splitlines()))
+        times = [line.pop("time") for line in found]
+        assert times == sorted(times)
+        return found
 
 
 def follow(
