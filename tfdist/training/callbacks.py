@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -23,6 +22,7 @@ from tfdist.training.resume import resume
 from tfdist.training.scalars import scalars
 from tfdist.training.state import TrainingState
 from tfdist.training.step_watch import StepWatch
+from tfdist.training.summaries import Summaries
 
 Logs = dict[str, Any]
 
@@ -50,7 +50,7 @@ def standard(
         output_directory.check_writable(output.path, output.checkpoints, output.logs)
         callbacks.append(NonFiniteWarning())
         callbacks.append(MetricsLog(state, output))
-        callbacks.append(EpochSummaries(str(output.logs), write_graph=False))
+        callbacks.append(Summaries(state, output))
     # Last, so that every epoch with a checkpoint has a line in the metrics log.
     callbacks.append(resume(state, output, keep=keep, save_steps=save_steps))
     return callbacks
@@ -92,21 +92,6 @@ class ExamplesPerSecond(tf.keras.callbacks.Callback):
             return None
         seconds, steps = self._started
         return (self._state.steps - steps) * examples / (self._clock() - seconds)
-
-
-class EpochSummaries(tf.keras.callbacks.TensorBoard):
-    """Keras's TensorBoard summaries; writes the elements of array metrics, which Keras refuses."""
-
-    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Does nothing; Keras's method would fetch each step's metrics without writing them."""
-
-    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        with output_directory.writing(Path(self.log_dir)):
-            super().on_epoch_end(epoch, scalars(logs))
-
-    def on_test_end(self, logs: Logs | None = None) -> None:
-        with output_directory.writing(Path(self.log_dir)):
-            super().on_test_end(scalars(logs))
 
 
 class NonFiniteWarning(tf.keras.callbacks.Callback):

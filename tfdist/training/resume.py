@@ -32,6 +32,7 @@ from tfdist.monitoring import events
 from tfdist.training import history
 from tfdist.training.final_weights import FinalWeights
 from tfdist.training.state import TrainingState
+from tfdist.training.summaries import facts_of
 from tfdist.upstream import keras_initial_epoch
 from tfdist.upstream.keras_callback_logs import ignores_step_logs
 
@@ -132,9 +133,7 @@ class Resume(tf.keras.callbacks.Callback):
                 self._log_event(
                     events.START,
                     start.epoch,
-                    strategy=self._strategy.name,
-                    tasks=list(map(str, self._strategy.cluster.tasks())),
-                    versions=str(stacks.installed()),
+                    **facts_of(self._state),
                 )
             self._fast_forward(start, step)
         self._saved = self._state.steps

@@ -16,7 +16,8 @@ import tensorflow as tf
 from tests.conftest import TinyTraining, file_size_limit, keras_is_3
 from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.errors import OutputError, UsageError
-from tfdist.training.callbacks import EpochSummaries, MetricsLog
+from tfdist.training.callbacks import MetricsLog
+from tfdist.training.summaries import Summaries
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
@@ -316,8 +317,8 @@ class Limit(tf.keras.callbacks.Callback):
 @pytest.mark.parametrize(
     ("size", "file", "others"),
     [
-        (100, "logs", MetricsLog),
-        (1000, r"checkpoints/ckpt-\d+", (MetricsLog, EpochSummaries)),
+        (100, "logs/train", MetricsLog),
+        (1000, r"checkpoints/ckpt-\d+", (MetricsLog, Summaries)),
     ],
     ids=["summaries", "checkpoint"],
 )

@@ -58,7 +58,10 @@ class _Checkpointing(Checkpointing):
 
 
 class _IdleReport(tf.keras.callbacks.Callback):
-    """Logs after the first epoch how long the stages were idle."""
+    """Adds `idle_share` to an epoch's logs, the share of the steps so far that stages were idle.
+
+    Also logs it after the first epoch.
+    """
 
     def __init__(self, strategy: InGraph) -> None:
         super().__init__()
@@ -68,10 +71,14 @@ class _IdleReport(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         split_model = self._strategy.split_model
-        if split_model is None or self._has_reported:
+        if split_model is None:
+            return
+        idle = split_model.idle
+        if logs is not None:
+            logs["idle_share"] = idle.measured
+        if self._has_reported:
             return
         self._has_reported = True
-        idle = split_model.idle
         log(
             f"in_graph: stages idle for {idle.measured:.0%} of a step "
             f"(bound for equal stages: {idle.bound:.0%})"

@@ -1,0 +1,125 @@
+"""The Keras callback that writes the training for TensorBoard."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.checkpoints.output_directory import OutputDirectory
+from tfdist.compat import keras as keras_compat
+from tfdist.compat import stacks
+from tfdist.monitoring.tensorboard import TensorBoardRun
+from tfdist.training.scalars import scalars
+from tfdist.training.state import TrainingState
+from tfdist.upstream.keras_callback_logs import ignores_step_logs
+
+Logs = dict[str, Any]
+
+# Between two writes within an epoch; the first write shows early that the training has begun.
+_SECONDS = 10.0
+_VALIDATION = "val_"
+
+
+class Summaries(tf.keras.callbacks.Callback):
+    """Writes the runs `train` and `validation`.
+
+    `epoch_…` has the metrics of each epoch, over the number of the epoch from 0, as Keras's
+    TensorBoard callback does. `step_…` has them about every ten seconds within an epoch, with the
+    examples per second and the seconds per step, over the number of updates.
+
+    Args:
+      state: counts the steps.
+      output: the output directory.
+      clock: returns seconds, from any starting point.
+    """
+
+    def __init__(
+        self,
+        state: TrainingState,
+        output: OutputDirectory,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        ignores_step_logs(self)
+        self._state = state
+        self._runs = {name: output.logs / name for name in ("train", "validation")}
+        self._clock = clock
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        self._train, self._validation = map(TensorBoardRun, self._runs.values())
+        self._train.text("job", facts_of(self._state))
+        self._train.graph(self.model)
+
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+        self._last = self._clock(), self._state.steps
+        self._logs: Logs | None = None
+
+    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
+        now, steps = self._clock(), self._state.steps
+        seconds, made = now - self._last[0], steps - self._last[1]
+        if seconds < _SECONDS or not made:
+            return
+        speed = {"seconds_per_step": seconds / made}
+        if examples := self._state.examples_per_update:
+            speed["examples_per_second"] = examples * made / seconds
+        found = {**scalars(self._logs), **self._learning_rate(), **speed}
+        self._train.scalars({f"step_{name}": value for name, value in found.items()}, steps)
+        self._last = now, steps
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        # The callback that counts the steps is the last one.
+        self._logs = logs
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        found = scalars(logs)
+        own = {name: value for name, value in found.items() if not name.startswith(_VALIDATION)}
+        validated = {
+            f"epoch_{name.removeprefix(_VALIDATION)}": value
+            for name, value in found.items()
+            if name.startswith(_VALIDATION)
+        }
+        own |= self._learning_rate()
+        self._train.scalars({f"epoch_{name}": value for name, value in own.items()}, epoch)
+        self._validation.scalars(validated, epoch)
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        self._train.close()
+        self._validation.close()
+
+    def _learning_rate(self) -> dict[str, float]:
+        optimizer: Any = getattr(self.model, "optimizer", None)
+        rate = getattr(optimizer, "learning_rate", None)
+        if rate is None:
+            return {}
+        if callable(rate):  # A schedule of Keras 2.
+            rate = rate(optimizer.iterations)
+        (value,) = keras_compat.as_tensorflow([rate])
+        return {"learning_rate": float(tf.convert_to_tensor(value).numpy())}
+
+
+def facts_of(state: TrainingState) -> dict[str, Any]:
+    """What a job is, for those who look at it later; as JSON.
+
+    The addresses are those of the tasks, and the flags those that are not at their defaults.
+    """
+    strategy = state.strategy
+    role, cluster = strategy.role, strategy.cluster
+    flags = {
+        name: value
+        for options in (role.flags, role.job_options)
+        for name, defined in options.defined().items()
+        if (value := asdict(options)[name]) != defined.default
+    }
+    return {
+        "strategy": strategy.name,
+        "tasks": {str(task): cluster.address(task) for task in cluster.tasks()},
+        "flags": flags,
+        "command": shlex.join(sys.argv),
+        "versions": str(stacks.installed()),
+    }
