@@ -45,6 +45,7 @@ from tfdist.strategy_table import table
 if TYPE_CHECKING:
     from tfdist.coordination.kv_store import KeyValueStore
     from tfdist.strategies.base import Strategy
+    from tfdist.training.state import TrainingState
 
 _POLICY_KEY = "precision"
 
@@ -225,7 +226,20 @@ def create(
         preemption.listen(has_nothing_to_save=role.evaluates)
     if not role.serves:
         _use_precision(strategy)
-    return job_class(role, TrainingState(strategy, preemption, reporter))
+    state = TrainingState(strategy, preemption, reporter)
+    if job_flags.prometheus_port is not None and not role.serves and not role.evaluates:
+        _serve_metrics(job_flags, state)
+    return job_class(role, state)
+
+
+def _serve_metrics(flags: JobFlags, state: TrainingState) -> None:
+    from tfdist.monitoring import prometheus
+
+    assert flags.prometheus_port is not None
+    if state.is_chief and not state.strategy.role.is_dry_run:
+        peers = len(state.strategy.topology.peers)
+        activity = state.reporter.activity
+        prometheus.serve(flags.prometheus_host, flags.prometheus_port, activity, peers)
 
 
 def _divide_cores(role: TaskRole, environ: Mapping[str, str]) -> None:

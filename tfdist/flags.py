@@ -49,6 +49,7 @@ _DEFINE = {
     float: flags.DEFINE_float,
     str: flags.DEFINE_string,
 }
+_LOOPBACK = "127.0.0.1"
 # The values that users write after a boolean flag, including the ones that absl accepts.
 _BOOLEANS = {
     **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
@@ -95,6 +96,17 @@ class JobFlags(Options):
         choices=precision.CHOICES,
         same_in_all_tasks=True,
     )
+    prometheus_port: int | None = option(
+        None,
+        "the port where the chief serves its metrics to Prometheus (default: none)",
+        least=1,
+        most=65535,
+    )
+    prometheus_host: str = option(
+        _LOOPBACK,
+        "with --prometheus_port: the address of the chief's machine where it serves; 0.0.0.0 lets "
+        "every machine read the metrics",
+    )
     num_intra_threads: int | None = option(
         None, "threads within one TensorFlow operation; 0 uses all cores", least=0
     )
@@ -104,6 +116,16 @@ class JobFlags(Options):
     cluster: ClusterFlags = field(default_factory=ClusterFlags)
     roles: Roles = field(default_factory=Roles)
     of_strategy: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prometheus_port is None and self.prometheus_host != _LOOPBACK:
+            raise UsageError(
+                "--prometheus_host",
+                received=self.prometheus_host,
+                accepted="with --prometheus_port",
+                remedy="Add the port, or leave it out.",
+            )
 
     @classmethod
     def of(

@@ -63,7 +63,7 @@ def adapted(command: Command, path: Path, addresses: Mapping[str, str]) -> list[
             word = word.replace(address, local)
         word = word.replace("/tmp/", f"{path}/").replace("/shared/", f"{path}/")
         # A job on one machine needs no fixed port.
-        if not word.startswith("--port="):
+        if not word.startswith(("--port=", "--prometheus_port=")):
             words.append(word)
     if words[:2] == ["tfdist", "check"] and "--versions" not in words:
         words.append("--startup_timeout=3")
