@@ -26,6 +26,11 @@ _SECONDS = 10.0
 _VALIDATION = "val_"
 
 
+def summaries_of(state: TrainingState, output: OutputDirectory) -> tf.keras.callbacks.Callback:
+    """The callback for a training."""
+    return (StepSummaries if state.strategy.cursor.sees_steps else Summaries)(state, output)
+
+
 class Summaries(tf.keras.callbacks.Callback):
     """Writes the runs `train` and `validation`.
 
@@ -34,47 +39,19 @@ class Summaries(tf.keras.callbacks.Callback):
     examples per second and the seconds per step, over the number of updates.
 
     Args:
-      state: counts the steps.
+      state: describes the job.
       output: the output directory.
-      clock: returns seconds, from any starting point.
     """
 
-    def __init__(
-        self,
-        state: TrainingState,
-        output: OutputDirectory,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, state: TrainingState, output: OutputDirectory) -> None:
         super().__init__()
-        ignores_step_logs(self)
         self._state = state
         self._runs = {name: output.logs / name for name in ("train", "validation")}
-        self._clock = clock
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         self._train, self._validation = map(TensorBoardRun, self._runs.values())
         self._train.text("job", facts_of(self._state))
         self._train.graph(self.model)
-
-    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        self._last = self._clock(), self._state.steps
-        self._logs: Logs | None = None
-
-    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        now, steps = self._clock(), self._state.steps
-        seconds, made = now - self._last[0], steps - self._last[1]
-        if seconds < _SECONDS or not made:
-            return
-        speed = {"seconds_per_step": seconds / made}
-        if examples := self._state.examples_per_update:
-            speed["examples_per_second"] = examples * made / seconds
-        found = {**scalars(self._logs), **self._learning_rate(), **speed}
-        self._train.scalars({f"step_{name}": value for name, value in found.items()}, steps)
-        self._last = now, steps
-
-    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        # The callback that counts the steps is the last one.
-        self._logs = logs
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         found = scalars(logs)
@@ -101,6 +78,46 @@ class Summaries(tf.keras.callbacks.Callback):
             rate = rate(optimizer.iterations)
         (value,) = keras_compat.as_tensorflow([rate])
         return {"learning_rate": float(tf.convert_to_tensor(value).numpy())}
+
+
+class StepSummaries(Summaries):
+    """Also writes `step_…`, where Keras sees the steps.
+
+    Args:
+      state: counts the steps.
+      output: the output directory.
+      clock: returns seconds, from any starting point.
+    """
+
+    def __init__(
+        self,
+        state: TrainingState,
+        output: OutputDirectory,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(state, output)
+        ignores_step_logs(self)
+        self._clock = clock
+
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+        self._last = self._clock(), self._state.steps
+        self._logs: Logs | None = None
+
+    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
+        now, steps = self._clock(), self._state.steps
+        seconds, made = now - self._last[0], steps - self._last[1]
+        if seconds < _SECONDS or not made:
+            return
+        speed = {"seconds_per_step": seconds / made}
+        if examples := self._state.examples_per_update:
+            speed["examples_per_second"] = examples * made / seconds
+        found = {**scalars(self._logs), **self._learning_rate(), **speed}
+        self._train.scalars({f"step_{name}": value for name, value in found.items()}, steps)
+        self._last = now, steps
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        # The callback that counts the steps is the last one.
+        self._logs = logs
 
 
 def facts_of(state: TrainingState) -> dict[str, Any]:

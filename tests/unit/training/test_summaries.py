@@ -13,6 +13,7 @@ from tensorboard.plugins.graph.keras_util import keras_model_to_graph_def
 
 from tests.conftest import TinyTraining
 from tfdist.monitoring.tensorboard import TensorBoardRun
+from tfdist.strategies.cursor import EpochCursor
 from tfdist.training.summaries import Summaries
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
@@ -118,6 +119,16 @@ def test_long_epochs_have_values_within_them(
     rates = [pytest.approx(tiny.batch_size / seconds) for seconds in (12, 6)]
     assert [rate for _, rate in train["step_examples_per_second"]] == rates
     assert set(train) >= {"step_loss", "step_accuracy", "step_learning_rate"}
+
+
+def test_the_steps_of_a_coordinator_are_not_seen(
+    tiny: TinyTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keras passes logs to it that are computed when they are fetched."""
+    monkeypatch.setattr(EpochCursor, "sees_steps", False)
+    callbacks = tiny.job().callbacks(str(tmp_path))
+    (own,) = (each for each in callbacks if isinstance(each, Summaries))
+    assert type(own).on_train_batch_end is tf.keras.callbacks.Callback.on_train_batch_end
 
 
 def test_a_model_that_keras_cannot_describe_has_no_graph(tmp_path: Path) -> None:
