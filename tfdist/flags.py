@@ -9,6 +9,7 @@ Flag names accept dashes and underscores: `--task-index=1` is `--task_index=1`.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -96,6 +97,11 @@ class JobFlags(Options):
         choices=precision.CHOICES,
         same_in_all_tasks=True,
     )
+    profile_steps: str | None = option(
+        None,
+        "FIRST:LAST, such as 100:110: profiles the steps between these numbers of updates in all "
+        "tasks, for TensorBoard",
+    )
     prometheus_port: int | None = option(
         None,
         "the port where the chief serves its metrics to Prometheus (default: none)",
@@ -126,6 +132,20 @@ class JobFlags(Options):
                 accepted="with --prometheus_port",
                 remedy="Add the port, or leave it out.",
             )
+        if self.profile_steps is not None and self.profiled_steps is None:
+            raise UsageError(
+                "--profile_steps",
+                received=self.profile_steps,
+                accepted="two numbers of updates from 0, the first one less: 100:110",
+                remedy="Correct it.",
+            )
+
+    @property
+    def profiled_steps(self) -> tuple[int, int] | None:
+        """The numbers of `profile_steps`; None if it is not such a text."""
+        match = re.fullmatch(r"(\d{1,12}):(\d{1,12})", self.profile_steps or "", re.ASCII)
+        steps = (int(match[1]), int(match[2])) if match else (0, 0)
+        return steps if steps[0] < steps[1] else None
 
     @classmethod
     def of(

@@ -138,6 +138,13 @@ def find_role(
     table.check_cluster(spec, cluster, config.source)
     options = table.options_of(spec, flags.of_strategy, cluster, for_estimators=for_estimators)
     spec.check_heartbeat(flags.heartbeat_timeout)
+    if for_estimators and flags.profile_steps is not None:
+        raise UsageError(
+            "--profile_steps",
+            received=f"{flags.profile_steps} for an Estimator",
+            accepted="a Keras model",
+            remedy="Leave it out; tf.compat.v1.train.ProfilerHook profiles an Estimator.",
+        )
     if for_estimators and flags.precision != FLOAT32:
         raise UsageError(
             "--precision",

@@ -21,8 +21,9 @@ from tfdist.training.progress import progress_of
 from tfdist.training.resume import resume
 from tfdist.training.scalars import scalars
 from tfdist.training.state import TrainingState
+from tfdist.training.step_profile import profile_of
 from tfdist.training.step_watch import StepWatch
-from tfdist.training.summaries import Summaries
+from tfdist.training.summaries import summaries_of
 
 Logs = dict[str, Any]
 
@@ -45,12 +46,14 @@ def standard(
     output = OutputDirectory(output_dir)
     callbacks = [*state.strategy.callbacks(), StepWatch(state, output), ExamplesPerSecond(state)]
     callbacks.append(progress_of(state))
+    if steps := state.strategy.role.flags.profiled_steps:
+        callbacks.append(profile_of(state, output, steps))
     if state.is_chief:
         lock.hold(output.lock)
         output_directory.check_writable(output.path, output.checkpoints, output.logs)
         callbacks.append(NonFiniteWarning())
         callbacks.append(MetricsLog(state, output))
-        callbacks.append(Summaries(state, output))
+        callbacks.append(summaries_of(state, output))
     # Last, so that every epoch with a checkpoint has a line in the metrics log.
     callbacks.append(resume(state, output, keep=keep, save_steps=save_steps))
     return callbacks

@@ -1,0 +1,201 @@
+"""Profiles some steps in all tasks, for TensorBoard: `--profile_steps=100:110`.
+
+All tasks write to one session, `logs/train/plugins/profile/steps_100_110`, a file each. A task that
+sees its steps profiles itself. The chief profiles the tasks that serve, for about as long.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.checkpoints.output_directory import OutputDirectory
+from tfdist.compat import keras as keras_compat
+from tfdist.errors import log
+from tfdist.training.state import TrainingState
+from tfdist.upstream.keras_callback_logs import ignores_step_logs
+
+Logs = dict[str, Any]
+
+_WAITS, _RUNS, _ENDED = "waits", "runs", "ended"
+_LEAST_SECONDS = 0.5
+_POLL_SECONDS = 0.02
+
+
+def profile_of(
+    state: TrainingState, output: OutputDirectory, steps: tuple[int, int]
+) -> tf.keras.callbacks.Callback:
+    """The callback of `--profile_steps`, in each training task.
+
+    Args:
+      state: counts the steps.
+      output: the output directory.
+      steps: the number of updates before the first step, and after the last one.
+    """
+    sees_steps = state.strategy.cursor.sees_steps
+    return (ProfileBySteps if sees_steps else ProfileByTime)(Profile(state, output, steps))
+
+
+class Profile:
+    """The profile of a task, and on the chief those of the tasks that serve.
+
+    Args:
+      state: knows the tasks.
+      output: the output directory.
+      steps: see `profile_of`.
+    """
+
+    def __init__(
+        self, state: TrainingState, output: OutputDirectory, steps: tuple[int, int]
+    ) -> None:
+        self.state = state
+        self._first, self._last = steps
+        name = f"steps_{self._first}_{self._last}"
+        self._session = output.logs / "train" / "plugins" / "profile" / name
+        self._stage = _WAITS
+        # Of this task, and of those that serve.
+        self._own, self._others = (tempfile.mkdtemp(prefix="tfdist-profile-") for _ in range(2))
+        self._thread: threading.Thread | None = None
+        self._begun: tuple[float, int] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the steps are being profiled."""
+        return self._stage == _RUNS
+
+    def look(self, steps: int) -> None:
+        """Begins or ends the profile, after this number of updates."""
+        self._begun = self._begun or (time.monotonic(), steps)
+        if self._stage == _WAITS and self._first <= steps < self._last:
+            self._start(steps, *self._begun)
+        elif self._stage == _RUNS and steps >= self._last:
+            self._stop()
+
+    def close(self) -> None:
+        """Ends the profile, if it runs; says so if it has not begun."""
+        if self._stage == _RUNS:
+            self._stop()
+        elif self._stage == _WAITS and self.state.is_chief:
+            steps = f"{self._first} to {self._last}"
+            log(f"warning: --profile_steps: this training has made none of the steps {steps}")
+        for directory in (self._own, self._others):
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _start(self, steps: int, begun: float, before: int) -> None:
+        self._stage = _RUNS
+        servers = self._servers()
+        with _warning("cannot begin the profile"):
+            tf.profiler.experimental.start(self._own)
+        if servers and self.state.is_chief:
+            per_step = (time.monotonic() - begun) / max(steps - before, 1)
+            seconds = max(_LEAST_SECONDS, per_step * (self._last - steps))
+            addresses = ",".join(f"grpc://{address}" for address in servers)
+            self._thread = threading.Thread(
+                target=_trace, args=(addresses, self._others, seconds), daemon=True
+            )
+            self._thread.start()
+
+    def _stop(self) -> None:
+        self._stage = _ENDED
+        with _warning("cannot write the profile"):
+            tf.profiler.experimental.stop()
+            if self._thread is not None:
+                self._thread.join()
+            own = str(self.state.strategy.task)
+            self._collect(Path(self._own), {}, own)
+            self._collect(Path(self._others), self._servers(), own)
+            if self.state.is_chief:
+                log(f"profiled the steps {self._first} to {self._last}: {self._session}")
+
+    def _servers(self) -> Mapping[str, str]:
+        """The tasks that serve, by their addresses."""
+        role = self.state.strategy.role
+        tasks = [task for task in role.cluster.tasks() if role.spec.serves(role.cluster, task)]
+        return {role.cluster.address(task): str(task) for task in tasks}
+
+    def _collect(self, directory: Path, tasks: Mapping[str, str], own: str) -> None:
+        """Copies the files of a profile to the session, under the names of their tasks."""
+        names = {address.replace(":", "_"): task for address, task in tasks.items()}
+        for path in directory.glob("plugins/profile/*/*.xplane.pb"):
+            name = names.get(path.name.removesuffix(".xplane.pb"), own).replace(":", "_")
+            self._session.mkdir(parents=True, exist_ok=True)
+            temporary = self._session / f".{name}-{os.urandom(8).hex()}"
+            shutil.copyfile(path, temporary)
+            os.replace(temporary, self._session / f"{name}.xplane.pb")
+
+
+class ProfileBySteps(tf.keras.callbacks.Callback):
+    """For a task whose steps Keras sees."""
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__()
+        ignores_step_logs(self)
+        self._profile = profile
+        self._mark: Any = None
+
+    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
+        steps = self._profile.state.steps
+        self._profile.look(steps)
+        # Keras 2 marks its steps itself.
+        if self._profile.is_running and keras_compat.is_keras_3(self.model):
+            self._mark = tf.profiler.experimental.Trace("train", step_num=steps, _r=1)
+            self._mark.__enter__()
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        if self._mark is not None:
+            self._mark.__exit__(None, None, None)
+            self._mark = None
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        self._profile.close()
+
+
+class ProfileByTime(tf.keras.callbacks.Callback):
+    """For a coordinator, whose workers make the steps: looks at their number in a thread."""
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__()
+        self._profile = profile
+        self._ended = threading.Event()
+
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+        cursor = self._profile.state.strategy.cursor
+        before = self._profile.state.steps - cursor.progress
+        self._ended = ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(_POLL_SECONDS):
+                self._profile.look(before + cursor.progress)
+
+        self._thread = threading.Thread(target=watch, name="profile", daemon=True)
+        self._thread.start()
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        self._profile.close()
+
+
+def _trace(addresses: str, directory: str, seconds: float) -> None:
+    with _warning("cannot profile the tasks that serve"):
+        tf.profiler.experimental.client.trace(addresses, directory, int(1000 * seconds))
+
+
+@contextmanager
+def _warning(what: str) -> Iterator[None]:
+    """A profile that fails does not end the training."""
+    try:
+        yield
+    except Exception as error:
+        log(f"warning: {what}: {error}")
