@@ -190,7 +190,7 @@ def test_only_the_chief_writes_to_the_output_directory(tmp_path: Path) -> None:
             )
         assert [task.code for task in ended.values()] == [0, 0]
         names = {path.name for path in (tmp_path / "output").iterdir()}
-        files = {"metrics.jsonl", "done.json", "lock.json"}
+        files = {"metrics.jsonl", "events.jsonl", "done.json", "lock.json"}
         assert names == {"checkpoints", "logs", "saved_model"} | files
         checkpoints = {path.name for path in (tmp_path / "output" / "checkpoints").iterdir()}
         assert checkpoints == {"checkpoint"} | {

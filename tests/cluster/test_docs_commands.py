@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Mapping
@@ -102,6 +103,10 @@ def test_the_command_works(
 ) -> None:
     command = COMMANDS[name]
     monkeypatch.chdir(directory_of(tmp_path))
+    if command.words[1] in ("plot", "report"):
+        (tmp_path / "run1").mkdir()
+        record = {"epoch": 1, "step": 10, "loss": 0.5, "examples_per_second": 100.0}
+        (tmp_path / "run1" / "metrics.jsonl").write_text(json.dumps(record) + "\n")
     on_page = sorted(set(_ADDRESS.findall(name)))
     with hold_ports(len(on_page)) as ports:
         addresses = {

@@ -7,6 +7,7 @@
     tfdist status /shared/run1                            # what a running job does
     tfdist stacks /shared/run1                            # where its tasks are in Python
     tfdist plot /shared/run1                              # draws its learning curves
+    tfdist report /shared/run1                            # writes a page about it
     tfdist plan --parameters=25M --workers=4 --bandwidth=10Gbit   # compares the splits
     tfdist data cifar10 --data_dir=/tmp/data              # writes the examples' dataset
     tfdist horovod build                                  # compiles and installs Horovod
@@ -38,6 +39,7 @@ from tfdist.commands import (
     plan,
     plot,
     render,
+    report,
     run,
     status,
     test,
@@ -46,7 +48,21 @@ from tfdist.errors import EXIT_USAGE, exit_on_usage_error, log
 from tfdist.runtime.resources import limited_open_files
 from tfdist.version import __version__
 
-_COMMANDS = (run, execute, render, check, status, plot, plan, data, horovod, env, test, completion)
+_COMMANDS = (
+    run,
+    execute,
+    render,
+    check,
+    status,
+    plot,
+    report,
+    plan,
+    data,
+    horovod,
+    env,
+    test,
+    completion,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

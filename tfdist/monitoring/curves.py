@@ -5,6 +5,7 @@ plot(["/shared/run1", "/shared/run2"], "curves.png")
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -43,7 +44,8 @@ def plot(
       UsageError: a directory has no metrics, a metric is in none of them, or the picture cannot be
         written.
     """
-    if Path(picture).suffix.lower() not in FORMATS:
+    suffix = Path(picture).suffix.lower()
+    if suffix not in FORMATS:
         raise UsageError(
             "--output",
             received=os.fspath(picture),
@@ -51,12 +53,35 @@ def plot(
             remedy="Choose one of these formats.",
         )
     runs = [Run.of(output_dir) for output_dir in output_dirs]
-    panels = _panels(runs, metrics)
+    panels = panels_of(runs, metrics)
+    drawn = draw(runs, panels, suffix.removeprefix("."), axis=axis)
+    if drawn is None:
+        return False
+    write(picture, drawn)
+    log(f"plotted the learning curves: {os.fspath(picture)}")
+    return True
+
+
+def draw(
+    runs: Sequence[Run],
+    panels: Sequence[str],
+    kind: str,
+    *,
+    axis: Axis = "epoch",
+) -> bytes | None:
+    """A picture with a panel for each metric; None if matplotlib is not installed, which is logged.
+
+    Args:
+      runs: the runs, drawn over each other.
+      panels: the names of the metrics.
+      kind: `png`, `svg` or `pdf`.
+      axis: what the curves are drawn over.
+    """
     try:
         import matplotlib
     except ImportError:
         log("no learning curves, because matplotlib is missing: pip install 'tfdist[plot]'")
-        return False
+        return None
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
@@ -69,22 +94,35 @@ def plot(
         _draw(place, name, runs, axis)
     for unused in axes.flat[len(panels) :]:
         unused.set_visible(False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format=kind, dpi=120)
+    pyplot.close(figure)
+    return picture.getvalue()
+
+
+def write(path: str | os.PathLike[str], content: bytes) -> None:
+    """Writes the file of `--output`.
+
+    Raises:
+      UsageError: it cannot be written.
+    """
     try:
-        figure.savefig(picture, dpi=120)
+        Path(path).write_bytes(content)
     except OSError as error:
         raise UsageError(
             "--output",
-            received=os.fspath(picture),
+            received=os.fspath(path),
             accepted=f"a file that this process can write ({error.strerror})",
             remedy="Choose another one.",
         ) from None
-    finally:
-        pyplot.close(figure)
-    log(f"plotted the learning curves: {os.fspath(picture)}")
-    return True
 
 
-def _panels(runs: Sequence[Run], metrics: Sequence[str] | None) -> list[str]:
+def panels_of(runs: Sequence[Run], metrics: Sequence[str] | None = None) -> list[str]:
+    """The metrics of the runs, and the examples per second; only some of them if these are given.
+
+    Raises:
+      UsageError: a metric is in no run.
+    """
     known = list(dict.fromkeys(name for run in runs for name in run.metrics))
     for name in metrics or ():
         if name not in [*known, SPEED]:
@@ -121,6 +159,8 @@ def _draw(place: Any, name: str, runs: Sequence[Run], axis: Axis) -> None:
             mark = {"color": color, "linestyle": (0, (1, 2)), "linewidth": 1}
             place.axvline(restart, label=None if count else f"{label}restart", **mark)
     place.set_xlabel(_LABELS[axis])
+    if axis != "time":
+        place.locator_params(axis="x", integer=True)
     place.set_ylabel(name)
     place.grid(alpha=0.3)
     if name == "loss" and values and min(values) > 0:
