@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from tests.support.processes import directories, run_by_hand
+from tests.support.processes import PROGRAM, directories, run_by_hand
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
 
@@ -27,35 +27,34 @@ def events(path: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("strategy", "flags", "tasks"),
-    [
-        ("multi_worker_mirrored", ["--workers=2"], ["worker_0", "worker_1"]),
-        ("horovod", ["--workers=2"], ["worker_0", "worker_1"]),
-        (
-            "parameter_server",
-            ["--workers=2", "--ps=1", "--chief"],
-            ["chief_0", "ps_0", "worker_0", "worker_1"],
-        ),
-    ],
-)
-def test_all_tasks_are_profiled_at_the_same_steps(
-    strategy: str, flags: list[str], tasks: list[str], tmp_path: Path
-) -> None:
+def profiles(tmp_path: Path, steps: str, flags: list[str], *script: str) -> dict[str, list[str]]:
+    """Trains; by task, the names of all events."""
     (tmp_path / "result").mkdir()
-    command = [sys.executable, "-m", "tfdist", "run", f"--strategy={strategy}", *flags]
-    command += ["--profile_steps=4:8", "-m", "tfdist.trial.job", *directories(tmp_path)]
+    command = [sys.executable, "-m", "tfdist", "run", *flags, f"--profile_steps={steps}"]
+    command += [*script, *directories(tmp_path)]
     ended = run_by_hand(tmp_path, {"tfdist": (command, {})}, deadline=200)["tfdist"]
     assert ended.code == 0, ended.output
-    assert ended.output.count("tfdist: profiled the steps 4 to 8: ") == 1
-    session = tmp_path / "output" / "logs" / "train" / "plugins" / "profile" / "steps_4_8"
-    found = sorted(path.name for path in session.iterdir())
-    assert found == [f"{task}.xplane.pb" for task in tasks]
-    for task in tasks:
-        names = events(session / f"{task}.xplane.pb")
-        assert names, task
-        if strategy != "parameter_server":
-            assert names.count("train") == 4, (task, sorted(set(names)))
+    first, _, last = steps.partition(":")
+    assert ended.output.count(f"tfdist: profiled the steps {first} to {last}: ") == 1
+    logs = tmp_path / "output" / "logs" / "train"
+    session = logs / "plugins" / "profile" / f"steps_{first}_{last}"
+    return {path.name.removesuffix(".xplane.pb"): events(path) for path in session.iterdir()}
+
+
+@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "horovod"])
+def test_all_tasks_are_profiled_at_the_same_steps(strategy: str, tmp_path: Path) -> None:
+    flags = [f"--strategy={strategy}", "--workers=2"]
+    found = profiles(tmp_path, "4:8", flags, "-m", "tfdist.trial.job")
+    assert set(found) == {"worker_0", "worker_1"}
+    for task, names in found.items():
+        assert names.count("train") == 4, (task, sorted(set(names)))
+
+
+def test_tasks_that_serve_are_profiled_by_the_chief(tmp_path: Path) -> None:
+    flags = ["--strategy=parameter_server", "--workers=2", "--ps=1", "--chief"]
+    found = profiles(tmp_path, "100:1900", flags, PROGRAM, "--examples=4000")
+    assert set(found) == {"chief_0", "ps_0", "worker_0", "worker_1"}
+    assert all(found.values()), {task: len(names) for task, names in found.items()}
 
 
 def test_a_training_without_these_steps_says_so(tmp_path: Path) -> None:

@@ -143,10 +143,11 @@ class ProfileBySteps(tf.keras.callbacks.Callback):
         self._mark: Any = None
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        steps = self._profile.state.steps
+        steps, was_running = self._profile.state.steps, self._profile.is_running
         self._profile.look(steps)
-        # Keras 2 marks its steps itself.
-        if self._profile.is_running and keras_compat.is_keras_3(self.model):
+        # Keras 2 marks its steps itself, and has begun this one already.
+        marks = not was_running or keras_compat.is_keras_3(self.model)
+        if self._profile.is_running and marks:
             self._mark = tf.profiler.experimental.Trace("train", step_num=steps, _r=1)
             self._mark.__enter__()
 
