@@ -36,8 +36,10 @@ COMMANDS = {
     if not ELSEWHERE & {*command.words}
     # tests/cluster/test_hosts.py has hosts.
     and not (command.words[1] == "run" and any(map(_HOSTS.match, command.words)))
-    # tests/process/commands/test_test.py runs it.
-    and command.words[1:2] != ("test",)
+    # tests/process/commands has tests of these.
+    and command.words[1] not in ("env", "test")
+    # tests/process/monitoring/test_prometheus.py has a port that is free.
+    and not any(word.startswith("--prometheus_port") for word in command.words)
     # tests/unit/render has manifests; this stack does not have kubernetes-validate.
     and command.words[1:3] != ("render", "check")
 }
@@ -64,7 +66,7 @@ def adapted(command: Command, path: Path, addresses: Mapping[str, str]) -> list[
             word = word.replace(address, local)
         word = word.replace("/tmp/", f"{path}/").replace("/shared/", f"{path}/")
         # A job on one machine needs no fixed port.
-        if not word.startswith(("--port=", "--prometheus_port=")):
+        if not word.startswith("--port="):
             words.append(word)
     if words[:2] == ["tfdist", "check"] and "--versions" not in words:
         words.append("--startup_timeout=3")

@@ -52,7 +52,7 @@ def test_all_tasks_are_profiled_at_the_same_steps(strategy: str, tmp_path: Path)
 
 def test_tasks_that_serve_are_profiled_by_the_chief(tmp_path: Path) -> None:
     flags = ["--strategy=parameter_server", "--workers=2", "--ps=1", "--chief"]
-    found = profiles(tmp_path, "100:1900", flags, PROGRAM, "--examples=4000")
+    found = profiles(tmp_path, "50:350", flags, PROGRAM, "--examples=1500")
     assert set(found) == {"chief_0", "ps_0", "worker_0", "worker_1"}
     assert all(found.values()), {task: len(names) for task, names in found.items()}
 

@@ -151,7 +151,8 @@ def _draw(place: Any, name: str, runs: Sequence[Run], axis: Axis) -> None:
             if found:
                 # The colors tell the sources of one run, and the runs of several.
                 color = f"C{number if len(runs) > 1 else order}"
-                style = {"linestyle": line if len(runs) > 1 else "-", "color": color}
+                # An evaluator often has the same values as the validation.
+                style = {"linestyle": line, "color": color}
                 place.plot(places, found, marker=".", label=label + source, **style)
                 values += found
         for count, restart in enumerate(run.restarts(axis)):
