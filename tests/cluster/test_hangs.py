@@ -113,13 +113,14 @@ def test_a_running_job_shows_its_state_and_its_stacks(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tfdist", "run", *arguments]
     run_by_hand(tmp_path / "logs", {"tfdist": (command, {})}, deadline=150, watch=look)
     assert [each.returncode for each in shown.values()] == [0, 0, 0]
-    header, *rows = shown["status"].stdout.splitlines()
+    table, _, progress = shown["status"].stdout.partition("\n\n")
+    header, *rows = table.splitlines()
     assert header.split() == ["task", "process", "does", "for", "steps", "last", "step"]
     assert [row.split()[0] for row in rows] == ["ps:0", "worker:0", "worker:1"]
     assert re.search(r"worker:0 .* training .* \d+ s ago", shown["status"].stdout)
-    assert [row.split()[:3] for row in shown["by process"].stdout.splitlines()[1:]] == [
-        row.split()[:3] for row in rows
-    ]
+    by_process = shown["by process"].stdout.partition("\n\n")[0].splitlines()
+    assert [row.split()[:3] for row in by_process[1:]] == [row.split()[:3] for row in rows]
+    assert re.match(r"epoch 1( of \d+)?, step \d+", progress), progress
     stacks = shown["stacks"].stdout
     assert stacks.count(", process ") == 3
     assert stacks.count("in serve_until_end") == 2 and "in sleep_in_function" in stacks

@@ -11,9 +11,10 @@ from typing import Any
 
 from tfdist.commands.arguments import Commands
 from tfdist.coordination.reports import activity
-from tfdist.coordination.reports.activity import Record
+from tfdist.coordination.reports.activity import Record, State
 from tfdist.coordination.reports.hang_report import state_table
 from tfdist.errors import EXIT_FAILED, EXIT_OK, UsageError, log
+from tfdist.monitoring import quantities
 from tfdist.runtime import stacks
 from tfdist.runtime.resources import process_status
 
@@ -26,8 +27,8 @@ def add_to(commands: Commands) -> None:
         "status",
         help="show what the tasks of a running job do",
         description="Prints what each task of a job does on this machine, how many steps it has "
-        "made since its start, and the metrics of the last epoch. Only the user of the job can see "
-        "it. Exit code 0: the job runs, 1: no task of it runs on this machine.",
+        "made since its start, how far the training is, and the metrics of the last epoch. Only the "
+        "user of the job can see it. Exit code 0: the job runs, 1: no task of it runs on this machine.",
         allow_abbrev=False,
     )
     status.add_argument("job", metavar="OUTPUT_DIR|PID", help=_JOB_HELP)
@@ -54,10 +55,25 @@ def _status(arguments: argparse.Namespace) -> int:
         return _no_task(arguments.job)
     print("\n".join(state_table([record.state for record in records], time.time())))
     output = next((record.state.output for record in records if record.state.output), "")
+    training = next((record.state for record in records if record.state.epoch), None)
+    if training is not None:
+        print(f"\n{_progress(training)}")
     last = _last_epoch(output) if output else None
     if last:
         print(f"\nlast epoch: {json.dumps(last)}")
     return EXIT_OK
+
+
+def _progress(state: State) -> str:
+    """How far a training is, as a task has seen it."""
+    known = quantities.value(state.loss)
+    return ", ".join(
+        [
+            f"epoch {state.epoch}" + (f" of {state.epochs}" if state.epochs else ""),
+            f"step {state.resumed + state.steps:,}" + (f" of {state.goal:,}" if state.goal else ""),
+            *([f"loss {known}"] if known else []),
+        ]
+    )
 
 
 def _stacks(arguments: argparse.Namespace) -> int:
