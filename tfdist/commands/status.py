@@ -27,8 +27,9 @@ def add_to(commands: Commands) -> None:
         "status",
         help="show what the tasks of a running job do",
         description="Prints what each task of a job does on this machine, how many steps it has "
-        "made since its start, how far the training is, and the metrics of the last epoch. Only the "
-        "user of the job can see it. Exit code 0: the job runs, 1: no task of it runs on this machine.",
+        "made since its start, how far the training is, and the metrics of the last epoch. Only "
+        "the user of the job can see it. Exit code 0: the job runs, 1: no task of it runs on this "
+        "machine.",
         allow_abbrev=False,
     )
     status.add_argument("job", metavar="OUTPUT_DIR|PID", help=_JOB_HELP)
