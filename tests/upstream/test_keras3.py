@@ -76,6 +76,27 @@ def test_scalar_metrics_of_a_step_are_reduced_over_a_dimension() -> None:
     assert lines == ["True"]
 
 
+def test_the_results_of_each_metric_are_reduced_separately() -> None:
+    """The workaround is `keras3_step_results`."""
+    lines = run(
+        _ONE_OF_TWO_TASKS,
+        """
+        from keras.src.backend.tensorflow import trainer
+        from tfdist.upstream import keras3_step_results
+
+        shapes = []
+        strategy.reduce = lambda operation, value, axis: (shapes.append(value.shape), value)[1]
+        for fix in (lambda: None, keras3_step_results.apply):
+            fix()
+            shapes.clear()
+            results = {"loss": tf.constant(1.0), "mae": tf.constant(2.0)}
+            found = trainer.reduce_per_replica(results, strategy, "auto")
+            print(shapes == [[]] * 2, shapes == [[2]], *(float(each) for each in found.values()))
+        """,
+    )
+    assert lines == ["True", "False", "1.0", "2.0", "False", "True", "1.0", "2.0"]
+
+
 def test_a_scalar_loss_is_not_divided_by_the_number_of_replicas() -> None:
     """The workaround is `keras3_loss`."""
     lines = run(

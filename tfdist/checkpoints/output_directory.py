@@ -63,6 +63,11 @@ _LEFT_BY_THE_CHIEF = re.compile(
 )
 _LEFT_BY_THE_EVALUATION = re.compile(r"\.eval_metrics\.jsonl-[0-9a-f]{16}")
 
+#: The fields of a line in a metrics log that are no metrics.
+NO_METRICS = ("epoch", "step", "global_step", "time")
+
+_CHECKPOINT = re.compile(r"((?:model\.)?ckpt-(\d+))\.index")
+
 # Of TensorFlow's patterns; "]" means something only after "[".
 _PATTERN_CHARACTERS = "*?[\\"
 
@@ -278,6 +283,19 @@ def write_text(path: Path, text: str) -> None:
     """
     with writing(path), _temporary_file(path) as temporary:
         temporary.write_text(text)
+
+
+def saved_checkpoints(output: OutputDirectory) -> list[tuple[int, Path]]:
+    """The number and the path of each checkpoint, also of an Estimator, the newest last.
+
+    Their files may be damaged; `tfdist.checkpoints.files` reads them, with TensorFlow.
+    """
+    return sorted(
+        (int(match[2]), path.with_name(match[1]))
+        for directory in (output.checkpoints, output.path)
+        for path in directory.glob("*.index")
+        if (match := _CHECKPOINT.fullmatch(path.name))
+    )
 
 
 def append_json_line(path: Path, record: dict[str, Any]) -> None:

@@ -146,6 +146,13 @@ def count(text: str) -> int:
     return int(text)
 
 
+def positive(text: str) -> int:
+    """An argparse `type`: an integer of at least 1."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"received {text!r}; accepted: a number from 1")
+    return int(text)
+
+
 def seconds(text: str) -> float:
     """An argparse `type`: seconds, at least 0."""
     value = float(text)

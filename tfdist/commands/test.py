@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from tfdist.commands.arguments import Commands, count, flag, some_seconds
+from tfdist.commands.arguments import Commands, flag, positive, some_seconds
 from tfdist.compat import stacks
 from tfdist.errors import EXIT_FAILED, EXIT_OK, log
 from tfdist.strategy_table import StrategySpec, table
@@ -35,8 +36,8 @@ def add_to(commands: Commands) -> None:
         metavar="NAME",
         help=f"one of {', '.join(table.rows())} (default: all)",
     )
-    flag(test, "workers", type=count, metavar="N", help="number of workers (default 2)")
-    flag(test, "ps", type=count, metavar="N", help="number of parameter servers (default 1)")
+    flag(test, "workers", type=positive, metavar="N", help="number of workers (default 2)")
+    flag(test, "ps", type=positive, metavar="N", help="number of parameter servers (default 1)")
     flag(
         test,
         "deadline",
@@ -55,12 +56,11 @@ def add_to(commands: Commands) -> None:
 def _test(arguments: argparse.Namespace) -> int:
     from tfdist.trial.verdict import try_way
 
-    installed = stacks.installed()
-    print(installed, flush=True)
+    print(stacks.installed(), flush=True)
     names = [arguments.strategy] if arguments.strategy else list(table.rows())
     failed = 0
     for row in map(table.row, names):
-        missing = [name for name in row.packages if not getattr(installed, name, None)]
+        missing = [name for name in row.packages if find_spec(name) is None]
         if missing and not arguments.strategy:
             print(f"      {row.name}: not installed", flush=True)
             continue

@@ -7,6 +7,7 @@ They are imported in another process, which may end with a signal or not end at 
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -53,9 +54,9 @@ def _tensorflow() -> Facts:
 def _keras() -> Facts:
     import tensorflow as tf
 
-    keras = tf.keras
-    version = str(getattr(keras, "__version__", tf.__version__))
-    return {"version": version, "of tf.keras": tf.keras.Model.__module__.partition(".")[0]}
+    # `keras` or `tf_keras`.
+    package = tf.keras.Model.__module__.partition(".")[0]
+    return {"package of tf.keras": package, "version": importlib.import_module(package).__version__}
 
 
 def _horovod() -> Facts:

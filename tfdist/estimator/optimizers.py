@@ -31,6 +31,34 @@ def undistributed() -> Iterator[None]:
         _undistributed.reset(token)
 
 
+class Wrapper(tf.compat.v1.train.Optimizer):
+    """A v1 optimizer that leaves everything to another one; subclasses change something.
+
+    Args:
+      optimizer: the other one.
+      name: the name of this one.
+    """
+
+    def __init__(self, optimizer: tf.compat.v1.train.Optimizer, name: str) -> None:
+        super().__init__(use_locking=False, name=name)
+        self._optimizer = optimizer
+
+    def compute_gradients(self, *args: Any, **options: Any) -> Any:
+        return self._optimizer.compute_gradients(*args, **options)
+
+    def apply_gradients(self, *args: Any, **options: Any) -> Any:
+        return self._optimizer.apply_gradients(*args, **options)
+
+    def get_slot(self, *args: Any, **options: Any) -> Any:
+        return self._optimizer.get_slot(*args, **options)
+
+    def get_slot_names(self, *args: Any, **options: Any) -> Any:
+        return self._optimizer.get_slot_names(*args, **options)
+
+    def variables(self) -> Any:
+        return self._optimizer.variables()
+
+
 class _KerasSteps(tf.compat.v1.train.Optimizer):
     """Presents a Keras optimizer with the interface of a v1 optimizer."""
 

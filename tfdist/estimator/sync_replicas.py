@@ -22,6 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.errors import UsageError, log
+from tfdist.estimator.optimizers import Wrapper
 
 _COLLECTION = "tfdist_sync_replicas"
 
@@ -30,7 +31,7 @@ _END = -1
 _JOIN_SECONDS = 5.0
 
 
-class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
+class SyncReplicasOptimizer(Wrapper):
     """Like `tf.compat.v1.train.SyncReplicasOptimizer`, with a queue of tokens for each worker.
 
     TensorFlow's optimizer has one queue for all workers. A fast worker can take the old tokens of a
@@ -59,8 +60,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
         worker: int,
         device: str,
     ) -> None:
-        super().__init__(use_locking=False, name="sync_replicas")
-        self._optimizer = opt
+        super().__init__(opt, "sync_replicas")
         self._gradients_per_update = replicas_to_aggregate
         self._num_workers = total_num_replicas
         self._worker = worker
@@ -68,18 +68,6 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
         self.global_step: Any = None
         # (accumulator, device) pairs.
         self._accumulators: list[tuple[Any, str]] = []
-
-    def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        return self._optimizer.compute_gradients(*args, **kwargs)
-
-    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
-        return self._optimizer.get_slot(*args, **kwargs)
-
-    def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
-        return self._optimizer.get_slot_names(*args, **kwargs)
-
-    def variables(self) -> Any:
-        return self._optimizer.variables()
 
     def apply_gradients(
         self,

@@ -10,7 +10,6 @@ screen.finish(code)                  # leaves the last panel, and prints the sum
 from __future__ import annotations
 
 import io
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -106,7 +105,7 @@ def _how(code: int) -> str:
     if code == EXIT_PREEMPTED:
         return "preempted"
     if code < 0:
-        return f"killed ({signal.Signals(-code).name})"
+        return f"killed by signal {-code}"
     return f"failed ({code})" if code else "done"
 
 

@@ -1,6 +1,6 @@
 """The log of a job's starts and interruptions, `events.jsonl` in the output directory.
 
-    events.add(output, events.START, epoch=2, step=626, strategy="horovod", tasks=["worker:0", …])
+    events.add(output, events.START, epoch=2, step=626, strategy="horovod")
     for event in events.read(output): ...
 
 Each line is a JSON object with `event`, `time` (seconds since 1970), `epoch` (those that are

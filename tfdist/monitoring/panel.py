@@ -19,7 +19,7 @@ from tfdist.monitoring.tasks import RUNNING, WAITING, Row
 
 _COLUMNS = ("task", "does", "step", "examples/s", "loss", "last step", "starts", "CPU", "memory")
 _LEFT = ("task", "does")
-# What a narrow terminal leaves out, first the first.
+# What a narrow terminal leaves out, in this order.
 _LESS_IMPORTANT = ("memory", "starts", "last step", "CPU", "loss")
 _GAP = 2
 _COLORS = {TRAINING: "green", RUNNING: "", WAITING: "dim"}

@@ -12,11 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tfdist.checkpoints.output_directory import OutputDirectory, read_json_lines
+from tfdist.checkpoints.output_directory import NO_METRICS, OutputDirectory, read_json_lines
 from tfdist.coordination.reports.activity import Activity
 from tfdist.errors import UsageError, log
-
-_NOT_METRICS = ("epoch", "step", "global_step", "time")
 
 
 def serve(host: str, port: int, activity: Activity, peers: int) -> None:
@@ -105,7 +103,7 @@ def _last_metrics(output: str) -> Mapping[str, float]:
             return {
                 name: float(value)
                 for name, value in records[-1].items()
-                if name not in _NOT_METRICS and isinstance(value, int | float)
+                if name not in NO_METRICS and isinstance(value, int | float)
             }
     return {}
 

@@ -5,21 +5,19 @@ page = page_of(Run.of("/shared/run1"))
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from html import escape
-from pathlib import Path
 from typing import Any
 
-from tfdist.checkpoints.output_directory import OutputDirectory
+from tfdist.checkpoints.output_directory import OutputDirectory, saved_checkpoints
+from tfdist.coordination.reports import hang_report
 from tfdist.monitoring import curves, events, quantities
 from tfdist.monitoring.run import SPEED, Axis, Run
 from tfdist.version import __version__
 
-_CHECKPOINT = re.compile(r"((?:model\.)?ckpt-(\d+))\.index")
-_HANG_REPORT = "hang_report.txt"
 _STYLE = """
 :root { color-scheme: light; }
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 60rem; margin: 0 auto;
@@ -151,8 +149,8 @@ def _warnings(run: Run, output: OutputDirectory) -> str:
             epoch = record.get("epoch")
             found.append(f"Not finite in epoch {epoch}: {', '.join(wrong)}.")
             break
-    if (output.path / _HANG_REPORT).exists():
-        found.append("The job has once made no step, or lost a task: see the hang report below.")
+    if (output.path / hang_report.FILE_NAME).exists():
+        found.append("The job made no step, or lost a task: see the hang report below.")
     return "".join(f'<p class="warning">{escape(text)}</p>' for text in found)
 
 
@@ -174,26 +172,20 @@ def _records(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _checkpoints(output: OutputDirectory) -> str:
-    found = [
-        (int(match[2]), path.with_name(match[1]), path.stat().st_mtime)
-        for directory in (output.checkpoints, output.path)
-        for path in directory.glob("*.index")
-        if (match := _CHECKPOINT.fullmatch(path.name))
-    ]
-    rows = [
-        (f"{step:,}", quantities.size(_bytes(path)), _time(saved), str(path))
-        for step, path, saved in sorted(found)
-    ]
+    rows = []
+    for step, checkpoint in saved_checkpoints(output):
+        # A training that goes on may delete it meanwhile.
+        with suppress(FileNotFoundError):
+            saved = checkpoint.with_name(f"{checkpoint.name}.index").stat().st_mtime
+            files = checkpoint.parent.glob(f"{checkpoint.name}.*")
+            size = quantities.size(sum(file.stat().st_size for file in files))
+            rows.append((f"{step:,}", size, _time(saved), str(checkpoint)))
     return _columns(("step", "size", "saved", "path"), rows)
-
-
-def _bytes(checkpoint: Path) -> int:
-    return sum(path.stat().st_size for path in checkpoint.parent.glob(f"{checkpoint.name}.*"))
 
 
 def _hang_report(output: OutputDirectory) -> str:
     try:
-        text = (output.path / _HANG_REPORT).read_text(errors="replace")
+        text = (output.path / hang_report.FILE_NAME).read_text(errors="replace")
     except OSError:
         return ""
     return f"<pre>{escape(text)}</pre>"

@@ -15,15 +15,13 @@ from typing import Any, Literal, TypeGuard
 
 import numpy as np
 
-from tfdist.checkpoints.output_directory import OutputDirectory, read_json_lines
+from tfdist.checkpoints.output_directory import NO_METRICS, OutputDirectory, read_json_lines
 from tfdist.errors import UsageError
 from tfdist.monitoring import events
 
 #: What a curve is drawn over; `time` is in minutes since the first start.
 Axis = Literal["epoch", "step", "time"]
-AXES: tuple[Axis, ...] = ("epoch", "step", "time")
 SPEED = "examples_per_second"
-_NO_METRICS = ("epoch", "step", "global_step", "time", SPEED)
 _VALIDATION = "val_"
 
 
@@ -68,7 +66,7 @@ class Run:
             name.removeprefix(_VALIDATION)
             for record in (*self.epochs, *self.evaluations)
             for name, value in record.items()
-            if name not in _NO_METRICS and _is_number(value)
+            if name not in (*NO_METRICS, SPEED) and _is_number(value)
         )
         return sorted(names, key=lambda name: name != "loss")
 

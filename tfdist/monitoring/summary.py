@@ -8,19 +8,16 @@ print("\\n".join(summary.lines(code=0, now=time.time())))
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tfdist.checkpoints.output_directory import OutputDirectory, read_json_lines
+from tfdist.checkpoints.output_directory import OutputDirectory, read_json_lines, saved_checkpoints
 from tfdist.coordination.reports.activity import TRAINING, State
 from tfdist.errors import EXIT_OK, EXIT_PREEMPTED
 from tfdist.monitoring import quantities
 from tfdist.monitoring.panel import examples_per_second
 from tfdist.monitoring.tasks import Row
-
-_CHECKPOINT = re.compile(r"(ckpt-|model\.ckpt-)(\d+)\.index")
 
 
 class Summary:
@@ -82,7 +79,7 @@ class Summary:
             f"result    {_result(code)}",
             f"speed     {speed}; step {steps:,}{ending}",
             f"time      {quantities.duration(seconds)}, {share:.0%} of it in training steps",
-            f"saved     {_saved(Path(state.output))}",
+            f"saved     {_saved(OutputDirectory(state.output))}",
             f"failures  {'; '.join(failures[-3:])}"
             + (f" ({len(failures) - 3} earlier)" if len(failures) > 3 else ""),
         ]
@@ -104,14 +101,9 @@ def _result(code: int) -> str:
     return f"failed with code {code}"
 
 
-def _saved(output: Path) -> str:
+def _saved(output: OutputDirectory) -> str:
     """The newest checkpoint and the exported model."""
-    found = [
-        (int(match[2]), path.with_suffix(""))
-        for directory in (output / "checkpoints", output)
-        for path in directory.glob("*.index")
-        if (match := _CHECKPOINT.fullmatch(path.name))
-    ]
-    parts = [f"checkpoint {max(found)[1]}"] if found else ["no checkpoint"]
-    model = output / "saved_model"
+    found = saved_checkpoints(output)
+    parts = [f"checkpoint {found[-1][1]}"] if found else ["no checkpoint"]
+    model = output.saved_model
     return ", ".join([*parts, f"model {model}"] if model.is_dir() else parts)

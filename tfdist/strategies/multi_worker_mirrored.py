@@ -21,9 +21,15 @@ from tfdist.strategies.base import DatasetFunction, Topology
 from tfdist.strategies.collectives import PACK_BYTES
 from tfdist.strategies.replicas import ReplicaCheckpointing, Replicas
 from tfdist.strategy_table.rows import AllReduceOptions
-from tfdist.upstream import keras3_callbacks, keras_local_calls, sync_on_read, tf_coordination
+from tfdist.upstream import (
+    keras3_callbacks,
+    keras3_step_results,
+    keras_local_calls,
+    sync_on_read,
+    tf_coordination,
+)
 from tfdist.upstream.keras2_step_logs import KeepsMetricResults
-from tfdist.upstream.keras3_reduce import ReducesForKeras3, reduce_results_at_once
+from tfdist.upstream.keras3_reduce import ReducesForKeras3
 from tfdist.upstream.keras3_statistics import Statistics
 from tfdist.upstream.sync_on_read import on_read_variables, read_at_once
 
@@ -124,7 +130,7 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
         super().prepare(model)
         self.tf_strategy.model = model
         if keras_compat.is_keras_3(model):
-            reduce_results_at_once()
+            keras3_step_results.apply()
         else:
             sync_on_read.reduce_metrics_at_once(model)
         keras_local_calls.apply(model, _is_distributed)

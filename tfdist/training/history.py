@@ -13,7 +13,6 @@ from typing import Any
 from tfdist.checkpoints import output_directory
 
 # The keys of a record of the metrics log that are not metrics.
-_NOT_METRICS = ("epoch", "step", "time")
 
 
 def add_earlier_epochs(history: Any, metrics: Path, *, epochs: int) -> None:
@@ -32,7 +31,7 @@ def add_earlier_epochs(history: Any, metrics: Path, *, epochs: int) -> None:
     values: dict[str, list[Any]] = {}
     for record in records:
         for name, value in record.items():
-            if name not in _NOT_METRICS:
+            if name not in output_directory.NO_METRICS:
                 values.setdefault(name, []).append(_number(value))
     for name, own in history.history.items():
         values.setdefault(name, []).extend(own)

@@ -88,6 +88,13 @@ FIXES = (
         _KERAS3 + "the_batch_of_a_symbolic_build_is_reduced_as_a_nested_structure",
     ),
     Fix(
+        "keras3_step_results",
+        "the results of each metric of a step are reduced separately",
+        "keras/src/backend/tensorflow/trainer.py",
+        "Keras 3",
+        _KERAS3 + "the_results_of_each_metric_are_reduced_separately",
+    ),
+    Fix(
         "keras3_loss",
         "scalar losses are not divided by the number of replicas; the mean of no losses is NaN",
         "keras/src/losses/loss.py",

@@ -1,13 +1,10 @@
-"""Reduces what Keras 3 passes to `tf.distribute.Strategy.reduce`.
+"""Makes `tf.distribute.Strategy.reduce` accept two kinds of values that Keras 3 passes to it.
 
-Keras calls it with values that TensorFlow does not support (`ReducesForKeras3`), and once for each
-metric of a step (`reduce_results_at_once`).
+class Strategy(ReducesForKeras3, tf.distribute.MultiWorkerMirroredStrategy): …
 """
 
 from __future__ import annotations
 
-import functools
-import importlib
 import inspect
 from types import FrameType
 from typing import Any
@@ -43,28 +40,6 @@ class ReducesForKeras3:
                 )
             axis = None
         return super().reduce(reduce_op, value, axis)  # type: ignore[misc]
-
-
-def reduce_results_at_once() -> None:
-    """Makes a step of several tasks reduce the results of all its metrics in one all-reduce."""
-    trainer: Any = importlib.import_module("keras.src.backend.tensorflow.trainer")
-    reduce_per_replica = trainer.reduce_per_replica
-    if hasattr(reduce_per_replica, "__wrapped__"):
-        return
-
-    @functools.wraps(reduce_per_replica)
-    def call(values: Any, strategy: Any, reduction: str) -> Any:
-        results = tf.nest.flatten(values)
-        firsts = [strategy.experimental_local_results(result)[0] for result in results]
-        # A train step of the user may return anything.
-        are_scalars = all(tf.is_tensor(first) and first.shape.rank == 0 for first in firsts)
-        if reduction != "auto" or not are_scalars or len({first.dtype for first in firsts}) != 1:
-            return reduce_per_replica(values, strategy, reduction)
-        stacked = strategy.run(tf.stack, args=(results,))
-        means = tf.unstack(reduce_per_replica(stacked, strategy, reduction))
-        return tf.nest.pack_sequence_as(values, means)
-
-    trainer.reduce_per_replica = call
 
 
 def _is_of_keras(frame: FrameType | None) -> bool:

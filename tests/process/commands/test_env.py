@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import resource
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tests.conftest import keras_is_3
 from tfdist.commands import cli
 from tfdist.compat import imports
 from tfdist.version import __version__
@@ -35,7 +35,9 @@ def test_names_versions_libraries_and_the_machine(
     assert found["versions"]["supported"] == "yes"
     assert found["TensorFlow"]["version"] == tf.__version__
     assert "CPU" in found["TensorFlow"]["devices"]
-    assert found["Keras"]["version"].startswith("3." if keras_is_3() else "2.")
+    package = found["Keras"]["package of tf.keras"]
+    assert package == "keras"
+    assert found["Keras"]["version"] == importlib.metadata.version(package)
     assert "Gloo" in found["Horovod"]["built with"]
     assert "127.0.0.1" in found["network"]["lo"]
     assert found["limits"]["open files"] == str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])

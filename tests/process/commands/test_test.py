@@ -45,6 +45,16 @@ def test_a_job_that_does_not_end_is_ended(capsys: pytest.CaptureFixture[str]) ->
     assert "The job has not ended within 0.5 s." in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("flag", ["--workers=0", "--ps=0", "--workers=two"])
+def test_a_number_that_is_not_positive_is_a_usage_error(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["test", flag])
+    assert ended.value.code == 2
+    assert "accepted: a number from 1" in capsys.readouterr().err
+
+
 def test_an_unknown_strategy_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="Did you mean horovod"):
         table.row("horovd")
