@@ -76,9 +76,9 @@ class TensorBoardRun:
         with output_directory.writing(self._directory), tf.init_scope(), tf.device("CPU:0"):
             if self._writer is None:
                 self._writer = tf.summary.create_file_writer(str(self._directory))
+            # Its end flushes, so that a reader sees the values.
             with self._writer.as_default(step=step), tf.summary.record_if(True):
                 yield
-            self._writer.flush()
 
 
 def _escaped(text: str) -> str:

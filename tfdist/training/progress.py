@@ -51,8 +51,6 @@ class EpochProgress(tf.keras.callbacks.Callback):
         )
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        # The watchdog looks once a second.
-        self._activity.made(self._state.strategy.cursor.progress)
         self._record_loss(logs)
 
     def _record_loss(self, logs: Logs | None) -> None:

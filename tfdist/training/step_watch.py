@@ -43,6 +43,8 @@ class StepWatch(tf.keras.callbacks.Callback):
         )
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        # The watchdog looks once a second, and new steps would mean that the training goes on.
+        self._activity.made(self._state.strategy.cursor.progress)
         self._activity.enter(activity.BETWEEN_EPOCHS)
 
     def on_test_begin(self, logs: Logs | None = None) -> None:

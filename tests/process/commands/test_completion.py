@@ -64,7 +64,7 @@ def test_completes_commands_flags_strategies_and_scripts(shell: str, tmp_path: P
     (tmp_path / "train.py").touch()
     for line, expected in {
         "tfdist ru": {"run"},
-        "tfdist run --max_": {"--max_restarts", "--max_workers"},
+        "tfdist run --max": {"--max_restarts", "--max_workers"},
         "tfdist run --strategy ho": {"horovod"},
         "tfdist run --workers=2 tr": {"train.py"},
     }.items():
