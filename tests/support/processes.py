@@ -223,7 +223,8 @@ def tasks_of(launcher: int) -> list[psutil.Process]:
     children = psutil.Process(launcher).children()
     # The fork server is the one of them that has children of its own.
     tasks = [task for child in children for task in child.children()]
-    return sorted(tasks, key=lambda task: task.pid)
+    # Numbers of processes start again at a small one after the largest.
+    return sorted(tasks, key=lambda task: (task.create_time(), task.pid))
 
 
 def states_of(output: Path) -> list[State]:
