@@ -227,16 +227,16 @@ def create(
     if not role.serves:
         _use_precision(strategy)
     state = TrainingState(strategy, preemption, reporter)
-    if job_flags.prometheus_port is not None and not role.serves and not role.evaluates:
-        _serve_metrics(job_flags, state)
+    if not role.serves and not role.evaluates and not role.is_dry_run and state.is_chief:
+        _set_up_monitoring(job_flags, state)
     return job_class(role, state)
 
 
-def _serve_metrics(flags: JobFlags, state: TrainingState) -> None:
-    from tfdist.monitoring import prometheus
+def _set_up_monitoring(flags: JobFlags, state: TrainingState) -> None:
+    from tfdist.monitoring import prometheus, trackers
 
-    assert flags.prometheus_port is not None
-    if state.is_chief and not state.strategy.role.is_dry_run:
+    trackers.check_installed(flags.trackers)
+    if flags.prometheus_port is not None:
         peers = len(state.strategy.topology.peers)
         activity = state.reporter.activity
         prometheus.serve(flags.prometheus_host, flags.prometheus_port, activity, peers)

@@ -51,6 +51,8 @@ _DEFINE = {
     str: flags.DEFINE_string,
 }
 _LOOPBACK = "127.0.0.1"
+#: The values of --tracker.
+TRACKERS = ("mlflow", "wandb")
 # The values that users write after a boolean flag, including the ones that absl accepts.
 _BOOLEANS = {
     **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
@@ -113,6 +115,10 @@ class JobFlags(Options):
         "with --prometheus_port: the address of the chief's machine where it serves; 0.0.0.0 lets "
         "every machine read the metrics",
     )
+    tracker: str = option(
+        "",
+        f"where the chief sends the metrics: {' or '.join(TRACKERS)}, or both with a comma",
+    )
     num_intra_threads: int | None = option(
         None, "threads within one TensorFlow operation; 0 uses all cores", least=0
     )
@@ -132,6 +138,13 @@ class JobFlags(Options):
                 accepted="with --prometheus_port",
                 remedy="Add the port, or leave it out.",
             )
+        if set(self.trackers) - set(TRACKERS):
+            raise UsageError(
+                "--tracker",
+                received=self.tracker,
+                accepted=f"{', '.join(TRACKERS)}, or both with a comma",
+                remedy="Correct it.",
+            )
         if self.profile_steps is not None and self.profiled_steps is None:
             raise UsageError(
                 "--profile_steps",
@@ -139,6 +152,12 @@ class JobFlags(Options):
                 accepted="two numbers of updates from 0, the first one less: 100:110",
                 remedy="Correct it.",
             )
+
+    @property
+    def trackers(self) -> list[str]:
+        """The names in `tracker`, without repetitions."""
+        names = (name.strip() for name in self.tracker.split(","))
+        return list(dict.fromkeys(filter(None, names)))
 
     @property
     def profiled_steps(self) -> tuple[int, int] | None:

@@ -44,6 +44,8 @@ COMMANDS = {
     and command.words[1:3] != ("render", "check")
 }
 
+# Of --tracker=wandb.
+_WITHOUT_NETWORK = {"WANDB_MODE": "offline"}
 _ADDRESS = re.compile(r"10\.0\.0\.\d+:2222")
 _TASK_FLAG = re.compile(r"--(worker|ps)_hosts=(.*)")
 
@@ -81,7 +83,7 @@ def tasks_of(words: list[str]) -> Tasks:
     """The processes to start; if the command starts one task, the processes of all tasks."""
     words = [sys.executable, *(["-m", "tfdist"] if words[0] == "tfdist" else []), *words[1:]]
     if "--task_index=0" not in words or "check" in words:
-        return {"command": (words, {})}
+        return {"command": (words, _WITHOUT_NETWORK)}
     tasks: Tasks = {}
     for match in filter(None, map(_TASK_FLAG.fullmatch, words)):
         for index in range(len(match[2].split(","))):

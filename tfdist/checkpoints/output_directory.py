@@ -7,6 +7,7 @@
     output.metrics        # metrics.jsonl: one JSON object per epoch
     output.saved_model    # the trained model
     output.done           # done.json: the completion marker
+    output.trackers       # trackers.json: see `tfdist.monitoring.trackers`
     output.lock           # lock.json: see `tfdist.checkpoints.lock`
 
 Files are written under a temporary name in the same directory and then renamed. Only the chief
@@ -58,7 +59,7 @@ _LEFT_BY_THE_CHIEF = re.compile(
     r"(ckpt|model\.ckpt)-\d+_temp|workertemp_\d+|tmp_(chief|worker)_\d+"
     r"|ckpt-\d+\.(index|data-\d{5}-of-\d{5})\.tempstate\d+"
     r"|(checkpoint|graph\.pbtxt|model\.ckpt-\d+\.meta)\.tmp[0-9a-f]{32}"
-    r"|\.(metrics\.jsonl|done\.json|checkpoint|writable|hang_report\.txt)-[0-9a-f]{16}"
+    r"|\.(metrics\.jsonl|done\.json|trackers\.json|checkpoint|writable|hang_report\.txt)-[0-9a-f]{16}"
     r"|\.(saved_model|shared)-[a-z0-9_]{8}"
 )
 _LEFT_BY_THE_EVALUATION = re.compile(r"\.eval_metrics\.jsonl-[0-9a-f]{16}")
@@ -118,6 +119,10 @@ class OutputDirectory:
     @property
     def done(self) -> Path:
         return self.path / "done.json"
+
+    @property
+    def trackers(self) -> Path:
+        return self.path / "trackers.json"
 
     @property
     def lock(self) -> Path:

@@ -23,6 +23,7 @@ from tfdist.job import Job
 from tfdist.role import TaskRole
 from tfdist.strategy_table import table
 from tfdist.training.state import TrainingState
+from tfdist.training.summaries import facts_of
 from tfdist.upstream import session_recovery_wait
 
 # The end of TensorFlow's warning about each function of `tf.estimator`.
@@ -61,6 +62,11 @@ class EstimatorJob(Job):
     ) -> Any:
         """This task's `MonitoredTrainingSession`; see `Sessions.monitored_session`."""
         return self.sessions.monitored_session(hooks=hooks, **options)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What this job is, as JSON."""
+        return facts_of(self._state)
 
     @property
     def reporter(self) -> Reporter:

@@ -26,7 +26,9 @@ from tfdist.estimator import inputs
 from tfdist.estimator.evaluation import Evaluation, EvaluationListener, Progress, global_step
 from tfdist.estimator.hooks import PreemptionHook
 from tfdist.estimator.job import EstimatorJob
+from tfdist.estimator.progress import ProgressHook
 from tfdist.estimator.run_config import RunConfig
+from tfdist.monitoring.trackers import Trackers
 
 # TensorFlow's name prefix of an Estimator's checkpoints.
 _PREFIX = "model.ckpt"
@@ -142,7 +144,15 @@ def train(
     own = [hook for hook in hooks if job.is_chief or not getattr(hook, "chief_only", False)]
     preemption = job.sessions.strategy.preemption
     steps = PreemptionHook(preemption)
-    spec = tf.estimator.TrainSpec(shard, max_steps, hooks=[*own, *job.sessions.hooks(), steps])
+    trackers = None
+    if job.is_chief:
+        names = job.sessions.strategy.role.flags.trackers
+        trackers = Trackers(names, output, job.facts)
+    progress = ProgressHook(
+        job.reporter.activity, preemption, max_steps=max_steps, trackers=trackers
+    )
+    all_hooks = [*own, *job.sessions.hooks(), progress, steps]
+    spec = tf.estimator.TrainSpec(shard, max_steps, hooks=all_hooks)
     topology, kv_store = job.topology, job.sessions.strategy.kv_store
     watched = preemption.watched(topology.peer, topology.peers, kv_store)
     reported = job.reporter.watching(
@@ -158,8 +168,9 @@ def train(
         if job.is_chief:
             log(f"saved at step {global_step(estimator)}, exiting with code {EXIT_PREEMPTED}")
         sys.exit(EXIT_PREEMPTED)
-    if job.is_chief:
+    if trackers is not None:
         _mark_done(output, global_step(estimator))
+        trackers.finish()
 
 
 def _train(

@@ -1,4 +1,4 @@
-"""The Keras callback that writes the training for TensorBoard."""
+"""The Keras callback that writes the training for TensorBoard, and sends it to trackers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.compat import keras as keras_compat
 from tfdist.compat import stacks
 from tfdist.monitoring.tensorboard import TensorBoardRun
+from tfdist.monitoring.trackers import Trackers
 from tfdist.training.scalars import scalars
 from tfdist.training.state import TrainingState
 from tfdist.upstream.keras_callback_logs import ignores_step_logs
@@ -38,6 +39,9 @@ class Summaries(tf.keras.callbacks.Callback):
     TensorBoard callback does. `step_…` has them about every ten seconds within an epoch, with the
     examples per second and the seconds per step, over the number of updates.
 
+    The trackers of `--tracker` get the same values over the number of updates, with the names of
+    the metrics log for those of an epoch.
+
     Args:
       state: describes the job.
       output: the output directory.
@@ -46,12 +50,15 @@ class Summaries(tf.keras.callbacks.Callback):
     def __init__(self, state: TrainingState, output: OutputDirectory) -> None:
         super().__init__()
         self._state = state
+        self._output = output
         self._runs = {name: output.logs / name for name in ("train", "validation")}
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         self._train, self._validation = map(TensorBoardRun, self._runs.values())
         self._train.text("job", facts_of(self._state))
         self._train.graph(self.model)
+        names = self._state.strategy.role.flags.trackers
+        self._trackers = Trackers(names, self._output, facts_of(self._state))
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         found = scalars(logs)
@@ -61,13 +68,16 @@ class Summaries(tf.keras.callbacks.Callback):
             for name, value in found.items()
             if name.startswith(_VALIDATION)
         }
-        own |= self._learning_rate()
+        rate = self._learning_rate()
+        own |= rate
+        self._trackers.log({"epoch": epoch + 1, **found, **rate}, self._state.steps)
         self._train.scalars({f"epoch_{name}": value for name, value in own.items()}, epoch)
         self._validation.scalars(validated, epoch)
 
     def on_train_end(self, logs: Logs | None = None) -> None:
         self._train.close()
         self._validation.close()
+        self._trackers.finish()
 
     def _learning_rate(self) -> dict[str, float]:
         optimizer: Any = getattr(self.model, "optimizer", None)
@@ -112,7 +122,9 @@ class StepSummaries(Summaries):
         if examples := self._state.examples_per_update:
             speed["examples_per_second"] = examples * made / seconds
         found = {**scalars(self._logs), **self._learning_rate(), **speed}
-        self._train.scalars({f"step_{name}": value for name, value in found.items()}, steps)
+        values = {f"step_{name}": value for name, value in found.items()}
+        self._train.scalars(values, steps)
+        self._trackers.log(values, steps)
         self._last = now, steps
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
