@@ -1,4 +1,4 @@
-"""The command of docs/strategies.md trains a ResNet-18 on digits with two devices."""
+"""The command of docs/strategies/mirrored.md trains a ResNet-18 on digits with two devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ SHORTER = [f"--epochs={EPOCHS}", "--warmup_epochs=1"]
 
 def test_the_example_learns_digits_with_two_devices(tmp_path: Path) -> None:
     output = tmp_path / "output"
-    words = [sys.executable, *example("strategies.md", "fashion_mnist_mirrored.py")[1:], *SHORTER]
+    words = [
+        sys.executable,
+        *example("strategies/mirrored.md", "fashion_mnist_mirrored.py")[1:],
+        *SHORTER,
+    ]
     words.append(f"--output_dir={output}")
     ended = run_by_hand(tmp_path, {"example": (words, {})}, deadline=200)["example"]
 

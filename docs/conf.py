@@ -1,0 +1,17 @@
+"""How Sphinx builds the site: python -m sphinx -W -b html docs build/docs"""
+
+from __future__ import annotations
+
+import tfdist
+
+project = "tfdist"
+release = tfdist.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+html_theme = "furo"
+html_title = "tfdist"
+html_show_copyright = False
+# A word between single backquotes in a docstring is code.
+default_role = "code"
+autodoc_member_order = "bysource"
+# Links name headings of these levels by their text, as GitHub does.
+myst_heading_anchors = 3
