@@ -197,6 +197,11 @@ class Strategy(ABC, Generic[OptionsT]):
         """The Keras callbacks that the engine needs; they run before all others."""
         return []
 
+    def measured(self) -> dict[str, float]:
+        """What the strategy has measured of the steps of the last epoch, by name, for the chief's
+        log: seconds, shares and counts."""
+        return {}
+
     def cluster_metrics(self, model: tf.keras.Model, logs: dict[str, float]) -> dict[str, float]:
         """The metrics over the examples of all tasks, after an evaluation. Every training task must
         call it.

@@ -68,9 +68,9 @@ class Summaries(tf.keras.callbacks.Callback):
             for name, value in found.items()
             if name.startswith(_VALIDATION)
         }
-        rate = self._learning_rate()
-        own |= rate
-        self._trackers.log({"epoch": epoch + 1, **found, **rate}, self._state.steps)
+        measured = self._learning_rate() | self._state.strategy.measured()
+        own |= measured
+        self._trackers.log({"epoch": epoch + 1, **found, **measured}, self._state.steps)
         self._train.scalars({f"epoch_{name}": value for name, value in own.items()}, epoch)
         self._validation.scalars(validated, epoch)
 

@@ -91,6 +91,11 @@ class _Cursor(EpochCursor):
     def progress(self) -> int:
         return self._coordinator.progress
 
+    @property
+    def measured(self) -> dict[str, float]:
+        """What is known of the steps of the last training epoch."""
+        return self._coordinator.measured
+
     def step_of_epoch(self, steps: Sequence[int]) -> int:
         is_synchronous = self._coordinator.synchronous is not None
         return max(steps, default=0) if is_synchronous else sum(steps)
@@ -110,6 +115,7 @@ class ParameterServer(Strategy[ParameterServerOptions]):
     name = "parameter_server"
 
     checkpointing: _Checkpointing
+    cursor: _Cursor
 
     _synchronous: Synchronous | None = None
 
@@ -196,6 +202,9 @@ class ParameterServer(Strategy[ParameterServerOptions]):
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
         return [] if keras_compat.is_keras_3(tf.keras.Model) else [_WithoutTrainGraph()]
+
+    def measured(self) -> dict[str, float]:
+        return self.cursor.measured
 
     def serve(self) -> None:
         if self._is_chief:

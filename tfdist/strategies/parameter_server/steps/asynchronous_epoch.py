@@ -17,6 +17,7 @@ from absl import logging
 
 from tfdist.strategies.parameter_server.steps.epoch import Epoch, Logs
 from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
+from tfdist.strategies.parameter_server.steps.timing import EpochTimes
 from tfdist.strategies.parameter_server.steps.worker_functions import Execution
 from tfdist.strategies.parameter_server.steps.worker_thread import Request, Result, WorkerThread
 
@@ -52,6 +53,7 @@ class AsynchronousEpoch(Epoch):
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
         # Set by the first step, because Keras creates an epoch that it does not use.
         self._epoch = 0
+        self._times: EpochTimes
         self._execution: Execution
         # Steps that Keras has requested and that are in no execution yet.
         self._requested = 0
@@ -69,6 +71,7 @@ class AsynchronousEpoch(Epoch):
     def step(self, fn: Callable[[Any], Any], steps: int = 1) -> Logs:
         self._execution = self._execution_of(fn, self._shards.iterator_spec)
         if not self._epoch:
+            self._times = EpochTimes(len(self._threads), self._clock)
             start = self._shards.begin_epoch()
             self._epoch = start.epoch
             self._steps, self._scheduled = list(start.steps), list(start.steps)
@@ -123,6 +126,9 @@ class AsynchronousEpoch(Epoch):
         self._finish_requested()
         if to_end:
             self._shards.steps_of_epoch = tuple(self._steps)
+
+    def measured(self) -> dict[str, float]:
+        return self._times.values()
 
     def steps_so_far(self) -> int:
         return sum(self._steps)
@@ -258,7 +264,8 @@ class AsynchronousEpoch(Epoch):
         self._in_flight[worker].remove(result.request)
         seconds, logs = result.outcome
         self._steps[worker] += result.steps
-        self._shards.length.measured(result.steps, seconds)
+        self._shards.length.measured(result.steps, seconds.total)
+        self._times.add(worker, result.steps, seconds)
         if result.steps or self._shards.logs is None:
             self._shards.set_logs(logs)
         if result.steps < limit:

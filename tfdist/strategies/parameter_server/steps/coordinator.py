@@ -68,6 +68,7 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         self._epoch: Epoch | None = None
         self._steps_made = 0
         self._steps_of_training_epoch = 0
+        self._measured: dict[str, float] = {}
         # By `tf.function` of Keras, the function of one step; by that and an iterator's spec, the
         # execution of several steps.
         self._step_functions: dict[Any, Callable[[Any], Any]] = {}
@@ -129,10 +130,17 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         self._count()
         return self._steps_of_training_epoch
 
+    @property
+    def measured(self) -> dict[str, float]:
+        """What is known of the steps of the current training epoch, or of the last one."""
+        self._count()
+        return self._measured
+
     def _count(self) -> None:
         if self._epoch is not None and self._epoch.trains:
             self._steps_made += self._epoch.new_steps()
             self._steps_of_training_epoch = self._epoch.steps_so_far()
+            self._measured = self._epoch.measured()
 
     def is_reconnecting(self, worker: int) -> bool:
         """Whether a worker was lost and TensorFlow is not connected to its replacement."""

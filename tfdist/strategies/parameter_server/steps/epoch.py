@@ -72,6 +72,10 @@ class Epoch(ABC):
           to_end: whether to read the data to the end, if the number of steps is not fixed.
         """
 
+    def measured(self) -> dict[str, float]:
+        """What is known of the steps so far, by name; see `EpochTimes.values`."""
+        return {}
+
     @abstractmethod
     def steps_so_far(self) -> int:
         """The number of weight updates of this epoch that are known to be made, including those

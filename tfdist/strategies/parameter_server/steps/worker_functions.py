@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdist.strategies.parameter_server.steps.timing import Seconds
 from tfdist.strategies.parameter_server.steps.tracing import converting, scheduled
 from tfdist.strategies.parameter_server.transfers.packed_step import packed_transfers
 
@@ -54,67 +55,86 @@ class Execution:
             steps = tf.function(tf.autograph.experimental.do_not_convert(self._steps))
             self.function = steps.get_concrete_function(iterator_spec, tf.TensorSpec([], tf.int32))
 
-    def make(self, iterator: Any, limit: int) -> tuple[int, tuple[float, Any]]:
+    def make(self, iterator: Any, limit: int) -> tuple[int, tuple[Seconds, Any]]:
         """Makes an execution on the worker that calls this.
 
         Returns:
-          The number of its steps, and their duration in seconds with the logs of the last one.
+          The number of its steps, and their seconds with the logs of the last one.
         """
         steps, seconds, logs = self.unpacked(self.function(iterator, tf.constant(limit)).numpy())
         return steps, (seconds, logs)
 
-    def unpacked(self, numbers: np.ndarray) -> tuple[int, float, Any]:
+    def unpacked(self, numbers: np.ndarray) -> tuple[int, Seconds, Any]:
         """Splits the result of `function`.
 
         Returns:
-          The number of steps, their duration in seconds, and the logs of the last step; zeros
-          without a step.
+          The number of steps, their seconds, and the logs of the last step; zeros without a step.
         """
-        steps, seconds = numbers[:2]
+        steps, *seconds = (float(number) for number in numbers[:4])
         specs = tf.nest.flatten(self._logs)
         ends = np.cumsum([spec.shape.num_elements() for spec in specs])
         logs = [
             part.reshape(spec.shape).astype(spec.dtype.as_numpy_dtype)[()]
-            for part, spec in zip(np.split(numbers[2:], ends[:-1]), specs, strict=True)
+            for part, spec in zip(np.split(numbers[4:], ends[:-1]), specs, strict=True)
         ]
-        return int(steps), float(seconds), tf.nest.pack_sequence_as(self._logs, logs)
+        return int(steps), Seconds(*seconds), tf.nest.pack_sequence_as(self._logs, logs)
 
     def _steps(self, iterator: Any, limit: tf.Tensor) -> tf.Tensor:
         begin = tf.timestamp()
         with tf.control_dependencies([begin]):
             first = iterator.get_next_as_optional()
+        first_wait = _timestamp_after(first) - begin
         # Traced before the loop, because the loop needs the types of the logs.
         step = self._traced_step(first.element_spec)
-        self._logs = step.structured_outputs
+        self._logs, _ = step.structured_outputs
         no_logs = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), self._logs)
 
-        def goes_on(made: tf.Tensor, batch: Any, logs: Any) -> tf.Tensor:
+        def goes_on(made: tf.Tensor, batch: Any, *_: Any) -> tf.Tensor:
             return tf.logical_and(made < limit, batch.has_value())
 
-        def one_step(made: tf.Tensor, batch: Any, logs: Any) -> tuple[tf.Tensor, Any, Any]:
-            logs = step(batch.get_value())
+        def one_step(
+            made: tf.Tensor, batch: Any, waited: tf.Tensor, sent: tf.Tensor, logs: Any
+        ) -> tuple[Any, ...]:
+            logs, (read, computed) = step(batch.get_value())
+            end = _timestamp_after(logs)
             made += 1
             following = tf.cond(
                 made < limit,
                 iterator.get_next_as_optional,
                 lambda: tf.experimental.Optional.empty(first.element_spec),
             )
-            return made, following, logs
+            # The next batch is made while the step runs.
+            waited += tf.maximum(_timestamp_after(following) - end, 0.0)
+            return made, following, waited, sent + read + end - computed, logs
 
-        made, _, logs = tf.while_loop(
-            goes_on, one_step, (tf.constant(0), first, no_logs), parallel_iterations=1
+        made, _, waited, sent, logs = tf.while_loop(
+            goes_on,
+            one_step,
+            (tf.constant(0), first, first_wait, tf.constant(0.0, tf.float64), no_logs),
+            parallel_iterations=1,
         )
         values = tf.nest.flatten(logs)
-        with tf.control_dependencies([made, *values]):
-            seconds = tf.timestamp() - begin
-        numbers = [made, seconds, *values]
+        seconds = _timestamp_after([made, *values]) - begin
+        numbers = [made, seconds, waited, sent, *values]
         return tf.concat([tf.reshape(tf.cast(value, tf.float64), [-1]) for value in numbers], 0)
 
     def _traced_step(self, batch_spec: Any) -> Any:
         @tf.function
         def step_on(batch: Any) -> Any:
-            with packed_transfers() if self._packs else nullcontext():
-                return self._step(OneBatch(batch))
+            begin = _timestamp_after(batch)
+            with packed_transfers() if self._packs else nullcontext() as transfers:
+                logs = self._step(OneBatch(batch))
+            if transfers is None or not transfers.received or not transfers.sent:
+                return logs, (begin * float("nan"), begin)
+            read = _timestamp_after(transfers.received) - begin
+            return logs, (read, _timestamp_after(transfers.sent))
 
         with converting():
             return step_on.get_concrete_function(batch_spec)
+
+
+def _timestamp_after(values: Any) -> tf.Tensor:
+    """The time when a nest of tensors is computed: seconds since 1970, float64, shape []."""
+    tensors = tf.nest.flatten(values, expand_composites=True)
+    with tf.control_dependencies(tensors):
+        return tf.timestamp()

@@ -18,6 +18,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,16 +31,30 @@ from tfdist.strategies.parameter_server.transfers.packing import in_packs, pack,
 _WAITS = re.compile("Mutex|Queue|Barrier|Stage")
 
 
+@dataclass
+class Transfers:
+    """What a step sends; known when its operations are packed.
+
+    Attributes:
+      received: tensors that the ps send before the step has sent anything: the weights.
+      sent: tensors that are sent to the ps: the gradients.
+    """
+
+    received: list[tf.Tensor] = field(default_factory=list)
+    sent: list[tf.Tensor] = field(default_factory=list)
+
+
 @contextmanager
-def packed_transfers() -> Iterator[None]:
+def packed_transfers() -> Iterator[Transfers]:
     """Packs the transfers of the operations created in this context; use it while tracing.
 
     Does not pack transfers inside called functions and branches, and packs nothing if there are
-    locks or queues.
+    locks or queues: `Transfers` is then empty.
     """
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
-    yield
+    transfers = Transfers()
+    yield transfers
     operations, devices = graph.get_operations()[before:], _Devices(graph)
     if any(_WAITS.search(operation.type) for operation in operations):
         return
@@ -50,6 +65,10 @@ def packed_transfers() -> Iterator[None]:
         )
         for use in uses:
             use.operation._update_input(use.position, received[use.value])
+        if _is_ps(route.target):
+            transfers.sent += values.values()
+        elif route.transfers == 0:
+            transfers.received += received.values()
 
 
 class _Route(NamedTuple):

@@ -18,6 +18,7 @@ from tfdist.data import sharding
 from tfdist.strategies.parameter_server.steps import asynchronous_epoch
 from tfdist.strategies.parameter_server.steps.asynchronous_epoch import AsynchronousEpoch
 from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
+from tfdist.strategies.parameter_server.steps.timing import Seconds
 from tfdist.strategies.parameter_server.steps.worker_thread import Request, Result
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
@@ -63,7 +64,8 @@ class Thread:
             steps = max(0, min(request.limit, self.batches - self.made))
             self.made += steps
             logs = {"loss": np.float64(self.made)}
-            request.report(Result(self.index, request, steps, (0.01 * steps, logs)))
+            seconds = Seconds(0.01 * steps, 0.0, 0.0)
+            request.report(Result(self.index, request, steps, (seconds, logs)))
 
     def withdraw(self) -> list[Request]:
         withdrawn, self.waiting = self.waiting, []

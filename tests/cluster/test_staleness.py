@@ -1,0 +1,36 @@
+"""Asynchronous parameter servers report how stale gradients are, and where a step's time goes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.support.processes import launch
+
+pytestmark = [pytest.mark.stacks("2.15", "newest"), pytest.mark.timeout(180)]
+
+PROGRAM = str(Path(__file__).parents[1] / "support" / "staleness_program.py")
+
+
+def test_the_reported_staleness_is_the_measured_one(tmp_path: Path) -> None:
+    job = ["--strategy=parameter_server", "--ps=1", "--workers=2", "--chief"]
+    ended = launch(tmp_path, *job, PROGRAM, f"--output_dir={tmp_path / 'output'}", deadline=150)
+    assert ended.code == 0, ended.output
+
+    run = EventAccumulator(str(tmp_path / "output/logs/train"))
+    run.Reload()
+    tags = [tag for tag in run.Tags()["tensors"] if tag.startswith("epoch_")]
+    found = {tag: float(tf.make_ndarray(run.Tensors(tag)[1].tensor_proto)) for tag in tags}
+    _, line = (tmp_path / "output/metrics.jsonl").read_text().splitlines()
+    assert found["epoch_staleness"] == pytest.approx(json.loads(line)["stale"], rel=0.3)
+    # Worker 0 is slow.
+    assert found["epoch_staleness_max"] > 1.5 * found["epoch_staleness"]
+    parts = [found[f"epoch_{name}_seconds"] for name in ("input", "communication", "compute")]
+    assert sum(parts) == pytest.approx(found["epoch_seconds_per_step"], rel=1e-3)
+    assert all(part >= 0 for part in parts)
+    # The program computes for most of a step.
+    assert parts[2] > 0.5 * sum(parts)

@@ -1,0 +1,76 @@
+"""Where the seconds of asynchronous steps go, and how stale their gradients are.
+
+times = EpochTimes(workers=2)
+times.add(worker=0, steps=10, seconds=Seconds(total=0.1, input=0.01, communication=0.02))
+times.values()      # {"staleness": 0.0, "seconds_per_step": 0.01, …}
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Seconds(NamedTuple):
+    """The seconds of several steps on a worker.
+
+    Attributes:
+      total: from the request to the last update.
+      input: in which nothing but the next batch was missing.
+      communication: in which weights were read, and gradients sent and applied; NaN if unknown.
+    """
+
+    total: float
+    input: float
+    communication: float
+
+
+class EpochTimes:
+    """Adds up the steps of all workers in an epoch.
+
+    Args:
+      workers: their number.
+      clock: returns seconds, from any starting point.
+    """
+
+    def __init__(self, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._begun = self._ended = clock()
+        self._steps = [0] * workers
+        self._seconds = [Seconds(0.0, 0.0, 0.0)] * workers
+
+    def add(self, worker: int, steps: int, seconds: Seconds) -> None:
+        """Adds steps that a worker has just made."""
+        self._ended = self._clock()
+        self._steps[worker] += steps
+        sums = zip(self._seconds[worker], seconds, strict=True)
+        self._seconds[worker] = Seconds(*(before + new for before, new in sums))
+
+    def values(self) -> dict[str, float]:
+        """What an epoch's end reports, by name; empty without a step.
+
+        `staleness` is the mean number of updates by other workers between the moment at which a
+        step reads the weights and its own update, and `staleness_max` that of the worker with the
+        greatest one. Both follow from the steps and seconds of each worker, if all make their
+        steps evenly. The seconds are means over all steps.
+        """
+        steps, elapsed = sum(self._steps), self._ended - self._begun
+        if not steps or elapsed <= 0:
+            return {}
+        total, waited, sent = (sum(each) for each in zip(*self._seconds, strict=True))
+        # While a worker makes a step, the others make updates at their mean rates.
+        stale = [
+            (steps - made) * min(1.0, (seconds.total - seconds.input) / elapsed)
+            for made, seconds in zip(self._steps, self._seconds, strict=True)
+        ]
+        of_workers = [each / made for each, made in zip(stale, self._steps, strict=True) if made]
+        found = {
+            "staleness": sum(stale) / steps,
+            "staleness_max": max(of_workers),
+            "seconds_per_step": total / steps,
+            "input_seconds": waited / steps,
+            "communication_seconds": sent / steps,
+            "compute_seconds": (total - waited - sent) / steps,
+        }
+        return {name: value for name, value in found.items() if value == value}
