@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from tests.support import ssh
 from tests.support.namespaces import Machine, machines
 from tests.support.pages import readme_script
 from tests.support.processes import ROOT
+from tests.support.terminal import Terminal
 from tests.support.tunnels import needs_tunnels
 
 pytestmark = [
@@ -27,6 +29,7 @@ pytestmark = [
     pytest.mark.xdist_group("hosts"),
 ]
 
+ENVIRONMENT = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
 # What each task does; ACTION depends on the test.
 SCRIPT = """
 import json, os, signal, sys, time
@@ -53,12 +56,14 @@ class Hosts:
     def names(self) -> list[str]:
         return [machine.address for machine in self.machines]
 
-    def start(self, directory: Path, hosts: str, *words: str) -> subprocess.Popen[str]:
+    def command(self, hosts: str, *words: str) -> list[str]:
         command = [sys.executable, "-m", "tfdist", "run", f"--hosts={hosts}"]
-        command += [f"--ssh={' '.join(self.ssh)}", *words]
+        return [*self.machines[0].enter, *command, f"--ssh={' '.join(self.ssh)}", *words]
+
+    def start(self, directory: Path, hosts: str, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*self.machines[0].enter, *command],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
+            self.command(hosts, *words),
+            env={**os.environ, **ENVIRONMENT},
             cwd=directory,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -102,26 +107,35 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        [],
-        pytest.param(
-            ["--tls", "--strategy=parameter_server", "--ps=1", "--chief"], marks=needs_tunnels
-        ),
-    ],
-    ids=" ".join,
-)
-def test_three_hosts_train_together(options: list[str], hosts: Hosts, tmp_path: Path) -> None:
+def test_three_hosts_train_together(hosts: Hosts, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(readme_script())
+    command = hosts.command(",".join(hosts.names), "train.py", "--output_dir=run1")
+    with Terminal(command, columns=250, environ=ENVIRONMENT, directory=tmp_path) as terminal:
+        # Of 20 steps in each of three epochs.
+        terminal.wait_for(" of 60  epoch ", deadline=100)
+        assert terminal.wait(deadline=150) == 0, terminal.text
+    for number, name in enumerate(hosts.names):
+        assert f"[{name}] [worker:{number}] loss 0.0000" in terminal.text
+    assert (tmp_path / "run1" / "done.json").exists()
+    # The last panel.
+    for number, name in enumerate(hosts.names):
+        task = f"worker:{number} on {name}"
+        row = f"{task} (chief)" if number == 0 else task
+        assert re.search(rf"^{re.escape(row)} +done +\d\d ", terminal.text, re.MULTILINE)
+    assert "tfdist: result    complete" in terminal.text
+    assert re.search("tfdist: speed     .* examples/s; step 60, loss ", terminal.text)
+
+
+@needs_tunnels
+def test_three_hosts_train_over_tls(hosts: Hosts, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(readme_script())
+    options = ["--tls", "--strategy=parameter_server", "--ps=1", "--chief"]
     words = [*options, "train.py", "--output_dir=run1"]
     launcher = hosts.start(tmp_path, ",".join(hosts.names), *words)
     printed, _ = launcher.communicate(timeout=150)
     assert launcher.returncode == 0, printed
-    trainers = ["chief:0"] if options else ["worker:0", "worker:1", "worker:2"]
-    for name, trainer in zip(hosts.names, trainers, strict=False):
-        assert f"[{name}] [{trainer}] loss 0.0000" in printed
-    assert (tmp_path / "run1" / "done.json").exists()
+    assert f"[{hosts.names[0]}] [chief:0] loss 0.0000" in printed
+    assert "\x1e" not in printed, "without a terminal, hosts tell nothing of their tasks"
 
 
 @needs_tunnels

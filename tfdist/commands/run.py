@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from tfdist.cluster import Cluster
@@ -31,6 +31,7 @@ from tfdist.errors import EXIT_OK, UsageError, log
 from tfdist.flags import JobFlags
 from tfdist.launch import local
 from tfdist.launch.isolation import isolate
+from tfdist.launch.output import is_terminal
 from tfdist.launch.own_task import own_task_spec
 from tfdist.launch.remote.hosts import hosts_in, hosts_of
 from tfdist.launch.remote.launch import run_on_hosts
@@ -234,13 +235,17 @@ def _run(arguments: argparse.Namespace) -> int:
         restart_delay=arguments.restart_delay,
         preload=_modules_of(arguments.strategy) if arguments.start_method == "fork" else (),
         log_dir=make_directory(arguments.log_dir) if arguments.log_dir is not None else None,
-        has_panel=not arguments.plain and sys.stdout.isatty() and _draws(os.environ.get("TERM")),
     )
+    has_panel = not arguments.plain and is_terminal(os.environ.get("TERM"))
     elasticity = elasticity_of(arguments)
     _check_isolate(arguments)
     given = read_option_flags(arguments)
     if arguments.hosts is not None or arguments.hostfile is not None:
-        return _run_on_hosts(arguments, given, supervision)
+        return _run_on_hosts(arguments, given, supervision, has_panel)
+    if has_panel:
+        from tfdist.launch.screen import Screen  # It imports rich.
+
+        supervision = replace(supervision, make_printer=Screen)
     if arguments.tls:
         raise UsageError(
             "--tls",
@@ -287,11 +292,6 @@ def _run(arguments: argparse.Namespace) -> int:
     return _dry_run(tasks, job.strategy, job.cluster(ports))
 
 
-def _draws(terminal: str | None) -> bool:
-    """Whether a terminal of this type can move its cursor."""
-    return terminal not in (None, "", "dumb", "unknown")
-
-
 def _check_isolate(arguments: argparse.Namespace) -> None:
     for name in ("hosts", "hostfile", "host_discovery_script"):
         if arguments.isolate and getattr(arguments, name) is not None:
@@ -308,7 +308,10 @@ def _not_isolated(received: str) -> UsageError:
 
 
 def _run_on_hosts(
-    arguments: argparse.Namespace, given: Mapping[str, Any], supervision: Supervision
+    arguments: argparse.Namespace,
+    given: Mapping[str, Any],
+    supervision: Supervision,
+    has_panel: bool,
 ) -> int:
     names = ["host_discovery_script", "dry_run", *(item.name for item in fields(ClusterFlags))]
     if arguments.hosts is not None:
@@ -330,7 +333,13 @@ def _run_on_hosts(
     job = _job(arguments, given, workers)
     ssh = shlex.split(arguments.ssh)
     return run_on_hosts(
-        job, hosts, ssh, environ=os.environ, supervision=supervision, tls=arguments.tls
+        job,
+        hosts,
+        ssh,
+        environ=os.environ,
+        supervision=supervision,
+        tls=arguments.tls,
+        has_panel=has_panel,
     )
 
 

@@ -19,23 +19,32 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from tfdist.errors import EXIT_PREEMPTED, log
+from tfdist.errors import log
 from tfdist.launch.output import Printer
 from tfdist.monitoring.panel import Panel
 from tfdist.monitoring.summary import Summary
-from tfdist.monitoring.tasks import Row, WatchedTask
+from tfdist.monitoring.tasks import Watched, WatchedTask, how_it_ended
 
 # Between two panels, and between two writes of lines, each of which draws the panel again.
 _PANEL_SECONDS, _LINES_SECONDS = 0.5, 0.1
 
 
 class Screen(Printer):
-    """Prints above a panel, from the start of the first task to `finish`."""
+    """Prints above a panel, from the start of the first task to `finish`.
+
+    Args:
+      chief: the name of the chief's row; None for the first task that starts.
+      watch: makes what looks at a process that starts, by its name.
+    """
 
     seconds = _PANEL_SECONDS
 
-    def __init__(self) -> None:
+    def __init__(
+        self, chief: str | None = None, watch: Callable[[str], Watched] = WatchedTask
+    ) -> None:
         super().__init__()
+        self._chief = chief
+        self._watch = watch
         # rich must not write to stdout by itself, which may be closed at any time.
         self._console = Console(
             file=cast(IO[str], _File(super().write)), force_terminal=True, highlight=False
@@ -45,7 +54,7 @@ class Screen(Printer):
             console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
         self._stderr = sys.stderr
-        self._tasks: dict[str, WatchedTask] = {}
+        self._tasks: dict[str, Watched] = {}
         self._lines: list[str] = []
         self._written = self._looked = 0.0
 
@@ -57,30 +66,36 @@ class Screen(Printer):
 
     def started(self, name: str, pid: int) -> None:
         if not self._tasks:
-            self._begin(name)
-        self._tasks.setdefault(name, WatchedTask(name)).started(pid)
+            self._begin(self._chief or name)
+        self._tasks.setdefault(name, self._watch(name)).started(pid)
 
     def ended(self, name: str, code: int) -> None:
-        self._tasks[name].ended(_how(code))
+        self._tasks[name].ended(how_it_ended(code))
 
     def failed(self, how: str) -> None:
         self._summary.failed(how)
 
     def look(self) -> None:
-        now = time.time()
-        rows = [task.look(now) for task in self._tasks.values()]
-        self._summary.saw(rows, now - self._looked)
-        self._looked = now
-        self._draw(rows)
+        self._look(has_bar=True)
 
     def finish(self, code: int) -> None:
         if not self._tasks:
             return
-        self.look()
+        # Steps that were made after the last look would be missing in the bar.
+        self._look(has_bar=False)
         self._live.stop()
         sys.stderr = self._stderr
         for line in self._summary.lines(code, time.time()):
             log(line)
+
+    def _look(self, *, has_bar: bool) -> None:
+        now = time.time()
+        rows = [row for task in self._tasks.values() for row in task.look(now)]
+        self._summary.saw(rows, now - self._looked)
+        self._looked = now
+        self._flush()
+        panel = self._panel.render(rows, now, self._console.width, has_bar=has_bar)
+        self._live.update(panel, refresh=True)
 
     def _begin(self, chief: str) -> None:
         self._looked = time.time()
@@ -89,24 +104,12 @@ class Screen(Printer):
         if sys.stderr.isatty():
             sys.stderr = _File(self.write)
 
-    def _draw(self, rows: list[Row]) -> None:
-        self._flush()
-        self._live.update(self._panel.render(rows, time.time(), self._console.width), refresh=True)
-
     def _flush(self) -> None:
         self._written = time.monotonic()
         text = "".join(self._lines).removesuffix("\n")
         self._lines.clear()
         if text:
             self._console.print(Text.from_ansi(text), soft_wrap=True)
-
-
-def _how(code: int) -> str:
-    if code == EXIT_PREEMPTED:
-        return "preempted"
-    if code < 0:
-        return f"killed by signal {-code}"
-    return f"failed ({code})" if code else "done"
 
 
 class _File(io.TextIOBase):

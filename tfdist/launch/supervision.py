@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from tfdist.launch.output import Printer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +23,7 @@ class Supervision:
       server_timeout: seconds that a server may run, after the chief has exited and no task trains
         any more; then it is killed. tfdist's own servers exit sooner.
       log_dir: where each task's whole output is added to a file of its own; None if nowhere.
-      has_panel: whether a panel shows the tasks at the end of the terminal.
+      make_printer: makes what prints the lines of the tasks, and may show what they do.
       preload: modules that a fork server imports once for all tasks, if there is more than one
         start. Without any, each task is a new process.
     """
@@ -31,5 +34,5 @@ class Supervision:
     shutdown_timeout: float = 30.0
     server_timeout: float = 5.0
     log_dir: Path | None = None
-    has_panel: bool = False
+    make_printer: Callable[[], Printer] = Printer
     preload: tuple[str, ...] = ()

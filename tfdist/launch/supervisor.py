@@ -22,7 +22,7 @@ from tfdist.errors import EXIT_FAILED, EXIT_PREEMPTED, EXIT_USAGE, log
 from tfdist.launch.forkserver import ForkServer, fork_server_of
 from tfdist.launch.kills import KILL_SECONDS, Kills
 from tfdist.launch.notices import Notices
-from tfdist.launch.output import Printer, prefix
+from tfdist.launch.output import prefix
 from tfdist.launch.process import Process, how_it_ended
 from tfdist.launch.run_directory import run_directory
 from tfdist.launch.servers import Servers
@@ -62,7 +62,7 @@ class Supervisor:
         self._wakeup = wakeup
         self._options = options
         self._running: list[Process] = []
-        self._printer = self._make_printer()
+        self._printer = options.make_printer()
         self._selector = selectors.DefaultSelector()
         self._selector.register(wakeup, selectors.EVENT_READ)
         self._restarts = 0
@@ -105,13 +105,6 @@ class Supervisor:
             # Python would wait for its children.
             os._exit(self._outcome or EXIT_FAILED)
         return self._outcome or 0
-
-    def _make_printer(self) -> Printer:
-        if self._options.has_panel:
-            from tfdist.launch.screen import Screen  # It imports rich.
-
-            return Screen()
-        return Printer()
 
     def _make_server(self) -> ForkServer | None:
         tasks = () if self._members.can_change else self._members.tasks()

@@ -36,13 +36,16 @@ class Panel:
     def __init__(self, chief: str) -> None:
         self._chief = chief
 
-    def render(self, rows: Sequence[Row], now: float, width: int) -> RenderableType:
+    def render(
+        self, rows: Sequence[Row], now: float, width: int, *, has_bar: bool = True
+    ) -> RenderableType:
         """The panel.
 
         Args:
           rows: the tasks.
           now: seconds since 1970.
           width: the columns of the terminal.
+          has_bar: whether a bar shows how much of the training is done.
         """
         cells = [self._cells(row, now) for row in rows]
         widths = _fitting(cells, width)
@@ -56,9 +59,9 @@ class Panel:
                 begin = table.plain.rindex("\n") + 1 + widths["task"]
                 table.stylize(style, begin, begin + widths["does"])
         chief = next((row for row in rows if row.name == self._chief), None)
-        bar = (
-            None if chief is None or chief.state is None else _bar(chief, chief.state, rows, width)
-        )
+        bar = None
+        if has_bar and chief is not None and chief.state is not None:
+            bar = _bar(chief, chief.state, rows, width)
         return Group(table, *([bar] if bar else []))
 
     def _cells(self, row: Row, now: float) -> dict[str, str]:

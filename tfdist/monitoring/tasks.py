@@ -2,7 +2,7 @@
 
 watched = WatchedTask("worker:0")
 watched.started(pid)
-row = watched.look(time.time())      # a few times per second
+(row,) = watched.look(time.time())   # a few times per second
 row.doing, row.examples_per_second
 """
 
@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Protocol
 
 import psutil
 
 from tfdist.coordination.reports import activity
 from tfdist.coordination.reports.activity import SERVING, State
+from tfdist.errors import EXIT_PREEMPTED
 
 # The rate is that of the last seconds.
 _RATE_SECONDS = 10.0
@@ -52,6 +54,32 @@ class Row:
         return state.resumed + state.steps if state is not None and makes_steps else None
 
 
+class Watched(Protocol):
+    """Looks at what a process does that may be started several times."""
+
+    def started(self, pid: int) -> None:
+        """It has a new process."""
+
+    def ended(self, how: str) -> None:
+        """Its process has ended."""
+
+    def look(self, now: float) -> list[Row]:
+        """The tasks of the process.
+
+        Args:
+          now: seconds since 1970.
+        """
+
+
+def how_it_ended(code: int) -> str:
+    """What a row says of a process that has ended with this exit code, or -n after signal n."""
+    if code == EXIT_PREEMPTED:
+        return "preempted"
+    if code < 0:
+        return f"killed by signal {-code}"
+    return f"failed ({code})" if code else "done"
+
+
 class WatchedTask:
     """A task that may be started several times.
 
@@ -83,8 +111,8 @@ class WatchedTask:
         """Its process has ended."""
         self._process, self._doing = None, how
 
-    def look(self, now: float) -> Row:
-        """The task at this moment.
+    def look(self, now: float) -> list[Row]:
+        """The task at this moment, as one row.
 
         Args:
           now: seconds since 1970.
@@ -100,7 +128,7 @@ class WatchedTask:
         is_alive = self._process is not None
         doing = self._state.doing if self._state is not None and is_alive else self._doing
         rate = self._rate(now) if is_alive else None
-        return Row(self._name, doing, self._state, rate, cpu, memory, self._starts)
+        return [Row(self._name, doing, self._state, rate, cpu, memory, self._starts)]
 
     def _rate(self, now: float) -> float | None:
         state = self._state

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from tfdist.errors import EXIT_FAILED, log
+from tfdist.launch.remote.rows import ROWS_MARK, Rows
 from tfdist.launch.remote.server import EXIT_MARK, SIGN_SECONDS
 from tfdist.launch.signals import INTERRUPTIONS
 from tfdist.launch.spawn import die_with
@@ -65,9 +66,11 @@ def run(host: str, plan: bytes, ssh: Sequence[str]) -> int:
     for number in INTERRUPTIONS:
         signal.signal(number, lambda number, _: tell(str(number).encode()))
     threading.Thread(target=show_life, daemon=True).start()
-    code = None
+    code, rows = None, Rows()
     for line in process.stdout:
-        if line.startswith(EXIT_MARK.encode()):
+        if line.startswith(ROWS_MARK.encode()):
+            rows.keep(line)
+        elif line.startswith(EXIT_MARK.encode()):
             code = int(line[len(EXIT_MARK) :])
         else:
             sys.stdout.buffer.write(line)

@@ -12,14 +12,17 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from tfdist.coordination.seal import new_token
 from tfdist.launch.host_discovery import Host
 from tfdist.launch.local import run_tasks
-from tfdist.launch.remote.plan import plan
+from tfdist.launch.output import Printer
+from tfdist.launch.remote.plan import HostPlan, plan
+from tfdist.launch.remote.rows import HostTasks, name_on
 from tfdist.launch.spec import JobSpec, TaskSpec
 from tfdist.launch.supervision import Supervision
 
@@ -35,6 +38,7 @@ def run_on_hosts(
     environ: Mapping[str, str],
     supervision: Supervision,
     tls: bool = False,
+    has_panel: bool = False,
 ) -> int:
     """Runs a job to its end and returns the exit code, as `local.run_tasks` does.
 
@@ -45,6 +49,7 @@ def run_on_hosts(
       environ: the environment; variables that change how TensorFlow computes are passed on.
       supervision: when to end, kill and restart tasks.
       tls: whether the tasks connect to each other over TLS.
+      has_panel: whether a panel shows the tasks at the end of the terminal.
 
     Raises:
       UsageError: there are too few slots.
@@ -57,7 +62,10 @@ def run_on_hosts(
         directory=os.getcwd(),
         grace_period=supervision.grace_period,
         tls=tls,
+        tells=has_panel,
     )
+    if has_panel:
+        supervision = replace(supervision, make_printer=_panel_of(plans))
     with tempfile.TemporaryDirectory(prefix="tfdist-hosts-") as directory:
         tasks = []
         for number, (host, own) in enumerate(plans.items()):
@@ -75,3 +83,11 @@ def run_on_hosts(
                 grace_period=supervision.grace_period + _MARGIN_SECONDS,
             ),
         )
+
+
+def _panel_of(plans: Mapping[str, HostPlan]) -> Callable[[], Printer]:
+    from tfdist.launch.screen import Screen  # It imports rich.
+
+    # The chief is the first task of the first host.
+    host, own = next(iter(plans.items()))
+    return partial(Screen, chief=name_on(own.tasks[0].name, host), watch=HostTasks)

@@ -49,11 +49,13 @@ class HostPlan:
     Attributes:
       directory: the current directory of the tasks.
       grace_period: seconds that the tasks have to save.
+      tells: whether the host tells what its tasks do.
       tasks: what to start.
     """
 
     directory: str
     grace_period: float
+    tells: bool
     tasks: tuple[RemoteTask, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -70,6 +72,7 @@ def plan(
     directory: str,
     grace_period: float,
     tls: bool = False,
+    tells: bool = False,
 ) -> dict[str, HostPlan]:
     """What each host starts; hosts without a task are left out.
 
@@ -81,6 +84,7 @@ def plan(
       directory: the current directory, the same on every host.
       grace_period: seconds that the tasks have to save.
       tls: whether the tasks connect to each other over TLS.
+      tells: whether the hosts tell what their tasks do.
 
     Raises:
       UsageError: there are too few slots.
@@ -135,7 +139,9 @@ def plan(
             environment["CUDA_VISIBLE_DEVICES"] = "-1"
         remote = RemoteTask(str(task), command, environment, task in compute)
         tasks.setdefault(host, []).append(remote)
-    return {host: HostPlan(directory, grace_period, tuple(own)) for host, own in tasks.items()}
+    return {
+        host: HostPlan(directory, grace_period, tells, tuple(own)) for host, own in tasks.items()
+    }
 
 
 def _execute(job: JobSpec, *, tls: bool) -> tuple[str, ...]:

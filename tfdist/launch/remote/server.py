@@ -21,6 +21,8 @@ from typing import IO, Any
 
 from tfdist.errors import EXIT_USAGE, log
 from tfdist.launch.local import run_tasks
+from tfdist.launch.output import Printer
+from tfdist.launch.remote.rows import RowPrinter
 from tfdist.launch.spec import TaskSpec
 from tfdist.launch.supervision import Supervision
 from tfdist.runtime import environment as runtime
@@ -65,7 +67,10 @@ def main() -> int:
     return run_tasks(
         read_plan(plan, os.environ),
         environ=os.environ,
-        supervision=Supervision(grace_period=plan["grace_period"]),
+        supervision=Supervision(
+            grace_period=plan["grace_period"],
+            make_printer=RowPrinter if plan["tells"] else Printer,
+        ),
     )
 
 
