@@ -22,6 +22,7 @@ from tfdist.checkpoints.files import Fingerprint
 from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.checkpoints.training_watch import TrainingWatch
 from tfdist.coordination.preemption import Preemption
+from tfdist.coordination.reports import activity
 from tfdist.errors import log
 from tfdist.estimator.inputs import unsharded
 
@@ -103,6 +104,7 @@ class Evaluation:
         self._clock = clock
         self._sleep = sleep
         self._output = OutputDirectory(estimator.model_dir)
+        self._activity: activity.Activity = estimator.config.job.reporter.activity
         self._evaluated: tuple[str, Fingerprint] | None = None
         self._is_final = False
         self._next = clock()
@@ -149,13 +151,14 @@ class Evaluation:
 
     def _evaluate(self, path: str) -> None:
         begin = self._clock()
-        self.metrics = self._estimator.evaluate(
-            unsharded(self._spec.input_fn),
-            steps=self._spec.steps,
-            hooks=self._spec.hooks,
-            checkpoint_path=path,
-            name=self._spec.name,
-        )
+        with self._activity.doing(activity.EVALUATING):
+            self.metrics = self._estimator.evaluate(
+                unsharded(self._spec.input_fn),
+                steps=self._spec.steps,
+                hooks=self._spec.hooks,
+                checkpoint_path=path,
+                name=self._spec.name,
+            )
         self._next = begin + (self._spec.throttle_secs or 0)
         self._record(self.metrics)
 
@@ -176,6 +179,7 @@ class Evaluation:
         output_directory.check_writable(self._output.path)
         output_directory.remove_leftovers(self._output.path, of_evaluation=True)
         log(f"evaluating the checkpoints in {self._output.path}")
+        self._activity.enter(activity.WAITING)
         self._next = self._clock() + (self._spec.start_delay_secs or 0)
         progress = Progress(self._estimator, self._max_steps)
         watch = TrainingWatch(self._output, startup_timeout)

@@ -13,9 +13,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tfdist.coordination.reports.activity import TRAINING, State
+from tfdist.coordination.reports.activity import TRAINING, WAITING, State
 from tfdist.monitoring import quantities
-from tfdist.monitoring.tasks import RUNNING, WAITING, Row
+from tfdist.monitoring.tasks import RUNNING, Row
 
 _COLUMNS = ("task", "does", "step", "examples/s", "loss", "last step", "starts", "CPU", "memory")
 _LEFT = ("task", "does")

@@ -15,13 +15,13 @@ from typing import Protocol
 import psutil
 
 from tfdist.coordination.reports import activity
-from tfdist.coordination.reports.activity import SERVING, State
+from tfdist.coordination.reports.activity import SERVING, WAITING, State
 from tfdist.errors import EXIT_PREEMPTED
 
 # The rate is that of the last seconds.
 _RATE_SECONDS = 10.0
-#: What a task does that has not said so, or no longer can.
-RUNNING, WAITING = "running", "waiting"
+#: What a task does that does not say it.
+RUNNING = "running"
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,9 @@ class Row:
     def steps(self) -> int | None:
         """The steps of the training that it has seen, those before a resume included."""
         state = self.state
-        makes_steps = state is not None and state.doing != SERVING
-        return state.resumed + state.steps if state is not None and makes_steps else None
+        if state is None or state.doing == SERVING or not (state.resumed or state.last_step):
+            return None
+        return state.resumed + state.steps
 
 
 class Watched(Protocol):

@@ -21,6 +21,7 @@ from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.checkpoints.training_watch import TrainingWatch
 from tfdist.compat import building
 from tfdist.compat import keras as keras_compat
+from tfdist.coordination.reports import activity
 from tfdist.data.inputs import Data
 from tfdist.errors import log
 from tfdist.training.scalars import scalars
@@ -98,6 +99,8 @@ def follow(
     logs: dict[str, float] = {}
     watch = TrainingWatch(output, state.strategy.role.startup_timeout)
     log(f"evaluating the checkpoints in {output.checkpoints}")
+    doing = state.reporter.activity
+    doing.enter(activity.WAITING)
     while True:
         # Read the marker first: if it exists, the last checkpoint exists too.
         marker = checkpoints.read_marker(output)
@@ -114,7 +117,8 @@ def follow(
                 epoch = checkpointer.position.epoch
                 if checkpointer.position.steps:
                     continue  # A checkpoint within an epoch, for resuming.
-                logs = model.evaluate(dataset, return_dict=True, verbose=0)
+                with doing.doing(activity.EVALUATING):
+                    logs = model.evaluate(dataset, return_dict=True, verbose=0)
             _record(output, writer, epoch, logs)
         if marker is not None and (
             marker != first_marker

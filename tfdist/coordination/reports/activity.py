@@ -33,6 +33,7 @@ from tfdist.runtime.stacks import memory_file, new_memory_file
 STARTING, TRAINING, BETWEEN_EPOCHS = "starting", "training", "between epochs"
 BETWEEN_STEPS = "between steps"
 EVALUATING, SAVING, EXPORTING, SERVING = "evaluating", "saving", "exporting", "serving"
+WAITING = "waiting"
 
 _NAME = "tfdist-activity"
 _EVENTS = 100

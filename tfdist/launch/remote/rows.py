@@ -11,9 +11,9 @@ import os
 import time
 from dataclasses import asdict, replace
 
-from tfdist.coordination.reports.activity import State
+from tfdist.coordination.reports.activity import WAITING, State
 from tfdist.launch.output import Printer
-from tfdist.monitoring.tasks import RUNNING, WAITING, Row, WatchedTask, how_it_ended
+from tfdist.monitoring.tasks import RUNNING, Row, WatchedTask, how_it_ended
 from tfdist.runtime.stacks import memory_file, new_memory_file
 
 #: Begins a line of rows: no line of a task does, because its name comes first.

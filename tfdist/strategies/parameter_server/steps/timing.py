@@ -2,7 +2,7 @@
 
 times = EpochTimes(workers=2)
 times.add(worker=0, steps=10, seconds=Seconds(total=0.1, input=0.01, communication=0.02))
-times.values()      # {"staleness": 0.0, "seconds_per_step": 0.01, …}
+times.values()      # {"staleness/mean": 0.0, "seconds/step": 0.01, …}
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class EpochTimes:
     def values(self) -> dict[str, float]:
         """What an epoch's end reports, by name; empty without a step.
 
-        `staleness` is the mean number of updates by other workers between the moment at which a
-        step reads the weights and its own update, and `staleness_max` that of the worker with the
+        `staleness/mean` is the mean number of updates by other workers between the moment at which
+        a step reads the weights and its own update, and `staleness/max` that of the worker with the
         greatest one. Both follow from the steps and seconds of each worker, if all make their
         steps evenly. The seconds are means over all steps.
         """
@@ -66,11 +66,11 @@ class EpochTimes:
         ]
         of_workers = [each / made for each, made in zip(stale, self._steps, strict=True) if made]
         found = {
-            "staleness": sum(stale) / steps,
-            "staleness_max": max(of_workers),
-            "seconds_per_step": total / steps,
-            "input_seconds": waited / steps,
-            "communication_seconds": sent / steps,
-            "compute_seconds": (total - waited - sent) / steps,
+            "staleness/mean": sum(stale) / steps,
+            "staleness/max": max(of_workers),
+            "seconds/step": total / steps,
+            "seconds/input": waited / steps,
+            "seconds/communication": sent / steps,
+            "seconds/compute": (total - waited - sent) / steps,
         }
         return {name: value for name, value in found.items() if value == value}

@@ -28,29 +28,29 @@ def times_of(steps: list[int], seconds: list[Seconds], *, elapsed: float) -> dic
 
 def test_workers_that_are_always_busy_are_as_stale_as_there_are_others() -> None:
     found = times_of([50] * 3, [Seconds(10.0, 0.0, 4.0)] * 3, elapsed=10.0)
-    assert found["staleness"] == pytest.approx(2.0)
-    assert found["staleness_max"] == pytest.approx(2.0)
-    assert found["seconds_per_step"] == pytest.approx(0.2)
-    assert found["communication_seconds"] == pytest.approx(0.08)
-    assert found["compute_seconds"] == pytest.approx(0.12)
+    assert found["staleness/mean"] == pytest.approx(2.0)
+    assert found["staleness/max"] == pytest.approx(2.0)
+    assert found["seconds/step"] == pytest.approx(0.2)
+    assert found["seconds/communication"] == pytest.approx(0.08)
+    assert found["seconds/compute"] == pytest.approx(0.12)
 
 
 def test_a_slow_worker_is_staler_and_waiting_for_input_is_not_stale() -> None:
     slow, fast = Seconds(10.0, 0.0, 1.0), Seconds(10.0, 5.0, 1.0)
     found = times_of([10, 90], [slow, fast], elapsed=10.0)
     # In each of its steps, the other one makes nine.
-    assert found["staleness_max"] == pytest.approx(9.0)
+    assert found["staleness/max"] == pytest.approx(9.0)
     # The fast one has half of its time for the ten steps of the slow one.
-    assert found["staleness"] == pytest.approx((90 + 5) / 100)
-    assert found["input_seconds"] == pytest.approx(0.05)
+    assert found["staleness/mean"] == pytest.approx((90 + 5) / 100)
+    assert found["seconds/input"] == pytest.approx(0.05)
 
 
 def test_alone_nothing_is_stale() -> None:
     found = times_of([10], [Seconds(1.0, 0.0, float("nan"))], elapsed=1.0)
-    assert found["staleness"] == found["staleness_max"] == 0.0
+    assert found["staleness/mean"] == found["staleness/max"] == 0.0
     # Transfers that are not packed are not measured.
-    assert "communication_seconds" not in found
-    assert "compute_seconds" not in found
+    assert "seconds/communication" not in found
+    assert "seconds/compute" not in found
 
 
 def test_without_a_step_nothing_is_known() -> None:
