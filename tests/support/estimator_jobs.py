@@ -92,7 +92,7 @@ def evaluations(path: Path) -> list[dict[str, float]]:
 def check_output_files(path: Path) -> None:
     """Checks that the output directory contains only files of the chief and the evaluation."""
     known = {"checkpoint", "done.json", "eval", "eval_metrics.jsonl", "graph.pbtxt", "keras"}
-    known |= {"lock.json", "eval_lock.json"}
+    known |= {"lock.json", "eval_lock.json", "metrics.jsonl", "events.jsonl"}
     for name in os.listdir(path / "output"):
         assert name in known or name.startswith(("model.ckpt-", "events.out.tfevents")), name
 

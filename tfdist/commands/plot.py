@@ -32,8 +32,7 @@ def add_to(commands: Commands) -> None:
         plot,
         "x",
         choices=("epoch", "step", "time"),
-        default="epoch",
-        help="what the curves are drawn over (default epoch)",
+        help="what the curves are drawn over (default epoch; step for Estimators)",
     )
     flag(plot, "metrics", metavar="NAME,...", help="such as loss,accuracy (default: all)")
     plot.set_defaults(run=_plot)

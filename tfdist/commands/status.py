@@ -27,7 +27,7 @@ def add_to(commands: Commands) -> None:
         "status",
         help="show what the tasks of a running job do",
         description="Prints what each task of a job does on this machine, how many steps it has "
-        "made since its start, how far the training is, and the metrics of the last epoch. Only "
+        "made since its start, how far the training is, and the last metrics. Only "
         "the user of the job can see it. Exit code 0: the job runs, 1: no task of it runs on this "
         "machine.",
         allow_abbrev=False,
@@ -61,7 +61,7 @@ def _status(arguments: argparse.Namespace) -> int:
         print(f"\n{_progress(training)}")
     last = _last_epoch(output) if output else None
     if last:
-        print(f"\nlast epoch: {json.dumps(last)}")
+        print(f"\nlast metrics: {json.dumps(last)}")
     return EXIT_OK
 
 

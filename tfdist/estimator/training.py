@@ -26,13 +26,16 @@ from tfdist.estimator import inputs
 from tfdist.estimator.evaluation import Evaluation, EvaluationListener, Progress, global_step
 from tfdist.estimator.hooks import PreemptionHook
 from tfdist.estimator.job import EstimatorJob
-from tfdist.estimator.progress import ProgressHook
+from tfdist.estimator.progress import MetricsLog, ProgressHook
 from tfdist.estimator.run_config import RunConfig
+from tfdist.monitoring import events
 from tfdist.monitoring.trackers import Trackers
 
 # TensorFlow's name prefix of an Estimator's checkpoints.
 _PREFIX = "model.ckpt"
 _POLL_SECONDS = 1.0
+# The default of RunConfig.log_step_count_steps, which a script may set to None.
+_LOG_STEPS = 100
 
 
 def train_and_evaluate(
@@ -144,12 +147,17 @@ def train(
     own = [hook for hook in hooks if job.is_chief or not getattr(hook, "chief_only", False)]
     preemption = job.sessions.strategy.preemption
     steps = PreemptionHook(preemption)
-    trackers = None
+    metrics = trackers = None
     if job.is_chief:
-        names = job.sessions.strategy.role.flags.trackers
-        trackers = Trackers(names, output, job.facts)
+        trackers = Trackers(job.sessions.strategy.role.flags.trackers, output, job.facts)
+        metrics = MetricsLog(output, trackers, resumed=step)
+        events.add(output, events.START, step=step, **job.facts)
     progress = ProgressHook(
-        job.reporter.activity, preemption, max_steps=max_steps, trackers=trackers
+        job.reporter.activity,
+        preemption,
+        max_steps=max_steps,
+        log=metrics,
+        every_n_steps=estimator.config.log_step_count_steps or _LOG_STEPS,
     )
     all_hooks = [*own, *job.sessions.hooks(), progress, steps]
     spec = tf.estimator.TrainSpec(shard, max_steps, hooks=all_hooks)
@@ -166,10 +174,13 @@ def train(
         _train(estimator, spec, saving_listeners)
     if preemption.is_preempted:
         if job.is_chief:
-            log(f"saved at step {global_step(estimator)}, exiting with code {EXIT_PREEMPTED}")
+            saved = global_step(estimator)
+            log(f"saved at step {saved}, exiting with code {EXIT_PREEMPTED}")
+            events.add(output, events.PREEMPTED, step=saved)
         sys.exit(EXIT_PREEMPTED)
     if trackers is not None:
         _mark_done(output, global_step(estimator))
+        events.add(output, events.COMPLETE, step=global_step(estimator))
         trackers.finish()
 
 

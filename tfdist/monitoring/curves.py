@@ -25,7 +25,7 @@ def plot(
     output_dirs: Iterable[str | os.PathLike[str]],
     picture: str | os.PathLike[str],
     *,
-    axis: Axis = "epoch",
+    axis: Axis | None = None,
     metrics: Sequence[str] | None = None,
 ) -> bool:
     """Draws each metric and the examples per second, one run over the other, with their restarts.
@@ -33,7 +33,7 @@ def plot(
     Args:
       output_dirs: the output directories, whose trainings may still be running.
       picture: the file to write, in the format of its extension, one of `FORMATS`.
-      axis: what the curves are drawn over.
+      axis: what the curves are drawn over; None for epochs, and steps of Estimators.
       metrics: the metrics, as Keras names them; None for all.
 
     Returns:
@@ -54,7 +54,7 @@ def plot(
         )
     runs = [Run.of(output_dir) for output_dir in output_dirs]
     panels = panels_of(runs, metrics)
-    drawn = draw(runs, panels, suffix.removeprefix("."), axis=axis)
+    drawn = draw(runs, panels, suffix.removeprefix("."), axis=axis or runs[0].axis)
     if drawn is None:
         return False
     write(picture, drawn)
@@ -168,7 +168,7 @@ def _draw(place: Any, name: str, runs: Sequence[Run], axis: Axis) -> None:
         place.set_yscale("log")
     elif "accuracy" in name:
         place.set_ylim(0, 1)
-    elif name == SPEED:
+    elif name.endswith("_per_second"):
         place.set_ylim(bottom=0)
     if place.get_legend_handles_labels()[0]:
         place.legend(fontsize="small")

@@ -4,7 +4,7 @@
     for event in events.read(output): ...
 
 Each line is a JSON object with `event`, `time` (seconds since 1970), `epoch` (those that are
-complete) and `step` (the updates so far). The chief writes it.
+complete; not of Estimators) and `step` (the updates so far). The chief writes it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from tfdist.checkpoints.output_directory import OutputDirectory
 START, PREEMPTED, COMPLETE = "start", "preempted", "complete"
 
 
-def add(output: OutputDirectory, event: str, *, epoch: int, step: int, **facts: Any) -> None:
+def add(output: OutputDirectory, event: str, *, step: int, **facts: Any) -> None:
     """Adds an event.
 
     Args:
       output: the output directory.
       event: one of the constants above.
-      epoch: the number of complete epochs.
       step: the number of updates of the weights.
-      facts: what else is known, as JSON.
+      facts: what else is known, as JSON, such as `epoch`.
 
     Raises:
       OutputError: it could not be written.
     """
-    record = {"event": event, "time": time.time(), "epoch": epoch, "step": step, **facts}
+    record = {"event": event, "time": time.time(), "step": step, **facts}
     output_directory.append_json_line(output.events, record)
 
 

@@ -97,15 +97,17 @@ def _last_metrics(output: str) -> Mapping[str, float]:
     if not output:
         return {}
     directory = OutputDirectory(output)
-    # An Estimator has only evaluations.
-    for path in (directory.metrics, directory.eval_metrics):
-        if records := _read(path):
-            return {
-                name: float(value)
-                for name, value in records[-1].items()
-                if name not in NO_METRICS and isinstance(value, int | float)
-            }
-    return {}
+    last, evaluated = (
+        records[-1] if (records := _read(path)) else {}
+        for path in (directory.metrics, directory.eval_metrics)
+    )
+    # An Estimator's own log has no metrics but the loss.
+    found = last if "epoch" in last else {**last, **evaluated}
+    return {
+        name: float(value)
+        for name, value in found.items()
+        if name not in NO_METRICS and isinstance(value, int | float)
+    }
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any
 from tfdist.checkpoints.output_directory import OutputDirectory, saved_checkpoints
 from tfdist.coordination.reports import hang_report
 from tfdist.monitoring import curves, events, quantities
-from tfdist.monitoring.run import SPEED, Axis, Run
+from tfdist.monitoring.run import SPEED, Run
 from tfdist.version import __version__
 
 _STYLE = """
@@ -51,7 +51,7 @@ def page_of(run: Run) -> str:
         _section("Job", _table(_job(start))),
         _section("Tasks", _table(_object(start.get("tasks")))),
         _section("Starts and interruptions", _events(run.events)),
-        _section("Last epochs", _records(run.epochs[-10:])),
+        _section("Last metrics", _records(run.epochs[-10:])),
         _section("Evaluations", _records(run.evaluations[-10:])),
         _section("Checkpoints", _checkpoints(output)),
         _section("Hang report", _hang_report(output)),
@@ -95,9 +95,10 @@ def _result(run: Run, output: OutputDirectory) -> dict[str, str]:
     last, evaluated = (records[-1] if records else {} for records in (run.epochs, run.evaluations))
     found = {
         "state": "complete" if output.done.exists() else "not complete",
-        "epochs": str(last.get("epoch", "unknown")),
         "steps": str(last.get("step", evaluated.get("global_step", "unknown"))),
     }
+    if "epoch" in last:
+        found = {"state": found.pop("state"), "epochs": str(last["epoch"]), **found}
     for kind, record in (("training", last), ("evaluator", evaluated)):
         for name, value in record.items():
             if name.removeprefix("val_") in run.metrics:
@@ -125,12 +126,10 @@ def _job(start: Mapping[str, Any]) -> dict[str, str]:
 
 def _curves(run: Run) -> str:
     """The curves as a part of the page; empty if there is nothing to draw or no matplotlib."""
-    # Estimators have only steps.
-    axis: Axis = "epoch" if run.epochs else "step"
     pictures = []
     for panel in curves.panels_of([run]):
         # A picture for each, so that a phone shows one below the other.
-        drawn = curves.draw([run], [panel], "svg", axis=axis)
+        drawn = curves.draw([run], [panel], "svg", axis=run.axis)
         if drawn is None:
             return ""
         # Without the XML declaration, which HTML does not have.
@@ -146,8 +145,8 @@ def _warnings(run: Run, output: OutputDirectory) -> str:
     for record in run.epochs:
         wrong = [name for name, value in record.items() if value is None]
         if wrong:
-            epoch = record.get("epoch")
-            found.append(f"Not finite in epoch {epoch}: {', '.join(wrong)}.")
+            name = "epoch" if "epoch" in record else "step"
+            found.append(f"Not finite in {name} {record.get(name)}: {', '.join(wrong)}.")
             break
     if (output.path / hang_report.FILE_NAME).exists():
         found.append("The job made no step, or lost a task: see the hang report below.")
@@ -156,7 +155,7 @@ def _warnings(run: Run, output: OutputDirectory) -> str:
 
 def _events(found: Sequence[Mapping[str, Any]]) -> str:
     rows = [
-        (_time(each["time"]), str(each.get("event")), str(each.get("epoch")), str(each["step"]))
+        (_time(each["time"]), str(each.get("event")), str(each.get("epoch", "")), str(each["step"]))
         for each in found
     ]
     return _columns(("time", "event", "complete epochs", "step"), rows)

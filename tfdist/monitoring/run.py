@@ -31,7 +31,7 @@ class Run:
 
     Attributes:
       path: its output directory.
-      epochs: the lines of `metrics.jsonl`.
+      epochs: the lines of `metrics.jsonl`, one per epoch; of Estimators, one per 100 steps.
       evaluations: the lines of `eval_metrics.jsonl`.
       events: the lines of `events.jsonl`.
     """
@@ -58,6 +58,11 @@ class Run:
                 remedy="Give the output directory of a training that has ended an epoch.",
             )
         return cls(output.path, epochs, evaluations, events.read(output))
+
+    @property
+    def axis(self) -> Axis:
+        """What the curves are drawn over if nobody has chosen: Estimators have only steps."""
+        return "epoch" if any("epoch" in record for record in self.epochs) else "step"
 
     @property
     def metrics(self) -> list[str]:

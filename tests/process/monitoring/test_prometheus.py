@@ -77,7 +77,7 @@ def test_the_chief_alone_serves_while_it_trains(port: int, tmp_path: Path) -> No
             seen.append(read(port))
 
     command = [sys.executable, "-m", "tfdist", "run", "--workers=2", f"--prometheus_port={port}"]
-    command += [PROGRAM, "--rest=0.2", "--epochs=3", *directories(tmp_path)]
+    command += [PROGRAM, "--rest=0.4", "--epochs=3", *directories(tmp_path)]
     ended = run_by_hand(tmp_path, {"tfdist": (command, {})}, deadline=150, watch=watch)["tfdist"]
     assert ended.code == 0, ended.output
     assert ended.output.count(f"metrics for Prometheus: http://127.0.0.1:{port}/metrics") == 1

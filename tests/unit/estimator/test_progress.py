@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
+import json
 from itertools import count
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
+from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.coordination.preemption import Preemption
 from tfdist.coordination.reports.activity import Activity
-from tfdist.estimator.progress import ProgressHook
+from tfdist.estimator.progress import MetricsLog, ProgressHook
+from tfdist.monitoring.trackers import Trackers
 
 pytestmark = pytest.mark.stacks("2.15")
 
 
-class Kept:
-    """Keeps what is sent to trackers."""
-
-    def __init__(self) -> None:
-        self.sent: list[tuple[dict[str, float], int]] = []
-
-    def log(self, values: dict[str, float], step: int) -> None:
-        self.sent.append((values, step))
-
-
-def test_the_step_the_loss_and_the_goal(monkeypatch: pytest.MonkeyPatch) -> None:
-    activity, preemption, kept = Activity("worker:0"), Preemption(), Kept()
+def test_the_step_the_loss_and_the_goal(tmp_path: Path) -> None:
+    activity, preemption = Activity("worker:0"), Preemption()
+    output = OutputDirectory(tmp_path)
+    # Of a part of the training that is repeated.
+    output.metrics.write_text('{"step": 2, "loss": 1}\n{"step": 9, "loss": 1}\n')
     # A step takes half a second.
     ticks = count(100.0, 0.25)
     hook = ProgressHook(
         activity,
         preemption,
         max_steps=50,
-        trackers=kept,  # type: ignore[arg-type]
+        log=MetricsLog(output, Trackers([], output, {}), resumed=2),
+        every_n_steps=8,
         clock=lambda: next(ticks),
     )
     with tf.Graph().as_default():
@@ -48,8 +46,11 @@ def test_the_step_the_loss_and_the_goal(monkeypatch: pytest.MonkeyPatch) -> None
     # A second may pass after the last look.
     assert 15 <= state.loss <= 20
     # None of the steps is this task's own.
-    assert state.resumed in (state.loss, state.loss + 1)
-    values, last = kept.sent[-1]
-    assert values["loss"] == state.loss
-    assert last == state.resumed
-    assert values["steps_per_second"] > 0
+    assert abs(state.resumed - state.loss) <= 1
+    lines = [json.loads(line) for line in output.metrics.read_text().splitlines()]
+    assert [line["step"] for line in lines[:1]] == [2]
+    assert len(lines) in (3, 4)
+    assert lines[-1]["step"] == state.resumed
+    assert lines[-1]["loss"] == state.loss
+    # In a second of the clock there are at most four looks.
+    assert 0 < lines[-1]["steps_per_second"] <= 4
