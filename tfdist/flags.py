@@ -99,6 +99,12 @@ class JobFlags(Options):
         choices=precision.CHOICES,
         same_in_all_tasks=True,
     )
+    jit_compile: bool = option(
+        False,
+        "let XLA compile the steps of Keras models, as jit_compile of model.compile does; refused "
+        "where the replicas share variables or TensorFlow sends gradients",
+        same_in_all_tasks=True,
+    )
     profile_steps: str | None = option(
         None,
         "FIRST:LAST, such as 100:110: profiles the steps between these numbers of updates in all "

@@ -145,6 +145,13 @@ def find_role(
             accepted="a Keras model",
             remedy="Leave it out; tf.compat.v1.train.ProfilerHook profiles an Estimator.",
         )
+    if for_estimators and flags.jit_compile:
+        raise UsageError(
+            "--jit_compile",
+            received=True,
+            accepted="with Keras models",
+            remedy="Leave it out, or train a Keras model with fit.",
+        )
     if for_estimators and flags.precision != FLOAT32:
         raise UsageError(
             "--precision",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Measures `model.compile(jit_compile=True)` with one process.
+"""Measures `--jit_compile` with one process.
 
     scripts/benchmarks/measure_compilation.py
 

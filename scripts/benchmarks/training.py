@@ -26,7 +26,6 @@ flags.DEFINE_integer("epochs", 4, "Epochs; the first is the warm-up.")
 flags.DEFINE_integer("steps_per_execution", 1, "Keras's `steps_per_execution`; 0 for none given.")
 flags.DEFINE_enum("model", "resnet20", MODELS, "The model; mlp has small steps.")
 flags.DEFINE_string("policy", None, "The policy of mixed precision in a hand-written script.")
-flags.DEFINE_bool("jit_compile", False, "Keras's `jit_compile`.")
 flags.DEFINE_integer("num_layers", NUM_LAYERS, "The layers of the ResNet.")
 flags.DEFINE_integer("rows", 10_000, "The rows of the table of the model embedding.")
 FLAGS = flags.FLAGS
@@ -58,7 +57,8 @@ def compiled(optimizer: tf.keras.optimizers.Optimizer) -> tf.keras.Model:
     model.compile(
         optimizer=optimizer,
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        jit_compile=FLAGS.jit_compile,
+        # Keras 3 turns it on by itself where it can.
+        jit_compile=False,
         # Only Keras 2 accepts None.
         **({"steps_per_execution": steps} if (steps := FLAGS.steps_per_execution) else {}),
     )

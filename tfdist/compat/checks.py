@@ -48,7 +48,7 @@ def check_is_not_compiled_by_xla(model: Any, strategy: str) -> None:
             "jit_compile",
             received=True,
             accepted=f"False under {strategy}",
-            remedy="Leave it out of model.compile.",
+            remedy="Leave it out of model.compile, and --jit_compile, or choose one_device.",
         )
 
 

@@ -83,7 +83,7 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
         self._every = every_n_steps
         self._clock = clock
         self._looked = 0.0
-        # The last line of the log, or the first look, and the last look: times, global steps, values.
+        # Times, global steps and values of the last line, or of the first look; and of the last.
         self._logged: tuple[float, int] | None = None
         self._has_line = False
         self._seen: tuple[float, int, dict[str, float]] | None = None

@@ -78,6 +78,9 @@ class Resume(tf.keras.callbacks.Callback):
 
     def set_model(self, model: tf.keras.Model) -> None:
         stacks.check_is_of_tf_keras(model, tf.keras.Model)
+        if self._strategy.role.flags.jit_compile:
+            # Keras has not made its train function yet.
+            model.jit_compile = True
         super().set_model(model)
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
