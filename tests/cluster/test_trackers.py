@@ -85,5 +85,15 @@ def test_an_estimator_sends_its_loss(tmp_path: Path) -> None:
     assert ended.code == 0, ended.output
     run, losses = history(tmp_path, "loss")
     assert run.info.status == "FINISHED"
-    assert max(losses) <= 201
+    logs = (
+        [json.loads(line) for line in (tmp_path / "output" / name).read_text().splitlines()]
+        for name in ("metrics.jsonl", "events.jsonl")
+    )
+    metrics, events = logs
+    assert losses == {line["step"]: pytest.approx(line["loss"]) for line in metrics}
+    assert 0 < max(losses) <= 201
     assert all(value >= 0 for value in losses.values())
+    assert [(event["event"], event["step"] >= 200) for event in events] == [
+        ("start", False),
+        ("complete", True),
+    ]

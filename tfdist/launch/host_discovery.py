@@ -26,6 +26,9 @@ from tfdist.errors import UsageError
 
 FLAG = "--host_discovery_script"
 
+# More tasks than a machine carries: a mistake.
+_MOST_SLOTS = 1024
+
 #: Seconds within which the script must end.
 ANSWER_SECONDS = 30.0
 
@@ -152,7 +155,8 @@ def parse(lines: Iterable[str]) -> tuple[Host, ...]:
     `#` starts a comment.
 
     Raises:
-      ValueError: a line is not a host, or a host is listed twice; the message names it.
+      ValueError: a line is not a host, or has too many slots, or a host is listed twice; the
+        message names it.
     """
     hosts: dict[str, Host] = {}
     for line in lines:
@@ -165,6 +169,8 @@ def parse(lines: Iterable[str]) -> tuple[Host, ...]:
             name, slots = text, "1"
         if not name or not slots.isdecimal() or any(character.isspace() for character in name):
             raise ValueError(f"the line {line!r} is not host:slots")
+        if len(slots) > len(str(_MOST_SLOTS)) or int(slots) > _MOST_SLOTS:
+            raise ValueError(f"{name} has more than {_MOST_SLOTS} slots")
         if name in hosts:
             raise ValueError(f"{name} is listed twice")
         hosts[name] = Host(name, int(slots))

@@ -29,6 +29,8 @@ from tfdist.errors import UsageError, log
 # What MLflow does not accept in the name of a value.
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]", re.ASCII)
 _LONGEST_MLFLOW_PARAMETER = 6000
+# Errors of MLflow about a run that is not in the store, or was deleted there.
+_GONE = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
 
 
 class Tracker(Protocol):
@@ -83,9 +85,9 @@ class _Mlflow:
         try:
             self._client.update_run(run, status="RUNNING")
         except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            if error.error_code not in _GONE:
                 raise
-            log(f"mlflow: there is no run {run}, which trackers.json names; a new run begins")
+            log(f"mlflow: run {run} of trackers.json is gone; a new run begins")
             return False
         return True
 

@@ -70,6 +70,10 @@ def test_the_rows_of_a_host_arrive(
     assert row.state is not None
     assert abs(row.state.last_step + 3600 - time.time()) < 60
 
+    rows.keep(f'{ROWS_MARK}{{"rows": [{{"name": "worker:1", "of_another_version": 1}}]}}'.encode())
+    assert [(row.name, row.doing) for row in host.look(0.0)] == [("n2", "running")]
+    rows.keep(line)
+
     host.ended("failed (1)")
     (row,) = host.look(0.0)
     assert (row.doing, row.cpu) == ("failed (1)", None)

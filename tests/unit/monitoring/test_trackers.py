@@ -56,11 +56,16 @@ def test_names_and_values_that_mlflow_does_not_accept_are_changed(output: Output
 def test_a_run_that_is_gone_is_replaced(
     output: OutputDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    output.trackers.write_text(json.dumps({"mlflow": "0" * 32, "wandb": "kept"}))
-    Trackers(["mlflow"], output, {}).finish()
-    assert f"there is no run {'0' * 32}, which trackers.json names" in capsys.readouterr().err
-    written = json.loads(output.trackers.read_text())
-    assert written == {"mlflow": only_run().info.run_id, "wandb": "kept"}
+    client = mlflow.MlflowClient()
+    deleted = client.create_run("0").info.run_id
+    client.delete_run(deleted)
+    for gone in ("0" * 32, deleted):
+        output.trackers.write_text(json.dumps({"mlflow": gone, "wandb": "kept"}))
+        Trackers(["mlflow"], output, {}).finish()
+        assert f"run {gone} of trackers.json is gone" in capsys.readouterr().err
+        written = json.loads(output.trackers.read_text())
+        assert written == {"mlflow": only_run().info.run_id, "wandb": "kept"}
+        client.delete_run(written["mlflow"])
 
 
 def test_a_tracker_that_cannot_start_is_a_usage_error(

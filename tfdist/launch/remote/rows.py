@@ -57,7 +57,7 @@ class Rows:
         """Keeps a line that begins with `ROWS_MARK`."""
         content = json.loads(line[len(ROWS_MARK) :])
         # The host's clock may differ.
-        content["ahead"] = content["now"] - time.time()
+        content["ahead"] = content.get("now", 0.0) - time.time()
         data = json.dumps(content).encode()
         os.ftruncate(self._file, len(data))
         os.pwrite(self._file, data, 0)
@@ -103,9 +103,11 @@ class HostTasks:
             return self._rows
         try:
             content = json.loads(path.read_bytes())
+            return [self._row(row, content["ahead"]) for row in content["rows"]]
         except (OSError, ValueError):  # It is being written, or has gone.
             return self._rows
-        return [self._row(row, content["ahead"]) for row in content["rows"]]
+        except (KeyError, TypeError):  # The host has another version of tfdist.
+            return []
 
     def _row(self, content: dict[str, object], ahead: float) -> Row:
         row = Row(**content)  # type: ignore[arg-type]
