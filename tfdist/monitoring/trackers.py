@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -93,9 +92,11 @@ class _Mlflow:
 
     def _experiment(self) -> str:
         """The id of the experiment that MLflow's own variables name."""
-        if known := os.environ.get("MLFLOW_EXPERIMENT_ID"):
-            return known
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "Default")
+        from mlflow.environment_variables import MLFLOW_EXPERIMENT_ID, MLFLOW_EXPERIMENT_NAME
+
+        if known := MLFLOW_EXPERIMENT_ID.get():
+            return str(known)
+        name = MLFLOW_EXPERIMENT_NAME.get() or "Default"
         found = self._client.get_experiment_by_name(name)
         return str(found.experiment_id if found else self._client.create_experiment(name))
 
@@ -131,15 +132,12 @@ class _Wandb:
     def __init__(self, run: str | None, name: str, facts: Mapping[str, str]) -> None:
         import wandb
 
-        # Offline, Weights & Biases cannot ask for the earlier part, and warns.
-        is_offline = os.environ.get("WANDB_MODE") in ("offline", "dryrun")
-        self._run: Any = wandb.init(
-            id=run, resume=None if is_offline else "allow", name=name, config=dict(facts)
-        )
+        # Offline, Weights & Biases warns that it cannot ask for the earlier part.
+        self._run: Any = wandb.init(id=run, resume="allow", name=name, config=dict(facts))
         # A restart repeats steps, and values of one step come in several parts.
         self._run.define_metric("*", step_metric="step")
         self.run = self._run.id
-        self.place = self._run.dir if is_offline else self._run.url
+        self.place = self._run.dir if self._run.offline else self._run.url
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         self._run.log({**values, "step": step})

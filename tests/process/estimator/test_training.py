@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -340,6 +341,7 @@ def test_a_model_without_training_is_not_evaluated(tmp_path: Path) -> None:
 def test_metrics_that_are_not_numbers_are_not_logged(tmp_path: Path) -> None:
     class Estimator:
         model_dir = str(tmp_path)
+        config = SimpleNamespace(job=make_job())
 
         def evaluate(self, *_: Any, **__: Any) -> dict[str, Any]:
             return {"global_step": 7, "loss": np.float32(0.5), "curve": b"\n\x00"}

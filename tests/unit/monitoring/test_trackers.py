@@ -89,3 +89,16 @@ def test_a_tracker_that_fails_later_does_not_end_the_training(
     warnings = [line for line in capsys.readouterr().err.splitlines() if "warning: mlflow" in line]
     assert len(warnings) == 1
     assert "failed, and the training goes on without it" in warnings[0]
+
+
+def test_the_experiment_is_that_of_mlflows_variable(
+    output: OutputDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "digits")
+    for _ in range(2):
+        Trackers(["mlflow"], output, {}).finish()
+    client = mlflow.MlflowClient()
+    experiment = client.get_experiment_by_name("digits")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FINISHED"

@@ -53,7 +53,7 @@ class AsynchronousEpoch(Epoch):
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
         # Set by the first step, because Keras creates an epoch that it does not use.
         self._epoch = 0
-        self._times: EpochTimes
+        self._times = EpochTimes(len(threads), clock)
         self._execution: Execution
         # Steps that Keras has requested and that are in no execution yet.
         self._requested = 0
@@ -71,7 +71,7 @@ class AsynchronousEpoch(Epoch):
     def step(self, fn: Callable[[Any], Any], steps: int = 1) -> Logs:
         self._execution = self._execution_of(fn, self._shards.iterator_spec)
         if not self._epoch:
-            self._times = EpochTimes(len(self._threads), self._clock)
+            self._times.begin()
             start = self._shards.begin_epoch()
             self._epoch = start.epoch
             self._steps, self._scheduled = list(start.steps), list(start.steps)

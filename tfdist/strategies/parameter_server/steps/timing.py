@@ -36,9 +36,13 @@ class EpochTimes:
 
     def __init__(self, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._begun = self._ended = clock()
+        self.begin()
         self._steps = [0] * workers
         self._seconds = [Seconds(0.0, 0.0, 0.0)] * workers
+
+    def begin(self) -> None:
+        """The steps begin now."""
+        self._begun = self._ended = self._clock()
 
     def add(self, worker: int, steps: int, seconds: Seconds) -> None:
         """Adds steps that a worker has just made."""

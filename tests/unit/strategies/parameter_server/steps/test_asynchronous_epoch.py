@@ -347,3 +347,13 @@ def test_the_last_of_several_steps_per_request_may_be_missing(clock: Clock) -> N
     with pytest.raises(StopIteration):
         epoch.step(step_function, 3)
     assert epoch.steps() == [5, 5]
+
+
+def test_the_seconds_of_the_steps_are_known_after_the_first_one(clock: Clock) -> None:
+    epoch = Training(clock, 7, 3).epoch()
+    # A checkpoint of a preempted job may ask before.
+    assert epoch.measured() == {}
+    epoch.step(step_function)
+    clock.advance(1.0)
+    epoch.steps()
+    assert epoch.measured()["seconds/step"] == pytest.approx(0.01)
