@@ -101,8 +101,8 @@ class JobFlags(Options):
     )
     jit_compile: bool = option(
         False,
-        "let XLA compile the steps of Keras models, as jit_compile of model.compile does; refused "
-        "where the replicas share variables or TensorFlow sends gradients",
+        "let XLA compile the steps of a Keras model under one_device, as model.compile(jit_compile="
+        "True) does; horovod and in_graph turn it off, the other strategies refuse it",
         same_in_all_tasks=True,
     )
     profile_steps: str | None = option(

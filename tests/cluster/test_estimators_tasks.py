@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from tests.support.estimator_jobs import (
     EVALUATOR,
     EXAMPLES,
+    PROGRAM,
     by_hand,
     check_exits,
     check_output_files,
@@ -23,6 +26,7 @@ from tests.support.estimator_jobs import (
     variables,
 )
 from tests.support.processes import Processes, cluster_of, directories, results, run_by_hand
+from tests.support.terminal import Terminal
 from tfdist.launch.local import hold_ports
 
 pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(150)]
@@ -183,6 +187,27 @@ def test_a_worker_that_starts_late_trains_with_the_others(tmp_path: Path) -> Non
     assert early[0] < late[0] < early[-1], "it should start while the others train"
     assert late[-1] <= early[-1] + 5
     assert "step 40" in ended.output
+
+
+def test_the_panel_and_status_show_how_far_the_training_is(tmp_path: Path) -> None:
+    (tmp_path / "result").mkdir()
+    command = [sys.executable, "-m", "tfdist", "run", "--ps=1", "--workers=2", PROGRAM]
+    command += ["--step_seconds=0.05", "--max_steps=300", *directories(tmp_path)]
+    with Terminal(command) as terminal:
+        # The bar has no epoch.
+        terminal.wait_for(" of 300", deadline=100)
+        output = str(tmp_path / "output")
+        status = subprocess.run(
+            [sys.executable, "-m", "tfdist", "status", output],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert terminal.wait(deadline=100) == 0, terminal.text
+    assert re.search(r"^step \d+ of 300, loss \d", status.stdout, re.MULTILINE), status
+    assert re.search(
+        r"^tfdist: speed +\d\S* steps/s; step 30\d, loss ", terminal.text, re.MULTILINE
+    )
 
 
 def test_a_worker_that_is_ready_after_the_training_exits(tmp_path: Path) -> None:

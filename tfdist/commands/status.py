@@ -56,7 +56,9 @@ def _status(arguments: argparse.Namespace) -> int:
         return _no_task(arguments.job)
     print("\n".join(state_table([record.state for record in records], time.time())))
     output = next((record.state.output for record in records if record.state.output), "")
-    training = next((record.state for record in records if record.state.epoch), None)
+    states = (record.state for record in records)
+    # Estimators have no epochs.
+    training = next((state for state in states if state.epoch or state.goal), None)
     if training is not None:
         print(f"\n{_progress(training)}")
     last = _last_epoch(output) if output else None
@@ -68,12 +70,10 @@ def _status(arguments: argparse.Namespace) -> int:
 def _progress(state: State) -> str:
     """How far a training is, as a task has seen it."""
     known = quantities.value(state.loss)
+    epoch = f"epoch {state.epoch}" + (f" of {state.epochs}" if state.epochs else "")
+    step = f"step {state.resumed + state.steps:,}" + (f" of {state.goal:,}" if state.goal else "")
     return ", ".join(
-        [
-            f"epoch {state.epoch}" + (f" of {state.epochs}" if state.epochs else ""),
-            f"step {state.resumed + state.steps:,}" + (f" of {state.goal:,}" if state.goal else ""),
-            *([f"loss {known}"] if known else []),
-        ]
+        [*([epoch] if state.epoch else []), step, *([f"loss {known}"] if known else [])]
     )
 
 

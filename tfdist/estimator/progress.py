@@ -117,6 +117,9 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
             self._add_line()
 
     def end(self, session: Any) -> None:
+        if self._seen is not None:
+            _, _, values = self._seen
+            self._seen = self._clock(), int(session.run(self._fetched["step"])), values
         self._add_line()
 
     def _add_line(self) -> None:

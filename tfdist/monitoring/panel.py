@@ -105,13 +105,14 @@ def _fitting(cells: Sequence[dict[str, str]], width: int) -> dict[str, int]:
 
 
 def _bar(chief: Row, state: State, rows: Sequence[Row], width: int) -> RenderableType | None:
-    if not state.epoch:
+    # Estimators have no epochs.
+    if not state.epoch and not state.goal:
         return None
     rate = examples_per_second(rows)
-    words = [
-        f"epoch {state.epoch} of {state.epochs}" if state.epochs else f"epoch {state.epoch}",
-        *([f"{quantities.rate(rate)} examples/s"] if rate else []),
-    ]
+    words = [f"{quantities.rate(rate)} examples/s"] if rate else []
+    if state.epoch:
+        epochs = f" of {state.epochs}" if state.epochs else ""
+        words.insert(0, f"epoch {state.epoch}{epochs}")
     if not state.goal:
         return Text("  ".join(words), no_wrap=True, overflow="ellipsis")
     done = state.resumed + state.steps

@@ -93,12 +93,10 @@ def _columns(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _result(run: Run, output: OutputDirectory) -> dict[str, str]:
     last, evaluated = (records[-1] if records else {} for records in (run.epochs, run.evaluations))
-    found = {
-        "state": "complete" if output.done.exists() else "not complete",
-        "steps": str(last.get("step", evaluated.get("global_step", "unknown"))),
-    }
-    if "epoch" in last:
-        found = {"state": found.pop("state"), "epochs": str(last["epoch"]), **found}
+    found = {"state": "complete" if output.done.exists() else "not complete"}
+    if "epoch" in last:  # Estimators have no epochs.
+        found["epochs"] = str(last["epoch"])
+    found["steps"] = str(last.get("step", evaluated.get("global_step", "unknown")))
     for kind, record in (("training", last), ("evaluator", evaluated)):
         for name, value in record.items():
             if name.removeprefix("val_") in run.metrics:

@@ -61,7 +61,7 @@ class Run:
 
     @property
     def axis(self) -> Axis:
-        """What the curves are drawn over if nobody has chosen: Estimators have only steps."""
+        """The default x axis: epochs; steps for an Estimator, which has no epochs."""
         return "epoch" if any("epoch" in record for record in self.epochs) else "step"
 
     @property

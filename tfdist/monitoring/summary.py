@@ -70,6 +70,8 @@ class Summary:
         steps = last.get("step", state.resumed + state.steps)
         rate = last.get("examples_per_second") or self._rate
         speed = f"{quantities.rate(rate)} examples/s" if rate else "unknown"
+        if not rate and "steps_per_second" in last:  # Of an Estimator.
+            speed = f"{quantities.rate(last['steps_per_second'])} steps/s"
         loss = last.get("loss", state.loss)
         known = quantities.value(loss) if isinstance(loss, float) else ""
         ending = f", loss {known}" if known else ""

@@ -163,7 +163,7 @@ def check_installed(names: Sequence[str]) -> None:
             raise UsageError(
                 "--tracker",
                 received=name,
-                accepted=f"with its package ({error})",
+                accepted=f"a tracker whose package is installed ({error})",
                 remedy=f"Install it: pip install 'tfdist[{name}]'.",
             ) from None
 
@@ -225,7 +225,7 @@ def _start(name: str, run: str | None, run_name: str, facts: Mapping[str, str]) 
         raise UsageError(
             "--tracker",
             received=name,
-            accepted=f"a tracker that works ({' '.join(str(error).split())})",
+            accepted=f"a tracker that starts ({' '.join(str(error).split())})",
             remedy=KINDS[name].remedy,
         ) from None
 

@@ -99,8 +99,8 @@ def follow(
     logs: dict[str, float] = {}
     watch = TrainingWatch(output, state.strategy.role.startup_timeout)
     log(f"evaluating the checkpoints in {output.checkpoints}")
-    doing = state.reporter.activity
-    doing.enter(activity.WAITING)
+    own = state.reporter.activity
+    own.enter(activity.WAITING)
     while True:
         # Read the marker first: if it exists, the last checkpoint exists too.
         marker = checkpoints.read_marker(output)
@@ -117,7 +117,7 @@ def follow(
                 epoch = checkpointer.position.epoch
                 if checkpointer.position.steps:
                     continue  # A checkpoint within an epoch, for resuming.
-                with doing.doing(activity.EVALUATING):
+                with own.doing(activity.EVALUATING):
                     logs = model.evaluate(dataset, return_dict=True, verbose=0)
             _record(output, writer, epoch, logs)
         if marker is not None and (

@@ -12,8 +12,6 @@ from typing import Any
 
 from tfdist.checkpoints import output_directory
 
-# The keys of a record of the metrics log that are not metrics.
-
 
 def add_earlier_epochs(history: Any, metrics: Path, *, epochs: int) -> None:
     """Adds the epochs of earlier runs before those of this one.

@@ -42,6 +42,15 @@ def test_the_lines_tell_of_result_speed_time_files_and_failures(tmp_path: Path) 
     assert summary.lines(1, now=110.0)[0] == "result    failed with code 1"
 
 
+def test_the_speed_of_an_estimator_is_in_steps(tmp_path: Path) -> None:
+    record = {"step": 300, "time": 109.0, "loss": 0.25, "steps_per_second": 24.6}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    summary = Summary("chief:0", started=100.0)
+    state = State("chief:0", doing=TRAINING, steps=290, goal=300, output=str(tmp_path))
+    summary.saw([Row("chief:0", TRAINING, state, None, 99.0, 10**9, 1)], 1.0)
+    assert summary.lines(0, now=110.0)[1] == "speed     25 steps/s; step 300, loss 0.25"
+
+
 @pytest.mark.parametrize(
     ("loss", "expected"), [(0.25, "speed     99 examples/s; step 120, loss 0.25"), (None, None)]
 )
