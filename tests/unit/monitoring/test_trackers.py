@@ -86,6 +86,7 @@ def test_a_tracker_that_fails_later_does_not_end_the_training(
     found.log({"loss": 1.0}, 1)
     found.finish()
     found.log({"loss": 1.0}, 2)
+    found.finish()
     warnings = [line for line in capsys.readouterr().err.splitlines() if "warning: mlflow" in line]
     assert len(warnings) == 1
     assert "failed, and the training goes on without it" in warnings[0]
