@@ -5,12 +5,9 @@ A test fails when upstream has fixed its bug: then remove the workaround that it
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
-
 import pytest
 
+from tests.support.new_process import run
 from tfdist.launch.local import hold_ports
 
 pytestmark = [pytest.mark.stacks("2.21", horovod=("newest",)), pytest.mark.timeout(120)]
@@ -31,16 +28,6 @@ strategy = tf.distribute.MultiWorkerMirroredStrategy()
 strategy.extended._in_multi_worker_mode = lambda: True
 strategy.extended._num_workers = 2
 """
-
-
-def run(setup: str, script: str) -> list[str]:
-    """The words that a new process prints: a process can set logical devices only once."""
-    program = textwrap.dedent(setup) + textwrap.dedent(script)
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
 
 
 def test_the_batch_of_a_symbolic_build_is_reduced_as_a_nested_structure() -> None:
@@ -201,55 +188,6 @@ def test_central_storage_does_not_support_moving_statistics() -> None:
     assert lines == ["True"]
 
 
-def test_checkpoints_miss_the_layers_in_a_list() -> None:
-    """The workaround is in `tfdist.checkpoints.checkpointer`."""
-    lines = run(
-        "import tempfile\n\nimport tensorflow as tf",
-        """
-        class Blocks(tf.keras.Model):
-            def __init__(self):
-                super().__init__()
-                self.blocks = [tf.keras.layers.BatchNormalization()]
-
-            def call(self, inputs):
-                return self.blocks[0](inputs)
-
-        model = Blocks()
-        model(tf.ones([1, 1]))
-        with tempfile.TemporaryDirectory() as directory:
-            saved = tf.train.Checkpoint(model=model).save(f"{directory}/checkpoint")
-            shapes = [shape for name, shape in tf.train.list_variables(saved) if shape]
-        print(len(shapes), len(model.weights))
-        """,
-    )
-    assert lines == ["0", "4"]
-
-
-def test_every_task_writes_model_checkpoints() -> None:
-    """The workaround is `keras3_callbacks`."""
-    lines = run(
-        "import tensorflow as tf",
-        """
-        import pathlib
-        import tempfile
-
-        strategy = tf.distribute.MultiWorkerMirroredStrategy()
-        # Simulate a task that is not the chief; the callbacks of Keras 2 check this attribute.
-        type(strategy.extended).should_checkpoint = False
-        with strategy.scope():
-            model = tf.keras.Sequential([tf.keras.Input([1]), tf.keras.layers.Dense(1)])
-            model.compile("sgd", "mse")
-        with tempfile.TemporaryDirectory() as directory:
-            path = pathlib.Path(directory) / "model.weights.h5"
-            callback = tf.keras.callbacks.ModelCheckpoint(path, save_weights_only=True)
-            callback.set_model(model)
-            callback.on_epoch_end(0, {})
-            print(path.exists())
-        """,
-    )
-    assert lines == ["True"]
-
-
 def test_fit_does_not_accept_a_dataset_with_parameter_servers() -> None:
     """The workaround is `keras3_coordinator`."""
     with hold_ports(2) as ports:
@@ -390,15 +328,3 @@ def test_horovods_wrapper_of_a_keras_3_optimizer_does_not_reduce_gradients() -> 
         """,
     )
     assert lines == ["-1.0", "[]"]
-
-
-def test_the_signature_of_a_subclassed_model_has_no_public_api() -> None:
-    """`keras3_export`"""
-    import keras
-
-    from tfdist.upstream.keras3_export import signature_of
-
-    model = keras.Sequential([keras.layers.Dense(1)])
-    model.build((None, 3))
-    assert signature_of(model)
-    assert not hasattr(keras.export, "get_input_signature")

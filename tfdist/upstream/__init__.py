@@ -134,7 +134,7 @@ FIXES = (
         "every task writes the files of ModelCheckpoint and BackupAndRestore",
         "keras/src/callbacks/model_checkpoint.py",
         "Keras 3",
-        _KERAS3 + "every_task_writes_model_checkpoints",
+        "tests/upstream/test_keras3_saving.py::test_every_task_writes_model_checkpoints",
     ),
     Fix(
         "keras3_coordinator",
