@@ -147,7 +147,7 @@ class _Wandb:
 
 
 #: By the values of --tracker.
-KINDS: Mapping[str, type[Tracker]] = {"mlflow": _Mlflow, "wandb": _Wandb}
+KINDS: Mapping[str, type[_Mlflow | _Wandb]] = {"mlflow": _Mlflow, "wandb": _Wandb}
 
 
 def check_installed(names: Sequence[str]) -> None:
@@ -220,7 +220,7 @@ class Trackers:
 
 def _start(name: str, run: str | None, run_name: str, facts: Mapping[str, str]) -> Tracker:
     try:
-        return KINDS[name](run, run_name, facts)  # type: ignore[call-arg]
+        return KINDS[name](run, run_name, facts)
     except Exception as error:  # Each tracker has exceptions of its own.
         raise UsageError(
             "--tracker",
