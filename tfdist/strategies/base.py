@@ -17,8 +17,8 @@ callbacks that it needs.
         def prepare(self, model): ...            # may be left out
 
 The first five members are abstract. `prepare`, `finish`, `describe`, `callbacks`, `checkpointing`,
-`cursor`, `cluster_metrics`, `sums_metric_states`, `reading_once`, `executes_several_steps`, `serve`
-and `kv_store` have defaults. A row in `tfdist.strategy_table` names the class and that of its
+`cursor`, `cluster_metrics`, `sums_metric_states`, `reading_once`, `executes_several_steps`,
+`gather`, `serve` and `kv_store` have defaults. A row in `tfdist.strategy_table` names the class and that of its
 options.
 """
 
@@ -211,6 +211,11 @@ class Strategy(ABC, Generic[OptionsT]):
           logs: the result of `model.evaluate` in this task.
         """
         return logs
+
+    def gather(self, number: int) -> list[int]:
+        """Gathers a number from every training task; returns them in the order of
+        `Topology.peers`. Every training task must call it."""
+        return [number]
 
     @property
     def accumulate_steps(self) -> int:

@@ -94,7 +94,7 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
     def set_up(self, options: AllReduceOptions) -> None:
         super().set_up(options)
         self.checkpointing = _Checkpointing(
-            self.tf_strategy, self._statistics, self._gather, self.topology.peers
+            self.tf_strategy, self._statistics, self.gather, self.topology.peers
         )
 
     def build(self, options: AllReduceOptions) -> tf.distribute.Strategy:
@@ -151,7 +151,7 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
 
     def steps_of(self, batches: int) -> int:
         """The number of steps that the longest shard needs."""
-        gathered = self._gather(batches)
+        gathered = self.gather(batches)
         if sharding.UNKNOWN in gathered:
             return sharding.UNKNOWN
         if sharding.INFINITE in gathered:
@@ -166,8 +166,7 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
             else None
         )
 
-    def _gather(self, number: int) -> list[int]:
-        """Gathers a number from every training task; returns them in the order of the tasks."""
+    def gather(self, number: int) -> list[int]:
         gathered = self._gather_function(tf.constant(number, tf.int64))
         everywhere = self.tf_strategy.experimental_local_results(gathered)[0].numpy().tolist()
         return [int(value) for value in everywhere[:: self.topology.num_local_replicas]]

@@ -125,6 +125,9 @@ class Ranks(Strategy[OptionsT]):
     def cluster_metrics(self, model: tf.keras.Model, logs: dict[str, float]) -> dict[str, float]:
         return combined_results(model, self.collectives)
 
+    def gather(self, number: int) -> list[int]:
+        return self.collectives.gather(number)
+
     def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
         context = self.topology.input_context
         local = dataset_fn(context)
@@ -137,7 +140,7 @@ class Ranks(Strategy[OptionsT]):
         batches = sharding.count_batches(local)
         if batches == sharding.INFINITE:
             return local
-        batches_of_ranks = self.collectives.gather(batches)
+        batches_of_ranks = self.gather(batches)
         if min(batches_of_ranks) == 0:
             raise RuntimeError(
                 f"rank {batches_of_ranks.index(0)} of {len(batches_of_ranks)} has no example to "
