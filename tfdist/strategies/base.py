@@ -18,14 +18,14 @@ callbacks that it needs.
 
 The first five members are abstract. `prepare`, `finish`, `describe`, `callbacks`, `checkpointing`,
 `cursor`, `cluster_metrics`, `sums_metric_states`, `reading_once`, `executes_several_steps`,
-`gather`, `serve` and `kv_store` have defaults. A row in `tfdist.strategy_table` names the class and that of its
-options.
+`states_of_replica`, `gather`, `serve` and `kv_store` have defaults. A row in
+`tfdist.strategy_table` names the class and that of its options.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, cast
@@ -211,6 +211,14 @@ class Strategy(ABC, Generic[OptionsT]):
           logs: the result of `model.evaluate` in this task.
         """
         return logs
+
+    def states_of_replica(self, model: tf.keras.Model) -> list[tf.Variable]:
+        """The variables that a replica must not change in a step without an example: those of
+        which each replica has its own. Called while a step is traced."""
+        return []
+
+    #: Sums a tensor over the replicas in any step; None if they evaluate independently.
+    sum_of_step: Callable[[tf.Tensor], tf.Tensor] | None = None
 
     def gather(self, number: int) -> list[int]:
         """Gathers a number from every training task; returns them in the order of

@@ -11,7 +11,7 @@ import atexit
 import functools
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -21,11 +21,13 @@ from absl import logging
 from tfdist.cluster import host_and_port
 from tfdist.compat import checks, stacks
 from tfdist.compat import keras as keras_compat
+from tfdist.compat.denominators import reduce_weighted
 from tfdist.coordination import horovod_rendezvous
 from tfdist.coordination.kv_store import RendezvousStore
 from tfdist.errors import UsageError
 from tfdist.runtime.devices import use_devices
 from tfdist.strategies.collectives import by_dtype, in_packs
+from tfdist.strategies.keras2_gradients import reduce_gradients
 from tfdist.strategies.local_sgd import outer_steps
 from tfdist.strategies.ranks import Ranks
 from tfdist.strategy_table import table
@@ -83,30 +85,23 @@ class Horovod(Ranks[HorovodGradientOptions]):
         if keras_compat.is_keras_3(optimizer):
             # Horovod's own wrapper does not reduce the gradients of a Keras 3 optimizer.
             return keras3_optimizer.apply_reduced(optimizer, self.averages)
-        own = getattr(optimizer, "inner_optimizer", optimizer)
-        if not isinstance(own, tf.keras.optimizers.Optimizer):
-            return hvd.DistributedOptimizer(optimizer, compression=self.compression)
-
         # Horovod's own wrapper averages only in `minimize`, and a user-defined train step may call
         # `apply_gradients`.
-        def aggregate_gradients(pairs: Iterable[tuple[Any, tf.Variable]]) -> list[Any]:
-            pairs = list(pairs)
-            gradients, variables = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-            averages = self.averages(gradients, variables)
-            return list(zip(averages, variables, strict=True))
-
-        own.aggregate_gradients = aggregate_gradients
-        return optimizer
+        return reduce_gradients(optimizer, self.averages)
 
     def averages(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The averages over the ranks; None for a variable without a gradient.
+        """The gradients of the whole batch, from those of the ranks.
 
         Args:
           gradients: tensors, `tf.IndexedSlices`, or None.
           variables: their variables.
         """
-        average = partial(_averages_of, compression=self.compression)
-        return collective_sparse_gradients.with_small_tables(gradients, variables, average)
+
+        def sums(gradients: list[Any], variables: list[Any]) -> list[Any]:
+            sums_of = partial(_sums_of, compression=self.compression)
+            return collective_sparse_gradients.with_small_tables(gradients, variables, sums_of)
+
+        return reduce_weighted(gradients, variables, sums, replicas=hvd.size())
 
     @property
     def compression(self) -> Any:
@@ -186,32 +181,31 @@ class HorovodCollectives:
         return received
 
 
-def _averages_of(gradients: Sequence[Any], *, compression: Any) -> list[Any]:
-    averages: list[Any] = [
-        _average_rows(gradient, compression) if isinstance(gradient, tf.IndexedSlices) else None
+def _sums_of(gradients: Sequence[Any], *, compression: Any) -> list[Any]:
+    sums: list[Any] = [
+        _sum_rows(gradient, compression) if isinstance(gradient, tf.IndexedSlices) else None
         for gradient in gradients
     ]
-    # Accumulated gradients may be variables.
     dense = {
-        place: tf.convert_to_tensor(gradient)
+        place: gradient
         for place, gradient in enumerate(gradients)
         if gradient is not None and not isinstance(gradient, tf.IndexedSlices)
     }
-    reduce = partial(hvd.grouped_allreduce, op=hvd.Average, compression=compression)
+    reduce = partial(hvd.grouped_allreduce, op=hvd.Sum, compression=compression)
     found = by_dtype(partial(in_packs, reduce), list(dense.values()))
-    for place, average_ in zip(dense, found, strict=True):
-        averages[place] = average_
-    return averages
+    for place, total in zip(dense, found, strict=True):
+        sums[place] = total
+    return sums
 
 
-def _average_rows(gradient: tf.IndexedSlices, compression: Any) -> tf.IndexedSlices:
-    """The average of a sparse gradient, gathered or as a table."""
+def _sum_rows(gradient: tf.IndexedSlices, compression: Any) -> tf.IndexedSlices:
+    """The sum of a sparse gradient, gathered or as a table."""
     gradient = collective_sparse_gradients.distinct(gradient)
     rows = tf.size(gradient.indices)
-    average = partial(hvd.allreduce, compression=compression)
+    reduce = partial(hvd.allreduce, op=hvd.Sum, compression=compression)
 
     def gather() -> tf.IndexedSlices:
-        sent, dtype = compression.compress(tf.math.scalar_mul(1 / hvd.size(), gradient))
+        sent, dtype = compression.compress(gradient)
         found = collective_sparse_gradients.gathered(sent, _round_up(rows), hvd.allgather)
         return compression.decompress(found, dtype)
 
@@ -220,7 +214,7 @@ def _average_rows(gradient: tf.IndexedSlices, compression: Any) -> tf.IndexedSli
         return gather()
     all_rows = hvd.allreduce(rows, op=hvd.Sum)
     return collective_sparse_gradients.rows_or_table(
-        gradient, all_rows, gather=gather, reduce=average
+        gradient, all_rows, gather=gather, reduce=reduce
     )
 
 

@@ -1,63 +1,55 @@
-"""Sums the gradients of the replicas of a Keras 2 optimizer: small tables, and `--gradient_dtype`.
+"""Makes a Keras 2 optimizer combine the gradients of all replicas by a function.
 
-    optimizer = reduce_gradients(tf.keras.optimizers.SGD(0.1), "bfloat16")
+    reduce_gradients(tf.keras.optimizers.SGD(0.1), lambda gradients, variables: …)
 
-For Keras 3 see `tfdist.upstream.keras3_optimizer`. The Horovod strategy sums gradients by itself.
+For Keras 3 see `tfdist.upstream.keras3_optimizer`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.errors import UsageError
-from tfdist.upstream.collective_sparse_gradients import with_small_tables
 
-GradientsAndVariables = list[tuple[Any, tf.Variable]]
+def aggregation_of(optimizer: Any) -> tuple[Any, str] | None:
+    """The object and its attribute that sum the gradients over replicas.
 
-
-def reduce_gradients(optimizer: Any, dtype: str | None = None) -> Any:
-    """Makes `optimizer` sum small tables with the dense gradients, in a dtype if one is given.
+    A LossScaleOptimizer aggregates gradients with its inner optimizer, and a legacy optimizer has
+    an argument for it.
 
     Args:
-      optimizer: a `tf.keras.optimizers.Optimizer`; changed in place and returned. Another
-        optimizer, such as a legacy one, keeps its own way.
-      dtype: the dtype in which to send the gradients, `float16` or `bfloat16`; the weights and
-        their updates keep their own dtype. None: the dtype of the gradients.
+      optimizer: a Keras 2 optimizer.
 
-    Raises:
-      UsageError: there is a dtype, and the optimizer is of another class.
+    Returns:
+      None if the optimizer has neither.
     """
-    # A LossScaleOptimizer aggregates gradients with its inner optimizer.
     own = getattr(optimizer, "inner_optimizer", optimizer)
-    if not isinstance(own, tf.keras.optimizers.Optimizer):
-        if dtype is None:
-            return optimizer
-        raise UsageError(
-            "--gradient_dtype",
-            received=f"{dtype} with {type(optimizer).__module__}.{type(optimizer).__name__}",
-            accepted="only a tf.keras.optimizers.Optimizer that is not a legacy optimizer",
-            remedy="Leave it out, or choose another optimizer.",
-        )
-    sum_pairs = own.aggregate_gradients
+    for name in ("aggregate_gradients", "gradient_aggregator"):
+        if hasattr(own, name):
+            return own, name
+    return None
 
-    def aggregate_gradients(pairs: Iterable[tuple[Any, tf.Variable]]) -> GradientsAndVariables:
-        pairs = list(pairs)
-        variables = [variable for _, variable in pairs]
 
-        def sum_of(gradients: list[Any]) -> list[Any]:
-            return [g for g, _ in sum_pairs(list(zip(gradients, variables, strict=True)))]
+def reduce_gradients(
+    optimizer: Any, reduce: Callable[[list[Any], list[tf.Variable]], list[Any]]
+) -> Any:
+    """Makes `optimizer` apply the result of `reduce` instead of the gradients themselves.
 
-        # A variable that does not contribute to the loss has no gradient; Keras warns about it.
-        sent = [None if g is None else tf.cast(g, dtype or g.dtype) for g, _ in pairs]
-        summed = with_small_tables(sent, variables, sum_of)
-        return [
-            (None if g is None else tf.cast(g, v.dtype), v)
-            for g, v in zip(summed, variables, strict=True)
-        ]
+    Args:
+      optimizer: a Keras 2 optimizer; changed in place and returned.
+      reduce: takes the gradients, some of which may be None, and their variables; returns the
+        reduced gradients.
+    """
+    found = aggregation_of(optimizer)
 
-    # Keras has no other hook for the aggregation over replicas.
-    own.aggregate_gradients = aggregate_gradients
+    @tf.autograph.experimental.do_not_convert
+    def aggregate(pairs: Iterable[tuple[Any, tf.Variable]]) -> list[tuple[Any, tf.Variable]]:
+        gradients, variables = map(list, zip(*pairs, strict=True))
+        return list(zip(reduce(gradients, variables), variables, strict=True))
+
+    if found is not None:
+        # Keras treats an attribute that is set in the usual way as a hyperparameter.
+        vars(found[0])[found[1]] = aggregate
     return optimizer

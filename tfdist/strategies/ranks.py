@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat import denominators
 from tfdist.compat import keras as keras_compat
 from tfdist.data import sharding
 from tfdist.data.position import Position
@@ -88,6 +89,8 @@ class Ranks(Strategy[OptionsT]):
     collectives: Collectives
     local: LocalSGD | None
 
+    _has_empty_batches = False
+
     def set_up_ranks(self, collectives: Collectives, outer: OuterSteps | None) -> None:
         """Sets up the collectives, and local SGD if `outer` is given.
 
@@ -125,6 +128,12 @@ class Ranks(Strategy[OptionsT]):
     def cluster_metrics(self, model: tf.keras.Model, logs: dict[str, float]) -> dict[str, float]:
         return combined_results(model, self.collectives)
 
+    def states_of_replica(self, model: tf.keras.Model) -> list[tf.Variable]:
+        if not self._has_empty_batches:
+            return []
+        states = keras_compat.without_vocabularies(model.non_trainable_variables)
+        return [*keras_compat.as_tensorflow(states), *denominators.metric_states(model)]
+
     def gather(self, number: int) -> list[int]:
         return self.collectives.gather(number)
 
@@ -141,12 +150,14 @@ class Ranks(Strategy[OptionsT]):
         if batches == sharding.INFINITE:
             return local
         batches_of_ranks = self.gather(batches)
-        if min(batches_of_ranks) == 0:
-            raise RuntimeError(
-                f"rank {batches_of_ranks.index(0)} of {len(batches_of_ranks)} has no example to "
-                "train on. Train on fewer ranks, or on more data."
-            )
         steps = max(batches_of_ranks)
-        if batches < steps:
+        if batches < steps and self.local:
+            # A rank of local SGD makes each step with an example.
             local = sharding.with_repeats(local, steps - batches, dataset_fn(context))
+        elif batches < steps:
+            self._has_empty_batches = True
+            empty = sharding.empty_batches(
+                dataset_fn(tf.distribute.InputContext()), steps - batches
+            )
+            local = local.concatenate(empty)
         return local.apply(tf.data.experimental.assert_cardinality(steps))

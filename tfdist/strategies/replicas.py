@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat import checks
+from tfdist.compat import checks, denominators
 from tfdist.compat import keras as keras_compat
+from tfdist.compat.denominators import reduce_weighted
 from tfdist.strategies.base import OptionsT, Strategy
 from tfdist.strategies.checkpointing import Checkpointing
-from tfdist.strategies.keras2_gradients import reduce_gradients
+from tfdist.strategies.keras2_gradients import aggregation_of, reduce_gradients
 from tfdist.upstream import collective_sparse_gradients, keras3_optimizer, sync_on_read
+from tfdist.upstream.collective_sparse_gradients import with_small_tables
 from tfdist.upstream.keras3_statistics import Statistics
 
 
@@ -52,8 +55,36 @@ class Replicas(Strategy[OptionsT]):
     def wrap_optimizer(self, optimizer: Any) -> Any:
         if keras_compat.is_keras_3(optimizer):
             checks.check_made_in_scope(optimizer, self.tf_strategy, self.name)
-            return keras3_optimizer.reduce_gradients_first(optimizer, self.gradient_dtype)
-        return reduce_gradients(optimizer, self.gradient_dtype)
+            sum_pairs = keras3_optimizer.take_sum(optimizer)
+            return keras3_optimizer.apply_reduced(optimizer, self._reducing(sum_pairs))
+        found = aggregation_of(optimizer)
+        if found is None:
+            return optimizer
+        return reduce_gradients(optimizer, self._reducing(getattr(*found)))
+
+    def _reducing(self, sum_pairs: Any) -> Any:
+        """The function of the gradients of the whole batch, from TensorFlow's sum of pairs."""
+
+        def sums(gradients: list[Any], variables: list[Any]) -> list[Any]:
+            def sum_of(gradients: list[Any]) -> list[Any]:
+                return [g for g, _ in sum_pairs(list(zip(gradients, variables, strict=True)))]
+
+            # A variable that does not contribute to the loss has no gradient; Keras warns about it.
+            sent = [
+                None if g is None else tf.cast(g, self.gradient_dtype or g.dtype) for g in gradients
+            ]
+            summed = with_small_tables(sent, variables, sum_of)
+            pairs = zip(summed, gradients, strict=True)
+            return [None if g is None else tf.cast(g, own.dtype) for g, own in pairs]
+
+        return partial(reduce_weighted, sums=sums, replicas=self.topology.num_replicas)
+
+    def sum_of_step(self, value: tf.Tensor) -> tf.Tensor:
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+
+    def states_of_replica(self, model: tf.keras.Model) -> list[tf.Variable]:
+        return list(filter(sync_on_read.is_on_read, denominators.metric_states(model)))
 
     def prepare(self, model: tf.keras.Model) -> None:
         checks.check_is_not_compiled_by_xla(model, self.name)

@@ -1,7 +1,7 @@
 """`--accumulate_steps=K`: each update of the weights uses K batches, one after the other.
 
     groups = grouped(dataset, 4)                     # batches of 16 examples: groups of 64
-    accumulate(model, 16, strategy.reading_once)     # computes their gradients 16 by 16
+    accumulate(model, 16, 4, strategy.reading_once)  # computes their gradients 16 by 16
 
 A step of Keras is an update, so checkpoints, schedules and callbacks count updates. The gradient is
 the mean over all examples of the group, also in the smaller last group of an epoch, as with batches
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfdist.compat import denominators
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
 from tfdist.upstream import dataset_inputs, keras3_optimizer
@@ -54,7 +55,7 @@ def grouped(dataset: tf.data.Dataset, steps: int) -> tf.data.Dataset:
     return groups.apply(tf.data.experimental.assert_cardinality(-(-batches // steps)))
 
 
-def accumulate(model: Any, batch_size: int, reading_once: Reading) -> None:
+def accumulate(model: Any, batch_size: int, steps: int, reading_once: Reading) -> None:
     """Makes the train step of a compiled model compute its gradients batch by batch.
 
     A second call changes nothing.
@@ -62,6 +63,7 @@ def accumulate(model: Any, batch_size: int, reading_once: Reading) -> None:
     Args:
       model: the model; its train step calls its optimizer once.
       batch_size: the number of examples in a batch.
+      steps: the number of batches of an update.
       reading_once: takes the model, and returns a context in which a step reads each weight from
         its device once.
 
@@ -77,7 +79,7 @@ def accumulate(model: Any, batch_size: int, reading_once: Reading) -> None:
         # As Keras 2 does for the method that is replaced here.
         context = tf.__internal__.autograph.control_status_ctx()
         converted = tf.__internal__.autograph.tf_convert(own, context)
-        return _update(_Step(model, converted, data, batch_size), reading_once(model))
+        return _update(_Step(model, converted, data, batch_size, steps), reading_once(model))
 
     # Keras would track the attributes of an assignment.
     vars(model)["train_step"] = train_step
@@ -99,11 +101,13 @@ class _Call(NamedTuple):
       gradients: tensors or `tf.IndexedSlices`.
       shapes: the shape of the weight of each gradient.
       apply: takes other values for the gradients, and updates the weights.
+      share: the share of the batch, of a step that knows it (`compat.denominators`).
     """
 
     gradients: list[Any]
     shapes: list[tf.TensorShape]
     apply: Callable[[list[Any]], Any]
+    share: tf.Tensor | None
 
 
 class _Step:
@@ -114,14 +118,15 @@ class _Step:
       train_step: its own train step.
       data: tensors whose first dimension is that of the examples, and None.
       batch_size: the number of examples in a batch.
+      steps: the number of batches of an update.
     """
 
-    def __init__(self, model: Any, train_step: Any, data: Any, batch_size: int) -> None:
+    def __init__(self, model: Any, train_step: Any, data: Any, batch_size: int, steps: int) -> None:
         self._model = model
         self._optimizer = model.optimizer
         self._train_step = train_step
         self._data = data
-        self._size = batch_size
+        self._size, self._steps = batch_size, steps
         first = next(tensor for tensor in tf.nest.flatten(data) if tensor is not None)
         self._examples = tf.shape(first)[0]
         self._call: _Call | None = None
@@ -162,9 +167,14 @@ class _Step:
         return [_total(*each) for each in zip(sums, self._call.shapes, strict=True)], logs
 
     def apply(self, sums: list[Any]) -> None:
-        """Updates the weights with the gradients of all batches."""
+        """Updates the weights with the gradients of all batches; the last sum is their share."""
         assert self._call is not None
-        self._call.apply(sums)
+        *gradients, share = sums
+        means = denominators.scaled(gradients, tf.math.divide_no_nan(1.0, share))
+        with denominators.step_of(self._model, self._data) as step:
+            if step is not None:
+                step.set_share(share / self._steps)
+            self._call.apply(means)
 
     def results(self, logs: Any) -> Any:
         """What the step returns.
@@ -192,8 +202,10 @@ class _Step:
                 remedy="Leave it out.",
             )
         self._call = calls[0]
-        share = tf.cast(end - begin, tf.float32) / tf.cast(self._examples, tf.float32)
-        return [_scaled(each, share) for each in calls[0].gradients], logs
+        share = calls[0].share
+        if share is None:
+            share = tf.cast(end - begin, tf.float32) / float(self._size)
+        return [*denominators.scaled(calls[0].gradients, share), share], logs
 
 
 @contextmanager
@@ -255,6 +267,7 @@ def _call(
     gradients: Sequence[Any], variables: Sequence[Any], apply: Callable[[list[Any]], Any]
 ) -> _Call:
     """A call without the weights that have no gradient."""
+    gradients = denominators.with_shapes(gradients, variables)
     places = [place for place, gradient in enumerate(gradients) if gradient is not None]
 
     def apply_to_all(sums: list[Any]) -> Any:
@@ -263,18 +276,10 @@ def _call(
             found[place] = value
         return apply(found)
 
-    shapes = [tf.TensorShape(variables[place].shape) for place in places]
-    return _Call([gradients[place] for place in places], shapes, apply_to_all)
-
-
-def _scaled(gradient: Any, share: tf.Tensor) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(
-            gradient.values * tf.cast(share, gradient.values.dtype),
-            gradient.indices,
-            gradient.dense_shape,
-        )
-    return gradient * tf.cast(share, gradient.dtype)
+    shapes = [*(tf.TensorShape(variables[place].shape) for place in places), tf.TensorShape([])]
+    step = denominators.current()
+    share = None if step is None else step.share()
+    return _Call([gradients[place] for place in places], shapes, apply_to_all, share)
 
 
 def _accumulator(gradient: Any, count: tf.Tensor) -> Any:

@@ -6,6 +6,7 @@ model.fit(state.dataset(train_input), callbacks=callbacks.standard(state, output
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat import building, metric_states, stacks
+from tfdist.compat import building, denominators, metric_states, stacks
 from tfdist.compat import keras as keras_compat
 from tfdist.coordination.preemption import Preemption
 from tfdist.coordination.reports.reporter import Reporter
@@ -27,6 +28,7 @@ from tfdist.training import accumulation
 from tfdist.upstream import (
     dataset_inputs,
     keras3_repeated_rows,
+    keras_denominators,
     keras_output_dtype,
     onednn_empty_batches,
 )
@@ -259,6 +261,7 @@ class TrainingState:
             for line in described:
                 log(f"{self.strategy.name}: {line}")
         self._described = described
+        self._weigh(model)
         if self.strategy.accumulate_steps > 1:
             if self.data is None or self.data.batch_size is None:
                 raise UsageError(
@@ -268,7 +271,12 @@ class TrainingState:
                     accepted="training data from job.dataset",
                     remedy="Pass job.dataset(…) to fit, or leave the flag out.",
                 )
-            accumulation.accumulate(model, self.data.batch_size, self.strategy.reading_once)
+            accumulation.accumulate(
+                model,
+                self.data.batch_size,
+                self.strategy.accumulate_steps,
+                self.strategy.reading_once,
+            )
         self._wrap_optimizers_of(model)
         building.build_optimizers(model)
         shares_variables = self.strategy.role.spec.shares_variables
@@ -276,6 +284,26 @@ class TrainingState:
             metric_states.require_additions(
                 model, self.strategy.name, shares_variables=shares_variables
             )
+
+    def _weigh(self, model: tf.keras.Model) -> None:
+        """Lets the steps of a model know by what their losses are divided, if replicas can differ
+        in it."""
+        topology = self.strategy.topology
+        is_whole = not self.strategy.sums_metric_states  # One loss over the whole batch.
+        if is_whole or topology.averages_weights or not topology.is_synchronous:
+            return
+        keras_denominators.apply(tf.keras.Model)
+        denominators.weigh(
+            model,
+            denominators.Settings(
+                self.data.batch_size if self.data else None,
+                topology.num_replicas,
+                functools.partial(self.strategy.states_of_replica, model),
+                functools.partial(keras_denominators.loss_trackers, model),
+                self.strategy.sum_of_step,
+                says=self.is_chief,
+            ),
+        )
 
     def _warn_if_not_sharded(
         self, dataset_fn: DatasetFunction, context: tf.distribute.InputContext, batches: int

@@ -1,6 +1,7 @@
 """Makes Keras 3 optimizers combine the gradients of all replicas before anything else.
 
-    optimizer = reduce_gradients_first(keras.optimizers.Adam(clipnorm=1.0))
+    sum_pairs = take_sum(optimizer)
+    apply_reduced(optimizer, lambda gradients, variables: …)
 
 Keras 3 clips, checks for overflow and accumulates each replica's gradients separately, so the
 weights differ from those of one process with the global batch. Keras 2 sums the gradients first.
@@ -9,38 +10,24 @@ weights differ from those of one process with the global batch. Keras 2 sums the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
-import tensorflow as tf
 
-from tfdist.upstream.collective_sparse_gradients import with_small_tables
-
-
-def reduce_gradients_first(optimizer: Any, dtype: str | None = None) -> Any:
-    """Makes an optimizer sum the replicas' gradients before it does anything else with them.
+def take_sum(optimizer: Any) -> Callable[[list[tuple[Any, Any]]], list[tuple[Any, Any]]]:
+    """Takes the sum over replicas out of an optimizer.
 
     Args:
-      optimizer: a `keras.optimizers.Optimizer` of Keras 3; changed in place and returned.
-      dtype: the dtype in which to send the gradients; default: their own.
+      optimizer: a `keras.optimizers.Optimizer` of Keras 3, which sums no more.
+
+    Returns:
+      The function that takes pairs of gradients and variables, and returns the sums in pairs.
     """
     inner = optimizer
     while hasattr(inner, "inner_optimizer"):
         inner = inner.inner_optimizer
-    sum_pairs = inner._all_reduce_sum_gradients
+    sum_pairs: Any = inner._all_reduce_sum_gradients
     inner._all_reduce_sum_gradients = list
-
-    def sums(gradients: list[Any], variables: list[Any]) -> list[Any]:
-        if dtype is not None:
-            gradients = [None if g is None else tf.cast(g, dtype) for g in gradients]
-        summed = with_small_tables(gradients, variables, partial(sum_of, variables))
-        pairs = zip(summed, variables, strict=True)
-        return [None if g is None else tf.cast(g, v.dtype) for g, v in pairs]
-
-    def sum_of(variables: list[Any], gradients: list[Any]) -> list[Any]:
-        return [g for g, _ in sum_pairs(list(zip(gradients, variables, strict=True)))]
-
-    return apply_reduced(optimizer, sums)
+    return sum_pairs
 
 
 def apply_reduced(optimizer: Any, reduce: Callable[[list[Any], list[Any]], list[Any]]) -> Any:

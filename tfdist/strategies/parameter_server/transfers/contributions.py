@@ -1,14 +1,15 @@
-"""What a worker contributes to a synchronous update: recorded in its step, averaged on the ps.
+"""What a worker contributes to a synchronous update: recorded in its step, combined on the ps.
 
     recorder = Recorder()
     recorder.wrap(optimizer)
     with recorder.recording(statistics) as recorded:     # while the worker's step is traced
         logs = train_step(batch)                         # changes no weights
     contribution = recorded.on_ps()                      # tensors on the ps, packed
-    recorded.apply([contribution, …])                    # averages, and updates the weights once
+    recorded.apply([contribution, …])                    # combines, and updates the weights once
 
 The gradients are outputs of the worker's function that TensorFlow computes on the ps of their
-weights, so they never pass through the chief. A contribution that comes late is never read.
+weights, so they never pass through the chief. A contribution that comes late is never read. Each ps
+also receives the share of the worker (`tfdist.compat.denominators`), which is 0 without data.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfdist.compat import denominators
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
 from tfdist.strategies.parameter_server.transfers.packing import in_packs, pack, unpack
@@ -37,12 +39,28 @@ class Update(NamedTuple):
       gradients: tensors, `tf.IndexedSlices`, or None.
       variables: the `tf.Variable` of each gradient.
       before: the number of operations of the step before the call.
+      share: the share of this worker's batch, float32, shape [].
     """
 
     apply: Callable[[list[Any]], None]
     gradients: list[Any]
     variables: list[tf.Variable]
     before: int
+    share: tf.Tensor
+
+
+class Part(NamedTuple):
+    """A tensor of the contribution.
+
+    Attributes:
+      variable: the variable on whose ps it is combined with those of the other workers.
+      tensor: the tensor.
+      combine: how.
+    """
+
+    variable: tf.Variable
+    tensor: tf.Tensor
+    combine: Callable[[Sequence[tf.Tensor]], tf.Tensor]
 
 
 class Recorder:
@@ -158,7 +176,10 @@ class Recorded:
             for gradient, variable in zip(gradients, owners, strict=True)
         ]
         before = len(self.graph.get_operations())
-        self._updates.append(Update(apply, recorded, owners, before))
+        step = denominators.current()
+        share = tf.ones([]) if step is None else step.share()
+        recorded = denominators.scaled(recorded, share)
+        self._updates.append(Update(apply, recorded, owners, before, share))
 
     def change(self, variable: tf.Variable, change: tf.Tensor) -> None:
         """Records the change of a statistic in this step."""
@@ -207,12 +228,12 @@ class Recorded:
         parts = list(self._parts())
         self._places = [(0, 0)] * len(parts)
         of_device: dict[str, list[int]] = {}
-        for place, (device, _) in enumerate(parts):
-            of_device.setdefault(device, []).append(place)
+        for place, part in enumerate(parts):
+            of_device.setdefault(part.variable.device, []).append(place)
         packed: list[tf.Tensor] = []
         for device, places in of_device.items():
             # Copies, because two gradients can be the same tensor.
-            tensors = [tf.identity(parts[place][1]) for place in places]
+            tensors = [tf.identity(parts[place].tensor) for place in places]
             place_of = {tensor.ref(): place for tensor, place in zip(tensors, places, strict=True)}
 
             def send(
@@ -241,17 +262,18 @@ class Recorded:
         return sent
 
     def apply(self, contributions: Sequence[Sequence[tf.Tensor]]) -> None:
-        """Averages contributions in their order, and updates the weights and statistics once."""
-        means: list[list[tf.Tensor]] = []
-        kinds = [kind for kind, _ in self._kinds()]
-        kind_of_pack = {
-            pack_number: kind for (pack_number, _), kind in zip(self._places, kinds, strict=True)
+        """Combines contributions in their order, and updates the weights and statistics once."""
+        totals: list[list[tf.Tensor]] = []
+        combine_of = {
+            pack_number: part.combine
+            for (pack_number, _), part in zip(self._places, self._parts(), strict=True)
         }
         for number, (device, specs) in enumerate(self._packs):
             with tf.device(device):
-                mean = _mean([each[number] for each in contributions], kind_of_pack[number])
-                means.append(unpack(mean, specs) if len(specs) > 1 else [mean])
-        found = iter([means[number][position] for number, position in self._places])
+                total = combine_of[number]([each[number] for each in contributions])
+                totals.append(unpack(total, specs) if len(specs) > 1 else [total])
+        found = iter([totals[number][position] for number, position in self._places])
+        shares: dict[str, tf.Tensor] = {}
         for update in self._updates:
             gradients: list[Any] = []
             for gradient in update.gradients:
@@ -261,39 +283,53 @@ class Recorded:
                     gradients.append(tf.IndexedSlices(values, indices, shape))
                 else:
                     gradients.append(None if gradient is None else next(found))
-            update.apply(gradients)
+            # A constant share counts each worker, also one without data.
+            count = tf.constant(float(len(contributions)))
+            is_sent = _is_sent(update)
+            shares = {device: next(found) if is_sent else count for device in self._devices()}
+            update.apply(
+                [
+                    _divided(gradient, shares[variable.device])
+                    for gradient, variable in zip(gradients, update.variables, strict=True)
+                ]
+            )
         for variable, _ in self._changes:
-            mean = next(found)
-            is_sum = _is_summed(variable) and not variable.dtype.is_integer
-            variable.assign_add(mean * len(contributions) if is_sum else mean)
+            change = next(found)
+            is_mean = _is_mean(variable)
+            variable.assign_add(_divided(change, shares[variable.device]) if is_mean else change)
         for variable in self._counters:
             variable.assign_add(1)
 
-    def _parts(self) -> Iterator[tuple[str, tf.Tensor]]:
-        """The tensors of the contribution, each with the device of its variable."""
-        for (_, tensor), variable in zip(self._kinds(), self._owners(), strict=True):
-            yield variable.device, tensor
-
-    def _kinds(self) -> Iterator[tuple[str, tf.Tensor]]:
-        for update in self._updates:
-            for gradient in update.gradients:
-                if isinstance(gradient, tf.IndexedSlices):
-                    yield "values", gradient.values
-                    yield "indices", gradient.indices
-                elif gradient is not None:
-                    yield "dense", gradient
-        for variable, change in self._changes:
-            yield "sum" if _is_summed(variable) and change.dtype.is_integer else "dense", change
-
-    def _owners(self) -> Iterator[tf.Variable]:
+    def _parts(self) -> Iterator[Part]:
+        """The tensors of the contribution: gradients times the share, shares, and changes."""
         for update in self._updates:
             for gradient, variable in zip(update.gradients, update.variables, strict=True):
-                if gradient is not None:
-                    yield variable
                 if isinstance(gradient, tf.IndexedSlices):
-                    yield variable
-        for variable, _ in self._changes:
-            yield variable
+                    yield Part(variable, gradient.values, _joined)
+                    yield Part(variable, gradient.indices, _joined)
+                elif gradient is not None:
+                    yield Part(variable, gradient, _sum)
+            for variable in self._devices().values() if _is_sent(update) else ():
+                yield Part(variable, update.share, _sum)
+        for variable, change in self._changes:
+            if _is_mean(variable):
+                # The mean of the statistics of all examples.
+                (change,) = denominators.scaled([change], self._updates[-1].share)
+            is_counter = change.dtype.is_integer and not _is_summed(variable)
+            yield Part(variable, change, _counted if is_counter else _sum)
+
+    def _devices(self) -> dict[str, tf.Variable]:
+        """One of the changed variables on each ps."""
+        updated = [each for update in self._updates for each in update.variables]
+        return {each.device: each for each in [*updated, *(each for each, _ in self._changes)]}
+
+
+def _is_sent(update: Update) -> bool:
+    return tf.get_static_value(update.share) is None
+
+
+def _is_mean(variable: tf.Variable) -> bool:
+    return bool(variable.dtype.is_floating and not _is_summed(variable))
 
 
 def _is_summed(variable: tf.Variable) -> bool:
@@ -339,17 +375,25 @@ def _static_shape(gradient: tf.IndexedSlices) -> list[int]:
     return list(tf.get_static_value(gradient.dense_shape))
 
 
-def _mean(tensors: Sequence[tf.Tensor], kind: str) -> tf.Tensor:
-    if kind == "indices":
-        return tf.concat(tensors, 0)
-    if kind == "values":
-        return tf.concat(tensors, 0) / len(tensors)
+def _divided(total: Any, share: tf.Tensor) -> Any:
+    """A sum of the workers, divided by the sum of their shares."""
+    if isinstance(total, tf.IndexedSlices):
+        return tf.IndexedSlices(_divided(total.values, share), total.indices, total.dense_shape)
+    return None if total is None else tf.math.divide_no_nan(total, tf.cast(share, total.dtype))
+
+
+def _joined(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.concat(tensors, 0)
+
+
+def _sum(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     total = tensors[0]
     for tensor in tensors[1:]:
         total += tensor
-    if kind == "sum":
-        return total
-    if total.dtype.is_integer:
-        # A counter: a worker without data contributes 0, but the update is one step.
-        return tf.sign(total) * -(-tf.abs(total) // len(tensors))
-    return total / len(tensors)
+    return total
+
+
+def _counted(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    # A worker without data contributes 0, but the update is one step.
+    total = _sum(tensors)
+    return tf.sign(total) * -(-tf.abs(total) // len(tensors))

@@ -1,0 +1,374 @@
+"""The gradient of the whole batch from the gradients of replicas that have different numbers.
+
+    weigh(model, batch_size=8, replicas=2, states=…)       # its steps know their denominators
+    sums = reduce_weighted(gradients, variables, sum_over_replicas, replicas=2)    # in a step
+
+Keras divides the loss of a replica by what that replica has: its examples, the entries that its
+mask leaves, or the sum of its sample weights. The loss of the whole batch has one denominator, the
+sum of those of all replicas. So each replica scales its gradients by its share, its denominator in
+units of a full batch, and sends the share with them. A replica without an example has the share 0.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.compat import keras as keras_compat
+from tfdist.errors import log
+
+MEAN, SUM = "mean", "sum"
+
+_WEIGHED = "_tfdist_is_weighed"
+_steps = threading.local()
+_said: set[str] = set()
+
+Sums = Callable[[list[Any], list[Any]], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the steps of a model have in common.
+
+    Attributes:
+      batch_size: the examples of a full batch of a replica; None if it is unknown.
+      replicas: the number of replicas whose gradients an update combines.
+      states: returns the variables that a step without an example must not change.
+      trackers: returns the metrics in which Keras keeps the mean losses.
+      sums: sums a tensor over the replicas of a step; None if replicas evaluate independently.
+      says: whether this task tells the user what cannot be exact.
+    """
+
+    batch_size: int | None
+    replicas: int
+    states: Callable[[], list[tf.Variable]]
+    trackers: Callable[[], list[Any]]
+    sums: Callable[[tf.Tensor], tf.Tensor] | None
+    says: bool
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """A loss that a step has computed: how it was reduced, and by what it was divided."""
+
+    reduction: str
+    denominator: tf.Tensor
+    # The elements of one example; None if it is unknown.
+    per_example: int | None
+    is_whole_batch: bool
+
+
+class Step:
+    """A step of one replica, while it is traced.
+
+    Args:
+      settings: those of the model.
+      examples: the number of examples, float32, shape [].
+      evaluates: whether it is a step of an evaluation, which has no update.
+    """
+
+    def __init__(self, settings: Settings, examples: tf.Tensor, *, evaluates: bool) -> None:
+        self._evaluates = evaluates
+        self.settings = settings
+        self.examples = examples
+        self.losses: list[_Loss] = []
+        #: The sums over replicas of the shares and of the numbers of examples; shape [2].
+        self.totals: tf.Tensor | None = None
+        #: Updates of the mean loss: the function, the loss and the number of examples.
+        self.waiting: list[tuple[Any, Any, Any]] = []
+        self._share: tf.Tensor | None = None
+        self._before = [(each, each.read_value()) for each in settings.states()]
+
+    def share(self) -> tf.Tensor:
+        """This replica's denominator, 1 for a full batch; float32, shape []."""
+        if self._share is None:
+            self._share = self._find_share()
+        return self._share
+
+    def message(self) -> tf.Tensor:
+        """What replicas add up: the share and the number of examples; float32, shape [2]."""
+        return tf.stack([self.share(), self.examples])
+
+    def settle(self) -> None:
+        """Puts back the states that a step without an example has changed, and updates the mean
+        losses with those of the whole batch. A second call does nothing."""
+        while self._before:
+            variable, value = self._before.pop()
+            variable.assign(tf.where(self.examples > 0, variable.read_value(), value))
+        totals = self._find_totals() if self.waiting else None
+        while self.waiting:
+            update, loss, weight = self.waiting.pop()
+            if totals is not None:
+                examples = 1.0 if weight is None else totals[1]
+                share = tf.math.divide_no_nan(self.share(), totals[0]) * self.settings.replicas
+                loss = tf.math.multiply_no_nan(loss, tf.cast(share, loss.dtype))
+                weight = examples / self.settings.replicas
+            update(loss, sample_weight=weight)
+
+    def _find_totals(self) -> tf.Tensor | None:
+        differ = any(not each.is_whole_batch for each in self.losses)
+        if differ and self._evaluates and self.settings.sums is not None:
+            return self.settings.sums(self.message())
+        return self.totals
+
+    def set_share(self, share: tf.Tensor) -> None:
+        """Replaces the share by that of several batches."""
+        self._share = share
+
+    def say_once(self, text: str) -> None:
+        """Logs a text, once in the life of this process."""
+        if self.settings.says and text not in _said:
+            _said.add(text)
+            log(text)
+
+    def _find_share(self) -> tf.Tensor:
+        size = float(self.settings.batch_size or 1)
+        losses = [each for each in self.losses if _is_reachable(each.denominator)]
+        if losses and all(each.reduction == SUM for each in losses):
+            return tf.ones([])
+        if len(losses) == 1:
+            (loss,) = losses
+            return loss.denominator / (size * (loss.per_example or 1))
+        if not losses:
+            self.say_once(
+                "the train step has no loss of Keras: tfdist takes its loss as the mean over the "
+                "examples of a replica"
+            )
+        elif not all(each.is_whole_batch for each in losses):
+            self.say_once(
+                "the losses of this model have different denominators (masks, sample weights, or "
+                "sums beside means): tfdist weights the gradients of each replica by its number of "
+                "examples, which differs from one process unless replicas have the same"
+            )
+        return self.examples / size
+
+
+def weigh(model: Any, settings: Settings) -> None:
+    """Makes the train step and the test step of a compiled model know their denominators.
+
+    A second call replaces the settings.
+
+    Args:
+      model: the model.
+      settings: what its steps have in common.
+    """
+    is_weighed = _WEIGHED in vars(model)
+    # Keras would track the attributes of an assignment.
+    vars(model)[_WEIGHED] = settings
+    if not is_weighed:
+        vars(model)["train_step"] = partial(_call, model, model.train_step, False)
+        vars(model)["test_step"] = partial(_call, model, model.test_step, True)
+        vars(model)["get_metrics_result"] = partial(_results, model.get_metrics_result)
+        model.make_train_function(force=True)
+        model.make_test_function(force=True)
+
+
+def current() -> Step | None:
+    """The step that this thread traces; None outside of a weighed step."""
+    found: list[Step] = getattr(_steps, "stack", [])
+    return found[-1] if found else None
+
+
+def saw_loss(
+    losses: tf.Tensor, reduction: str, mask: tf.Tensor | None, weights: tf.Tensor | None
+) -> float:
+    """Registers a loss that Keras is about to reduce.
+
+    Args:
+      losses: the losses before the reduction.
+      reduction: MEAN or SUM.
+      mask: what of the losses counts; None for all.
+      weights: the sample weights, if their sum is the denominator.
+
+    Returns:
+      The factor of the loss: a sum is multiplied by the number of replicas if their gradients are
+      averaged.
+    """
+    step = current()
+    if step is None:
+        return 1.0
+    shape = losses.shape
+    elements = tf.cast(tf.size(losses), tf.float32)
+    denominator = elements
+    if weights is not None:
+        denominator = tf.reduce_sum(tf.cast(weights, tf.float32))
+    elif mask is not None:
+        total = tf.cast(tf.size(mask), tf.float32)
+        valid = tf.reduce_sum(tf.cast(mask, tf.float32))
+        denominator = elements * tf.math.divide_no_nan(valid, total)
+    if shape.rank == 0:
+        denominator = step.examples
+        if reduction == MEAN:
+            step.say_once(
+                "a loss function returns one number for a batch, which tfdist takes as the mean "
+                "over the examples; return a number per example if it divides by something else"
+            )
+    is_whole_batch = reduction == MEAN and mask is None and weights is None
+    per_example = shape[1:].num_elements() if shape.rank else 1
+    step.losses.append(_Loss(reduction, denominator, per_example, is_whole_batch))
+    in_sync = tf.distribute.get_strategy().num_replicas_in_sync
+    return step.settings.replicas / in_sync if reduction == SUM else 1.0
+
+
+def reduce_weighted(
+    gradients: Sequence[Any], variables: Sequence[Any], sums: Sums, replicas: int
+) -> list[Any]:
+    """The gradients of the whole batch.
+
+    In the current step, they are those of the mean over all examples; without one, the plain
+    average, or the sum if TensorFlow has divided the loss by the number of replicas.
+
+    Args:
+      gradients: tensors, `tf.IndexedSlices`, or None.
+      variables: their variables.
+      sums: takes gradients and their variables; returns their sums over the replicas.
+      replicas: the number of replicas.
+    """
+    gradients = with_shapes(gradients, variables)
+    step, present = current(), [each for each in gradients if each is not None]
+    in_sync = float(tf.distribute.get_strategy().num_replicas_in_sync)
+    if step is None or not present:
+        found = list(sums(list(gradients), list(variables)))
+        return scaled(found, tf.constant(in_sync / replicas))
+    message = tf.cast(step.message(), present[0].dtype)
+    # The share as it is sent, so that the shares of all replicas add up to their sum.
+    sent = scaled(gradients, message[0])
+    *found, totals = sums([*sent, message], [*variables, variables[0]])
+    step.totals = tf.cast(totals, tf.float32)
+    return scaled(found, tf.math.divide_no_nan(in_sync, step.totals[0]))
+
+
+def with_shapes(gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    """Dense gradients as tensors with the static shapes of their variables, which a product of
+    tensors with an unknown dimension forgets; others unchanged."""
+    found: list[Any] = []
+    for gradient, variable in zip(gradients, variables, strict=True):
+        if gradient is not None and not isinstance(gradient, tf.IndexedSlices):
+            gradient = tf.convert_to_tensor(gradient)
+            gradient.set_shape(variable.shape)
+        found.append(gradient)
+    return found
+
+
+def scaled(gradients: Sequence[Any], factor: tf.Tensor) -> list[Any]:
+    """The gradients times a factor; 0 if it is 0, also for gradients that are not finite.
+
+    Args:
+      gradients: tensors, `tf.IndexedSlices`, or None.
+      factor: shape []; if it is 1, nothing is computed.
+    """
+    static = tf.get_static_value(factor)
+    if static == 1:
+        return list(gradients)
+    dense = [
+        each.values if isinstance(each, tf.IndexedSlices) else each
+        for each in gradients
+        if each is not None
+    ]
+
+    def product() -> list[tf.Tensor]:
+        return [tf.math.multiply_no_nan(each, tf.cast(factor, each.dtype)) for each in dense]
+
+    # Full batches, which are the rule, cost no pass over the gradients.
+    values = product() if static is not None else tf.cond(factor == 1, lambda: dense, product)
+    left = iter(values)
+    return [
+        each
+        if each is None
+        else tf.IndexedSlices(next(left), each.indices, each.dense_shape)
+        if isinstance(each, tf.IndexedSlices)
+        else next(left)
+        for each in gradients
+    ]
+
+
+@contextmanager
+def step_of(model: Any, data: Any, *, evaluates: bool = False) -> Iterator[Step | None]:
+    """The block is a step of a weighed model; yields None for another model.
+
+    Args:
+      model: the model.
+      data: the batch of the replica.
+      evaluates: whether it is a step of an evaluation.
+    """
+    settings: Settings | None = vars(model).get(_WEIGHED)
+    if settings is None:
+        yield None
+        return
+    step = Step(settings, examples_of(data), evaluates=evaluates)
+    stack: list[Step] = vars(_steps).setdefault("stack", [])
+    stack.append(step)
+    try:
+        yield step
+        step.settle()
+    finally:
+        stack.pop()
+
+
+@tf.autograph.experimental.do_not_convert
+def _call(model: Any, own: Callable[[Any], Any], evaluates: bool, data: Any) -> Any:
+    # As Keras 2 does for the method that is replaced here.
+    converted = tf.__internal__.autograph.tf_convert(
+        own, tf.__internal__.autograph.control_status_ctx()
+    )
+    for tracker in vars(model)[_WEIGHED].trackers():
+        _let_wait(tracker)
+    with step_of(model, data, evaluates=evaluates):
+        return converted(data)
+
+
+@tf.autograph.experimental.do_not_convert
+def _results(own: Callable[[], Any]) -> Any:
+    step = current()
+    if step is not None:
+        step.settle()
+    return own()
+
+
+def _let_wait(tracker: Any) -> None:
+    """Lets the mean loss wait for the denominators of all replicas, which the update brings."""
+    if _WEIGHED in vars(tracker):
+        return
+    update = tracker.update_state
+
+    @tf.autograph.experimental.do_not_convert
+    def wait(values: Any, sample_weight: Any = None) -> Any:
+        step = current()
+        if step is None:
+            return update(values, sample_weight=sample_weight)
+        step.waiting.append((update, values, sample_weight))
+        return None
+
+    vars(tracker)["update_state"] = wait
+    vars(tracker)[_WEIGHED] = True
+
+
+def examples_of(data: Any) -> tf.Tensor:
+    """The number of examples of a batch; float32, shape []."""
+    first = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None)
+    if isinstance(first, tf.SparseTensor):
+        count = first.dense_shape[0]
+    elif isinstance(first, tf.RaggedTensor):
+        count = first.nrows()
+    else:
+        count = tf.shape(first)[0] if first.shape.rank else tf.constant(1)
+    return tf.cast(count, tf.float32)
+
+
+def metric_states(model: Any) -> list[tf.Variable]:
+    """The states of a model's metrics."""
+    return keras_compat.as_tensorflow(keras_compat.metric_variables(model))
+
+
+def _is_reachable(tensor: tf.Tensor) -> bool:
+    """Whether the current graph, or one around it, has made a tensor."""
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None and graph is not tensor.graph:
+        graph = getattr(graph, "outer_graph", None)
+    return graph is not None
