@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 
 from tfdist.commands.arguments import Commands, flag
+from tfdist.data import records
 from tfdist.errors import EXIT_FAILED, EXIT_OK, UsageError
 
 
@@ -37,14 +39,15 @@ def add_to(commands: Commands) -> None:
     verify = actions.add_parser(
         "verify",
         help="find damaged TFRecord files",
-        description="Reads TFRecord files to their end. For each damaged file, prints a line with "
-        "the offset of the first damaged record. Exit code 0: all files are intact, 1: some are "
-        "damaged.",
+        description="Reads TFRecord files to their end, also compressed ones. For each damaged or "
+        "incomplete file, prints a line with the offset of the first fault. Of a directory, reads "
+        f"the files of its {records.MANIFEST_NAME}, or else all files that are named *.tfrecord*. "
+        "Exit code 0: all files are intact, 1: some are damaged.",
         allow_abbrev=False,
     )
-    verify.add_argument("files", nargs="+", metavar="FILE", help="a TFRecord file")
+    verify.add_argument("files", nargs="+", metavar="FILE", help="a TFRecord file, or a directory")
     verify.set_defaults(run=_verify)
-    verify.examples = ("tfdist data verify /shared/data/*.tfrecord",)
+    verify.examples = ("tfdist data verify /shared/data",)
 
 
 def _cifar10(arguments: argparse.Namespace) -> int:
@@ -63,19 +66,31 @@ def _cifar10(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    for file in arguments.files:
+    files = [file for path in arguments.files for file in _files(Path(path))]
+    for file in files:
         if not os.path.isfile(file):
             raise UsageError(
                 "FILE",
                 received=file,
-                accepted="the path of a TFRecord file",
-                remedy="Correct the path: there is no such file.",
+                accepted="the path of a TFRecord file, or of a directory with some",
+                remedy="There is no such file: correct the path, or copy the file again.",
             )
     from tfdist.data.verify import verify
 
     damaged = 0
-    for damage in verify(arguments.files):
+    for damage in verify(files):
         damaged += 1
         print(damage, flush=True)
-    print(f"{len(arguments.files) - damaged} of {len(arguments.files)} files are intact")
+    print(f"{len(files) - damaged} of {len(files)} files are intact")
     return EXIT_FAILED if damaged else EXIT_OK
+
+
+def _files(path: Path) -> list[str]:
+    """The files in a directory, or the path itself."""
+    if not path.is_dir():
+        return [str(path)]
+    manifest = records.read_manifest(path)
+    names = (
+        manifest.files if manifest else sorted(each.name for each in path.glob("[!.]*.tfrecord*"))
+    )
+    return [str(path / name) for name in names] or [str(path)]

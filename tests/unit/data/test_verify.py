@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,3 +115,81 @@ def test_a_file_that_was_cut_between_two_records_differs_from_its_manifest(
     assert cli.main(["data", "verify", str(file)]) == 1
     output = capsys.readouterr().out
     assert f"{file}: {fault}" in output and "(manifest.json)" in output
+
+
+# Directories.
+
+
+def test_the_files_of_a_directory_are_verified(
+    paths: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("This is no file of TFRecords.")
+    (tmp_path / ".train-0.tfrecords.partial").write_bytes(b"partial")
+    os.truncate(paths[2], 100)
+    assert cli.main(["data", "verify", str(tmp_path)]) == 1
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{paths[2]}: received ")
+    assert last == "2 of 3 files are intact"
+
+
+def test_a_missing_file_of_a_manifest_is_a_usage_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records.write(tmp_path, "test", {"train.tfrecords": [b"aa"], "eval.tfrecords": [b"bb"]})
+    assert cli.main(["data", "verify", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "2 of 2 files are intact\n"
+    (tmp_path / "train.tfrecords").unlink()
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["data", "verify", str(tmp_path)])
+    assert f"FILE: received '{tmp_path}/train.tfrecords'" in capsys.readouterr().err
+
+
+# What TensorFlow reads without an error.
+
+_LAST = offset(39)
+
+
+@pytest.mark.parametrize(
+    ("compress", "of_data"),
+    [(bytes, ""), (gzip.compress, " of its GZIP data"), (zlib.compress, " of its ZLIB data")],
+)
+def test_a_file_that_ends_within_a_header_is_damaged(
+    paths: list[Path], compress: Callable[[bytes], bytes], of_data: str
+) -> None:
+    content = paths[0].read_bytes()
+    cut = [paths[0].with_name(f"cut-{_LAST + keep}") for keep in range(1, 12)]
+    for keep, path in enumerate(cut, 1):
+        path.write_bytes(compress(content[: _LAST + keep]))
+    for keep, damage in enumerate(verify(map(str, cut)), 1):
+        end = f"an end at byte {_LAST + keep}, within the header of the record at {_LAST}{of_data}"
+        assert str(damage).startswith(f"{cut[keep - 1]}: received {end}; accepted: TFRecords. Copy")
+    assert keep == 11
+
+
+@pytest.mark.parametrize(
+    ("index", "change", "fault"),
+    [
+        (1, lambda content: content[:-1], "an end at byte {end}, before the end of its GZIP data"),
+        (1, lambda content: content[:-8], "an end at byte {end}, before the end of its GZIP data"),
+        (1, lambda content: content + content[:11], "an end at byte {end}, before the end"),
+        (2, lambda content: content[:-1], "an end at byte {end}, before the end of its ZLIB data"),
+        (2, lambda content: 2 * content, "more bytes, from byte {size} on, behind the end of its "),
+    ],
+)
+def test_a_compressed_file_that_is_not_read_to_its_end_is_damaged(
+    paths: list[Path], index: int, change: Callable[[bytes], bytes], fault: str
+) -> None:
+    content = paths[index].read_bytes()
+    changed = change(content)
+    paths[index].write_bytes(changed)
+    (damage,) = verify(map(str, paths))
+    fault = fault.format(size=len(content), end=len(changed))
+    assert str(damage).startswith(f"{paths[index]}: received {fault}")
+
+
+def test_empty_files_and_joined_gzip_files_are_intact(paths: list[Path], tmp_path: Path) -> None:
+    paths[1].write_bytes(2 * paths[1].read_bytes())
+    for compression in ("", "GZIP", "ZLIB"):
+        paths.append(tmp_path / f"empty-{compression}.tfrecords")
+        tf.io.TFRecordWriter(str(paths[-1]), compression).close()
+    assert list(verify(map(str, paths))) == []
