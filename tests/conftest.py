@@ -46,6 +46,7 @@ take_cores()
 
 import tfdist  # noqa: E402, F401  (before TensorFlow, whichever test is collected first)
 from tests.support.launchers import start, tfdist_run  # noqa: E402, F401
+from tests.support.patience import PATIENCE  # noqa: E402
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -133,7 +134,8 @@ def pytest_pycollect_makemodule(
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out the tests of a file that run in other stacks, and puts groups first.
 
-    The tests of a group run one after the other, so the last one to start would run alone.
+    The tests of a group run one after the other, so the last one to start would run alone. The
+    timeout of a test is that of an idle machine times `PATIENCE`.
     """
     stack = config.getoption("--stack")
     parts: dict[bool, list[pytest.Item]] = {True: [], False: []}
@@ -142,6 +144,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         parts[stack in (stacks.horovod if needs_horovod(item) else stacks.plain)].append(item)
     items[:] = sorted(parts[True], key=lambda item: item.get_closest_marker("xdist_group") is None)
     config.hook.pytest_deselected(items=parts[False])
+    for item in items:
+        timeout = item.get_closest_marker("timeout")
+        seconds = timeout.args[0] if timeout else float(config.getini("timeout"))
+        item.add_marker(pytest.mark.timeout(PATIENCE * seconds))
 
 
 def tf_config(task_type: str, index: Any, **jobs: Any) -> str:

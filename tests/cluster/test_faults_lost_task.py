@@ -163,7 +163,7 @@ def test_no_task_outlives_the_launcher(tmp_path: Path) -> None:
     ended = run_by_hand(tmp_path, job, deadline=90, watch=OnceSaved(tmp_path, 3, kill))["tfdist"]
     assert ended.code == -signal.SIGKILL
     assert len(tasks) == len(JOBS[strategy][1])
-    _, alive = psutil.wait_procs(tasks, timeout=10)
+    _, alive = psutil.wait_procs(tasks, timeout=30)
     assert not alive
 
 
@@ -217,7 +217,7 @@ def test_the_other_tasks_exit_when_one_raises_an_exception(tmp_path: Path, strat
         tasks["worker:1"] = ([*command, "--fail_in_epoch=3"], environment)
         ended = run_by_hand(tmp_path / "logs", tasks, deadline=90)
     assert [task.code for task in ended.values()] == [1, 1]
-    # Six heartbeat timeouts: a busy machine takes three.
-    assert ended["worker:0"].time - ended["worker:1"].time < 30
+    # Twelve heartbeat timeouts: a busy machine takes three.
+    assert ended["worker:0"].time - ended["worker:1"].time < 60
     assert "was lost (" in ended["worker:0"].output
     assert "Traceback" not in ended["worker:0"].output

@@ -86,7 +86,7 @@ def test_weights_and_history_equal_those_of_one_process(
                 found[name],
                 expected[name],
                 rtol=1e-5,
-                atol=habits.CASES[case].atol,
+                atol=1e-6,
                 err_msg=f"{case}: {name}",
             )
 

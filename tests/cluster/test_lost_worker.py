@@ -74,7 +74,7 @@ def build_model(job):
     return model
 
 def train_input(context):
-    data = tf.data.Dataset.range(4000)
+    data = tf.data.Dataset.range(400)
     data = data.shard(context.num_input_pipelines, context.input_pipeline_id)
     data = data.shuffle(100, seed=3, reshuffle_each_iteration=True)
     return data.map(lambda n: (tf.fill([2], tf.cast(n, tf.float32)), 1.0)).batch(2)
@@ -107,7 +107,7 @@ def test_a_worker_that_returns_reads_the_rest_of_its_shard_and_one_thread_traces
     (tmp_path / "train.py").write_text(TRACING)
     flags = ["--strategy=parameter_server", "--ps=1", "--workers=2", "--chief"]
     flags += ["--max_restarts=1", "--restart_delay=0.1"]
-    ended = launch(tmp_path, *flags, str(tmp_path / "train.py"), deadline=120)
+    ended = launch(tmp_path, *flags, str(tmp_path / "train.py"), deadline=110)
     assert ended.code == 0, ended.output
     assert "worker:1 was killed by signal 9 (Killed), restart 1 of 1" in ended.output
     assert "which makes no steps" not in ended.output
@@ -116,5 +116,5 @@ def test_a_worker_that_returns_reads_the_rest_of_its_shard_and_one_thread_traces
     names = [re.sub(r"Thread-\d+", "Thread", name) for name in traced_by.split("by ")[1].split()]
     assert {"MainThread"} <= set(names) <= {"MainThread", "Thread"}
     (updates,) = [line for line in ended.output.splitlines() if "updates" in line]
-    # Each epoch has 2,000 steps. The run that the killed worker was making may count twice.
-    assert 10_000 <= int(updates.split()[-1]) < 11_000
+    # Each epoch has 200 steps. Those that the killed worker had in flight may count twice.
+    assert 1000 <= int(updates.split()[-1]) <= 1100

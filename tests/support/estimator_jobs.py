@@ -58,7 +58,7 @@ def check_exits(path: Path, ended: Mapping[str, Ended]) -> None:
     end = time.monotonic() - (time.time() - _training_end(path))
     for name, process in ended.items():
         assert process.code == 0, f"{name}: {process.output}"
-        assert process.time - end < 15, f"{name} exited late: {process.output}"
+        assert process.time - end < 20, f"{name} exited late: {process.output}"
 
 
 def _training_end(path: Path) -> float:

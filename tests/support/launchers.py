@@ -16,9 +16,11 @@ from typing import IO, Any
 import psutil
 import pytest
 
+from tests.support.patience import PATIENCE
+
 ROOT = Path(__file__).parents[2]
 MARK = "TFDIST_TEST_MARK"
-DEADLINE = 30.0
+DEADLINE = 30.0 * PATIENCE
 
 # The first lines of the test scripts. `name` is the task's name; `wait_for` waits for a file. Each
 # task opens its port, as a script that distributes does.
@@ -75,7 +77,9 @@ def marked(mark: str) -> list[psutil.Process]:
     return found
 
 
-def outlive(processes: Sequence[psutil.Process], seconds: float = 5.0) -> list[psutil.Process]:
+def outlive(
+    processes: Sequence[psutil.Process], seconds: float = 5.0 * PATIENCE
+) -> list[psutil.Process]:
     """Waits for processes to end; returns those that are still running after `seconds`."""
     deadline = time.monotonic() + seconds
     while any(map(is_alive, processes)) and time.monotonic() < deadline:

@@ -25,6 +25,7 @@ from typing import IO
 import numpy as np
 import psutil
 
+from tests.support.patience import PATIENCE
 from tfdist.cluster import Cluster, Task
 from tfdist.coordination.reports import activity
 from tfdist.coordination.reports.activity import State
@@ -126,12 +127,13 @@ def run_by_hand(
     copies: bool = True,
     watch: Callable[[Processes, Mapping[str, Path]], None] | None = None,
 ) -> dict[str, Ended]:
-    """Runs every task to its end, or until `deadline` seconds have passed.
+    """Runs every task to its end, or until the deadline.
 
     Args:
       directory: where the tasks' output goes.
       tasks: command and environment of each task.
-      deadline: seconds; a task that is still running then is killed, which its code shows.
+      deadline: seconds on an idle machine; a task that is still running after `PATIENCE` times
+        as long is killed, which its code shows.
       copies: whether Python scripts and `tfdist` run in copies of a process that has TensorFlow
         imported, and the tasks that it starts, too; else each is a new process, as a person's are.
       watch: called again and again meanwhile, with the processes and their output files.
@@ -148,7 +150,7 @@ def run_by_hand(
                 is_script = command[0] == sys.executable and command[1].endswith(".py")
                 begin = copy if copies and is_script else start
                 processes[name] = begin(command, environment, output)
-        until = time.monotonic() + deadline
+        until = time.monotonic() + PATIENCE * deadline
         while len(ended) < len(tasks) and time.monotonic() < until:
             for name, process in processes.items():
                 if name not in ended and process.poll() is not None:

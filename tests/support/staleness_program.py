@@ -11,7 +11,7 @@ from absl import flags  # isort: skip
 
 OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "", required=True)
 # Products of matrices in a step.
-SLOW, FAST = 400.0, 100.0
+SLOW, FAST = 160.0, 40.0
 
 
 class Counting(tf.keras.Model):
@@ -70,7 +70,7 @@ def build() -> Counting:
 
 @tfdist.main
 def main(job: tfdist.Job) -> None:
-    job.fit(build, train_input, epochs=2, steps_per_epoch=150, output_dir=OUTPUT_DIR.value)
+    job.fit(build, train_input, epochs=2, steps_per_epoch=100, output_dir=OUTPUT_DIR.value)
 
 
 if __name__ == "__main__":

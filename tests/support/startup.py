@@ -155,7 +155,7 @@ class FakeTask(FakeChannel):
 
 def dial(address: str) -> socket.socket:
     """Connects to an address; waits until something listens there."""
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while True:
         try:
             return socket.create_connection(host_and_port(address), timeout=15)

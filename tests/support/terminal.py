@@ -22,6 +22,8 @@ from types import TracebackType
 
 import pyte
 
+from tests.support.patience import PATIENCE
+
 
 class Terminal:
     """A command with a terminal of its own as its standard streams.
@@ -99,14 +101,14 @@ class Terminal:
         ]
 
     def wait_for(self, text: str, *, deadline: float) -> None:
-        """Waits until the screen shows a text."""
-        until = time.monotonic() + deadline
+        """Waits until the screen shows a text, for `PATIENCE` times the seconds of `deadline`."""
+        until = time.monotonic() + PATIENCE * deadline
         while text not in self.text:
             assert self.read() and time.monotonic() < until, f"no {text!r} in:\n{self.text}"
 
     def wait(self, *, deadline: float) -> int:
         """The exit code of the command, after all of its output."""
-        until = time.monotonic() + deadline
+        until = time.monotonic() + PATIENCE * deadline
         while self.read():
             assert time.monotonic() < until, self.text
         return self.process.wait(timeout=deadline)

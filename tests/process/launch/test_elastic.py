@@ -74,7 +74,7 @@ def test_a_program_is_asked_without_waiting_and_given_up(monkeypatch: pytest.Mon
     started = time.monotonic()
     with pytest.raises(UsageError, match=r"it has not ended within 0\.2 s"):
         script.read()
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     script.end()
 
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from tests.support import processes
-from tests.support.launchers import HEADER, ROOT, Start, is_alive, lines_until
+from tests.support.launchers import DEADLINE, HEADER, ROOT, Start, is_alive, lines_until
 from tfdist.launch.output import Printer
 from tfdist.launch.process import Process
 from tfdist.launch.run_script import MODULE
@@ -299,7 +299,7 @@ def test_a_task_ends_with_its_launcher(run_launcher: RunLauncher) -> None:
         signal.sigtimedwait([], 1)
         os.kill(os.getpid(), signal.SIGKILL)
     """)
-    until = time.monotonic() + 10
+    until = time.monotonic() + DEADLINE
     left = [pid for pid in map(int, line.split()) if psutil.pid_exists(pid)]
     while any(is_alive(psutil.Process(pid)) for pid in left if psutil.pid_exists(pid)):
         assert time.monotonic() < until
@@ -468,6 +468,6 @@ def test_a_launcher_can_be_ended_while_tensorflow_is_imported(
     while not psutil.Process(launcher.pid).children():
         time.sleep(0.01)
     launcher.send_signal(signal.SIGINT)
-    output, _ = launcher.communicate(timeout=5)
+    output, _ = launcher.communicate(timeout=DEADLINE)
     assert launcher.returncode == 128 + signal.SIGINT
     assert output == ""

@@ -73,13 +73,13 @@ def test_a_slow_name_server_does_not_block_the_check() -> None:
     answered = threading.Event()
 
     def slow(host: str) -> frozenset[str]:
-        answered.wait(20)
+        answered.wait(120)
         return frozenset()
 
     begin = time.monotonic()
     lint.check_addresses(Cluster(worker=("a:1", "b:1")), resolve=slow)
     answered.set()
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 60
 
 
 def test_addresses_of_this_machine_are_recognized() -> None:
