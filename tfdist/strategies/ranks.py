@@ -156,8 +156,9 @@ class Ranks(Strategy[OptionsT]):
             local = sharding.with_repeats(local, steps - batches, dataset_fn(context))
         elif batches < steps:
             self._has_empty_batches = True
-            empty = sharding.empty_batches(
-                dataset_fn(tf.distribute.InputContext()), steps - batches
-            )
-            local = local.concatenate(empty)
+            even = sharding.with_empty_batches(local, steps - batches)
+            if even is None:
+                source = dataset_fn(tf.distribute.InputContext())
+                even = local.concatenate(sharding.empty_batches(source, steps - batches))
+            local = even
         return local.apply(tf.data.experimental.assert_cardinality(steps))
