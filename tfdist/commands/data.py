@@ -7,6 +7,7 @@ import os
 
 from tfdist.commands.arguments import Commands, flag
 from tfdist.errors import EXIT_FAILED, EXIT_OK, UsageError
+from tfdist.paths import local_path
 
 
 def add_to(commands: Commands) -> None:
@@ -63,7 +64,8 @@ def _cifar10(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    for file in arguments.files:
+    files = [str(local_path("FILE", file)) for file in arguments.files]
+    for file in files:
         if not os.path.isfile(file):
             raise UsageError(
                 "FILE",
@@ -74,8 +76,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     from tfdist.data.verify import verify
 
     damaged = 0
-    for damage in verify(arguments.files):
+    for damage in verify(files):
         damaged += 1
         print(damage, flush=True)
-    print(f"{len(arguments.files) - damaged} of {len(arguments.files)} files are intact")
+    print(f"{len(files) - damaged} of {len(files)} files are intact")
     return EXIT_FAILED if damaged else EXIT_OK
