@@ -263,7 +263,7 @@ class Resume(tf.keras.callbacks.Callback):
             if not isclose(script, restored, rel_tol=1e-5):
                 self._tell(
                     f"{name} is now {script:g} in the script, and {restored:g} in the checkpoint: "
-                    f"that of the {choice} is used (--resume_hyperparameters)"
+                    f"that of the {choice} is used (--resume_hyperparameters={choice})"
                 )
 
     def _save(self, steps: Sequence[int] = ()) -> None:
