@@ -10,6 +10,7 @@ job = init()           # tfdist.init, for scripts in the long form
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
 import os
@@ -147,6 +148,7 @@ def start(job_class: type[AnyJob], environ: Mapping[str, str]) -> AnyJob:
     end_on_uncaught(environ.get(ERROR_FILE_VARIABLE))
     with exit_on_usage_error():
         job = create(read_flags(environ), environ, job_class=job_class, waits_for_peers=True)
+    atexit.register(job._state.warn_if_unsaved)
     # Otherwise Python's garbage collector walks all of TensorFlow's modules at exit, for 0.7 s.
     gc.freeze()
     return job

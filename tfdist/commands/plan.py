@@ -7,6 +7,7 @@ import argparse
 from tfdist.commands.arguments import Commands, flag, some_seconds
 from tfdist.errors import EXIT_OK, UsageError
 from tfdist.launch import model_sizes
+from tfdist.paths import local_path
 from tfdist.planner import quantities
 from tfdist.planner.choice import choose
 from tfdist.planner.costs import Candidate, Training, candidates
@@ -146,7 +147,7 @@ def _model(arguments: argparse.Namespace) -> tuple[Model, list[str]]:
                 accepted="only together with --parameters, because --model has its own",
                 remedy="Leave one of them out.",
             )
-        return model_sizes.read(arguments.model, arguments.args)
+        return model_sizes.read(str(local_path("--model", arguments.model)), arguments.args)
     if arguments.args:
         raise UsageError(
             "ARGS",

@@ -43,6 +43,7 @@ def standard(
             accepted="a script that calls job.fit, which describes its model",
             remedy="Call job.fit, which has the same callbacks.",
         )
+    state.is_saved = True
     output = OutputDirectory(output_dir)
     callbacks = [*state.strategy.callbacks(), StepWatch(state, output), ExamplesPerSecond(state)]
     callbacks.append(progress_of(state))

@@ -12,8 +12,9 @@ from __future__ import annotations
 import ctypes
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from math import isclose
 from types import FrameType
 from typing import Any
 
@@ -108,6 +109,8 @@ class Resume(tf.keras.callbacks.Callback):
             io_device=self._io_device,
             state=state,
         )
+        variables = keras_compat.hyperparameters(self.model)
+        self._hyperparameters = {name: float(each.numpy()) for name, each in variables.items()}
         epochs = self.params["epochs"]
         # The chief may still write the checkpoint of an earlier `fit`.
         self._checkpointing.wait_for_chief()
@@ -119,7 +122,8 @@ class Resume(tf.keras.callbacks.Callback):
             self._final.restore()
         # Tasks with different start positions would wait for each other forever.
         position = self._checkpointing.broadcast(self.model, position)
-        self._scale_learning_rate(position.batches_per_update)
+        if position.epoch < epochs:
+            self._settle_hyperparameters(variables, position)
         start = self._within_epoch(position)
         step = self._cursor.step_of_epoch(start.steps)
         if start.epoch >= epochs:
@@ -231,20 +235,35 @@ class Resume(tf.keras.callbacks.Callback):
             executions = step // self.model.steps_per_execution
             self.model.train_function = AfterSkippedSteps(self.model, executions)
 
-    def _scale_learning_rate(self, saved: int) -> None:
-        """Scales the learning rate from the checkpoint's batches per update to this job's."""
-        own = self._strategy.batches_per_update
-        if not self._state.scales_learning_rate or saved in (0, own):
-            return
-        for optimizer in keras_compat.optimizers_of(self.model):
-            rate = keras_compat.learning_rate_variable(optimizer)
-            if rate is None:
-                continue
-            rate.assign(rate * own / saved)
-            if self._state.is_chief:
-                log(
+    def _settle_hyperparameters(self, found: Mapping[str, Any], position: Position) -> None:
+        """Scales the checkpoint's learning rates to this job's batches per update, and decides
+        between checkpoint and script if the script sets other values than at the last start.
+
+        A value that only a callback has changed is the checkpoint's.
+        """
+        own, saved = self._strategy.batches_per_update, position.batches_per_update
+        choice = self._strategy.role.flags.resume_hyperparameters
+        for name, variable in found.items():
+            restored, script = float(variable.numpy()), self._hyperparameters[name]
+            before = position.hyperparameters.get(name, restored)
+            is_scaled = self._state.scales_learning_rate and name.startswith("learning_rate")
+            if is_scaled and saved not in (0, own):
+                restored, before = restored * own / saved, before * own / saved
+                variable.assign(restored)
+                self._tell(
                     f"the checkpoint is from {_batches(saved)}; the learning rate is scaled to "
-                    f"{rate.numpy():g} for {_batches(own)}"
+                    f"{restored:g} for {_batches(own)}"
+                )
+            if isclose(script, before, rel_tol=1e-5):
+                continue
+            if choice == "script":
+                variable.assign(script)
+            else:
+                self._hyperparameters[name] = before
+            if not isclose(script, restored, rel_tol=1e-5):
+                self._tell(
+                    f"{name} is now {script:g} in the script, and {restored:g} in the checkpoint: "
+                    f"that of the {choice} is used (--resume_hyperparameters={choice})"
                 )
 
     def _save(self, steps: Sequence[int] = ()) -> None:
@@ -252,7 +271,8 @@ class Resume(tf.keras.callbacks.Callback):
         number = self._state.steps
         # Do not save again before the first step of an epoch what the last epoch's end has saved.
         if self._saves and (number != self._saved or not steps):
-            position = Position(self._finished, tuple(steps), self._strategy.batches_per_update)
+            batches = self._strategy.batches_per_update
+            position = Position(self._finished, tuple(steps), batches, self._hyperparameters)
             with (
                 self._state.reporter.activity.doing(activity.SAVING),
                 self._checkpointing.save_scope(self.model),
@@ -285,8 +305,11 @@ class Resume(tf.keras.callbacks.Callback):
         events.add(self._output, event, epoch=epoch, step=self._state.steps, **facts)
 
     def _log(self, text: str) -> None:
+        self._tell(f"{text} and {self._state.steps} steps in {self._output.path}")
+
+    def _tell(self, text: str) -> None:
         if self._state.is_chief:
-            log(f"{text} and {self._state.steps} steps in {self._output.path}")
+            log(text)
 
 
 class ResumeByStep(Resume):
