@@ -1,4 +1,4 @@
-"""Resumes a training, saves its checkpoints, and stops it when the task is preempted.
+"""Resumes a training, saves its checkpoints, and stops it in all tasks after the same step.
 
     model.fit(…, callbacks=[…, resume(state, OutputDirectory("/shared/run1"), keep=5)])
 
@@ -166,7 +166,9 @@ class Resume(tf.keras.callbacks.Callback):
         keras_initial_epoch.set_start(self.model, None)
         self._checkpointer.wait()
         is_complete = self._finished >= epochs or self.model.stop_training
-        if self._saves and is_complete and self._final.have_changed():
+        # A callback may have restored its best weights in one task.
+        has_final = is_complete and any(self._strategy.gather(int(self._final.have_changed())))
+        if self._saves and has_final:
             with self._checkpointing.save_scope(self.model):
                 if self._state.is_chief:
                     self._final.save(Position(self._finished), self._state.steps)
@@ -295,6 +297,13 @@ class ResumeByStep(Resume):
     # The first of the steps that Keras executes per batch callback.
     _first_step = 0
 
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        super().on_train_begin(logs)
+        if len(self._topology.peers) > 1:
+            # Any callback may have set `stop_training`, by what its own task sees.
+            self.model.history.on_train_batch_end = self._after_step
+            self.model.history.on_epoch_end = self._after_epoch
+
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         self._first_step = batch
         if not self._state.preemption.begin_step():
@@ -311,6 +320,29 @@ class ResumeByStep(Resume):
             self._exit(self._of_all_shards(done))
         if self._save_steps and done // self._save_steps > self._first_step // self._save_steps:
             self._save(self._of_all_shards(done))
+
+    def _after_step(self, batch: int, logs: Logs | None = None) -> None:
+        asks = self.model.stop_training
+        asking = self._state.preemption.end_step(asks=asks)
+        if asks or asking:
+            self.model.stop_training = bool(asking)
+        if asking:
+            done = keras_compat.last_step(self.model, batch, self.params["steps"]) + 1
+            self._log_stop(f"step {done} of epoch {self._finished + 1}", asking)
+
+    def _after_epoch(self, epoch: int, logs: Logs | None = None) -> None:
+        history, peers = self.model.history, self._topology.peers
+        type(history).on_epoch_end(history, epoch, logs)
+        # The agreed step may be in an epoch that does not begin.
+        asks = self.model.stop_training or self._state.preemption.asks_to_stop
+        answers = zip(peers, self._strategy.gather(int(asks)), strict=True)
+        if asking := [peer for peer, asks in answers if asks]:
+            self.model.stop_training = True
+            self._log_stop(f"epoch {self._finished}", asking)
+
+    def _log_stop(self, place: str, asking: Sequence[str]) -> None:
+        if self._state.is_chief and len(asking) < len(self._topology.peers):
+            log(f"stopping after {place}: {', '.join(asking)} set stop_training")
 
     def _of_all_shards(self, step: int) -> list[int]:
         """For each shard, the number of steps before Keras's step number `step`."""
