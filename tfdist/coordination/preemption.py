@@ -183,7 +183,7 @@ class Preemption:
 
     @property
     def is_preempted(self) -> bool:
-        """Whether any of the tasks has received a signal."""
+        """Whether any of the tasks has received a signal, or has asked to stop."""
         return self._is_frozen
 
     def _is_last_step_done(self) -> bool:

@@ -110,11 +110,16 @@ def test_all_tasks_stop_after_the_same_step(
         assert steps["worker:0"] == attempt + 1
 
 
-def test_the_tasks_that_asked_are_named() -> None:
+@pytest.mark.parametrize("has_ended_step", [False, True])
+def test_no_task_stops_after_a_step_that_another_one_has_ended(has_ended_step: bool) -> None:
     names, store = ["worker:0", "worker:1"], MemoryStore()
     first, second = Preemption(), Preemption()
     with first.watched(names[0], names, store), second.watched(names[1], names, store):
         assert first.begin_step() and second.begin_step()
+        if has_ended_step:
+            assert not first.end_step(asks=False)
+            assert not second.end_step(asks=True)
+            assert first.begin_step() and second.begin_step()
         assert second.end_step(asks=True) == ["worker:1"]
         assert first.end_step(asks=False) == ["worker:1"]
         # This is not a preemption.
