@@ -44,11 +44,10 @@ class Preemption:
 
     Attributes:
       is_requested: whether this process has received a signal.
-      asks_to_stop: whether this task has asked all tasks to stop, in `end_step`.
     """
 
     def __init__(self) -> None:
-        self.is_requested = self.asks_to_stop = False
+        self.is_requested = self._asks = False
         self._requested_at = 0.0
         self._has_nothing_to_save = False
         self._is_watched = False
@@ -104,7 +103,7 @@ class Preemption:
         """
         self._stop_watching()
         self._begun, self._is_frozen, self._last_step, self._error = 0, False, None, None
-        self._ended_steps, self.asks_to_stop, self._asking = 0, False, []
+        self._ended_steps, self._asks, self._asking = 0, False, []
         # Each training has its own keys: those of an earlier one are still in the store.
         self._round += 1
         self._ended.clear()
@@ -159,8 +158,8 @@ class Preemption:
           RuntimeError: as `begin_step`.
         """
         with self._changed:
-            if asks and not self.asks_to_stop:
-                self.asks_to_stop = True
+            if asks and not self._asks:
+                self._asks = True
                 self._requests.put(True)
             if self._is_last_step_done() and self._asking:
                 return self._asking
@@ -187,7 +186,7 @@ class Preemption:
         return self._is_frozen
 
     def _is_last_step_done(self) -> bool:
-        awaits = self._is_frozen or self.asks_to_stop
+        awaits = self._is_frozen or self._asks
         while awaits and self._last_step is None and self._error is None:
             self._changed.wait()
         if self._error is not None:
@@ -247,9 +246,7 @@ class Preemption:
             self._is_frozen = True
             # The last step if the job is preempted, the last step if a task asks to stop, and
             # whether this one asks.
-            answers = {
-                task: (self._begun, max(self._begun, self._ended_steps + 1), self.asks_to_stop)
-            }
+            answers = {task: (self._begun, max(self._begun, self._ended_steps + 1), self._asks)}
         if store is not None:
             store.put(self._key(task), "{} {} {:d}".format(*answers[task]))
             deadline = time.monotonic() + _AGREEMENT_SECONDS

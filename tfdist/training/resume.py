@@ -300,7 +300,8 @@ class ResumeByStep(Resume):
     def on_train_begin(self, logs: Logs | None = None) -> None:
         super().on_train_begin(logs)
         if len(self._topology.peers) > 1:
-            # Any callback may have set `stop_training`, by what its own task sees.
+            # Any callback or thread may set `stop_training`, by what its own task sees.
+            self._asks = False
             self.model.history.on_train_batch_end = self._after_step
             self.model.history.on_epoch_end = self._after_epoch
 
@@ -322,25 +323,30 @@ class ResumeByStep(Resume):
             self._save(self._of_all_shards(done))
 
     def _after_step(self, batch: int, logs: Logs | None = None) -> None:
-        asks = self.model.stop_training
-        asking = self._state.preemption.end_step(asks=asks)
-        if asks or asking:
-            self.model.stop_training = bool(asking)
+        self._take_wish()
+        asking = self._state.preemption.end_step(asks=self._asks)
+        self._take_wish()
         if asking:
             done = keras_compat.last_step(self.model, batch, self.params["steps"]) + 1
-            self._log_stop(f"step {done} of epoch {self._finished + 1}", asking)
+            self._stop(f"step {done} of epoch {self._finished + 1}", asking)
 
     def _after_epoch(self, epoch: int, logs: Logs | None = None) -> None:
         history, peers = self.model.history, self._topology.peers
         type(history).on_epoch_end(history, epoch, logs)
-        # The agreed step may be in an epoch that does not begin.
-        asks = self.model.stop_training or self._state.preemption.asks_to_stop
-        answers = zip(peers, self._strategy.gather(int(asks)), strict=True)
+        # This step is the last one for a wish on which the tasks have not agreed yet.
+        self._take_wish()
+        answers = zip(peers, self._strategy.gather(int(self._asks)), strict=True)
+        self._take_wish()
         if asking := [peer for peer, asks in answers if asks]:
-            self.model.stop_training = True
-            self._log_stop(f"epoch {self._finished}", asking)
+            self._stop(f"epoch {self._finished}", asking)
 
-    def _log_stop(self, place: str, asking: Sequence[str]) -> None:
+    def _take_wish(self) -> None:
+        """Keeps Keras from stopping in this task alone; call it before and after a wait."""
+        if self.model.stop_training:
+            self._asks, self.model.stop_training = True, False
+
+    def _stop(self, place: str, asking: Sequence[str]) -> None:
+        self.model.stop_training = True
         if self._state.is_chief and len(asking) < len(self._topology.peers):
             log(f"stopping after {place}: {', '.join(asking)} set stop_training")
 

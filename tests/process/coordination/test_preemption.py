@@ -236,7 +236,6 @@ def test_each_training_uses_its_own_keys() -> None:
         time.sleep(0.6)
         assert preemption.begin_step()
         assert not preemption.end_step(asks=False)
-        assert not preemption.asks_to_stop
 
 
 def test_the_end_of_a_training_does_not_wait_for_the_store() -> None:
