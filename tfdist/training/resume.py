@@ -166,9 +166,7 @@ class Resume(tf.keras.callbacks.Callback):
         keras_initial_epoch.set_start(self.model, None)
         self._checkpointer.wait()
         is_complete = self._finished >= epochs or self.model.stop_training
-        # A callback may have restored its best weights in one task.
-        has_final = is_complete and any(self._strategy.gather(int(self._final.have_changed())))
-        if self._saves and has_final:
+        if self._saves and is_complete and self._final.have_changed():
             with self._checkpointing.save_scope(self.model):
                 if self._state.is_chief:
                     self._final.save(Position(self._finished), self._state.steps)
@@ -333,7 +331,7 @@ class ResumeByStep(Resume):
     def _after_epoch(self, epoch: int, logs: Logs | None = None) -> None:
         history, peers = self.model.history, self._topology.peers
         type(history).on_epoch_end(history, epoch, logs)
-        # This step is the last one for a wish on which the tasks have not agreed yet.
+        # All tasks stop here, also if they have not agreed yet on the step of an earlier wish.
         self._take_wish()
         answers = zip(peers, self._strategy.gather(int(self._asks)), strict=True)
         self._take_wish()
