@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from absl import app, flags, logging
 from absl.logging import converter
 
-from tfdist.cluster import Task, host_and_port
+from tfdist.cluster import host_and_port
 from tfdist.coordination import startup
 from tfdist.coordination.preemption import Preemption
 from tfdist.coordination.reports.reporter import Reporter
@@ -222,8 +222,7 @@ def create(
             release()
     if waits_for_peers:
         if not role.cluster and role.token and (store := strategy.kv_store) is not None:
-            peers = [str(Task("worker", rank)) for rank in range(len(strategy.topology.peers))]
-            reporter.meet(store, environ["HOROVOD_HOSTNAME"], peers)
+            reporter.meet(store, environ["HOROVOD_HOSTNAME"], strategy.topology.peers)
         # TensorFlow replaces the handlers that are set before its strategy is built.
         preemption.listen(has_nothing_to_save=role.evaluates)
     if not role.serves:

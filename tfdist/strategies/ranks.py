@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.cluster import Task
 from tfdist.compat import denominators
 from tfdist.compat import keras as keras_compat
 from tfdist.data import sharding
@@ -107,7 +108,8 @@ class Ranks(Strategy[OptionsT]):
     @property
     def topology(self) -> Topology:
         rank, size = self.collectives.rank, self.collectives.size
-        tasks = tuple(map(str, self.cluster.training_tasks or range(size)))
+        ranks = [Task("worker", rank) for rank in range(size)]
+        tasks = tuple(map(str, self.cluster.training_tasks or ranks))
         return Topology(
             tasks[rank],
             tasks,

@@ -1,4 +1,4 @@
-"""Resumes a training, saves its checkpoints, and stops it when the task is preempted.
+"""Resumes a training, saves its checkpoints, and stops it in all tasks after the same step.
 
     model.fit(…, callbacks=[…, resume(state, OutputDirectory("/shared/run1"), keep=5)])
 
@@ -318,6 +318,14 @@ class ResumeByStep(Resume):
     # The first of the steps that Keras executes per batch callback.
     _first_step = 0
 
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        super().on_train_begin(logs)
+        if len(self._topology.peers) > 1:
+            # Any callback or thread may set `stop_training`, by what its own task sees.
+            self._asks = False
+            self.model.history.on_train_batch_end = self._after_step
+            self.model.history.on_epoch_end = self._after_epoch
+
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         self._first_step = batch
         if not self._state.preemption.begin_step():
@@ -334,6 +342,34 @@ class ResumeByStep(Resume):
             self._exit(self._of_all_shards(done))
         if self._save_steps and done // self._save_steps > self._first_step // self._save_steps:
             self._save(self._of_all_shards(done))
+
+    def _after_step(self, batch: int, logs: Logs | None = None) -> None:
+        self._take_wish()
+        asking = self._state.preemption.end_step(asks=self._asks)
+        self._take_wish()
+        if asking:
+            done = keras_compat.last_step(self.model, batch, self.params["steps"]) + 1
+            self._stop(f"step {done} of epoch {self._finished + 1}", asking)
+
+    def _after_epoch(self, epoch: int, logs: Logs | None = None) -> None:
+        history, peers = self.model.history, self._topology.peers
+        type(history).on_epoch_end(history, epoch, logs)
+        # All tasks stop here, also if they have not agreed yet on the step of an earlier wish.
+        self._take_wish()
+        answers = zip(peers, self._strategy.gather(int(self._asks)), strict=True)
+        self._take_wish()
+        if asking := [peer for peer, asks in answers if asks]:
+            self._stop(f"epoch {self._finished}", asking)
+
+    def _take_wish(self) -> None:
+        """Keeps Keras from stopping in this task alone; call it before and after a wait."""
+        if self.model.stop_training:
+            self._asks, self.model.stop_training = True, False
+
+    def _stop(self, place: str, asking: Sequence[str]) -> None:
+        self.model.stop_training = True
+        if self._state.is_chief and len(asking) < len(self._topology.peers):
+            log(f"stopping after {place}: {', '.join(asking)} set stop_training")
 
     def _of_all_shards(self, step: int) -> list[int]:
         """For each shard, the number of steps before Keras's step number `step`."""
