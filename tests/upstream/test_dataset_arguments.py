@@ -46,5 +46,5 @@ def test_arguments_are_replaced_by_name_and_by_position() -> None:
         assert first_element() == 0
         assert numbers.map(lambda x: x, 2, False)._deterministic == "default"
         assert numbers.cache("name")._filename.numpy() == b"NAME"
-        assert list(numbers.batch(2).as_numpy_iterator())[0].tolist() == [0, 1]
+        assert next(numbers.batch(2).as_numpy_iterator()).tolist() == [0, 1]
     assert tf.data.Dataset.map is own

@@ -28,7 +28,8 @@ def conflict(dataset: tf.data.Dataset, own: str) -> str | None:
     """
     for each in (dataset, *ancestors(dataset)):
         seeds = [getattr(each, name, None) for name in ("_seed", "_seed2")]
-        if None not in seeds and not any(int(tf.get_static_value(seed) or 0) for seed in seeds):
+        # In a graph, a seed that is given may have no static value.
+        if None not in seeds and all(tf.get_static_value(seed) == 0 for seed in seeds):
             return "shuffles without a seed"
         if getattr(each, "_deterministic", None) == "false":
             return "was created with deterministic=False or sloppy=True"

@@ -3,8 +3,8 @@
     with default():
         dataset = train_input()     # what it shuffles without a seed has the same order everywhere
 
-These are the seeds of Python, NumPy and TensorFlow. Keras takes its own from Python; a generator that
-Keras 3 already has is put aside.
+These are the seeds of Python, NumPy and TensorFlow. Keras takes its own from Python; a generator
+that Keras 3 already has is put aside.
 
 `tf.random.set_seed` has no counterpart that returns the seed and the state of its generator, from
 which TensorFlow takes the seeds of operations.
