@@ -29,6 +29,7 @@ from tfdist.upstream import (
     keras3_repeated_rows,
     keras_output_dtype,
     onednn_empty_batches,
+    step_without_batch,
 )
 
 _WRAPPED = "_tfdist_is_wrapped"
@@ -88,6 +89,9 @@ class TrainingState:
         self._offset = 0
         if strategy.topology.num_replicas > 1:
             onednn_empty_batches.apply()
+        if not strategy.role.spec.uses_ps:
+            # A variable on a ps need not wait for a worker: its steps have a condition.
+            step_without_batch.apply()
 
     @property
     def is_chief(self) -> bool:
