@@ -1,9 +1,9 @@
-"""Makes a step wait for its batch, so that nothing of it runs after the end of the data.
+"""Makes a step wait for its batch, so that nothing of it happens after the end of the data.
 
 In a `tf.function` that reads a batch and calls `tf.distribute.Strategy.run`, an operation of the
-step waits only for the batch if it uses it. Keras finds the end of data of unknown cardinality in
-such a call: the optimizer counted one update more in each epoch, random generators moved on, and
-metrics counted a batch of static shape.
+step waits for the batch only if it uses it. Keras finds the end of data of unknown cardinality in
+such a call, and in each epoch the optimizer counted one update too many, random generators moved
+on, and metrics counted a batch of static shape.
 """
 
 from __future__ import annotations
@@ -22,19 +22,17 @@ def apply() -> None:
 
     @functools.wraps(original)
     def run(self: Any, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
-        # Strategies recognize a `tf.function`.
-        if tf.executing_eagerly() or isinstance(fn, tf.types.experimental.GenericFunction):
+        if tf.executing_eagerly():
             return original(self, fn, args, kwargs, options)
-
-        @functools.wraps(fn)
-        def after_batch(*args: Any, **kwargs: Any) -> Any:
-            with tf.control_dependencies(_tensors((args, kwargs))):
-                return fn(*args, **kwargs)
-
-        return original(self, after_batch, args, kwargs, options)
+        graph = tf.compat.v1.get_default_graph()
+        before = len(graph.get_operations())
+        results = original(self, fn, args, kwargs, options)
+        values = tf.nest.flatten((args, kwargs), expand_composites=True)
+        batch = [each.op for each in values if tf.is_tensor(each) and each.graph is graph]
+        for operation in graph.get_operations()[before:]:
+            # More dependencies, such as those of constants, would make a short step slower.
+            if operation._is_stateful and operation.type != "ReadVariableOp":
+                operation._add_control_inputs(batch)
+        return results
 
     tf.distribute.Strategy.run = run
-
-
-def _tensors(structure: Any) -> list[tf.Tensor]:
-    return list(filter(tf.is_tensor, tf.nest.flatten(structure, expand_composites=True)))
