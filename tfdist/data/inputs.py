@@ -28,8 +28,9 @@ Data: TypeAlias = (
 
 _ACCEPTED = (
     "a function that takes a tf.distribute.InputContext and returns a shard, a function without a "
-    "parameter that returns the whole dataset, a tf.data.Dataset, arrays (x, y), or an object with "
-    "batches as its items, such as a keras.utils.PyDataset"
+    "parameter that returns the whole dataset, a tf.data.Dataset, arrays (x, y), or, where the "
+    "tasks read their data themselves, an object with batches as its items, such as a "
+    "keras.utils.PyDataset"
 )
 _FIELD = "training or validation data"
 _DEFAULT_BATCH = 32  # as Keras's `fit`

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import tensorflow as tf
 from tests.conftest import TinyTraining
 from tfdist.data.inputs import Data, is_not_sharded, shard_function
 from tfdist.errors import UsageError
+from tfdist.training.state import TrainingState
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
@@ -114,7 +116,7 @@ class Items:
         return [points, {"row": np.zeros([len(points), 3], np.float32)}]
 
 
-class Batches(Items, tf.keras.utils.Sequence):  # type: ignore[misc]
+class Batches(Items, tf.keras.utils.Sequence):
     """The same for Keras."""
 
     def __init__(self) -> None:
@@ -169,8 +171,23 @@ def test_a_loader_is_refused_with_the_way_to_convert_it() -> None:
     for loader in (iter([1]), {"x": 1}):
         with pytest.raises(UsageError, match=r"tf.data.Dataset.from_generator\(make, output_sig"):
             shard_function(loader, trains=True)
-    with pytest.raises(UsageError, match="received 'Items'"):
+    with pytest.raises(UsageError, match="where the tasks read their data themselves"):
         shard_function(Items(), trains=True, reads_here=False)
+
+
+def test_a_job_of_several_tasks_warns_of_data_that_nothing_shares(
+    tiny: TinyTraining, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    strategy = tiny.job()._strategy
+    state = TrainingState(strategy, strategy.preemption)
+    state.warn_if_not_shared(Items())
+    two = dataclasses.replace(strategy.topology, peers=("worker:0", "worker:1"))
+    monkeypatch.setattr(type(strategy), "topology", two)
+    for shared in (None, tf.data.Dataset.range(3)):
+        state.warn_if_not_shared(shared)
+    assert "warning" not in capfd.readouterr().err
+    state.warn_if_not_shared(Items())
+    assert "warning: fit was given a Items, which nothing has shared" in capfd.readouterr().err
 
 
 def test_data_whose_shards_would_overlap_is_refused() -> None:
