@@ -270,6 +270,9 @@ class Job:
               tasks.
             - A `tf.data.Dataset`, likewise, if the tasks read it themselves and its order is the
               same in all tasks.
+            - A `keras.utils.PyDataset`, or another object with a length and batches as its items,
+              such as a `grain.MapDataset`: each task reads every n-th item. The items of a
+              `PyDataset` are shuffled.
             - Arrays `(x, y)` or `(x, y, sample_weights)`: shuffled, in batches of 32 (`batch_size`
               of `fit`).
 

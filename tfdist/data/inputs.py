@@ -4,13 +4,14 @@
     dataset_fn(tf.distribute.InputContext(num_input_pipelines=2, input_pipeline_id=1))
 
 A function that takes an `InputContext` returns its own shard. Of a whole dataset, which a function
-without a parameter returns, each of n tasks gets every n-th batch; of arrays, every n-th example.
+without a parameter returns, each of n tasks gets every n-th batch; of arrays, every n-th example;
+of an object with a length and an index, such as a `keras.utils.PyDataset`, every n-th item.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,7 +28,9 @@ Data: TypeAlias = (
 
 _ACCEPTED = (
     "a function that takes a tf.distribute.InputContext and returns a shard, a function without a "
-    "parameter that returns the whole dataset, a tf.data.Dataset, or arrays (x, y)"
+    "parameter that returns the whole dataset, a tf.data.Dataset, arrays (x, y), or, where the "
+    "tasks read their data themselves, an object with batches as its items, such as a "
+    "keras.utils.PyDataset"
 )
 _FIELD = "training or validation data"
 _DEFAULT_BATCH = 32  # as Keras's `fit`
@@ -39,7 +42,7 @@ def shard_function(
     """The function of a shard for what the user passed.
 
     Args:
-      data: a function, a `tf.data.Dataset`, or arrays.
+      data: a function, a `tf.data.Dataset`, arrays, or an object with a length and an index.
       trains: whether this is training data, so that arrays are shuffled.
       batch_size: the number of arrays' rows in a batch of a replica.
       reads_here: whether this process reads its shard itself; otherwise others read the shards.
@@ -55,12 +58,16 @@ def shard_function(
     if isinstance(data, (tuple, list)) and all(map(_is_array, tf.nest.flatten(data))):
         size = _DEFAULT_BATCH if batch_size is None else batch_size
         return _of_arrays(tuple(data), trains, size)
+    if _has_items(data) and reads_here:
+        return _of_items(data, trains)
     if not callable(data):
         raise UsageError(
             _FIELD,
             received=type(data).__name__,
             accepted=_ACCEPTED,
-            remedy="Pass one of these.",
+            remedy="Pass one of these; for a loader or a generator, a function that returns "
+            "tf.data.Dataset.from_generator(make, output_signature=…), where make() returns a new "
+            "iterator over all batches.",
         )
     function: Any = data
     takes_context = takes_argument(function, "context", "input_context")
@@ -144,6 +151,39 @@ def _check_order(dataset: tf.data.Dataset, own: str = "") -> None:
 def _suffix(context: tf.distribute.InputContext) -> str:
     """The end of the name of a file that the task of a shard writes."""
     return f"-{context.input_pipeline_id}" if context.num_input_pipelines > 1 else ""
+
+
+def _of_items(data: Any, trains: bool) -> DatasetFunction:
+    # They tell which sizes differ between batches.
+    first, last = (_arrays(data[index]) for index in (0, len(data) - 1))
+    flat = list(zip(tf.nest.flatten(first), tf.nest.flatten(last), strict=True))
+    shapes = [tf.TensorShape(a.shape).most_specific_compatible_shape(b.shape) for a, b in flat]
+
+    def read(index: Any) -> list[np.ndarray]:
+        return tf.nest.flatten(_arrays(data[int(index)]))
+
+    def item(index: tf.Tensor) -> Any:
+        tensors = tf.numpy_function(read, [index], [array.dtype for array, _ in flat])
+        for tensor, shape in zip(tensors, shapes, strict=True):
+            tensor.set_shape([None, *shape[1:]] if shape.rank else shape)
+        return tf.nest.pack_sequence_as(first, tensors)
+
+    def indices() -> tf.data.Dataset:
+        every = tf.data.Dataset.range(len(data))
+        # As Keras's `fit`, which keeps the order of all others.
+        is_shuffled = trains and isinstance(data, tf.keras.utils.Sequence)
+        return every.shuffle(len(data)) if is_shuffled else every
+
+    return lambda context: _of_whole(indices)(context).map(item)
+
+
+def _has_items(data: Any) -> bool:
+    is_other = hasattr(data, "shape") or isinstance(data, (str, bytes, list, tuple, Mapping))
+    return not is_other and hasattr(data, "__len__") and hasattr(data, "__getitem__")
+
+
+def _arrays(item: Any) -> Any:
+    return tf.nest.map_structure(np.asarray, tuple(item) if isinstance(item, list) else item)
 
 
 def _is_array(value: Any) -> bool:

@@ -34,7 +34,7 @@ from tfdist.training import history
 from tfdist.training.final_weights import FinalWeights
 from tfdist.training.state import TrainingState
 from tfdist.training.summaries import facts_of
-from tfdist.upstream import keras_initial_epoch
+from tfdist.upstream import keras_fit_data, keras_initial_epoch
 from tfdist.upstream.keras_callback_logs import ignores_step_logs
 
 Logs = dict[str, Any]
@@ -86,6 +86,7 @@ class Resume(tf.keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         self._state.check_length(self.params["steps"], self.params["epochs"])
+        self._state.warn_if_not_shared(keras_fit_data.data_of_fit(self.model))
         self._state.prepare(self.model)
         if self._state.is_chief:
             output_directory.remove_leftovers(self._output.path)
@@ -157,10 +158,12 @@ class Resume(tf.keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         self._finished = epoch
+        self._state.call_data("on_epoch_begin")
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         self._finished, self._skipped = epoch + 1, 0
         self._has_trained = True
+        self._state.call_data("on_epoch_end")
         self._save()
 
     def _end(self, logs: Logs | None = None) -> None:
@@ -223,6 +226,8 @@ class Resume(tf.keras.callbacks.Callback):
         return position
 
     def _fast_forward(self, start: Position, step: int) -> None:
+        for _ in range(start.epoch):
+            self._state.call_data("on_epoch_end")  # It may shuffle the data.
         data = self._state.data
         # Fast-forwarding an infinite dataset may take as long as the training, so it starts from
         # its beginning.

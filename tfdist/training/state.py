@@ -31,6 +31,7 @@ from tfdist.upstream import (
     keras_denominators,
     keras_output_dtype,
     onednn_empty_batches,
+    step_without_batch,
 )
 
 _WRAPPED = "_tfdist_is_wrapped"
@@ -87,12 +88,16 @@ class TrainingState:
         self.data: TrainingData | None = None
         self.scales_learning_rate = False
         self.is_saved: bool | None = None
+        self._passed: Any = None
         self._described: Sequence[str] = ()
         self._is_precision_described = False
         # The steps of the training minus those that the cursor has counted.
         self._offset = 0
         if strategy.topology.num_replicas > 1:
             onednn_empty_batches.apply()
+        if not strategy.role.spec.uses_ps:
+            # A variable on a ps need not wait for a worker: its steps have a condition.
+            step_without_batch.apply()
 
     @property
     def is_chief(self) -> bool:
@@ -102,6 +107,7 @@ class TrainingState:
     def dataset(self, data: Data, batch_size: int | None = None) -> tf.data.Dataset:
         """The dataset for `model.fit`; see `tfdist.Job.dataset`."""
         dataset_fn = self._dataset_fn(data, trains=True, batch_size=batch_size)
+        self._passed = data
         created: list[tuple[tf.distribute.InputContext, tf.data.Dataset, float]] = []
 
         def timed(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -125,6 +131,23 @@ class TrainingState:
             int(self._grouped(shard).cardinality()),
         )
         return dataset
+
+    def call_data(self, method: str) -> None:
+        """Calls a method of the user's training data, if it is an object that has it: Keras calls
+        `on_epoch_begin` and `on_epoch_end` of a `keras.utils.PyDataset`."""
+        getattr(self._passed, method, lambda: None)()
+
+    def warn_if_not_shared(self, data: Any) -> None:
+        """Warns of data of `fit` that nothing has divided among the training tasks.
+
+        TensorFlow divides a `tf.data.Dataset`, and a script may have divided other data.
+        """
+        is_of_tf = isinstance(data, (tf.data.Dataset, tf.distribute.DistributedDataset, type(None)))
+        if len(self.strategy.topology.peers) > 1 and self.is_chief and not is_of_tf:
+            log(
+                f"warning: fit was given a {type(data).__name__}, which nothing has shared among "
+                "the tasks unless the script has; job.dataset(…) gives each task its share"
+            )
 
     def check_length(
         self, steps_per_epoch: int | None, epochs: int, *, is_of_data: bool = False

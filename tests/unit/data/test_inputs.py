@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import tensorflow as tf
 from tests.conftest import TinyTraining
 from tfdist.data.inputs import Data, is_not_sharded, shard_function
 from tfdist.errors import UsageError
+from tfdist.training.state import TrainingState
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
@@ -207,6 +209,91 @@ def test_a_dataset_from_outside_must_have_one_order_and_no_cache_file(tmp_path: 
     with pytest.raises(UsageError, match="shuffles without a seed"):
         shard_function(lambda: shuffled, trains=True)(tf.distribute.InputContext(2, 0))
     shard_function(lambda: shuffled, trains=True)(tf.distribute.InputContext())
+
+
+class Items:
+    """21 batches of pairs; the last is smaller."""
+
+    def __len__(self) -> int:
+        return 21
+
+    def __getitem__(self, index: int) -> list[Any]:
+        points = np.arange(2 * index, min(2 * index + 2, 41))
+        return [points, {"row": np.zeros([len(points), 3], np.float32)}]
+
+
+class Batches(Items, tf.keras.utils.Sequence):
+    """The same for Keras."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def on_epoch_begin(self) -> None:
+        self.calls.append("begin")
+
+    def on_epoch_end(self) -> None:
+        self.calls.append("end")
+
+
+def test_an_object_with_a_length_and_an_index_is_shared_item_by_item() -> None:
+    kept = shards(Items)
+    assert counts(kept) == dict.fromkeys(range(41), 1)
+    assert kept[1] == [[2 * item, 2 * item + 1] for item in range(1, 21, 3)]
+    assert shards(Batches, trains=False) == kept
+    shuffled = shards(Batches, epochs=2)
+    assert counts(shuffled) == dict.fromkeys(range(41), 2)
+    assert shuffled[0][:7] != shuffled[0][7:], "each epoch has another order, as in Keras"
+    dataset = shard_function(Items(), trains=True)(tf.distribute.InputContext())
+    assert int(dataset.cardinality()) == 21
+    assert dataset.element_spec == (
+        tf.TensorSpec([None], tf.int64),
+        {"row": tf.TensorSpec([None, 3], tf.float32)},
+    )
+
+
+def test_an_epoch_of_a_keras_sequence_begins_and_ends(tiny: TinyTraining, tmp_path: Any) -> None:
+    class Points(Batches):
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, index: int) -> Any:
+            rows = slice(5 * index, 5 * index + 5)
+            return tiny.points[rows], tiny.classes[rows]
+
+    def train(epochs: int) -> list[str]:
+        data = Points()
+        job = tiny.job()
+        history = job.fit(tiny.model, data, epochs=epochs, output_dir=str(tmp_path), verbose=0)
+        assert history.params["steps"] == 5
+        assert int(history.model.optimizer.iterations) == 5 * epochs
+        return data.calls
+
+    assert train(2) == ["begin", "end"] * 2
+    assert train(3) == ["end", "end", "begin", "end"], "a resumed job reaches the same order"
+
+
+def test_a_loader_is_refused_with_the_way_to_convert_it() -> None:
+    for loader in (iter([1]), {"x": 1}):
+        with pytest.raises(UsageError, match=r"tf.data.Dataset.from_generator\(make, output_sig"):
+            shard_function(loader, trains=True)
+    with pytest.raises(UsageError, match="where the tasks read their data themselves"):
+        shard_function(Items(), trains=True, reads_here=False)
+
+
+def test_a_job_of_several_tasks_warns_of_data_that_nothing_shares(
+    tiny: TinyTraining, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    strategy = tiny.job()._strategy
+    state = TrainingState(strategy, strategy.preemption)
+    state.warn_if_not_shared(Items())
+    two = dataclasses.replace(strategy.topology, peers=("worker:0", "worker:1"))
+    monkeypatch.setattr(type(strategy), "topology", two)
+    for shared in (None, tf.data.Dataset.range(3)):
+        state.warn_if_not_shared(shared)
+    assert "warning" not in capfd.readouterr().err
+    state.warn_if_not_shared(Items())
+    assert "warning: fit was given a Items, which nothing has shared" in capfd.readouterr().err
 
 
 def test_data_whose_shards_would_overlap_is_refused() -> None:
