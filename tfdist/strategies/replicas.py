@@ -12,7 +12,12 @@ from tfdist.compat import keras as keras_compat
 from tfdist.strategies.base import OptionsT, Strategy
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.keras2_gradients import reduce_gradients
-from tfdist.upstream import collective_sparse_gradients, keras3_optimizer, sync_on_read
+from tfdist.upstream import (
+    collective_sparse_gradients,
+    keras3_optimizer,
+    replica_seeds,
+    sync_on_read,
+)
 from tfdist.upstream.keras3_statistics import Statistics
 
 
@@ -32,6 +37,7 @@ class Replicas(Strategy[OptionsT]):
     def set_up(self, options: OptionsT) -> None:
         sync_on_read.apply()
         collective_sparse_gradients.apply()
+        replica_seeds.apply(replica_seeds.of_replica)
         self.tf_strategy = self.build(options)
         self._statistics = Statistics(self.tf_strategy)
         self.checkpointing = ReplicaCheckpointing(self._statistics)

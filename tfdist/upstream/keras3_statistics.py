@@ -40,7 +40,10 @@ class Statistics(tf.keras.callbacks.Callback):
         layers = [
             layer
             for layer in tf.train.TrackableView(self.model).descendants()
-            if isinstance(layer, normalization) and "_moments" not in vars(layer)
+            if isinstance(layer, normalization)
+            # Those of all replicas are valid in a replica without examples.
+            and not layer.synchronized
+            and "_moments" not in vars(layer)
         ]
         for layer in layers:
             layer._moments = _moments_of_examples(layer)
