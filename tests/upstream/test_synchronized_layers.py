@@ -12,7 +12,8 @@ from tfdist.upstream import synchronized_layers
 
 pytestmark = pytest.mark.stacks("2.15", "2.21", "tf_keras")
 
-OWN, OTHER = np.float32([[1.0], [2.0], [6.0]]), np.float32([[-5.0]])
+OWN = np.array([[1.0], [2.0], [6.0]], "float32")
+OTHER = np.array([[-5.0]], "float32")
 
 
 def model() -> Any:
@@ -24,11 +25,12 @@ def test_keras_reduces_the_statistics_of_a_layer_with_the_context_of_a_replica(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reduced: list[Any] = []
-    monkeypatch.setattr(
-        tf.distribute.ReplicaContext,
-        "all_reduce",
-        lambda _, operation, value: (reduced.append(operation), value)[1],
-    )
+
+    def all_reduce(_: Any, operation: Any, value: Any) -> Any:
+        reduced.append(operation)
+        return value
+
+    monkeypatch.setattr(tf.distribute.ReplicaContext, "all_reduce", all_reduce)
     model()(OWN, training=True)
     assert reduced == [tf.distribute.ReduceOp.SUM] * 3
 

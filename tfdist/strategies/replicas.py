@@ -39,7 +39,7 @@ class Replicas(Strategy[OptionsT]):
         collective_sparse_gradients.apply()
         replica_seeds.apply(replica_seeds.of_replica)
         self.tf_strategy = self.build(options)
-        self._statistics = Statistics(self.tf_strategy)
+        self._statistics = Statistics(self.tf_strategy, is_chief=self.topology.is_chief)
         self.checkpointing = ReplicaCheckpointing(self._statistics)
 
     def build(self, options: OptionsT) -> tf.distribute.Strategy:
