@@ -81,8 +81,8 @@ def check_no_synchronized_layer(model: Any, strategy: str) -> None:
                 "synchronized",
                 received=f"True in layer {layer.name}",
                 accepted=f"False under {strategy}",
-                remedy="Train with horovod, mirrored or multi_worker_mirrored, whose replicas "
-                "exchange such statistics in each step.",
+                remedy="Train with horovod, mirrored or multi_worker_mirrored without "
+                "--sync_period: their replicas exchange such statistics in each step.",
             )
 
 
