@@ -38,11 +38,15 @@ _OF_CENTRAL_STORAGE = (
 )
 REFUSED = {
     "in_graph": {
+        "synchronized": "synchronized: received 'True in layer",
         "add_loss": "with an activity regularizer or a call of add_loss",
         "sparse": "received 'SparseTensor'",
         "ragged": "received 'RaggedTensor'",
     },
-    "parameter_server --sync": _OF_PARAMETER_SERVERS,
+    "parameter_server --sync": {
+        **_OF_PARAMETER_SERVERS,
+        "synchronized": "False under parameter_server with --sync",
+    },
     "central_storage": _OF_CENTRAL_STORAGE,
 }
 

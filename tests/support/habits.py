@@ -28,6 +28,8 @@ CLASSES = (POINTS[:, :3].argmax(1)).astype("int64")
 DAYS = _random.integers(0, 5, EXAMPLES)
 # Negative numbers are outside a row.
 ROWS = np.where(np.arange(3) <= DAYS[:, None] % 3, DAYS[:, None], -1)
+# The batches of two replicas have other statistics than one of them.
+SCALED = POINTS * (1 + 2 * (np.arange(EXAMPLES) % 2))[:, None].astype("float32")
 WEIGHTS = _random.uniform(0.5, 2.0, [EXAMPLES]).astype("float32")
 # 16 bits round these features to whole numbers; 32 bits do not.
 WHOLE = np.clip(POINTS.round(), -2, 2)
@@ -244,6 +246,15 @@ def unfreeze(model: Any) -> None:
     model.compile(optimizers.Adam(0.01), "mae")
 
 
+def synchronized() -> Any:
+    """A model with statistics of the batches of all replicas."""
+    inputs = tf.keras.Input([4])
+    normalization = layers.BatchNormalization(synchronized=True, momentum=0.5)
+    model = tf.keras.Model(inputs, layers.Dense(1)(normalization(layers.Dense(3)(inputs))))
+    model.compile(optimizers.SGD(0.05), "mse")
+    return model
+
+
 def frozen() -> Any:
     """The first phase of fine-tuning: the first layer keeps its weights."""
     model = dense(optimizers.Adam(0.1))
@@ -361,6 +372,8 @@ CASES: dict[str, Case] = {
         callbacks=lambda path: [callbacks.BackupAndRestore(str(path / "backup"))],
         options={"initial_epoch": 1},
     ),
+    # The variance of all batches is a difference of two sums.
+    "synchronized": Case(synchronized, (SCALED, SUMS), atol=1e-5),
     "two_phases": Case(frozen, change=unfreeze),
     "loaded": Case(loaded, loads=True),
 }

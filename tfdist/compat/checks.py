@@ -69,6 +69,23 @@ def check_no_state_of_a_replica(model: Any, strategy: str) -> None:
             )
 
 
+def check_no_synchronized_layer(model: Any, strategy: str) -> None:
+    """Checks that no layer, such as BatchNormalization, needs the batches of all replicas.
+
+    Raises:
+      UsageError: one does, and a step does not exchange tensors before its gradients.
+    """
+    for layer in tf.train.TrackableView(model).descendants():
+        if getattr(layer, "synchronized", None) is True:
+            raise UsageError(
+                "synchronized",
+                received=f"True in layer {layer.name}",
+                accepted=f"False under {strategy}",
+                remedy="Train with horovod, mirrored or multi_worker_mirrored without "
+                "--sync_period: their replicas exchange such statistics in each step.",
+            )
+
+
 def check_scope(model: Any, strategy: tf.distribute.Strategy, name: str) -> None:
     """Checks that a compiled model, its optimizer and its metrics were created in the scope.
 

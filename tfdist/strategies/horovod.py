@@ -38,6 +38,7 @@ from tfdist.upstream import (
     keras3_callbacks,
     keras3_loss,
     keras3_optimizer,
+    synchronized_layers,
 )
 
 try:
@@ -109,12 +110,16 @@ class Horovod(Ranks[HorovodGradientOptions]):
         return hvd.Compression.fp16 if self.options.gradient_dtype else hvd.Compression.none
 
     def prepare(self, model: tf.keras.Model) -> None:
+        super().prepare(model)
         if model.jit_compile:
             # Keras 3 turns it on by itself on a GPU.
             logging.warning("jit_compile is off: XLA cannot compile the steps of Horovod.")
             model.jit_compile = False
             model.make_train_function(force=True)
-        if self.local or not keras_compat.is_keras_3(model):
+        if self.local:
+            return
+        synchronized_layers.reduce_over_ranks(model, self.collectives.sum)
+        if not keras_compat.is_keras_3(model):
             return
         optimizers = keras_compat.optimizers_of(model)
         if any(map(horovod_optimizer.is_distributed, optimizers)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
+from tfdist.compat.replica_states import differ, warn_of_own_states
+from tfdist.errors import log
 from tfdist.strategies.collectives import Collectives
 
 
@@ -56,7 +59,7 @@ class AveragedStatistics(tf.keras.callbacks.Callback):
     def __init__(self, collectives: Collectives) -> None:
         super().__init__()
         self._collectives = collectives
-        self._in_training = False
+        self._in_training = self._has_warned = False
         # The variables of the last average, and the function that averages them, traced once.
         self._averaged: tuple[list[tf.Variable], Any] = ([], None)
 
@@ -86,12 +89,34 @@ class AveragedStatistics(tf.keras.callbacks.Callback):
         if list(map(id, variables)) != list(map(id, self._averaged[0])):
             self._averaged = variables, tf.function(partial(self._average, variables))
         if variables:
-            self._averaged[1]()
+            differing = self._averaged[1]().numpy()
+            if self._collectives.rank == 0:
+                warn_of_own_states(self.model, variables, differing)
+        self._make_weights_equal()
 
-    def _average(self, variables: list[tf.Variable]) -> None:
-        sums = self._collectives.sum([variable.value() for variable in variables])
-        for variable, total in zip(variables, sums, strict=True):
-            variable.assign(total / self._collectives.size)
+    def _average(self, variables: list[tf.Variable]) -> tf.Tensor:
+        values = [tf.identity(variable) for variable in variables]
+        means = [total / self._collectives.size for total in self._collectives.sum(values)]
+        for variable, mean in zip(variables, means, strict=True):
+            variable.assign(mean)
+        return differ(values, means)
+
+    def _make_weights_equal(self) -> None:
+        """Gives all ranks the weights of rank 0 if a step has moved those of each by its own."""
+        weights = keras_compat.as_tensorflow(self.model.trainable_variables)
+        digest = 0
+        for weight in weights:
+            digest = zlib.crc32(weight.numpy().tobytes(), digest)
+        if len({*self._collectives.gather(digest)}) == 1:
+            return
+        self._collectives.broadcast(weights)
+        if self._collectives.rank == 0 and not self._has_warned:
+            self._has_warned = True
+            log(
+                "warning: the weights of the ranks differ, as after a step that moves them by the "
+                "gradients of each rank and moves them back: all ranks continue with those of "
+                "rank 0, now and at the end of each epoch."
+            )
 
 
 def combined_results(model: tf.keras.Model, collectives: Collectives) -> dict[str, float]:

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster import Task
-from tfdist.compat import denominators
+from tfdist.compat import checks, denominators
 from tfdist.compat import keras as keras_compat
 from tfdist.data import sharding
 from tfdist.data.position import Position
@@ -23,6 +23,7 @@ from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.collectives import Collectives
 from tfdist.strategies.local_sgd import LocalSGD, OuterSteps, Synchronization
 from tfdist.strategies.rank_callbacks import AveragedStatistics, ClusterMetrics, combined_results
+from tfdist.upstream import replica_seeds
 
 
 class RankCheckpointing(Checkpointing):
@@ -101,6 +102,8 @@ class Ranks(Strategy[OptionsT]):
         """
         self.collectives = collectives
         self.local = LocalSGD(collectives, outer) if outer else None
+        # Outside of functions a script may draw what must be equal in all ranks.
+        replica_seeds.apply(lambda: collectives.rank if tf.inside_function() else 0)
         self.tf_strategy = tf.distribute.get_strategy()
         self._statistics = AveragedStatistics(collectives)
         self.checkpointing = RankCheckpointing(self.name, collectives, self._statistics, self.local)
@@ -122,6 +125,10 @@ class Ranks(Strategy[OptionsT]):
 
     def scope(self) -> AbstractContextManager[Any]:
         return nullcontext()
+
+    def prepare(self, model: tf.keras.Model) -> None:
+        if self.local:
+            checks.check_no_synchronized_layer(model, f"{self.name} with --sync_period")
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
         callbacks = [ClusterMetrics(self.collectives), self._statistics]

@@ -16,7 +16,12 @@ from tfdist.strategies.base import OptionsT, Strategy
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.collectives import sums_of_pairs
 from tfdist.strategies.keras2_gradients import aggregation_of, reduce_gradients
-from tfdist.upstream import collective_sparse_gradients, keras3_optimizer, sync_on_read
+from tfdist.upstream import (
+    collective_sparse_gradients,
+    keras3_optimizer,
+    replica_seeds,
+    sync_on_read,
+)
 from tfdist.upstream.keras3_statistics import Statistics
 
 
@@ -36,8 +41,9 @@ class Replicas(Strategy[OptionsT]):
     def set_up(self, options: OptionsT) -> None:
         sync_on_read.apply()
         collective_sparse_gradients.apply()
+        replica_seeds.apply(replica_seeds.of_replica)
         self.tf_strategy = self.build(options)
-        self._statistics = Statistics(self.tf_strategy)
+        self._statistics = Statistics(self.tf_strategy, is_chief=self.topology.is_chief)
         self.checkpointing = ReplicaCheckpointing(self._statistics)
 
     def build(self, options: OptionsT) -> tf.distribute.Strategy:

@@ -81,6 +81,22 @@ FIXES = (
         "tests/upstream/test_wrapped_variables.py::test_the_conversion_of_a_wrapper_passes_its_methods_by",
     ),
     Fix(
+        "replica_seeds",
+        "all replicas draw the same random numbers, such as the masks of Dropout",
+        "keras/src/random/seed_generator.py",
+        "all",
+        "tests/upstream/test_replica_seeds.py::test_keras_draws_the_same_in_all_replicas",
+    ),
+    Fix(
+        "synchronized_layers",
+        "a synchronized layer does not reduce its statistics over processes that TensorFlow does "
+        "not know",
+        "keras/src/layers/normalization/batch_normalization.py",
+        "all (Horovod)",
+        "tests/upstream/test_synchronized_layers.py"
+        "::test_keras_reduces_the_statistics_of_a_layer_with_the_context_of_a_replica",
+    ),
+    Fix(
         "keras3_reduce",
         "Keras 3 calls Strategy.reduce with nested batches, and with an axis for scalars",
         "keras/src/backend/tensorflow/trainer.py",

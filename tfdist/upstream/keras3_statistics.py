@@ -6,11 +6,13 @@ model.fit(…, callbacks=[Statistics(strategy)])
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
+from tfdist.compat.replica_states import differ, warn_of_own_states
 
 
 class Statistics(tf.keras.callbacks.Callback):
@@ -24,8 +26,9 @@ class Statistics(tf.keras.callbacks.Callback):
     them NaN.
     """
 
-    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+    def __init__(self, strategy: tf.distribute.Strategy, *, is_chief: bool = True) -> None:
         super().__init__()
+        self._is_chief = is_chief
         self._strategy = strategy
         self._average: Any = None
 
@@ -40,7 +43,10 @@ class Statistics(tf.keras.callbacks.Callback):
         layers = [
             layer
             for layer in tf.train.TrackableView(self.model).descendants()
-            if isinstance(layer, normalization) and "_moments" not in vars(layer)
+            if isinstance(layer, normalization)
+            # Those of all replicas are valid in a replica without examples.
+            and not layer.synchronized
+            and "_moments" not in vars(layer)
         ]
         for layer in layers:
             layer._moments = _moments_of_examples(layer)
@@ -62,8 +68,14 @@ class Statistics(tf.keras.callbacks.Callback):
                 for variable in keras_compat.as_tensorflow(self.model.non_trainable_variables)
                 if variable.dtype.is_floating
             ]
-            self._average = _averaging(self._strategy, variables)
+            average = _averaging(self._strategy, variables)
+            self._average = partial(self._averaged, variables, average)
         self._average()
+
+    def _averaged(self, variables: list[tf.Variable], average: Any) -> None:
+        differing = self._strategy.experimental_local_results(average())[0]
+        if differing is not None and self._is_chief:
+            warn_of_own_states(self.model, variables, differing.numpy())
 
 
 def _moments_of_examples(layer: Any) -> Callable[..., tuple[Any, Any]]:
@@ -86,12 +98,13 @@ def _averaging(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -
         return lambda: None
 
     @tf.autograph.experimental.do_not_convert
-    def average() -> None:
+    def average() -> tf.Tensor:
         context = tf.distribute.get_replica_context()
         values = [variable.read_value() for variable in variables]
         means = context.all_reduce(tf.distribute.ReduceOp.MEAN, values)
         for variable, mean in zip(variables, means, strict=True):
             variable.assign(mean)
+        return differ(values, means)
 
     # Traced only once, because tracing takes longer than running it.
     return tf.function(lambda: strategy.run(average), autograph=False)

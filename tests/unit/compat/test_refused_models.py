@@ -6,7 +6,11 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import keras_is_3
-from tfdist.compat.checks import check_is_not_compiled_by_xla, check_no_state_of_a_replica
+from tfdist.compat.checks import (
+    check_is_not_compiled_by_xla,
+    check_no_state_of_a_replica,
+    check_no_synchronized_layer,
+)
 from tfdist.errors import UsageError
 
 pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")
@@ -24,6 +28,17 @@ def test_a_recurrent_layer_with_state_is_refused_where_replicas_share_variables(
     check_no_state_of_a_replica(recurrent(stateful=False), "parameter_server")
     with pytest.raises(UsageError, match="stateful: received 'True in layer memory'"):
         check_no_state_of_a_replica(recurrent(stateful=True), "parameter_server")
+
+
+def test_a_synchronized_layer_is_refused_where_a_step_uses_one_batch() -> None:
+    for is_synchronized in (False, True):
+        layer = tf.keras.layers.BatchNormalization(synchronized=is_synchronized, name="norm")
+        inner = tf.keras.Sequential([tf.keras.layers.Input([1]), layer])
+        model = tf.keras.Sequential([inner, tf.keras.layers.Dense(1)])
+        if not is_synchronized:
+            check_no_synchronized_layer(model, "in_graph")
+    with pytest.raises(UsageError, match="synchronized: received 'True in layer norm'"):
+        check_no_synchronized_layer(model, "in_graph")
 
 
 def test_a_model_that_xla_compiles_is_refused() -> None:

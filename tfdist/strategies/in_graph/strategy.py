@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat import checks
 from tfdist.coordination import heartbeat, probe
 from tfdist.errors import LostTaskError, UsageError, log
 from tfdist.runtime.devices import use_devices
@@ -156,6 +157,7 @@ class InGraph(Strategy[InGraphOptions]):
 
     def prepare(self, model: tf.keras.Model) -> None:
         self._check_compiled(model)
+        checks.check_no_synchronized_layer(model, self.name)
         if self.split_model is not None:
             if self.split_model.is_of(model):
                 return

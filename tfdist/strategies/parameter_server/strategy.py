@@ -182,6 +182,7 @@ class ParameterServer(Strategy[ParameterServerOptions]):
         if keras_compat.is_keras_3(model):
             checks.check_scope(model, self.tf_strategy, self.name)
         if self._synchronous is not None:
+            checks.check_no_synchronized_layer(model, f"{self.name} with --sync")
             self._synchronous.model = model
         # The slots must exist, because they lie on the ps of their variables, too.
         building.build_optimizers(model)
@@ -251,9 +252,11 @@ class ParameterServer(Strategy[ParameterServerOptions]):
 
 def _prepare_keras_3() -> None:
     from tfdist.strategies.parameter_server.steps import keras3
-    from tfdist.upstream import keras3_split_layers
+    from tfdist.strategies.parameter_server.steps.tracing import number_of_worker
+    from tfdist.upstream import keras3_split_layers, replica_seeds
 
     keras3.apply()
+    replica_seeds.apply(number_of_worker)
     keras3_split_layers.apply()
 
 

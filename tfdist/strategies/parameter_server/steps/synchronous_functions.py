@@ -88,7 +88,7 @@ class Functions:
             results = tf.function(self._model.get_metrics_result, autograph=False)
             with scheduled(self._strategy):
                 self._results = results.get_concrete_function()
-        captured = {id(tensor) for tensor in self.gradients.captured_inputs}
+        captured = {id(tensor) for tensor in self.gradients.graph.external_captures}
         unused = {
             metric.name
             for metric in self._model.metrics

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 
 
@@ -38,3 +39,10 @@ def converting() -> AbstractContextManager[Any]:
     """
     scope: AbstractContextManager[Any] = ag_ctx.ControlStatusCtx(ag_ctx.Status.UNSPECIFIED)
     return scope
+
+
+def number_of_worker() -> Any:
+    """The number of the worker that runs a function: int64, shape []; 0 where none does."""
+    if getattr(tf.distribute.get_strategy().extended, "_being_scheduled", False):
+        return tf.distribute.coordinator.experimental_get_current_worker_index()
+    return 0
