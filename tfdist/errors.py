@@ -41,6 +41,17 @@ class UsageError(ValueError):
         super().__init__(f"{field}: received {received!r}; accepted: {accepted}. {remedy}")
 
 
+class DisagreementError(UsageError):
+    """The tasks of a job do not do the same, so they cannot train together.
+
+    Args:
+      sentence: which tasks differ in what, and what the user should do.
+    """
+
+    def __init__(self, sentence: str) -> None:
+        ValueError.__init__(self, sentence)
+
+
 def check_is_utf8(field: str, path: Any) -> None:
     """Checks that a path is valid UTF-8, as TensorFlow requires.
 

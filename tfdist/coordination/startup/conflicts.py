@@ -74,7 +74,11 @@ def find(
         return sentence
     packages = sorted({name for hello in hellos.values() for name in hello.versions})
     for package in packages:
-        found = {task: hello.versions.get(package, "none") for task, hello in hellos.items()}
+        found = {
+            task: hello.versions[package]
+            for task, hello in hellos.items()
+            if package in hello.versions
+        }
         if sentence := _apart(package, found):
             return sentence
     return None
@@ -108,7 +112,7 @@ def _twice(task: Task, processes: Sequence[Hello], misplaced: Mapping[Task, Hell
         if misplaced[place].task == task:
             address = misplaced[place].cluster.address(place)
             return f"{sentence} It answers at {address}, the address of {place}."
-    return f"{sentence} End one of them."
+    return f"{sentence} End one of them, or give it an index of its own."
 
 
 def _descriptions(clusters: Mapping[Task, Cluster]) -> str:
