@@ -2,9 +2,9 @@
 
     agreement = Agreement("worker:1", ("worker:0", "worker:1"), store)
     agreement.check("fit", lambda: {"epochs": "5"})    # raises DisagreementError
-    agreement.is_inside = True                         # from now on, the others need this task
+    agreement.inside = "fit"                           # from now on, the others need this task
     ...
-    agreement.is_inside = False
+    agreement.inside = ""
 
 A task with another model, with fewer epochs, or without the call at all would let the others wait
 in a collective operation, or train something else. So the chief declares each common call in the
@@ -50,11 +50,11 @@ class Agreement:
       store: the key-value store that they share; None if this task trains alone.
 
     Attributes:
-      is_inside: whether this task is in a call that the others cannot finish without it.
+      inside: the call in which this task is, if the others cannot finish theirs without it.
     """
 
     def __init__(self, task: str, tasks: Sequence[str], store: KeyValueStore | None) -> None:
-        self.is_inside = False
+        self.inside = ""
         self._task, self._chief = (
             f"worker:{name}" if name.isdigit() else name for name in (task, tasks[0])
         )
@@ -68,7 +68,7 @@ class Agreement:
             excepthook.explain_losses(self._explain_loss)
             self._watcher = threading.Thread(target=self._watch, name="agreement", daemon=True)
             self._watcher.start()
-            atexit.register(self._leave)
+            atexit.register(self.leave)
 
     def check(
         self, call: str, declare: Callable[[], Mapping[str, str]], *, remedy: str = _REMEDY
@@ -98,8 +98,8 @@ class Agreement:
                 log(f"{self._task} waits for {self._chief} before {call}")
         if found is None:
             return
-        (other_call, _), *theirs = json.loads(found)
-        why = (
+        (other_call, end), *theirs = json.loads(found)
+        why = end or (
             f"{self._task} has reached {call} and {self._chief} {other_call}: every task must make "
             "the same calls in the same order."
         )
@@ -143,20 +143,20 @@ class Agreement:
         with suppress(Exception):  # There is a note already, or the store is lost.
             self._store.put(key, json.dumps(value))
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """Tells the others at exit that this task makes no more calls."""
         if not self._ends.is_set():
             self._ends.set()
-            place = f"{'within' if self.is_inside else 'after'} {self._last}"
+            place = f"within {self.inside}" if self.inside else f"after {self._last}"
             why = (
                 f"{self._task} ended early: its script ended {place}, and the others went on. "
                 "Every task must make the same calls and stay to their end; the output of "
                 f"{self._task} may say why it ended."
             )
-            self._put(_NOTE, [self._calls - self.is_inside, why])
+            self._put(_NOTE, [self._calls - bool(self.inside), why])
             if self._task == self._chief:
-                self._put(f"{_KEY}{self._calls + 1}", [["the end of its script", ""]])
+                self._put(f"{_KEY}{self._calls + 1}", [["", why]])
                 # The store may end with this task.
-                time.sleep(1.5 * _POLL_SECONDS * self.is_inside)
+                time.sleep(1.5 * _POLL_SECONDS if self.inside else 0)
         # Python aborts a process that exits while a daemon thread is in TensorFlow.
         self._watcher.join(2 * _POLL_SECONDS)

@@ -91,7 +91,7 @@ class Resume(tf.keras.callbacks.Callback):
         self._agreement.check(
             "fit", lambda: declarations.of_fit(self.model, self.params, self._save_steps)
         )
-        self._agreement.is_inside = True
+        self._agreement.inside = "fit"
         if self._checkpointing.all_save:
             self._agreement.check(
                 "fit",
@@ -175,7 +175,7 @@ class Resume(tf.keras.callbacks.Callback):
         self._state.reporter.activity.enter(activity.EXPORTING)
         epochs = self.params["epochs"]
         self._watching.close()
-        self._agreement.is_inside = False
+        self._agreement.inside = ""
         keras_initial_epoch.set_start(self.model, None)
         self._checkpointer.wait()
         is_complete = self._finished >= epochs or self.model.stop_training
@@ -277,7 +277,7 @@ class Resume(tf.keras.callbacks.Callback):
             self._saved = number
 
     def _exit(self, steps: Sequence[int]) -> None:
-        self._agreement.is_inside = False
+        self._agreement.inside = ""
         self._save(steps)
         self._checkpointer.wait()
         self._checkpointing.wait_for_chief()
