@@ -21,8 +21,8 @@ ENDED = "worker:1 ended early: its script ended"
         (
             "multi_worker_mirrored",
             "model",
-            "kernel is not the same in all tasks: <dtype: 'float32'> of shape (2, 4) in worker:0, "
-            "<dtype: 'float32'> of shape (2, 5) in worker:1. Start the same script",
+            "kernel is not the same in all tasks: float32 of shape (2, 4) in worker:0, float32 of "
+            "shape (2, 5) in worker:1. Start the same script",
         ),
         (
             "multi_worker_mirrored",

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -69,6 +70,8 @@ class Agreement:
             self._watcher = threading.Thread(target=self._watch, name="agreement", daemon=True)
             self._watcher.start()
             atexit.register(self.leave)
+            # The end of a copy of this process is not the end of the task.
+            os.register_at_fork(after_in_child=self._ends.set)
 
     def check(
         self, call: str, declare: Callable[[], Mapping[str, str]], *, remedy: str = _REMEDY

@@ -130,11 +130,11 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
         """Compares each variable before TensorFlow broadcasts its value to all tasks."""
 
         def create(next_creator: Callable[..., Any], **arguments: Any) -> Any:
-            initial = arguments["initial_value"]
+            initial: Any = arguments.get("initial_value")
 
             def agreed() -> Any:
-                value = initial()
-                kind = f"{value.dtype} of shape {value.shape}"
+                value = tf.convert_to_tensor(initial(), arguments.get("dtype"))
+                kind = f"{value.dtype.name} of shape {value.shape}"
                 name = f"the variable {arguments.get('name')}"
                 self.agreement.check("creating a variable", lambda: {name: kind})
                 return value
