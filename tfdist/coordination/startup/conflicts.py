@@ -16,6 +16,7 @@ from tfdist.coordination.startup.protocol import Hello
 #: Seconds that the clocks of two tasks may be apart before a warning.
 CLOCK_TOLERANCE = 5.0
 
+_REMEDY = "Give all tasks the same one."
 _ORDER = ("chief", "worker", "ps")
 
 
@@ -161,12 +162,12 @@ def _apart(what: str, values: Mapping[Task, str]) -> str | None:
     rest, others = groups[0], groups[1:]
     if len(rest) == len(others[0]):
         found = [f"{values[group[0]]} in {names(group)}" for group in groups]
-        return f"{what} is not the same in all tasks: {', '.join(found)}."
+        return f"{what} is not the same in all tasks: {', '.join(found)}. {_REMEDY}"
     found = [
         f"{names(group)} {'has' if len(group) == 1 else 'have'} {what} {values[group[0]]}"
         for group in others
     ]
-    return f"{', '.join(found)}; the others have {values[rest[0]]}."
+    return f"{', '.join(found)}; the others have {values[rest[0]]}. {_REMEDY}"
 
 
 def _groups(values: Mapping[Task, object]) -> list[list[Task]]:

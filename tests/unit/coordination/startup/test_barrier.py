@@ -153,10 +153,14 @@ def test_every_task_names_a_task_with_a_different_cluster_description(three: Clu
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"versions": {"python": "4"}}, "worker:1 has python 4; the others have 3."),
+        (
+            {"versions": {"python": "4"}},
+            "worker:1 has python 4; the others have 3. Give all tasks the same one.",
+        ),
         (
             {"strategy": "horovod"},
-            "worker:1 has --strategy horovod; the others have multi_worker_mirrored.",
+            "worker:1 has --strategy horovod; the others have multi_worker_mirrored. Give "
+            "all tasks the same one.",
         ),
     ],
 )
@@ -184,6 +188,7 @@ def test_both_tasks_with_one_port_name_the_mistake(
     while identify(first) is not Listener.BARRIER:
         time.sleep(0.02)
     other = Cluster(worker=(second, first, third)) if is_swapped else three
+    addresses.check_port(other, task)
     participants.start(config(other, task))
     for outcome in participants.outcomes():
         assert outcome.verdict.startswith(sentence)
@@ -196,7 +201,8 @@ def test_a_task_that_starts_later_receives_the_same_error(three: Cluster) -> Non
     time.sleep(1.0)
     participants.start(config(three, W2))
     assert {outcome.verdict for outcome in participants.outcomes()} == {
-        "worker:1 has --strategy horovod; the others have multi_worker_mirrored."
+        "worker:1 has --strategy horovod; the others have multi_worker_mirrored. Give "
+        "all tasks the same one."
     }
 
 

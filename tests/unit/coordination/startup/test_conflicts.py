@@ -63,10 +63,14 @@ def test_a_tie_between_two_descriptions_names_both() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"versions": {"python": "4"}}, "worker:1 has python 4; the others have 3."),
+        (
+            {"versions": {"python": "4"}},
+            "worker:1 has python 4; the others have 3. Give all tasks the same one.",
+        ),
         (
             {"strategy": "horovod"},
-            "worker:1 has --strategy horovod; the others have multi_worker_mirrored.",
+            "worker:1 has --strategy horovod; the others have multi_worker_mirrored. Give "
+            "all tasks the same one.",
         ),
     ],
 )
@@ -85,7 +89,8 @@ def test_scripts_of_one_name_are_compared() -> None:
         for place, text in ((0, "1"), (1, "2"))
     }
     assert find_conflict(hellos(**scripts)) == (
-        "the script 'a.py' is not the same in all tasks: 1 in worker:0, 2 in worker:1."
+        "the script 'a.py' is not the same in all tasks: 1 in worker:0, 2 in worker:1. Give all "
+        "tasks the same one."
     )
     del scripts["w1"]
     assert find_conflict(hellos(**scripts)) is None
