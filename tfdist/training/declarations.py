@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfdist.compat import keras as keras_compat
 from tfdist.data import inputs
 from tfdist.data.inputs import Data
-from tfdist.upstream import dataset_inputs
+from tfdist.upstream import dataset_inputs, sync_on_read
 
 
 def of_data(data: Data, shard: tf.data.Dataset) -> dict[str, str]:
@@ -44,6 +44,14 @@ def of_fit(model: tf.keras.Model, params: dict[str, Any], save_steps: int | None
         "the number of steps per epoch": str(params["steps"]),
         "save_steps": str(save_steps),
     }
+    # The other tasks may not read the variables at the same time.
+    with sync_on_read.own_values(True):
+        declared |= _of_model(model)
+    return declared
+
+
+def _of_model(model: tf.keras.Model) -> dict[str, str]:
+    declared = {}
     for number, optimizer in enumerate(keras_compat.optimizers_of(model), 1):
         declared[f"optimizer {number}"] = type(optimizer).__name__
         if (rate := keras_compat.learning_rate_variable(optimizer)) is not None:
