@@ -305,7 +305,7 @@ def _wait_for_peers(role: TaskRole, reporter: Reporter) -> None:
         token=role.token,
         # A restarted worker joins while the others train.
         joins=role.spec.uses_ps,
-        versions=startup.versions(role.spec.packages),
+        versions=startup.versions(role.spec.packages, "" if role.serves else sys.argv[0]),
         report_port=reporter.port,
     )
     outcome = startup.wait_at_barrier(config)

@@ -40,6 +40,17 @@ class UsageError(ValueError):
         super().__init__(f"{field}: received {received!r}; accepted: {accepted}. {remedy}")
 
 
+class DisagreementError(UsageError):
+    """The tasks of a job do not do the same, so they cannot train together.
+
+    Args:
+      sentence: which tasks differ in what, and what the user should do.
+    """
+
+    def __init__(self, sentence: str) -> None:
+        ValueError.__init__(self, sentence)
+
+
 class OutputError(RuntimeError):
     """The output directory cannot be written, or it contains nothing readable.
 

@@ -96,14 +96,14 @@ def _take(file: int, path: Path) -> None:
         if time.monotonic() > until:
             raise OutputError(
                 path.parent,
-                problem=f"is in use by another job ({_read_holder(path)})",
+                problem=f"is in use by another job ({holder(path)})",
                 remedy="Wait until that job has ended, or end it, or choose another directory.",
             )
         time.sleep(_RETRY_SECONDS)
     started = datetime.now().astimezone().isoformat(" ", "seconds")
-    holder = {"host": socket.gethostname(), "pid": os.getpid(), "started": started}
+    description = {"host": socket.gethostname(), "pid": os.getpid(), "started": started}
     os.ftruncate(file, 0)
-    os.pwrite(file, (json.dumps(holder) + "\n").encode(), 0)
+    os.pwrite(file, (json.dumps(description) + "\n").encode(), 0)
     # Other machines may not see it before.
     os.fsync(file)
 
@@ -124,10 +124,15 @@ def _try_to_lock(file: int, path: Path) -> bool:
     return True
 
 
-def _read_holder(path: Path) -> str:
+def holder(path: Path) -> str:
+    """The process that was the last to take a lock, in words."""
+    # A shared file system may show late what another machine has created.
+    until = time.monotonic() + _WAIT_SECONDS
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(_RETRY_SECONDS)
     try:
-        holder = json.loads(path.read_text())
-        return f"process {holder['pid']} on {holder['host']}, started {holder['started']}"
+        found = json.loads(path.read_text())
+        return f"process {found['pid']} on {found['host']}, started {found['started']}"
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return f"its process is not named in {path.name}"
 

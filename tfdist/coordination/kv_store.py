@@ -25,7 +25,8 @@ from tfdist.coordination.seal import proof
 SCOPE, NONCE_KEY = "tfdist", "nonce"
 
 _REQUEST_SECONDS = 5.0
-_POLL_SECONDS = 0.5
+# Between two reads of a key that is not there yet, at first and in the end.
+_FIRST_POLL_SECONDS, _POLL_SECONDS = 0.02, 0.5
 # The store is a task of the job: requests to it must not go through a proxy.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -60,6 +61,7 @@ class RendezvousStore:
 
     def get(self, key: str, seconds: float) -> str | None:
         deadline = time.monotonic() + seconds
+        pause = _FIRST_POLL_SECONDS
         while True:
             stored = self._read(key)
             # A value of a stranger counts as none.
@@ -71,7 +73,8 @@ class RendezvousStore:
             if left <= 0:
                 return None
             # The server has no request that waits for a key.
-            time.sleep(min(_POLL_SECONDS, left))
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, _POLL_SECONDS)
 
     def _nonce(self) -> str:
         return (self._read(NONCE_KEY) or b"").decode("ascii", "replace")

@@ -29,8 +29,8 @@ from tfdist.coordination.socket_owner import is_of_another_user
 from tfdist.errors import log
 
 _REQUEST_SECONDS = 3.0
-# A value has about 140 bytes for each rank.
-_VALUE_BYTES, _VALUE_BYTES_PER_RANK = 64 << 10, 256
+# A value has about 140 bytes for each rank, or 60 for each variable of a model.
+_VALUE_BYTES, _VALUE_BYTES_PER_RANK = 1 << 20, 256
 _ALL_BYTES = 64 << 20
 _KEY_LENGTH = 255
 # Horovod adds the second part for each set of processes.

@@ -70,8 +70,14 @@ def shard_function(
             "iterator over all batches.",
         )
     function: Any = data
-    takes_context = takes_argument(function, "context", "input_context")
-    return _with_own_cache(function) if takes_context else _of_whole(function)
+    return _of_whole(function) if is_whole(function) else _with_own_cache(function)
+
+
+def is_whole(data: Any) -> bool:
+    """Whether data is a whole dataset, or a function that returns one, and no shard."""
+    if callable(data):
+        return not takes_argument(data, "context", "input_context")
+    return isinstance(data, tf.data.Dataset)
 
 
 def is_not_sharded(

@@ -6,10 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.coordination.agreement import SHARE_DIRECTORY
 from tfdist.errors import UsageError
 from tfdist.estimator.sessions import Sessions
-from tfdist.strategies.base import Strategy
-from tfdist.strategies.multi_worker_mirrored import check_same_checkpoint
 from tfdist.upstream import collective_sparse_gradients
 
 _SAVE_STEPS = 1000
@@ -17,10 +16,6 @@ _SAVE_STEPS = 1000
 
 class MultiWorkerMirroredSessions(Sessions):
     """Sessions whose workers make each step, and save, together."""
-
-    def __init__(self, strategy: Strategy[Any]) -> None:
-        super().__init__(strategy)
-        self._agreements = 0
 
     @property
     def environment(self) -> dict[str, str]:
@@ -56,14 +51,7 @@ class MultiWorkerMirroredSessions(Sessions):
 
     def agree(self, number: int) -> int:
         # Not with a collective operation, because those of a session would get the same numbers.
-        store = self.strategy.kv_store
-        if store is not None:
-            self._agreements += 1
-            key = f"tfdist_agreement_{self._agreements}"
-            tasks = self.strategy.topology.peers
-            store.put(f"{key}.{self.strategy.task}", str(number))
-            numbers = [
-                store.get(f"{key}.{task}", self.strategy.role.startup_timeout) for task in tasks
-            ]
-            check_same_checkpoint(tasks, [f"step {number}" for number in numbers])
+        self.strategy.agreement.check(
+            "resuming", lambda: {"the checkpoint": f"step {number}"}, remedy=SHARE_DIRECTORY
+        )
         return number

@@ -55,6 +55,7 @@ _LOST_RANK = re.compile(r"Horovod has been shut down|/gloo/transport/\S+\] ")
 _LONGEST_REPORT = 200
 _REPORT_SECONDS = 15.0
 _FINISH_SECONDS = 60.0
+_EXPLAIN_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,20 @@ def on_loss(report: Callable[[str], None]) -> None:
     """
     global _report_loss
     _report_loss = report
+
+
+# What `explain_losses` has registered.
+_explain_loss: Callable[[], BaseException | None] | None = None
+
+
+def explain_losses(explain: Callable[[], BaseException | None]) -> None:
+    """Registers a function to call when another task was lost, which may know more.
+
+    Args:
+      explain: returns the error to report instead, or None. It has `_EXPLAIN_SECONDS`.
+    """
+    global _explain_loss
+    _explain_loss = explain
 
 
 # What `finish_first` has registered.
@@ -117,6 +132,10 @@ def end_on_uncaught(error_file: str | None) -> None:
 
     def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         now = time.time()
+        if (explain := _explain_loss) and (isinstance(error, LostTaskError) or lost_peer(error)):
+            found: list[BaseException | None] = []
+            _call(lambda: found.append(explain()), _EXPLAIN_SECONDS)
+            error = next(filter(None, found), error)
         write_uncaught(error_file, error, now)
         code = EXIT_FAILED
         if isinstance(error, (UsageError, OutputError, LostTaskError, HangError)):

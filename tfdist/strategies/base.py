@@ -24,6 +24,7 @@ The first five members are abstract. `prepare`, `finish`, `describe`, `callbacks
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -32,6 +33,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import tensorflow as tf
 
+from tfdist.coordination.agreement import Agreement
 from tfdist.coordination.kv_store import KeyValueStore
 from tfdist.coordination.preemption import Preemption
 from tfdist.data.inputs import DatasetFunction
@@ -244,6 +246,11 @@ class Strategy(ABC, Generic[OptionsT]):
     def kv_store(self) -> KeyValueStore | None:
         """The store that the training tasks share; None if this task trains alone."""
         return None
+
+    @functools.cached_property
+    def agreement(self) -> Agreement:
+        """Compares what this task is about to do with what the other training tasks do."""
+        return Agreement(self.topology.peer, self.topology.peers, self.kv_store)
 
     @property
     def sums_metric_states(self) -> bool:

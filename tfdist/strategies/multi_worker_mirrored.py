@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
+from tfdist.coordination.agreement import SHARE_DIRECTORY, Agreement
 from tfdist.coordination.probe import wait_for_server
 from tfdist.data import sharding
 from tfdist.data.position import Position
@@ -54,7 +55,7 @@ class _Checkpointing(ReplicaCheckpointing):
       strategy: the strategy of the model.
       statistics: averages the moving statistics before a checkpoint.
       gather: gathers a number from every training task.
-      tasks: the names of the training tasks, in the same order.
+      agreement: compares the checkpoints that the tasks resume from.
     """
 
     all_save = True
@@ -64,12 +65,12 @@ class _Checkpointing(ReplicaCheckpointing):
         strategy: MultiWorkerMirroredStrategy,
         statistics: Statistics,
         gather: Callable[[int], list[int]],
-        tasks: tuple[str, ...],
+        agreement: Agreement,
     ) -> None:
         super().__init__(statistics)
         self._strategy = strategy
         self._gather = gather
-        self._tasks = tasks
+        self._agreement = agreement
 
     def save_scope(self, model: tf.keras.Model) -> contextlib.AbstractContextManager[None]:
         return read_at_once(self._strategy, on_read_variables(model))
@@ -78,10 +79,13 @@ class _Checkpointing(ReplicaCheckpointing):
         self._gather(0)
 
     def broadcast(self, model: tf.keras.Model, position: Position) -> Position:
-        epochs = self._gather(position.epoch)
-        steps = self._gather(position.steps[0] if position.steps else 0)
-        pairs = zip(epochs, steps, strict=True)
-        check_same_checkpoint(self._tasks, [f"epoch {epoch} step {step}" for epoch, step in pairs])
+        self._agreement.check(
+            "resuming",
+            lambda: {
+                "the checkpoint": f"epoch {position.epoch} step {max(position.steps, default=0)}"
+            },
+            remedy=SHARE_DIRECTORY,
+        )
         return position
 
 
@@ -94,7 +98,7 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
     def set_up(self, options: AllReduceOptions) -> None:
         super().set_up(options)
         self.checkpointing = _Checkpointing(
-            self.tf_strategy, self._statistics, self.gather, self.topology.peers
+            self.tf_strategy, self._statistics, self.gather, self.agreement
         )
 
     def build(self, options: AllReduceOptions) -> tf.distribute.Strategy:
@@ -120,6 +124,28 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
     @property
     def _is_chief(self) -> bool:
         return not self.cluster or self.task == self.cluster.chief_task
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Compares each variable before TensorFlow broadcasts its value to all tasks."""
+
+        def create(next_creator: Callable[..., Any], **arguments: Any) -> Any:
+            initial: Any = arguments.get("initial_value")
+
+            def agreed() -> Any:
+                value = tf.convert_to_tensor(initial(), arguments.get("dtype"))
+                kind = f"{value.dtype.name} of shape {value.shape}"
+                name = f"the variable {arguments.get('name')}"
+                self.agreement.check("creating a variable", lambda: {name: kind})
+                return value
+
+            # TensorFlow recognizes the callable that restores a value.
+            if callable(initial) and not hasattr(initial, "checkpoint_position"):
+                arguments["initial_value"] = agreed
+            return next_creator(**arguments)
+
+        with self.tf_strategy.scope(), tf.variable_creator_scope(create):
+            yield
 
     @property
     def gradient_dtype(self) -> str | None:
@@ -226,21 +252,3 @@ def build_strategy(role: TaskRole, options: AllReduceOptions) -> MultiWorkerMirr
             implementation=CommunicationImplementation[options.all_reduce.upper()],
         ),
     )
-
-
-def check_same_checkpoint(tasks: tuple[str, ...], places: list[str]) -> None:
-    """Checks that all tasks resume from the same position.
-
-    Args:
-      tasks: the names of the tasks.
-      places: the position of each task, in words.
-
-    Raises:
-      RuntimeError: the positions differ.
-    """
-    if len(set(places)) > 1:
-        found = ", ".join(f"{task} {place}" for task, place in zip(tasks, places, strict=True))
-        raise RuntimeError(
-            f"The tasks found different checkpoints to resume from ({found}): the output "
-            "directory must be one that they all share."
-        )

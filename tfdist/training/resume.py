@@ -21,16 +21,17 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tfdist.checkpoints import checkpointer, export, io_device, output_directory
+from tfdist.checkpoints import checkpointer, export, io_device, lock, output_directory
 from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.compat import keras as keras_compat
 from tfdist.compat import stacks
 from tfdist.compat.train_functions import AfterSkippedSteps
+from tfdist.coordination.agreement import SHARE_DIRECTORY
 from tfdist.coordination.reports import activity
 from tfdist.data.position import Position
 from tfdist.errors import EXIT_PREEMPTED, log
 from tfdist.monitoring import events
-from tfdist.training import history
+from tfdist.training import declarations, history
 from tfdist.training.final_weights import FinalWeights
 from tfdist.training.state import TrainingState
 from tfdist.training.summaries import facts_of
@@ -61,6 +62,7 @@ class Resume(tf.keras.callbacks.Callback):
         ignores_step_logs(self)
         self._state = state
         self._strategy = state.strategy
+        self._agreement = state.strategy.agreement
         self._checkpointing = state.strategy.checkpointing
         self._cursor = state.strategy.cursor
         self._topology = state.strategy.topology
@@ -88,6 +90,16 @@ class Resume(tf.keras.callbacks.Callback):
         self._state.check_length(self.params["steps"], self.params["epochs"])
         self._state.warn_if_not_shared(keras_fit_data.data_of_fit(self.model))
         self._state.prepare(self.model)
+        self._agreement.check(
+            "fit", lambda: declarations.of_fit(self.model, self.params, self._save_steps)
+        )
+        self._agreement.inside = "fit"
+        if self._checkpointing.all_save:
+            self._agreement.check(
+                "fit",
+                lambda: {f"the lock of {self._output.path}": lock.holder(self._output.lock)},
+                remedy=SHARE_DIRECTORY,
+            )
         if self._state.is_chief:
             output_directory.remove_leftovers(self._output.path)
             output_directory.remove_leftovers(self._output.checkpoints)
@@ -170,6 +182,7 @@ class Resume(tf.keras.callbacks.Callback):
         self._state.reporter.activity.enter(activity.EXPORTING)
         epochs = self.params["epochs"]
         self._watching.close()
+        self._agreement.inside = ""
         keras_initial_epoch.set_start(self.model, None)
         self._checkpointer.wait()
         is_complete = self._finished >= epochs or self.model.stop_training
@@ -289,6 +302,7 @@ class Resume(tf.keras.callbacks.Callback):
             self._saved = number
 
     def _exit(self, steps: Sequence[int]) -> None:
+        self._agreement.inside = ""
         self._save(steps)
         self._checkpointer.wait()
         self._checkpointing.wait_for_chief()

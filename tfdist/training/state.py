@@ -24,7 +24,7 @@ from tfdist.errors import UsageError, log
 from tfdist.runtime.precision import FLOAT32
 from tfdist.strategies.base import Strategy
 from tfdist.strategy_table import table
-from tfdist.training import accumulation
+from tfdist.training import accumulation, declarations
 from tfdist.upstream import (
     dataset_inputs,
     keras3_repeated_rows,
@@ -85,6 +85,8 @@ class TrainingState:
         self.strategy = strategy
         self.preemption = preemption
         self.reporter = reporter or Reporter(str(strategy.task))
+        # Made here, so that a task tells the others if it ends without any call.
+        self._agreement = strategy.agreement
         self.data: TrainingData | None = None
         self.scales_learning_rate = False
         self.is_saved: bool | None = None
@@ -113,6 +115,8 @@ class TrainingState:
         def timed(context: tf.distribute.InputContext) -> tf.data.Dataset:
             started = time.monotonic()
             shard = dataset_fn(context)
+            if not created:
+                self._agreement.check("job.dataset", lambda: declarations.of_data(data, shard))
             created.append((context, shard, time.monotonic() - started))
             _check_batched(shard)
             return self._grouped(shard)

@@ -98,11 +98,11 @@ def test_a_key_is_written_once(port: int) -> None:
 def test_other_requests_are_refused(port: int) -> None:
     assert request(port, "HEAD", "/global/0")[0] == 501
     assert request(port, "POST", "/global/0", b"x")[0] == 501
-    assert request(port, "PUT", "/global/0", b"x" * (65 << 10))[0] == 413
-    for length in ("", "-1", "1e3", "9" * 30):
+    for length in ("", "-1", "1e3", "9" * 30, str(2 << 20)):
         with socket.create_connection(("127.0.0.1", port), 10) as client:
             client.sendall(f"PUT /global/0 HTTP/1.1\r\nContent-Length: {length}\r\n\r\n".encode())
-            assert client.recv(64).split()[1] == b"411"
+            status = 413 if length == str(2 << 20) else 411
+            assert client.recv(64).split()[1] == str(status).encode()
     with socket.create_connection(("127.0.0.1", port), 10) as client:
         client.sendall(b"PUT /global/0 HTTP/1.1\r\nContent-Length: 9\r\n\r\nabc")
         client.shutdown(socket.SHUT_WR)

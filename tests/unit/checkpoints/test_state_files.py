@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tfdist.checkpoints.checkpointer import read_marker
-from tfdist.checkpoints.lock import _read_holder
+from tfdist.checkpoints.lock import holder
 from tfdist.checkpoints.output_directory import OutputDirectory, cut_json_lines, read_json_lines
 from tfdist.training import history
 
@@ -49,7 +49,7 @@ def test_any_content_is_read(content: bytes, tmp_path: Path) -> None:
     output.done.write_bytes(content)
     marker = read_marker(output)
     assert marker is None or {type(marker["finished"]), type(marker["epochs"])} == {int}
-    assert isinstance(_read_holder(output.done), str)
+    assert isinstance(holder(output.done), str)
 
     output.metrics.write_bytes(content)
     assert all(isinstance(record, dict) for record in read_json_lines(output.metrics))

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from tfdist.cluster import Cluster, Task, host_and_port
+from tfdist.coordination.probe import Listener, identify
 from tfdist.errors import UsageError
 
 #: Connections that wait to be accepted; the kernel may have a lower limit.
@@ -96,10 +97,16 @@ def check_addresses(
 def check_port(cluster: Cluster, task: Task) -> None:
     """Refuses a port that another process listens on; TensorFlow only logs that.
 
+    Accepts that of another task at the startup barrier, which tells more about it.
+
     Raises:
       UsageError: the port of `task` cannot be bound.
     """
-    _bind(cluster, task).close()
+    try:
+        _bind(cluster, task).close()
+    except UsageError:
+        if identify(cluster.address(task)) is not Listener.BARRIER:
+            raise
 
 
 class ListeningSocket(socket.socket):

@@ -27,7 +27,7 @@ from tfdist.coordination.startup.chief import Chief
 from tfdist.coordination.startup.member import Member
 from tfdist.coordination.startup.open_files import open_files
 from tfdist.coordination.startup.participant import BarrierConfig
-from tfdist.errors import log
+from tfdist.errors import UsageError, log
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,14 @@ def wait_at_barrier(
     """
     begin = time.monotonic()
     is_chief = config.task == config.cluster.chief_task
-    with (
-        open_files(config.cluster),
-        addresses.open_port(config.cluster, config.task) as listener,
-    ):
-        participant = (Chief if is_chief else Member)(config, log, clock)
+    participant = (Chief if is_chief else Member)(config, log, clock)
+    try:
+        listener = addresses.open_port(config.cluster, config.task)
+    except UsageError:
+        if why := asyncio.run(participant.ask_at_own_address()):
+            return Outcome(why, "", time.monotonic() - begin)
+        raise
+    with listener, open_files(config.cluster):
         try:
             verdict = asyncio.run(participant.run(listener))
         finally:

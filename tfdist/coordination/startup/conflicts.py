@@ -16,6 +16,7 @@ from tfdist.coordination.startup.protocol import Hello
 #: Seconds that the clocks of two tasks may be apart before a warning.
 CLOCK_TOLERANCE = 5.0
 
+_REMEDY = "Give all tasks the same one."
 _ORDER = ("chief", "worker", "ps")
 
 
@@ -74,7 +75,11 @@ def find(
         return sentence
     packages = sorted({name for hello in hellos.values() for name in hello.versions})
     for package in packages:
-        found = {task: hello.versions.get(package, "none") for task, hello in hellos.items()}
+        found = {
+            task: hello.versions[package]
+            for task, hello in hellos.items()
+            if package in hello.versions
+        }
         if sentence := _apart(package, found):
             return sentence
     return None
@@ -108,7 +113,7 @@ def _twice(task: Task, processes: Sequence[Hello], misplaced: Mapping[Task, Hell
         if misplaced[place].task == task:
             address = misplaced[place].cluster.address(place)
             return f"{sentence} It answers at {address}, the address of {place}."
-    return f"{sentence} End one of them."
+    return f"{sentence} End one of them, or give it an index of its own."
 
 
 def _descriptions(clusters: Mapping[Task, Cluster]) -> str:
@@ -157,12 +162,12 @@ def _apart(what: str, values: Mapping[Task, str]) -> str | None:
     rest, others = groups[0], groups[1:]
     if len(rest) == len(others[0]):
         found = [f"{values[group[0]]} in {names(group)}" for group in groups]
-        return f"{what} is not the same in all tasks: {', '.join(found)}."
+        return f"{what} is not the same in all tasks: {', '.join(found)}. {_REMEDY}"
     found = [
         f"{names(group)} {'has' if len(group) == 1 else 'have'} {what} {values[group[0]]}"
         for group in others
     ]
-    return f"{', '.join(found)}; the others have {values[rest[0]]}."
+    return f"{', '.join(found)}; the others have {values[rest[0]]}. {_REMEDY}"
 
 
 def _groups(values: Mapping[Task, object]) -> list[list[Task]]:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfdist.cluster import Cluster, Task
+from tfdist.cluster import Cluster, Task, host_and_port
 from tfdist.coordination.startup import protocol
 from tfdist.coordination.startup.addresses import BACKLOG
 from tfdist.coordination.startup.channel import accept_channel
@@ -275,6 +275,23 @@ class Participant(ABC):
                 self.has_changed()
             await wait_for(peer.wake, None if peer.is_reached else pause)
             pause = min(2 * pause, max(_LAST_PAUSE, pace))
+
+    async def ask_at_own_address(self) -> str | None:
+        """How a task of this job that has this task's port contradicts it; None without one."""
+        own = self.config.task
+        peer = Peer(own, *host_and_port(self.config.cluster.address(own)))
+        found = await connect(
+            peer.host,
+            peer.port,
+            self.hello(),
+            self.config.token,
+            resolver=self._resolver,
+            timeout=self._handshake_seconds,
+        )
+        if isinstance(found, Connection):
+            self.table.identify(peer, found.hello)
+            found.channel.writer.close()
+        return self.table.contradiction()
 
     async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._incoming[writer] = asyncio.current_task()

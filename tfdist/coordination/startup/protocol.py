@@ -12,13 +12,17 @@ bytes, if it is not JSON of exactly these shapes, or if it contains text that ca
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tfdist.cluster import JOB_NAMES, Cluster, Task
@@ -173,11 +177,12 @@ class Verdict:
 Message = Challenge | Proof | Hello | Description | Report | Status | Verdict
 
 
-def versions(packages: Iterable[str] = ()) -> dict[str, str]:
-    """The versions that must be equal in all tasks.
+def versions(packages: Iterable[str] = (), script: str = "") -> dict[str, str]:
+    """The versions that must be equal in all tasks that have them.
 
     Args:
       packages: packages that the strategy needs in addition to TensorFlow and Keras.
+      script: the path of the script; tasks may have scripts of different names.
     """
     found = {"python": ".".join(map(str, sys.version_info[:2])), "tfdist": __version__}
     engines = {"tensorflow": ("tensorflow", "tensorflow-cpu"), "keras": ("keras",)}
@@ -189,6 +194,11 @@ def versions(packages: Iterable[str] = ()) -> dict[str, str]:
                 break
             except importlib.metadata.PackageNotFoundError:
                 continue
+    with suppress(OSError):
+        content = Path(script).read_bytes()
+        digest = hashlib.sha256(content).hexdigest()[:12]
+        name = ascii(os.path.basename(script))[: _TEXT_LIMIT // 2]
+        found[f"the script {name}"] = f"{len(content)} bytes with SHA-256 {digest}"
     return found
 
 

@@ -28,6 +28,7 @@ from tests.support.startup import (
     workers,
 )
 from tfdist.cluster import Cluster, Task
+from tfdist.coordination.probe import Listener, identify
 from tfdist.coordination.startup import addresses, protocol, wait_at_barrier
 from tfdist.coordination.startup.participant import clock_offset
 from tfdist.coordination.startup.peers import peers_of
@@ -152,10 +153,14 @@ def test_every_task_names_a_task_with_a_different_cluster_description(three: Clu
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"versions": {"python": "4"}}, "worker:1 has python 4; the others have 3."),
+        (
+            {"versions": {"python": "4"}},
+            "worker:1 has python 4; the others have 3. Give all tasks the same one.",
+        ),
         (
             {"strategy": "horovod"},
-            "worker:1 has --strategy horovod; the others have multi_worker_mirrored.",
+            "worker:1 has --strategy horovod; the others have multi_worker_mirrored. Give "
+            "all tasks the same one.",
         ),
     ],
 )
@@ -166,6 +171,29 @@ def test_every_task_names_a_task_with_a_different_version_or_strategy(
     assert [outcome.verdict for outcome in outcomes] == [sentence] * 3
 
 
+@pytest.mark.parametrize(
+    ("task", "is_swapped", "sentence"),
+    [
+        (W0, False, "worker:0 was started twice: on host "),
+        (W1, True, "worker:0 and worker:1 have different cluster descriptions: worker:0 is at "),
+    ],
+)
+def test_both_tasks_with_one_port_name_the_mistake(
+    three: Cluster, task: Task, is_swapped: bool, sentence: str
+) -> None:
+    """Two tasks with one index, or the hosts in another order."""
+    first, second, third = three.worker
+    participants = Participants()
+    participants.start(config(three, W0))
+    while identify(first) is not Listener.BARRIER:
+        time.sleep(0.02)
+    other = Cluster(worker=(second, first, third)) if is_swapped else three
+    addresses.check_port(other, task)
+    participants.start(config(other, task))
+    for outcome in participants.outcomes():
+        assert outcome.verdict.startswith(sentence)
+
+
 def test_a_task_that_starts_later_receives_the_same_error(three: Cluster) -> None:
     participants = Participants()
     participants.start(config(three, W0))
@@ -173,7 +201,8 @@ def test_a_task_that_starts_later_receives_the_same_error(three: Cluster) -> Non
     time.sleep(1.0)
     participants.start(config(three, W2))
     assert {outcome.verdict for outcome in participants.outcomes()} == {
-        "worker:1 has --strategy horovod; the others have multi_worker_mirrored."
+        "worker:1 has --strategy horovod; the others have multi_worker_mirrored. Give "
+        "all tasks the same one."
     }
 
 

@@ -63,11 +63,14 @@ def test_a_tie_between_two_descriptions_names_both() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"versions": {"python": "4"}}, "worker:1 has python 4; the others have 3."),
-        ({"versions": {}}, "worker:1 has python none; the others have 3."),
+        (
+            {"versions": {"python": "4"}},
+            "worker:1 has python 4; the others have 3. Give all tasks the same one.",
+        ),
         (
             {"strategy": "horovod"},
-            "worker:1 has --strategy horovod; the others have multi_worker_mirrored.",
+            "worker:1 has --strategy horovod; the others have multi_worker_mirrored. Give "
+            "all tasks the same one.",
         ),
     ],
 )
@@ -78,6 +81,19 @@ def test_a_minority_with_a_different_version_or_strategy_is_named(
     received = hellos(w1=change)
     del received[W2]
     assert "is not the same in all tasks" in str(find_conflict(received))
+
+
+def test_scripts_of_one_name_are_compared() -> None:
+    scripts = {
+        f"w{place}": {"versions": {"the script 'a.py'": text}}
+        for place, text in ((0, "1"), (1, "2"))
+    }
+    assert find_conflict(hellos(**scripts)) == (
+        "the script 'a.py' is not the same in all tasks: 1 in worker:0, 2 in worker:1. Give all "
+        "tasks the same one."
+    )
+    del scripts["w1"]
+    assert find_conflict(hellos(**scripts)) is None
 
 
 def test_swapped_and_misplaced_tasks_are_named() -> None:
@@ -105,7 +121,7 @@ def test_a_task_that_was_started_twice_is_named() -> None:
         received, twice={W1: (received[W1], dataclasses.replace(received[W1], pid=8))}
     ) == (
         "worker:1 was started twice: on host host-of-worker-1, process 7, and on host "
-        "host-of-worker-1, process 8. End one of them."
+        "host-of-worker-1, process 8. End one of them, or give it an index of its own."
     )
 
 

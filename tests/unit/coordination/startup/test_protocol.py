@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,3 +118,15 @@ def test_decoding_never_raises(line: bytes, value: Any) -> None:
 def test_the_versions_include_the_packages_of_the_strategy() -> None:
     assert set(protocol.versions(["horovod"])) - {"horovod"} == set(protocol.versions())
     assert protocol.versions()["python"] == ".".join(map(str, sys.version_info[:2]))
+
+
+def test_the_versions_include_the_content_of_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "träin\n.py"
+    described = []
+    for text in ("1", "2"):
+        script.write_text(text)
+        described.append(protocol.versions(script=str(script)))
+        assert decode(encode(dataclasses.replace(HELLO, versions=described[-1])), CLUSTER)
+    assert [found["the script 'tr\\xe4in\\n.py'"].split()[0] for found in described] == ["1"] * 2
+    assert described[0] != described[1]
+    assert protocol.versions(script="-c") == protocol.versions()
