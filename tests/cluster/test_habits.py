@@ -90,7 +90,7 @@ def test_weights_and_history_equal_those_of_one_process(
                 found[name],
                 expected[name],
                 rtol=1e-5,
-                atol=1e-6,
+                atol=habits.CASES[case].atol,
                 err_msg=f"{case}: {name}",
             )
 

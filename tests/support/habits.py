@@ -54,6 +54,7 @@ class Case:
       loads: whether the model is one that `files` has trained in one process.
       examples: takes the arrays and a directory; returns the dataset of all examples.
       batches: takes the examples of a shard and the batch size; returns the dataset in batches.
+      atol: the difference to one process that rounding may make.
     """
 
     build: Callable[..., Any]
@@ -70,6 +71,7 @@ class Case:
     batches: Callable[[tf.data.Dataset, int], tf.data.Dataset] = field(
         default=lambda shard, size: shard.batch(size)
     )
+    atol: float = 1e-6
 
 
 def dense(

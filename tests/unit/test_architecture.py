@@ -32,7 +32,6 @@ ENVIRONMENT = {
     "runtime/": "reads what the task was started with",
     "strategies/horovod.py": "hvd.init reads nothing else",
     "coordination/heartbeat.py": "passes it on to the process that watches",
-    "launch/model_sizes.py": "passes it on to the process that builds a model",
     "launch/forkserver.py": "a fork server starts, and a task starts in a copy of it",
     "launch/run_script.py": "a task starts",
     "launch/remote/server.py": "a launcher starts on a host",
@@ -74,7 +73,6 @@ def test_the_launcher_and_the_rooms_below_import_no_tensorflow() -> None:
         "role",
         "launch",
         "commands",
-        "planner",
     )
     for path in files():
         if room_of(module_of(path)) not in bare:

@@ -8,7 +8,6 @@
     tfdist stacks /shared/run1                            # where its tasks are in Python
     tfdist plot /shared/run1                              # draws its learning curves
     tfdist report /shared/run1                            # writes a page about it
-    tfdist plan --parameters=25M --workers=4 --bandwidth=10Gbit   # compares the splits
     tfdist data cifar10 --data_dir=/tmp/data              # writes the examples' dataset
     tfdist horovod build                                  # compiles and installs Horovod
     tfdist env                                            # what a bug report needs
@@ -36,7 +35,6 @@ from tfdist.commands import (
     env,
     execute,
     horovod,
-    plan,
     plot,
     render,
     report,
@@ -56,7 +54,6 @@ _COMMANDS = (
     status,
     plot,
     report,
-    plan,
     data,
     horovod,
     env,

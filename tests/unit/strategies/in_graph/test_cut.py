@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdist.planner.cut import cut
+from tfdist.strategies.in_graph.cut import cut
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
