@@ -12,9 +12,8 @@ from __future__ import annotations
 import ctypes
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from math import isclose
 from types import FrameType
 from typing import Any
 
@@ -31,7 +30,7 @@ from tfdist.coordination.reports import activity
 from tfdist.data.position import Position
 from tfdist.errors import EXIT_PREEMPTED, log
 from tfdist.monitoring import events
-from tfdist.training import declarations, history
+from tfdist.training import data_checks, declarations, history, resumed_hyperparameters
 from tfdist.training.final_weights import FinalWeights
 from tfdist.training.state import TrainingState
 from tfdist.training.summaries import facts_of
@@ -88,7 +87,8 @@ class Resume(tf.keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         self._state.check_length(self.params["steps"], self.params["epochs"])
-        self._state.warn_if_not_shared(keras_fit_data.data_of_fit(self.model))
+        if self._state.data is None:
+            data_checks.warn_if_not_shared(self._strategy, keras_fit_data.data_of_fit(self.model))
         self._state.prepare(self.model)
         self._agreement.check(
             "fit", lambda: declarations.of_fit(self.model, self.params, self._save_steps)
@@ -136,7 +136,9 @@ class Resume(tf.keras.callbacks.Callback):
         # Tasks with different start positions would wait for each other forever.
         position = self._checkpointing.broadcast(self.model, position)
         if position.epoch < epochs:
-            self._settle_hyperparameters(variables, position)
+            self._hyperparameters = resumed_hyperparameters.settle(
+                self._state, variables, self._hyperparameters, position
+            )
         start = self._within_epoch(position)
         step = self._cursor.step_of_epoch(start.steps)
         if start.epoch >= epochs:
@@ -252,37 +254,6 @@ class Resume(tf.keras.callbacks.Callback):
             self._skipped = step
             executions = step // self.model.steps_per_execution
             self.model.train_function = AfterSkippedSteps(self.model, executions)
-
-    def _settle_hyperparameters(self, found: Mapping[str, Any], position: Position) -> None:
-        """Scales the checkpoint's learning rates to this job's batches per update, and decides
-        between checkpoint and script if the script sets other values than at the last start.
-
-        A value that only a callback has changed is the checkpoint's.
-        """
-        own, saved = self._strategy.batches_per_update, position.batches_per_update
-        choice = self._strategy.role.flags.resume_hyperparameters
-        for name, variable in found.items():
-            restored, script = float(variable.numpy()), self._hyperparameters[name]
-            before = position.hyperparameters.get(name, restored)
-            is_scaled = self._state.scales_learning_rate and name.startswith("learning_rate")
-            if is_scaled and saved not in (0, own):
-                restored, before = restored * own / saved, before * own / saved
-                variable.assign(restored)
-                self._tell(
-                    f"the checkpoint is from {_batches(saved)}; the learning rate is scaled to "
-                    f"{restored:g} for {_batches(own)}"
-                )
-            if isclose(script, before, rel_tol=1e-5):
-                continue
-            if choice == "script":
-                variable.assign(script)
-            else:
-                self._hyperparameters[name] = before
-            if not isclose(script, restored, rel_tol=1e-5):
-                self._tell(
-                    f"{name} is now {script:g} in the script, and {restored:g} in the checkpoint: "
-                    f"that of the {choice} is used (--resume_hyperparameters={choice})"
-                )
 
     def _save(self, steps: Sequence[int] = ()) -> None:
         self._checkpointing.synchronize()
@@ -404,7 +375,3 @@ def _keep_forever(frame: FrameType | None) -> None:
     One of ten jobs with `tf.numpy_function` in their data hung there.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(frame))
-
-
-def _batches(count: int) -> str:
-    return f"{count} batch{'es' * (count > 1)} per update"

@@ -24,7 +24,7 @@ from tfdist.errors import UsageError, log
 from tfdist.runtime.precision import FLOAT32
 from tfdist.strategies.base import Strategy
 from tfdist.strategy_table import table
-from tfdist.training import accumulation, declarations
+from tfdist.training import accumulation, data_checks, declarations
 from tfdist.upstream import (
     dataset_inputs,
     keras3_repeated_rows,
@@ -118,14 +118,14 @@ class TrainingState:
             if not created:
                 self._agreement.check("job.dataset", lambda: declarations.of_data(data, shard))
             created.append((context, shard, time.monotonic() - started))
-            _check_batched(shard)
+            data_checks.check_batched(shard)
             return self._grouped(shard)
 
         dataset = self._distribute(timed, training=True)
         context, shard, seconds = created[0]
         if self.is_chief and seconds < _QUICK_SECONDS:
-            self._warn_if_not_sharded(dataset_fn, context, int(shard.cardinality()))
-        self._warn_if_too_few(int(shard.cardinality()))
+            data_checks.warn_if_not_sharded(dataset_fn, context, int(shard.cardinality()))
+        data_checks.warn_if_too_few(self.strategy, int(shard.cardinality()))
         size = dataset_inputs.batch_size(shard)
         self.data = TrainingData(
             lambda context: self._grouped(dataset_fn(context)),
@@ -140,18 +140,6 @@ class TrainingState:
         """Calls a method of the user's training data, if it is an object that has it: Keras calls
         `on_epoch_begin` and `on_epoch_end` of a `keras.utils.PyDataset`."""
         getattr(self._passed, method, lambda: None)()
-
-    def warn_if_not_shared(self, data: Any) -> None:
-        """Warns of data of `fit` that nothing has divided among the training tasks.
-
-        TensorFlow divides a `tf.data.Dataset`, and a script may have divided other data.
-        """
-        is_of_tf = isinstance(data, (tf.data.Dataset, tf.distribute.DistributedDataset, type(None)))
-        if len(self.strategy.topology.peers) > 1 and self.is_chief and not is_of_tf:
-            log(
-                f"warning: fit was given a {type(data).__name__}, which nothing has shared among "
-                "the tasks unless the script has; job.dataset(…) gives each task its share"
-            )
 
     def check_length(
         self, steps_per_epoch: int | None, epochs: int, *, is_of_data: bool = False
@@ -298,11 +286,6 @@ class TrainingState:
                 remedy="Pass a number to model.compile: with 'auto' each task chooses its own "
                 "number, but all tasks must save after the same step.",
             )
-        if self.data is None and self.is_chief and self.strategy.topology.num_replicas > 1:
-            log(
-                "warning: the data of fit is not from job.dataset: Keras divides each batch among "
-                "the replicas of a tf.distribute.Strategy, and any other task reads all batches"
-            )
         self.build(model)
         self.strategy.prepare(model)
         described = self.strategy.describe(model)
@@ -354,23 +337,6 @@ class TrainingState:
             ),
         )
 
-    def _warn_if_not_sharded(
-        self, dataset_fn: DatasetFunction, context: tf.distribute.InputContext, batches: int
-    ) -> None:
-        if inputs.is_not_sharded(dataset_fn, context, batches):
-            log(
-                f"warning: each of the {context.num_input_pipelines} shards has all {batches} "
-                "batches of the training data, so each example is used several times per epoch. "
-                "Shard the dataset by the context, or return all of it from a function without a "
-                "parameter"
-            )
-
-    def _warn_if_too_few(self, batches: int) -> None:
-        of_tasks = self.strategy.gather(batches)
-        idle = of_tasks.count(0)
-        if idle and self.is_chief:
-            log(f"warning: {idle} of {len(of_tasks)} tasks have no batch of the training data")
-
     def _grouped(self, shard: tf.data.Dataset) -> tf.data.Dataset:
         steps = self.strategy.accumulate_steps
         return accumulation.grouped(shard, steps) if steps > 1 else shard
@@ -416,21 +382,6 @@ class TrainingState:
         # `fit` has made the function; the strategy may have made it forget what it had traced.
         if unwrapped or model.train_function is None:
             model.make_train_function(force=True)
-
-
-def _check_batched(shard: tf.data.Dataset) -> None:
-    specs = [
-        each for each in tf.nest.flatten(shard.element_spec) if isinstance(each, tf.TensorSpec)
-    ]
-    scalars = [spec for spec in specs if spec.shape.rank == 0]
-    # A train step of one's own may take numbers, but hardly pairs of them.
-    if scalars and isinstance(shard.element_spec, tuple):
-        raise UsageError(
-            "training data",
-            received=f"elements without a batch, such as {scalars[0].dtype.name} of shape ()",
-            accepted="batches of the per-replica size",
-            remedy="Call dataset.batch(size) in the input function.",
-        )
 
 
 def _is_wrapped(optimizer: Any) -> bool:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tests.conftest import TinyTraining
 from tfdist.data.inputs import Data, is_not_sharded, shard_function
 from tfdist.errors import UsageError
-from tfdist.training.state import TrainingState
+from tfdist.training.data_checks import warn_if_not_shared
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
@@ -285,14 +285,13 @@ def test_a_job_of_several_tasks_warns_of_data_that_nothing_shares(
     tiny: TinyTraining, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     strategy = tiny.job()._strategy
-    state = TrainingState(strategy, strategy.preemption)
-    state.warn_if_not_shared(Items())
+    warn_if_not_shared(strategy, Items())
+    assert "warning" not in capfd.readouterr().err
     two = dataclasses.replace(strategy.topology, peers=("worker:0", "worker:1"))
     monkeypatch.setattr(type(strategy), "topology", two)
-    for shared in (None, tf.data.Dataset.range(3)):
-        state.warn_if_not_shared(shared)
-    assert "warning" not in capfd.readouterr().err
-    state.warn_if_not_shared(Items())
+    warn_if_not_shared(strategy, tf.data.Dataset.range(3))
+    assert "warning: the data of fit is not from job.dataset" in capfd.readouterr().err
+    warn_if_not_shared(strategy, Items())
     assert "warning: fit was given a Items, which nothing has shared" in capfd.readouterr().err
 
 

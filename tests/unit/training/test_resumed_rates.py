@@ -12,6 +12,7 @@ import tensorflow as tf
 from tests.conftest import TinyTraining, keras_is_3
 from tfdist.compat.keras import hyperparameters
 from tfdist.data.position import Position
+from tfdist.training.resumed_hyperparameters import settle
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
@@ -99,16 +100,14 @@ def test_a_legacy_optimizer_has_more_of_them(runs: Runs) -> None:
 
 
 def test_another_number_of_replicas_is_no_change_of_the_script(
-    tiny: TinyTraining, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: TinyTraining, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The checkpoint is from four replicas, and a callback has halved the rate since."""
     job, model = tiny.job(), tiny.model()
-    resume = job.callbacks(str(tmp_path))[-1]
-    resume.set_model(model)
     model.optimizer.learning_rate = 0.2
-    resume._hyperparameters = {"learning_rate": job.scaled_lr(0.1)}
+    script = {"learning_rate": job.scaled_lr(0.1)}
     position = Position(1, batches_per_update=4, hyperparameters={"learning_rate": 0.4})
-    resume._settle_hyperparameters(hyperparameters(model), position)
+    settle(job._state, hyperparameters(model), script, position)
     assert float(model.optimizer.learning_rate) == pytest.approx(0.05)
     told = capsys.readouterr().err
     assert "from 4 batches per update; the learning rate is scaled to 0.05 for 1 batch" in told

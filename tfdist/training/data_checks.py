@@ -1,0 +1,86 @@
+"""Checks of training data that a task cannot use, or that its job would not share, in words.
+
+check_batched(shard)                # raises UsageError
+warn_if_too_few(strategy, batches)  # every training task must call it
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.data import inputs
+from tfdist.data.inputs import DatasetFunction
+from tfdist.errors import UsageError, log
+from tfdist.strategies.base import Strategy
+
+
+def check_batched(shard: tf.data.Dataset) -> None:
+    """Raises UsageError for a shard of single examples."""
+    specs = [
+        each for each in tf.nest.flatten(shard.element_spec) if isinstance(each, tf.TensorSpec)
+    ]
+    scalars = [spec for spec in specs if spec.shape.rank == 0]
+    # A train step of one's own may take numbers, but hardly pairs of them.
+    if scalars and isinstance(shard.element_spec, tuple):
+        raise UsageError(
+            "training data",
+            received=f"elements without a batch, such as {scalars[0].dtype.name} of shape ()",
+            accepted="batches of the per-replica size",
+            remedy="Call dataset.batch(size) in the input function.",
+        )
+
+
+def warn_if_not_sharded(
+    dataset_fn: DatasetFunction, context: tf.distribute.InputContext, batches: int
+) -> None:
+    """Warns of an input function that returns the whole dataset for each shard.
+
+    Args:
+      dataset_fn: the input function.
+      context: the argument with which it has returned a dataset.
+      batches: the cardinality of this dataset.
+    """
+    if inputs.is_not_sharded(dataset_fn, context, batches):
+        log(
+            f"warning: each of the {context.num_input_pipelines} shards has all {batches} "
+            "batches of the training data, so each example is used several times per epoch. "
+            "Shard the dataset by the context, or return all of it from a function without a "
+            "parameter"
+        )
+
+
+def warn_if_too_few(strategy: Strategy[Any], batches: int) -> None:
+    """Warns of tasks without any batch. Every training task must call it.
+
+    Args:
+      strategy: the job's strategy.
+      batches: the number of batches of this task's shard.
+    """
+    of_tasks = strategy.gather(batches)
+    idle = of_tasks.count(0)
+    if idle and strategy.topology.is_chief:
+        log(f"warning: {idle} of {len(of_tasks)} tasks have no batch of the training data")
+
+
+def warn_if_not_shared(strategy: Strategy[Any], data: Any) -> None:
+    """Warns of data of `fit` that is not from `job.dataset`, which a script may have divided.
+
+    Args:
+      strategy: the job's strategy.
+      data: what `fit` was given; None if it is unknown.
+    """
+    topology = strategy.topology
+    if not topology.is_chief or max(topology.num_replicas, len(topology.peers)) == 1:
+        return
+    if isinstance(data, (tf.data.Dataset, tf.distribute.DistributedDataset, type(None))):
+        log(
+            "warning: the data of fit is not from job.dataset: Keras divides each batch among "
+            "the replicas of a tf.distribute.Strategy, and any other task reads all batches"
+        )
+    else:
+        log(
+            f"warning: fit was given a {type(data).__name__}, which nothing has shared among "
+            "the tasks unless the script has; job.dataset(…) gives each task its share"
+        )
