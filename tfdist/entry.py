@@ -10,6 +10,7 @@ job = init()           # tfdist.init, for scripts in the long form
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
 import os
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from absl import app, flags, logging
 from absl.logging import converter
 
-from tfdist.cluster import Task, host_and_port
+from tfdist.cluster import host_and_port
 from tfdist.coordination import startup
 from tfdist.coordination.preemption import Preemption
 from tfdist.coordination.reports.reporter import Reporter
@@ -147,6 +148,7 @@ def start(job_class: type[AnyJob], environ: Mapping[str, str]) -> AnyJob:
     end_on_uncaught(environ.get(ERROR_FILE_VARIABLE))
     with exit_on_usage_error():
         job = create(read_flags(environ), environ, job_class=job_class, waits_for_peers=True)
+    atexit.register(job._state.warn_if_unsaved)
     # Otherwise Python's garbage collector walks all of TensorFlow's modules at exit, for 0.7 s.
     gc.freeze()
     return job
@@ -220,8 +222,7 @@ def create(
             release()
     if waits_for_peers:
         if not role.cluster and role.token and (store := strategy.kv_store) is not None:
-            peers = [str(Task("worker", rank)) for rank in range(len(strategy.topology.peers))]
-            reporter.meet(store, environ["HOROVOD_HOSTNAME"], peers)
+            reporter.meet(store, environ["HOROVOD_HOSTNAME"], strategy.topology.peers)
         # TensorFlow replaces the handlers that are set before its strategy is built.
         preemption.listen(has_nothing_to_save=role.evaluates)
     if not role.serves:

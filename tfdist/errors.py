@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,27 +38,6 @@ class UsageError(ValueError):
         self.accepted = accepted
         self.remedy = remedy
         super().__init__(f"{field}: received {received!r}; accepted: {accepted}. {remedy}")
-
-
-def check_is_utf8(field: str, path: Any) -> None:
-    """Checks that a path is valid UTF-8, as TensorFlow requires.
-
-    Args:
-      field: the name of the path, as the user writes it.
-      path: the path.
-
-    Raises:
-      UsageError: it is not.
-    """
-    try:
-        os.fspath(path).encode()
-    except UnicodeEncodeError:
-        raise UsageError(
-            field,
-            received=os.fspath(path),
-            accepted="a path that is valid UTF-8, as TensorFlow requires",
-            remedy="Choose another path, or rename the directory.",
-        ) from None
 
 
 class OutputError(RuntimeError):

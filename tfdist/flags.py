@@ -105,6 +105,13 @@ class JobFlags(Options):
         "True) does; horovod and in_graph turn it off, the other strategies refuse it",
         same_in_all_tasks=True,
     )
+    resume_hyperparameters: str = option(
+        "checkpoint",
+        "whose learning rate a training resumes with, if the script now sets another one than "
+        "before; for a legacy optimizer of Keras 2, also its momentum and others",
+        choices=("checkpoint", "script"),
+        same_in_all_tasks=True,
+    )
     profile_steps: str | None = option(
         None,
         "FIRST:LAST, such as 100:110: profiles the steps between these numbers of updates in all "

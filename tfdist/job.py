@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfdist.cluster import Cluster, Task
 from tfdist.coordination.reports.activity import SERVING
-from tfdist.errors import UsageError, log
+from tfdist.errors import UsageError
 from tfdist.role import TaskRole
 from tfdist.signature import takes_argument
 from tfdist.strategy_table import table
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
     from tfdist.data.inputs import Data
     from tfdist.strategies.base import Topology
     from tfdist.training.state import TrainingState
-
-
-@functools.cache
-def _warn_once(old: str, new: str) -> None:
-    log(f"warning: {old} will be removed in the next release; use {new}")
 
 
 class Job:
@@ -49,28 +44,6 @@ class Job:
         self._strategy = state.strategy
         self.cluster: Cluster = role.cluster
         self.task: Task = role.task
-
-    def __getattr__(self, name: str) -> Any:
-        """The value of a name of an earlier release; logs once what replaces it."""
-        context = "job.input_context"
-        old: dict[str, tuple[str, Callable[[], Any]]] = {
-            "optimizer": ("job.wrap_optimizer", lambda: self.wrap_optimizer),
-            "num_input_pipelines": (
-                f"{context}.num_input_pipelines",
-                lambda: self.input_context.num_input_pipelines,
-            ),
-            "input_pipeline_id": (
-                f"{context}.input_pipeline_id",
-                lambda: self.input_context.input_pipeline_id,
-            ),
-            "verbose": ("job.is_chief", lambda: self._verbose),
-            "model_dir": ("TF_CONFIG", lambda: self._role.config.model_dir),
-        }
-        if name not in old:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        new, value = old[name]
-        _warn_once(f"job.{name}", new)
-        return value()
 
     # The task.
 
@@ -94,6 +67,7 @@ class Job:
                 accepted=", ".join(row.name for row in table.rows().values() if not row.fit_only),
                 remedy="Choose one of these, or train with job.fit.",
             )
+        self._state.is_saved = True  # A loop of the script may save.
         return self._strategy.tf_strategy
 
     @property
@@ -132,12 +106,6 @@ class Job:
         """The argument of this task's input function: the number of shards, the index of the shard
         that this task reads, and the number of replicas."""
         return self.topology.input_context
-
-    @property
-    def _verbose(self) -> int:
-        from tfdist.training import fit
-
-        return fit.default_verbosity(self._state)
 
     # Batches, steps and the learning rate.
 
@@ -223,7 +191,7 @@ class Job:
           callbacks: your own callbacks; they run after those of tfdist.
           verbose: as in Keras. Default: a progress bar on the chief's terminal, one line per epoch
             if the chief's output goes to a file, and no output from the other tasks.
-          batch_size: the per-replica batch size of arrays; default 32. A dataset has its own.
+          batch_size: the per-replica batch size of arrays; default 32. Only arrays may have it.
 
         Returns:
           Keras's `History`; its `model` is the trained model.
@@ -240,7 +208,12 @@ class Job:
         from tfdist.training import fit
 
         if batch_size is not None and not isinstance(train_input, (tuple, list)):
-            _warn_once("batch_size of job.fit", "nothing: the data has it")
+            raise UsageError(
+                "batch_size",
+                received=batch_size,
+                accepted="none, because a dataset has its own batch size",
+                remedy="Leave it out, and call dataset.batch(size) in the input function.",
+            )
         build: Any = build_model
         fit.check_is_function(build)
         return fit.fit(
@@ -267,6 +240,7 @@ class Job:
 
     def scope(self) -> AbstractContextManager[Any]:
         """The scope for creating the model, its optimizer and its metrics."""
+        self._state.is_saved = bool(self._state.is_saved)
         return self._strategy.scope()
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
@@ -274,6 +248,7 @@ class Job:
 
         Only custom loops need this: `fit` with this job's callbacks wraps the optimizer.
         """
+        self._state.is_saved = True
         return self._state.wrap_optimizer(optimizer)
 
     def dataset(self, dataset_fn: Data) -> tf.data.Dataset:
@@ -301,6 +276,7 @@ class Job:
         Raises:
           UsageError: the data is something else, or the tasks cannot have different shards of it.
         """
+        self._state.is_saved = bool(self._state.is_saved)
         return self._state.dataset(dataset_fn)
 
     def eval_dataset(self, dataset_fn: Data) -> tf.data.Dataset:
@@ -313,7 +289,6 @@ class Job:
         *,
         keep: int = 5,
         save_steps: int | None = None,
-        batch_size: int | None = None,
     ) -> list[tf.keras.callbacks.Callback]:
         """The callbacks for `model.fit`: wrap the optimizer, resume, save checkpoints, and log.
 
@@ -326,17 +301,14 @@ class Job:
           keep: the number of checkpoints to keep.
           save_steps: number of steps between checkpoints within an epoch; default: save only at
             the end of each epoch.
-          batch_size: ignored; will be removed in the next release.
 
         Raises:
-          UsageError: the chief cannot write in `output_dir`, or TensorFlow would interpret it as a
-            pattern.
+          UsageError: the chief cannot write in `output_dir`, or it is a URL, or TensorFlow would
+            interpret it as a pattern.
           OutputError: another job writes there.
         """
         from tfdist.training import callbacks
 
-        if batch_size is not None:
-            _warn_once("batch_size of job.callbacks", "nothing: the data has it")
         return callbacks.standard(self._state, output_dir, keep=keep, save_steps=save_steps)
 
     def evaluate(

@@ -145,13 +145,15 @@ def find_role(
             accepted="a Keras model",
             remedy="Leave it out; tf.compat.v1.train.ProfilerHook profiles an Estimator.",
         )
-    if for_estimators and flags.jit_compile:
-        raise UsageError(
-            "--jit_compile",
-            received=True,
-            accepted="with Keras models",
-            remedy="Leave it out, or train a Keras model with fit.",
-        )
+    for name in ("jit_compile", "resume_hyperparameters"):
+        value = getattr(flags, name)
+        if for_estimators and value != JobFlags.defined()[name].default:
+            raise UsageError(
+                f"--{name}",
+                received=value,
+                accepted="with Keras models",
+                remedy="Leave it out, or train a Keras model with fit.",
+            )
     if for_estimators and flags.precision != FLOAT32:
         raise UsageError(
             "--precision",

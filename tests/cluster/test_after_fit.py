@@ -1,8 +1,9 @@
-"""After `fit`, the chief may use the model alone, while the other tasks have ended."""
+"""One task ends `fit` in all; then the chief may use the model alone, without the other tasks."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,10 @@ def test_the_chief_predicts_evaluates_and_saves_alone(strategy: str, tmp_path: P
     flags = [f"--strategy={strategy}", "--workers=2"]
     ended = launch(tmp_path / "log", *flags, PROGRAM, f"--output_dir={output}", deadline=150)
     assert ended.code == 0, ended.output
+    assert re.search(
+        "stopping after step [34] of epoch 2: worker:1 set stop_training", ended.output
+    )
+    assert json.loads((output / "done.json").read_text())["finished"] == 2
 
     predictions = np.load(output / "predictions.npz")
     for name in predictions.files:

@@ -28,18 +28,22 @@ def test_tasks_have_equal_weights_with_a_sync_period(tmp_path: Path, strategy: s
     ended = launch(tmp_path, *job, "--epochs=2", deadline=60)
     assert ended.code == 0, ended.output
     first = results(tmp_path)
-    ended = launch(tmp_path, *job, "--epochs=8", deadline=60)
+    # worker:1 stops in the eighth epoch.
+    ended = launch(tmp_path, *job, "--epochs=9", "--stop_after=60", deadline=60)
     assert ended.code == 0, ended.output
-    assert "resuming after epoch 2 of 8" in ended.output
+    assert "resuming after epoch 2 of 9" in ended.output
     found = results(tmp_path)
     for rank in ("worker-0", "worker-1"):
         np.testing.assert_array_equal(found[rank]["weights"], found["worker-0"]["weights"])
         np.testing.assert_array_equal(found[rank]["losses"], found["worker-0"]["losses"])
         # 41 and 40 examples in batches of 4: 11 steps in each task.
-        assert found[rank]["steps"] == 8 * 11
+        # Up to the next average, the other task may be ahead.
+        assert found[rank]["steps"] == found["worker-0"]["steps"] in (7 * 11 + 5, 7 * 11 + 6)
     assert found["worker-0"]["losses"][-1] < 0.8 * first["worker-0"]["losses"][0]
     counts = np.sum([task["counts"] for task in found.values()], axis=0)
     # One example is repeated, so that both ranks have the same number of steps.
-    assert counts.sum() == 6 * 82
+    assert len(counts) == 6
+    counts = counts[:5]
+    assert counts.sum() == 5 * 82
     assert set(counts.flatten()) == {1.0, 2.0}
     assert [int(task["evaluated_seen"]) for task in found.values()] == [11, 11]

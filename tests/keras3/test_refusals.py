@@ -14,7 +14,7 @@ from tfdist.compat import stacks
 from tfdist.compat.checks import check_model_of_keras_3
 from tfdist.errors import UsageError
 from tfdist.flags import JobFlags
-from tfdist.upstream.keras3_optimizer import is_wrapped, reduce_gradients_first
+from tfdist.upstream.keras3_optimizer import apply_reduced, is_wrapped
 
 pytestmark = pytest.mark.stacks("2.21", horovod=("newest",))
 
@@ -49,7 +49,9 @@ def test_an_optimizer_that_clips_is_wrapped_by_fit(options: dict[str, Any]) -> N
     ids=str,
 )
 def test_an_optimizer_that_skips_updates_is_rejected(options: dict[str, Any]) -> None:
-    optimizer = reduce_gradients_first(tf.keras.optimizers.SGD(0.1, **options))
+    optimizer = apply_reduced(
+        tf.keras.optimizers.SGD(0.1, **options), lambda gradients, _: gradients
+    )
     with pytest.raises(UsageError, match="accepted: None under mirrored"):
         check_model_of_keras_3(compiled(optimizer=optimizer), "mirrored")
 

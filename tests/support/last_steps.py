@@ -10,7 +10,9 @@ batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import tfdist  # isort: skip
@@ -48,7 +50,7 @@ class Ratio(tf.keras.metrics.Metric):
         return self.total + 0.0
 
 
-class Penalty(layers.Layer):
+class Penalty(tf.keras.layers.Layer):
     """Adds the mean of its inputs' squares to the loss."""
 
     def call(self, inputs: Any) -> Any:
@@ -118,13 +120,10 @@ class Case:
     Attributes:
       build: returns a compiled model.
       arrays: the features, the labels, and the sample weights.
-      compares_loss: whether the loss in the history is that of one process.
     """
 
     build: Callable[[], Any]
     arrays: tuple[Any, ...] = (POINTS, SUMS)
-    compares_loss: bool = True
-    options: dict[str, Any] = field(default_factory=dict)
 
 
 CASES: dict[str, Case] = {
@@ -154,7 +153,8 @@ if IS_KERAS_3:
         (POINTS, SUMS, WEIGHTS),
     )
     CASES["mask_and_weights"] = Case(
-        lambda: masked(reduction="mean_with_sample_weight"), (TOKENS, TOKENS, np.repeat(WEIGHTS[:, None], 4, 1))
+        lambda: masked(reduction="mean_with_sample_weight"),
+        (TOKENS, TOKENS, np.repeat(WEIGHTS[:, None], 4, 1)),
     )
 else:
     CASES["legacy"] = Case(lambda: dense("mse", optimizer=tf.keras.optimizers.legacy.SGD(0.1)))
@@ -182,18 +182,21 @@ def results(job: Any, names: list[str], batch: int) -> Iterator[tuple[str, np.nd
         for count in counts_of(name, batch):
             model.set_weights(first)
             reset(model.optimizer)
-
-            def data(count: int = count) -> tf.data.Dataset:
-                arrays = tf.nest.map_structure(lambda array: array[:count], case.arrays)
-                return tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size)
-
+            arrays = tf.nest.map_structure(itemgetter(slice(count)), case.arrays)
             history = model.fit(
-                job.dataset(data), callbacks=[*callbacks(job)], verbose=0, **case.options
+                job.dataset(partial(dataset, arrays, batch_size)),
+                callbacks=callbacks(job),
+                verbose=0,
             )
             for index, weight in enumerate(model.get_weights()):
                 yield f"{name} {count} weight {index}", weight
             for metric, values in history.history.items():
                 yield f"{name} {count} {metric}", np.array(values)
+
+
+def dataset(arrays: Any, batch_size: int) -> tf.data.Dataset:
+    """All examples, of which each replica uses its batches."""
+    return tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size)
 
 
 def reset(optimizer: Any) -> None:

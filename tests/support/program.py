@@ -29,6 +29,7 @@ flags.DEFINE_bool("validate", False, "Validate after each epoch.")
 flags.DEFINE_integer("save_steps", None, "Also save after this many steps.")
 flags.DEFINE_float("rest", 0.0, "Seconds to sleep after each step that callbacks see, or epoch.")
 flags.DEFINE_integer("fail_in_epoch", None, "Raise an error at the end of this epoch, from 1.")
+flags.DEFINE_integer("stop_after", None, "In worker:1, set stop_training after so many steps.")
 flags.DEFINE_string("fail_task", None, "The task that fails then; default: all.")
 flags.DEFINE_bool("input_layer", True, "Whether the model is built before training.")
 flags.DEFINE_bool("own_train_step", False, "Whether the model has a custom train step.")
@@ -112,9 +113,11 @@ class RecordCounts(tf.keras.callbacks.Callback):
 class Steps(tf.keras.callbacks.Callback):
     """Sleeps after each step, and records `seen` in the logs of the last step of each epoch."""
 
-    def __init__(self) -> None:
+    def __init__(self, stop_after: int | None) -> None:
         super().__init__()
         self.last_seen: list[float] = []
+        self._stop_after = stop_after
+        self._steps = 0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.last_seen.append(0.0)
@@ -122,6 +125,9 @@ class Steps(tf.keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         # A resumed Keras 3 job skips steps without running them; their logs are empty.
         self.last_seen[-1] = logs.get("seen", 0.0)
+        self._steps += 1
+        if self._steps == self._stop_after:
+            self.model.stop_training = True
         time.sleep(FLAGS.rest)
 
 
@@ -206,7 +212,7 @@ def main(_: list[str]) -> None:
     if job.evaluates:
         return job.evaluate(model, validation, FLAGS.output_dir, epochs=FLAGS.epochs)
     counts = RecordCounts(str(job.task), seen)
-    steps = Steps()
+    steps = Steps(FLAGS.stop_after if str(job.task) == "worker:1" else None)
     result = Path(FLAGS.result_dir) / f"{job.task.type}-{job.task.index}.npz"
     result.parent.mkdir(parents=True, exist_ok=True)
     callbacks = job.callbacks(

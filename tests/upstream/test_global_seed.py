@@ -25,3 +25,13 @@ def test_a_graph_gets_its_seed_back() -> None:
         with global_seed.default():
             assert graph.seed == 0
         assert graph.seed is None
+
+
+@pytest.mark.skipif(not hasattr(tf.keras, "random"), reason="Keras 2 has no such generator")
+def test_the_own_generator_of_keras_3_is_put_aside() -> None:
+    with global_seed.default():
+        expected = float(tf.keras.random.uniform([]))
+    first = float(tf.keras.random.uniform([]))
+    with global_seed.default():
+        assert float(tf.keras.random.uniform([])) == expected
+    assert float(tf.keras.random.uniform([])) not in (first, expected)

@@ -31,7 +31,8 @@ from typing import Any
 import numpy as np
 
 from tfdist.checkpoints.trust import open_own
-from tfdist.errors import OutputError, UsageError, check_is_utf8
+from tfdist.errors import OutputError, UsageError
+from tfdist.paths import local_path
 
 # Remedies for write errors.
 _REMEDIES = {
@@ -78,15 +79,13 @@ class OutputDirectory:
     """The paths in an output directory; creating this object creates no directory.
 
     Raises:
-      UsageError: see `check_is_no_pattern` and `check_is_utf8`.
+      UsageError: see `output_path`.
     """
 
     path: Path
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        check_is_utf8("output_dir", path)
-        check_is_no_pattern("output_dir", path)
-        object.__setattr__(self, "path", Path(path))
+        object.__setattr__(self, "path", output_path("output_dir", path))
 
     @property
     def checkpoints(self) -> Path:
@@ -133,8 +132,8 @@ class OutputDirectory:
         return self.path / "eval_lock.json"
 
 
-def check_is_no_pattern(field: str, path: str | os.PathLike[str]) -> None:
-    """Checks that a path of checkpoints has no characters that TensorFlow interprets as a pattern.
+def output_path(field: str, path: str | os.PathLike[str]) -> Path:
+    """The `local_path` of checkpoints, without characters that TensorFlow interprets as a pattern.
 
     TensorFlow looks for the files of a checkpoint with `tf.io.gfile.glob`, to restore it and to
     delete it. With `run[12]`, it would not find its own files, and would delete those of `run1`.
@@ -142,12 +141,13 @@ def check_is_no_pattern(field: str, path: str | os.PathLike[str]) -> None:
 
     Args:
       field: the name of the path for the error.
-      path: the path that TensorFlow gets.
+      path: the path as the user gives it.
 
     Raises:
-      UsageError: the path has such a character.
+      UsageError: the path has such a character, or `local_path` refuses it.
     """
-    if any(character in os.fspath(path) for character in _PATTERN_CHARACTERS):
+    local = local_path(field, path)
+    if any(character in str(local) for character in _PATTERN_CHARACTERS):
         raise UsageError(
             field,
             received=os.fspath(path),
@@ -155,6 +155,7 @@ def check_is_no_pattern(field: str, path: str | os.PathLike[str]) -> None:
             "TensorFlow interprets: it would delete checkpoints in other directories",
             remedy="Choose another path, or rename the directory.",
         )
+    return local
 
 
 def check_writable(*directories: Path) -> None:

@@ -15,11 +15,11 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tfdist.cluster.interfaces import interfaces
 from tfdist.errors import UsageError
+from tfdist.paths import local_path
 
 DIRECTORY_VARIABLE = "TFDIST_RENDEZVOUS_DIR"
 
@@ -100,7 +100,8 @@ def _by_files(
             + ("" if job else "; this launcher does not name its job, so mpi4py is needed"),
             remedy="Install tfdist[mpi], or set the variable with mpirun -x.",
         )
-    directory = Path(shared) / f"tfdist-{re.sub(r'[^A-Za-z0-9.-]', '-', job)}"
+    name = re.sub(r"[^A-Za-z0-9.-]", "-", job)
+    directory = local_path(DIRECTORY_VARIABLE, shared) / f"tfdist-{name}"
     directory.mkdir(parents=True, exist_ok=True)
     written = directory / f"{rank}.new"
     written.write_text(json.dumps(own))

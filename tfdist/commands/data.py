@@ -9,6 +9,7 @@ from pathlib import Path
 from tfdist.commands.arguments import Commands, flag
 from tfdist.data import records
 from tfdist.errors import EXIT_FAILED, EXIT_OK, UsageError
+from tfdist.paths import local_path
 
 
 def add_to(commands: Commands) -> None:
@@ -66,7 +67,7 @@ def _cifar10(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    files = [file for path in arguments.files for file in _files(Path(path))]
+    files = [file for path in arguments.files for file in _files(local_path("FILE", path))]
     for file in files:
         if not os.path.isfile(file):
             raise UsageError(

@@ -15,7 +15,6 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 from tfdist.cluster import Cluster
 from tfdist.cluster.config import ClusterFlags
@@ -30,6 +29,7 @@ from tfdist.commands.arguments import (
 from tfdist.coordination.seal import new_token
 from tfdist.errors import EXIT_OK, EXIT_USAGE, UsageError, log
 from tfdist.launch.spec import JobSpec
+from tfdist.paths import local_path
 from tfdist.render import check, hosts, jobset, mpirun, slurm, tfjob
 from tfdist.render.job import RenderedJob
 from tfdist.render.pods import Manifest, Pods
@@ -254,7 +254,8 @@ def _render_mpi(
 
 def _check(arguments: argparse.Namespace) -> int:
     try:
-        text = sys.stdin.read() if arguments.file == "-" else Path(arguments.file).read_text()
+        path = arguments.file
+        text = sys.stdin.read() if path == "-" else local_path("FILE", path).read_text()
         found = check.problems(json.loads(text))
     except (OSError, ValueError) as error:
         if isinstance(error, UsageError):

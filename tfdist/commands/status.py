@@ -15,6 +15,7 @@ from tfdist.coordination.reports.activity import Record, State
 from tfdist.coordination.reports.hang_report import state_table
 from tfdist.errors import EXIT_FAILED, EXIT_OK, UsageError, log
 from tfdist.monitoring import quantities
+from tfdist.paths import local_path
 from tfdist.runtime import stacks
 from tfdist.runtime.resources import process_status
 
@@ -97,9 +98,10 @@ def _tasks(job: str) -> list[Record]:
     """The tasks of a job on this machine.
 
     Raises:
-      UsageError: there is no such directory or process.
+      UsageError: there is no such directory or process, or the path is a URL.
     """
     records = activity.tasks_of_this_machine()
+    job = str(local_path("OUTPUT_DIR|PID", job))
     if os.path.isdir(job):
         output = os.path.realpath(job)
         of_output = [each for each in records if os.path.realpath(each.state.output) == output]
@@ -118,8 +120,7 @@ def _tasks(job: str) -> list[Record]:
 
 def _no_task(job: str) -> int:
     where = "of this user on this machine"
-    holder = _holder(job) if os.path.isdir(job) else ""
-    log(f"no task of {job} runs {where}{holder}")
+    log(f"no task of {job} runs {where}{_holder(job)}")
     return EXIT_FAILED
 
 

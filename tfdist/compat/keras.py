@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -140,6 +141,25 @@ def learning_rate_variable(optimizer: Any) -> tf.Variable | None:
     """The learning-rate variable; None if the learning rate is a schedule or a number."""
     (rate,) = as_tensorflow([getattr(optimizer, "learning_rate", None)])
     return rate if hasattr(rate, "assign") else None
+
+
+def hyperparameters(model: Any) -> dict[str, tf.Variable]:
+    """The hyperparameters of a model's optimizers that are variables, which checkpoints have.
+
+    These are the learning rates, except schedules and numbers. In Keras 2, a legacy optimizer has
+    others, such as its momentum.
+    """
+    found: dict[str, Any] = {}
+    for number, optimizer in enumerate(optimizers_of(model), 1):
+        inner = getattr(optimizer, "inner_optimizer", optimizer)
+        suffix = f" of optimizer {number}" if number > 1 else ""
+        with suppress(NotImplementedError):  # A schedule of the user need not have a configuration.
+            config = {"learning_rate": None} | inner.get_config()
+            # Keras 2 has the current value of a schedule in a variable.
+            names = [name for name, value in config.items() if not isinstance(value, dict)]
+            found |= {name + suffix: getattr(inner, name, None) for name in names}
+    variables = zip(found, as_tensorflow(found.values()), strict=True)
+    return {name: variable for name, variable in variables if hasattr(variable, "assign")}
 
 
 def last_step(model: Any, step: int, steps: int | None) -> int:

@@ -1,16 +1,18 @@
-"""Handles SIGTERM, SIGUSR1, SIGHUP and Ctrl-C: all tasks save after one common step, and exit.
+"""Ends a training in all tasks after one common step: on a signal, or if one task asks for it.
 
     preemption = Preemption()            # once per process
     preemption.listen()                  # installs the signal handlers
     with preemption.watched("worker:1", ("worker:0", "worker:1"), store):
         while preemption.begin_step():   # False: save, and exit with EXIT_PREEMPTED
             train_step()
+            if preemption.end_step(asks=model.stop_training):
+                break                    # all tasks stop after this step
 
-Schedulers send the first two before they reclaim a machine; Slurm sends SIGUSR1 by choice. SIGHUP
-comes when the terminal is closed. A signal may reach one task or all. A task that receives it
-sets a key in the shared key-value store. Then every task stores the number of steps that it has
-begun, and all train up to the greatest of these numbers, because a synchronous step that one task
-has begun needs all others.
+The signals are SIGTERM, SIGUSR1, SIGHUP and Ctrl-C. Schedulers send the first two before they
+reclaim a machine; Slurm sends SIGUSR1 by choice. SIGHUP comes when the terminal is closed. A signal
+may reach one task or all. A task that receives it, or that asks, sets a key in the shared key-value
+store. Then every task stores the number of steps that it has begun, and all train up to the
+greatest of these numbers, because a synchronous step that one task has begun needs all others.
 """
 
 from __future__ import annotations
@@ -45,19 +47,21 @@ class Preemption:
     """
 
     def __init__(self) -> None:
-        self.is_requested = False
+        self.is_requested = self._asks = False
         self._requested_at = 0.0
         self._has_nothing_to_save = False
         self._is_watched = False
         self._changed = threading.Condition()
         self._ended = threading.Event()
         self._watcher: threading.Thread | None = None
-        # True for a signal, False for the end. A signal handler may call its `put`.
+        # True to stop, False for the end of the training. A signal handler may call its `put`.
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._round = 0
-        self._begun = 0
+        self._begun = self._ended_steps = 0
         self._is_frozen = False
         self._last_step: int | None = None
+        # The tasks that asked to stop; none if the last step is that of a preemption.
+        self._asking: list[str] = []
         self._error: BaseException | None = None
 
     def listen(self, *, has_nothing_to_save: bool = False) -> None:
@@ -99,6 +103,7 @@ class Preemption:
         """
         self._stop_watching()
         self._begun, self._is_frozen, self._last_step, self._error = 0, False, None, None
+        self._ended_steps, self._asks, self._asking = 0, False, []
         # Each training has its own keys: those of an earlier one are still in the store.
         self._round += 1
         self._ended.clear()
@@ -133,13 +138,33 @@ class Preemption:
         """Counts a step that is about to begin; returns False if training must stop before it.
 
         Raises:
-          RuntimeError: the tasks were preempted and could not agree on a last step.
+          RuntimeError: the tasks could not agree on a last step.
         """
         with self._changed:
-            if self._is_last_step_done():
+            if self._is_last_step_done() and not self._asking:
                 return False
             self._begun += 1
             return True
+
+    def end_step(self, *, asks: bool) -> list[str]:
+        """At the end of a step: the tasks that asked to stop, if all tasks stop after this step.
+
+        The agreed step is this one unless a task has ended it already: it cannot take that back.
+
+        Args:
+          asks: whether this task asks to stop. It then waits for the agreement.
+
+        Raises:
+          RuntimeError: as `begin_step`.
+        """
+        with self._changed:
+            if asks and not self._asks:
+                self._asks = True
+                self._requests.put(True)
+            if self._is_last_step_done() and self._asking:
+                return self._asking
+            self._ended_steps = self._begun
+            return []
 
     @property
     def steps_begun(self) -> int:
@@ -147,26 +172,25 @@ class Preemption:
         return self._begun
 
     def should_stop(self) -> bool:
-        """Between two steps: whether the common last step is done.
+        """Between two steps: whether the common last step of a preempted job is done.
 
         Raises:
           RuntimeError: as `begin_step`.
         """
         with self._changed:
-            return self._is_last_step_done()
+            return self._is_last_step_done() and not self._asking
 
     @property
     def is_preempted(self) -> bool:
-        """Whether any of the tasks has received a signal."""
+        """Whether any of the tasks has received a signal, or has asked to stop."""
         return self._is_frozen
 
     def _is_last_step_done(self) -> bool:
-        while self._is_frozen and self._last_step is None and self._error is None:
+        awaits = self._is_frozen or self._asks
+        while awaits and self._last_step is None and self._error is None:
             self._changed.wait()
         if self._error is not None:
-            raise RuntimeError(
-                f"The job was preempted, but its tasks did not agree on a last step: {self._error}"
-            )
+            raise RuntimeError(f"The tasks did not agree on a last step: {self._error}")
         return self._last_step is not None and self._begun >= self._last_step
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -220,23 +244,26 @@ class Preemption:
             store.put(self._key("called"), "1")
         with self._changed:
             self._is_frozen = True
-            begun = self._begun
-        last_step = begun
+            # The last step if the job is preempted, the last step if a task asks to stop, and
+            # whether this one asks.
+            answers = {task: (self._begun, max(self._begun, self._ended_steps + 1), self._asks)}
         if store is not None:
-            store.put(self._key(task), str(begun))
+            store.put(self._key(task), "{} {} {:d}".format(*answers[task]))
             deadline = time.monotonic() + _AGREEMENT_SECONDS
             for other in tasks:
                 answer = self._wait_for_key(store, self._key(other), deadline)
                 if answer is None:
                     raise TimeoutError(f"{other} has not answered in {_AGREEMENT_SECONDS:g} s")
-                last_step = max(last_step, int(answer))
+                begun, stoppable, asks = map(int, answer.split())
+                answers[other] = begun, stoppable, bool(asks)
             store.put(self._key(f"{task}.knows"), "1")
             if task == tasks[0]:
                 # The store may end with this task, which must not exit before all have read it.
                 for other in tasks:
                     self._wait_for_key(store, self._key(f"{other}.knows"), deadline)
         with self._changed:
-            self._last_step = last_step
+            self._asking = [name for name, (_, _, asks) in answers.items() if asks]
+            self._last_step = max(answer[bool(self._asking)] for answer in answers.values())
             self._changed.notify_all()
 
     def _wait_for_key(self, store: KeyValueStore, key: str, deadline: float) -> str | None:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from tfdist.data import memory, records, sources
 from tfdist.data.cifar10_examples import parse, serialized_examples
 from tfdist.errors import UsageError
+from tfdist.paths import local_path
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -102,7 +103,7 @@ def write(
         partial files are left.
       ImportError: a required package is not installed; the message has the pip command.
     """
-    directory = Path(data_dir)
+    directory = local_path("--data_dir", data_dir)
     if files < 1:
         raise UsageError(
             "files",
@@ -144,7 +145,7 @@ def num_examples(data_dir: str | os.PathLike[str], split: str) -> int:
     Raises:
       UsageError: the directory has no records, or the split is unknown.
     """
-    return sum(entry.records for entry in _find(Path(data_dir), split).values())
+    return sum(entry.records for entry in _find(local_path("--data_dir", data_dir), split).values())
 
 
 def dataset(
@@ -197,7 +198,7 @@ def dataset(
 
     from tfdist.data.augmentation import crop_and_flip
 
-    files = _find(Path(data_dir), split)
+    files = _find(local_path("--data_dir", data_dir), split)
     for path, entry in files.items():
         records.check_size(path, entry)
     total = sum(entry.records for entry in files.values())

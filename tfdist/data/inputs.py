@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tfdist.errors import UsageError
 from tfdist.signature import takes_argument
-from tfdist.upstream import dataset_inputs, global_seed
+from tfdist.upstream import dataset_arguments, dataset_inputs, global_seed
 
 DatasetFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 Data: TypeAlias = (
@@ -54,7 +54,7 @@ def shard_function(
         return _of_dataset(data, reads_here)
     if isinstance(data, (tuple, list)) and all(map(_is_array, tf.nest.flatten(data))):
         size = _DEFAULT_BATCH if batch_size is None else batch_size
-        return functools.partial(_of_arrays, tuple(data), trains, size)
+        return _of_arrays(tuple(data), trains, size)
     if not callable(data):
         raise UsageError(
             _FIELD,
@@ -64,7 +64,7 @@ def shard_function(
         )
     function: Any = data
     takes_context = takes_argument(function, "context", "input_context")
-    return function if takes_context else _of_whole(function)
+    return _with_own_cache(function) if takes_context else _of_whole(function)
 
 
 def is_not_sharded(
@@ -85,15 +85,29 @@ def is_not_sharded(
     return int(dataset_fn(alone).cardinality()) == batches
 
 
+def _with_own_cache(function: DatasetFunction) -> DatasetFunction:
+    @functools.wraps(function)
+    def call(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        with dataset_arguments.replaced(filename=lambda path: path and path + _suffix(context)):
+            return function(context)
+
+    return call
+
+
 def _of_whole(function: Callable[[], tf.data.Dataset]) -> DatasetFunction:
     @functools.wraps(function)
     def call(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        # All tasks must shuffle in the same order, or some examples are in several shards.
-        with global_seed.default():
+        # All tasks must have the same order, or some examples are in several shards.
+        with global_seed.default(), dataset_arguments.replaced(deterministic=lambda _: None):
             dataset = function()
+        if context.num_input_pipelines > 1:
+            _check_order(dataset, _suffix(context))
+        options = tf.data.Options()
+        options.deterministic = True
+        dataset = dataset.with_options(options)
         return dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
 
-    return call
+    return _with_own_cache(call)
 
 
 def _of_dataset(dataset: tf.data.Dataset, reads_here: bool) -> DatasetFunction:
@@ -104,26 +118,32 @@ def _of_dataset(dataset: tf.data.Dataset, reads_here: bool) -> DatasetFunction:
             accepted="a function that returns it: the workers create it, not this process",
             remedy="Pass a function without a parameter that returns the dataset.",
         )
-    if dataset_inputs.shuffles_at_random(dataset):
+    _check_order(dataset)
+    return _of_whole(lambda: dataset)
+
+
+def _of_arrays(arrays: tuple[Any, ...], trains: bool, batch_size: int) -> DatasetFunction:
+    def examples() -> tf.data.Dataset:
+        dataset = tf.data.Dataset.from_tensor_slices(arrays)
+        return dataset.shuffle(len(tf.nest.flatten(arrays)[0])) if trains else dataset
+
+    return lambda context: _of_whole(examples)(context).batch(batch_size)
+
+
+def _check_order(dataset: tf.data.Dataset, own: str = "") -> None:
+    conflict = dataset_inputs.conflict(dataset, own)
+    if conflict:
         raise UsageError(
             _FIELD,
-            received="a tf.data.Dataset that shuffles without a seed",
+            received=f"a tf.data.Dataset that {conflict}",
             accepted="one that has the same order in all tasks",
-            remedy="Pass a function without a parameter that returns the dataset, or a seed to "
-            "shuffle.",
+            remedy="Create it in a function without a parameter, and pass that, or leave this out.",
         )
-    return lambda context: dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
 
 
-def _of_arrays(
-    arrays: tuple[Any, ...], trains: bool, batch_size: int, context: tf.distribute.InputContext
-) -> tf.data.Dataset:
-    dataset = tf.data.Dataset.from_tensor_slices(arrays)
-    if trains:
-        with global_seed.default():
-            dataset = dataset.shuffle(len(tf.nest.flatten(arrays)[0]))
-    shard = dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
-    return shard.batch(batch_size)
+def _suffix(context: tf.distribute.InputContext) -> str:
+    """The end of the name of a file that the task of a shard writes."""
+    return f"-{context.input_pipeline_id}" if context.num_input_pipelines > 1 else ""
 
 
 def _is_array(value: Any) -> bool:

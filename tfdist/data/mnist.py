@@ -16,6 +16,7 @@ import numpy as np
 
 from tfdist.data import prepared, sources
 from tfdist.errors import UsageError
+from tfdist.paths import local_path
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -76,7 +77,7 @@ def load(source: str | os.PathLike[str]) -> dict[str, Examples]:
         return _load_digits()
     if source == "fashion_mnist":
         return _load_fashion_mnist()
-    return _load_archive(Path(source))
+    return _load_archive(local_path("--data_source", source))
 
 
 def dataset(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 
 # As in the checkpoints of earlier releases, in which each replica had one batch per update.
 _BATCHES_KEY = "replicas"
@@ -19,11 +20,14 @@ class Position:
         epoch; empty between two epochs.
       batches_per_update: the number of per-replica batches in an update of the weights when the
         position was saved; 0 if unknown. `steps` is only valid for the same number.
+      hyperparameters: what the script sets, by name, where the checkpoint has the value of the
+        training; callbacks may have changed it since.
     """
 
     epoch: int = 0
     steps: tuple[int, ...] = ()
     batches_per_update: int = 0
+    hyperparameters: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> str:
         content = asdict(self)
@@ -38,4 +42,5 @@ class Position:
             epoch=read.get("epoch", 0),
             steps=tuple(read.get("steps", ())),
             batches_per_update=read.get(_BATCHES_KEY, 0),
+            hyperparameters=read.get("hyperparameters", {}),
         )

@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from tfdist.errors import UsageError, check_is_utf8
+from tfdist.errors import UsageError
 
 MANIFEST_NAME = "manifest.json"
 
@@ -101,7 +101,6 @@ def write(directory: Path, source: str, files: Mapping[str, Iterable[bytes]]) ->
       UsageError: the disk is full, the directory is not writable, or it contains other files with
         these names.
     """
-    check_is_utf8("--data_dir", directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -130,7 +129,6 @@ def read_manifest(directory: Path) -> Manifest | None:
     Raises:
       UsageError: the manifest cannot be read.
     """
-    check_is_utf8("--data_dir", directory)
     path = directory / MANIFEST_NAME
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -21,6 +21,7 @@ import numpy as np
 
 from tfdist.data import pickled_arrays, prepared
 from tfdist.errors import UsageError
+from tfdist.paths import local_path
 
 SPLITS = ("train", "validation", "eval")
 IMAGE_SHAPE = (3, 32, 32)
@@ -92,7 +93,7 @@ def identify(source: str | os.PathLike[str], *, md5s: Mapping[str, str] = ARCHIV
     """
     if source in ("download", "digits"):
         return str(source)
-    with _open_archive(Path(source)) as file:
+    with _open_archive(local_path("--source", source)) as file:
         return _archive_name(file, md5s)
 
 
@@ -117,7 +118,7 @@ def load(
         return _load_download()
     if source == "digits":
         return _load_digits()
-    with _open_archive(Path(source)) as file:
+    with _open_archive(local_path("--source", source)) as file:
         name = _archive_name(file, md5s)
         file.seek(0)
         return _load_archive(file, name)

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.checkpoints import lock
-from tfdist.checkpoints.output_directory import OutputDirectory, check_is_no_pattern, write_error
+from tfdist.checkpoints.output_directory import OutputDirectory, output_path, write_error
 from tfdist.errors import UsageError, log
 from tfdist.estimator.job import EstimatorJob
 from tfdist.estimator.optimizers import undistributed
@@ -36,7 +36,8 @@ class RunConfig(tf.estimator.RunConfig):
 
     Raises:
       UsageError: the strategy does not support an argument, or there is no `model_dir`, or
-        TF_CONFIG has a different one, or TensorFlow would interpret it as a pattern.
+        TF_CONFIG has a different one, or it is a URL, or TensorFlow would interpret it as a
+        pattern.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ def _agreed_model_dir(given: str | os.PathLike[str] | None, in_tf_config: str | 
             accepted="the directory that all tasks share",
             remedy="Pass it to RunConfig, or set it in TF_CONFIG.",
         )
-    check_is_no_pattern("RunConfig model_dir", model_dir)
+    model_dir = str(output_path("RunConfig model_dir", model_dir))
     if in_tf_config is not None and os.path.abspath(model_dir) != os.path.abspath(in_tf_config):
         raise UsageError(
             "RunConfig model_dir",

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from tfdist.checkpoints import lock
-from tfdist.checkpoints.output_directory import OutputDirectory, check_is_no_pattern
+from tfdist.checkpoints.output_directory import OutputDirectory, output_path
 from tfdist.errors import UsageError
 from tfdist.strategies.base import Strategy
 
@@ -124,7 +124,7 @@ class Sessions:
 
         Raises:
           UsageError: the strategy does not support session code, or this task is an evaluator, or
-            TensorFlow would interpret `checkpoint_dir` as a pattern.
+            `checkpoint_dir` is a URL, or TensorFlow would interpret it as a pattern.
           OutputError: another job writes in `checkpoint_dir`.
         """
         raise self._no_sessions()
@@ -154,8 +154,8 @@ class LocalSessions(Sessions):
         self, *, hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (), **options: Any
     ) -> Any:
         self._check_trains()
-        if options.get("checkpoint_dir"):
-            check_is_no_pattern("checkpoint_dir", options["checkpoint_dir"])
+        if directory := options.get("checkpoint_dir"):
+            options["checkpoint_dir"] = str(output_path("checkpoint_dir", directory))
             if self.strategy.topology.is_chief:
                 lock.hold(OutputDirectory(options["checkpoint_dir"]).lock)
         return tf.compat.v1.train.MonitoredTrainingSession(

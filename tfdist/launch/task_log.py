@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from tfdist.errors import UsageError, log
+from tfdist.paths import local_path
 
 
 class TaskLog:
@@ -55,7 +56,7 @@ def make_directory(path: str) -> Path:
     Raises:
       UsageError: this process cannot create it.
     """
-    directory = Path(path)
+    directory = local_path("--log_dir", path)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

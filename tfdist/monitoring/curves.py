@@ -13,6 +13,7 @@ from typing import Any
 
 from tfdist.errors import UsageError, log
 from tfdist.monitoring.run import SPEED, Axis, Run
+from tfdist.paths import local_path
 
 #: The formats of pictures, by their extensions.
 FORMATS = (".png", ".svg", ".pdf")
@@ -107,7 +108,7 @@ def write(path: str | os.PathLike[str], content: bytes) -> None:
       UsageError: it cannot be written.
     """
     try:
-        Path(path).write_bytes(content)
+        local_path("--output", path).write_bytes(content)
     except OSError as error:
         raise UsageError(
             "--output",

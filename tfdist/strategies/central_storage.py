@@ -48,7 +48,7 @@ class CentralStorage(LocalDevices):
     """Synchronous training on the devices of one machine, with variables on the CPU.
 
     TensorFlow drops the last step of an epoch if a device has no batch. To use every example, this
-    class adds the missing batches: they repeat one example in training and are empty in evaluation.
+    class adds the missing batches, which are empty.
     """
 
     name = "central_storage"
@@ -77,12 +77,6 @@ class CentralStorage(LocalDevices):
                 remedy="Train with --strategy=mirrored.",
             )
 
-    def fill_last_step(
-        self, local: tf.data.Dataset, source: tf.data.Dataset, training: bool
-    ) -> tf.data.Dataset:
+    def fill_last_step(self, local: tf.data.Dataset, source: tf.data.Dataset) -> tf.data.Dataset:
         missing = self.topology.num_replicas - 1
-        if not missing:
-            return local
-        if training:
-            return sharding.with_repeats(local, missing, source)
-        return local.concatenate(sharding.empty_batches(source, missing))
+        return local.concatenate(sharding.empty_batches(source, missing)) if missing else local

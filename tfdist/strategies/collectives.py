@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.coordination.kv_store import KeyValueStore
+from tfdist.upstream.collective_sparse_gradients import with_small_tables
 
 #: The gradients that are sent together: few messages, and the first are sent early.
 PACK_BYTES = 4 * 2**20
@@ -76,6 +77,31 @@ def in_packs(
         packs[-1].append(value)
     results = [result for pack in packs for result in operation(pack)]
     return results[::-1]
+
+
+def sums_of_pairs(
+    sum_pairs: Callable[[list[tuple[Any, Any]]], Sequence[tuple[Any, Any]]],
+    dtype: str | None,
+    gradients: Sequence[Any],
+    variables: Sequence[Any],
+) -> list[Any]:
+    """The sums of gradients over replicas; small tables are summed with the dense gradients.
+
+    Args:
+      sum_pairs: takes pairs of gradients and variables; returns the sums in pairs.
+      dtype: the dtype in which the gradients are sent; None for their own.
+      gradients: tensors, `tf.IndexedSlices`, or None.
+      variables: their variables.
+    """
+
+    def sum_of(sent: list[Any]) -> list[Any]:
+        return [total for total, _ in sum_pairs(list(zip(sent, variables, strict=True)))]
+
+    # A variable that does not contribute to the loss has no gradient; Keras warns about it.
+    sent = [None if g is None else tf.cast(g, dtype or g.dtype) for g in gradients]
+    summed = with_small_tables(sent, variables, sum_of)
+    pairs = zip(summed, gradients, strict=True)
+    return [None if total is None else tf.cast(total, own.dtype) for total, own in pairs]
 
 
 def _bytes_of(value: tf.Tensor) -> int:

@@ -40,18 +40,15 @@ class LocalDevices(Replicas[LocalDevicesOptions]):
         if steps >= 0:
             steps = -(-steps // replicas)
         if steps != sharding.INFINITE:
-            local = self.fill_last_step(local, dataset_fn(context), training)
+            local = self.fill_last_step(local, dataset_fn(context))
         return sharding.for_keras(sharding.Shards(local), steps)
 
-    def fill_last_step(
-        self, local: tf.data.Dataset, source: tf.data.Dataset, training: bool
-    ) -> tf.data.Dataset:
+    def fill_last_step(self, local: tf.data.Dataset, source: tf.data.Dataset) -> tf.data.Dataset:
         """Adds what the engine needs if the last step has no batch for some device.
 
         Args:
           local: the batches.
           source: another dataset of the same batches, to read examples from.
-          training: whether this is training data.
 
         Returns:
           The extended dataset; by default `local` itself.

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.cluster import Task
 from tfdist.compat import denominators
 from tfdist.compat import keras as keras_compat
 from tfdist.data import sharding
@@ -107,7 +108,8 @@ class Ranks(Strategy[OptionsT]):
     @property
     def topology(self) -> Topology:
         rank, size = self.collectives.rank, self.collectives.size
-        tasks = tuple(map(str, self.cluster.training_tasks or range(size)))
+        ranks = [Task("worker", rank) for rank in range(size)]
+        tasks = tuple(map(str, self.cluster.training_tasks or ranks))
         return Topology(
             tasks[rank],
             tasks,
@@ -156,8 +158,9 @@ class Ranks(Strategy[OptionsT]):
             local = sharding.with_repeats(local, steps - batches, dataset_fn(context))
         elif batches < steps:
             self._has_empty_batches = True
-            empty = sharding.empty_batches(
-                dataset_fn(tf.distribute.InputContext()), steps - batches
-            )
-            local = local.concatenate(empty)
+            even = sharding.with_empty_batches(local, steps - batches)
+            if even is None:
+                source = dataset_fn(tf.distribute.InputContext())
+                even = local.concatenate(sharding.empty_batches(source, steps - batches))
+            local = even
         return local.apply(tf.data.experimental.assert_cardinality(steps))

@@ -11,11 +11,12 @@ import tensorflow as tf
 from tfdist.compat import checks, denominators
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.denominators import reduce_weighted
+from tfdist.errors import UsageError
 from tfdist.strategies.base import OptionsT, Strategy
 from tfdist.strategies.checkpointing import Checkpointing
+from tfdist.strategies.collectives import sums_of_pairs
 from tfdist.strategies.keras2_gradients import aggregation_of, reduce_gradients
 from tfdist.upstream import collective_sparse_gradients, keras3_optimizer, sync_on_read
-from tfdist.upstream.collective_sparse_gradients import with_small_tables
 from tfdist.upstream.keras3_statistics import Statistics
 
 
@@ -58,25 +59,20 @@ class Replicas(Strategy[OptionsT]):
             sum_pairs = keras3_optimizer.take_sum(optimizer)
             return keras3_optimizer.apply_reduced(optimizer, self._reducing(sum_pairs))
         found = aggregation_of(optimizer)
+        if found is None and self.gradient_dtype is not None:
+            raise UsageError(
+                "--gradient_dtype",
+                received=f"{self.gradient_dtype} with {type(optimizer).__name__}",
+                accepted="only a tf.keras.optimizers.Optimizer",
+                remedy="Leave it out, or choose another optimizer.",
+            )
         if found is None:
             return optimizer
         return reduce_gradients(optimizer, self._reducing(getattr(*found)))
 
     def _reducing(self, sum_pairs: Any) -> Any:
         """The function of the gradients of the whole batch, from TensorFlow's sum of pairs."""
-
-        def sums(gradients: list[Any], variables: list[Any]) -> list[Any]:
-            def sum_of(gradients: list[Any]) -> list[Any]:
-                return [g for g, _ in sum_pairs(list(zip(gradients, variables, strict=True)))]
-
-            # A variable that does not contribute to the loss has no gradient; Keras warns about it.
-            sent = [
-                None if g is None else tf.cast(g, self.gradient_dtype or g.dtype) for g in gradients
-            ]
-            summed = with_small_tables(sent, variables, sum_of)
-            pairs = zip(summed, gradients, strict=True)
-            return [None if g is None else tf.cast(g, own.dtype) for g, own in pairs]
-
+        sums = partial(sums_of_pairs, sum_pairs, self.gradient_dtype)
         return partial(reduce_weighted, sums=sums, replicas=self.topology.num_replicas)
 
     def sum_of_step(self, value: tf.Tensor) -> tf.Tensor:

@@ -43,6 +43,7 @@ def standard(
             accepted="a script that calls job.fit, which describes its model",
             remedy="Call job.fit, which has the same callbacks.",
         )
+    state.is_saved = True
     output = OutputDirectory(output_dir)
     callbacks = [*state.strategy.callbacks(), StepWatch(state, output), ExamplesPerSecond(state)]
     callbacks.append(progress_of(state))
@@ -108,11 +109,11 @@ class NonFiniteWarning(tf.keras.callbacks.Callback):
         wrong = [
             f"{name} is {value}" for name, value in scalars(logs).items() if not isfinite(value)
         ]
-        if wrong and not self._has_warned:
+        if wrong and not self._has_warned and not self.model.stop_training:
             self._has_warned = True
             log(
-                f"warning: {', '.join(wrong)} after epoch {epoch + 1}, and the training goes on; "
-                "the callback TerminateOnNaN ends it"
+                f"warning: {', '.join(wrong)} after epoch {epoch + 1}; the callback TerminateOnNaN "
+                "ends a training whose loss is NaN or infinite"
             )
 
 

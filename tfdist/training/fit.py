@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.compat import keras as keras_compat
 from tfdist.data.inputs import Data
 from tfdist.errors import EXIT_OK, UsageError
@@ -46,6 +47,7 @@ def fit(
             accepted="the directory that all tasks share",
             remedy="Pass output_dir to job.fit.",
         )
+    output_dir = str(OutputDirectory(output_dir).path)  # Refused before the data are read.
     with strategy.scope():
         model = _checked(build_model())
     if role.evaluates:
@@ -59,7 +61,7 @@ def fit(
         evaluator.follow(state, model, validation, output_dir, epochs=epochs)
         sys.exit(EXIT_OK)
     data = state.dataset(train_input, batch_size)
-    state.check_length(steps_per_epoch, epochs)
+    state.check_length(steps_per_epoch, epochs, is_of_data=True)
     if role.is_dry_run:
         state.prepare(model)  # Logs what the strategy makes of the model.
         sys.exit(EXIT_OK)

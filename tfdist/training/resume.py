@@ -1,4 +1,4 @@
-"""Resumes a training, saves its checkpoints, and stops it when the task is preempted.
+"""Resumes a training, saves its checkpoints, and stops it in all tasks after the same step.
 
     model.fit(…, callbacks=[…, resume(state, OutputDirectory("/shared/run1"), keep=5)])
 
@@ -12,8 +12,9 @@ from __future__ import annotations
 import ctypes
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from math import isclose
 from types import FrameType
 from typing import Any
 
@@ -108,6 +109,8 @@ class Resume(tf.keras.callbacks.Callback):
             io_device=self._io_device,
             state=state,
         )
+        variables = keras_compat.hyperparameters(self.model)
+        self._hyperparameters = {name: float(each.numpy()) for name, each in variables.items()}
         epochs = self.params["epochs"]
         # The chief may still write the checkpoint of an earlier `fit`.
         self._checkpointing.wait_for_chief()
@@ -119,7 +122,8 @@ class Resume(tf.keras.callbacks.Callback):
             self._final.restore()
         # Tasks with different start positions would wait for each other forever.
         position = self._checkpointing.broadcast(self.model, position)
-        self._scale_learning_rate(position.batches_per_update)
+        if position.epoch < epochs:
+            self._settle_hyperparameters(variables, position)
         start = self._within_epoch(position)
         step = self._cursor.step_of_epoch(start.steps)
         if start.epoch >= epochs:
@@ -231,20 +235,35 @@ class Resume(tf.keras.callbacks.Callback):
             executions = step // self.model.steps_per_execution
             self.model.train_function = AfterSkippedSteps(self.model, executions)
 
-    def _scale_learning_rate(self, saved: int) -> None:
-        """Scales the learning rate from the checkpoint's batches per update to this job's."""
-        own = self._strategy.batches_per_update
-        if not self._state.scales_learning_rate or saved in (0, own):
-            return
-        for optimizer in keras_compat.optimizers_of(self.model):
-            rate = keras_compat.learning_rate_variable(optimizer)
-            if rate is None:
-                continue
-            rate.assign(rate * own / saved)
-            if self._state.is_chief:
-                log(
+    def _settle_hyperparameters(self, found: Mapping[str, Any], position: Position) -> None:
+        """Scales the checkpoint's learning rates to this job's batches per update, and decides
+        between checkpoint and script if the script sets other values than at the last start.
+
+        A value that only a callback has changed is the checkpoint's.
+        """
+        own, saved = self._strategy.batches_per_update, position.batches_per_update
+        choice = self._strategy.role.flags.resume_hyperparameters
+        for name, variable in found.items():
+            restored, script = float(variable.numpy()), self._hyperparameters[name]
+            before = position.hyperparameters.get(name, restored)
+            is_scaled = self._state.scales_learning_rate and name.startswith("learning_rate")
+            if is_scaled and saved not in (0, own):
+                restored, before = restored * own / saved, before * own / saved
+                variable.assign(restored)
+                self._tell(
                     f"the checkpoint is from {_batches(saved)}; the learning rate is scaled to "
-                    f"{rate.numpy():g} for {_batches(own)}"
+                    f"{restored:g} for {_batches(own)}"
+                )
+            if isclose(script, before, rel_tol=1e-5):
+                continue
+            if choice == "script":
+                variable.assign(script)
+            else:
+                self._hyperparameters[name] = before
+            if not isclose(script, restored, rel_tol=1e-5):
+                self._tell(
+                    f"{name} is now {script:g} in the script, and {restored:g} in the checkpoint: "
+                    f"that of the {choice} is used (--resume_hyperparameters={choice})"
                 )
 
     def _save(self, steps: Sequence[int] = ()) -> None:
@@ -252,7 +271,8 @@ class Resume(tf.keras.callbacks.Callback):
         number = self._state.steps
         # Do not save again before the first step of an epoch what the last epoch's end has saved.
         if self._saves and (number != self._saved or not steps):
-            position = Position(self._finished, tuple(steps), self._strategy.batches_per_update)
+            batches = self._strategy.batches_per_update
+            position = Position(self._finished, tuple(steps), batches, self._hyperparameters)
             with (
                 self._state.reporter.activity.doing(activity.SAVING),
                 self._checkpointing.save_scope(self.model),
@@ -285,8 +305,11 @@ class Resume(tf.keras.callbacks.Callback):
         events.add(self._output, event, epoch=epoch, step=self._state.steps, **facts)
 
     def _log(self, text: str) -> None:
+        self._tell(f"{text} and {self._state.steps} steps in {self._output.path}")
+
+    def _tell(self, text: str) -> None:
         if self._state.is_chief:
-            log(f"{text} and {self._state.steps} steps in {self._output.path}")
+            log(text)
 
 
 class ResumeByStep(Resume):
@@ -294,6 +317,14 @@ class ResumeByStep(Resume):
 
     # The first of the steps that Keras executes per batch callback.
     _first_step = 0
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        super().on_train_begin(logs)
+        if len(self._topology.peers) > 1:
+            # Any callback or thread may set `stop_training`, by what its own task sees.
+            self._asks = False
+            self.model.history.on_train_batch_end = self._after_step
+            self.model.history.on_epoch_end = self._after_epoch
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         self._first_step = batch
@@ -311,6 +342,34 @@ class ResumeByStep(Resume):
             self._exit(self._of_all_shards(done))
         if self._save_steps and done // self._save_steps > self._first_step // self._save_steps:
             self._save(self._of_all_shards(done))
+
+    def _after_step(self, batch: int, logs: Logs | None = None) -> None:
+        self._take_wish()
+        asking = self._state.preemption.end_step(asks=self._asks)
+        self._take_wish()
+        if asking:
+            done = keras_compat.last_step(self.model, batch, self.params["steps"]) + 1
+            self._stop(f"step {done} of epoch {self._finished + 1}", asking)
+
+    def _after_epoch(self, epoch: int, logs: Logs | None = None) -> None:
+        history, peers = self.model.history, self._topology.peers
+        type(history).on_epoch_end(history, epoch, logs)
+        # All tasks stop here, also if they have not agreed yet on the step of an earlier wish.
+        self._take_wish()
+        answers = zip(peers, self._strategy.gather(int(self._asks)), strict=True)
+        self._take_wish()
+        if asking := [peer for peer, asks in answers if asks]:
+            self._stop(f"epoch {self._finished}", asking)
+
+    def _take_wish(self) -> None:
+        """Keeps Keras from stopping in this task alone; call it before and after a wait."""
+        if self.model.stop_training:
+            self._asks, self.model.stop_training = True, False
+
+    def _stop(self, place: str, asking: Sequence[str]) -> None:
+        self.model.stop_training = True
+        if self._state.is_chief and len(asking) < len(self._topology.peers):
+            log(f"stopping after {place}: {', '.join(asking)} set stop_training")
 
     def _of_all_shards(self, step: int) -> list[int]:
         """For each shard, the number of steps before Keras's step number `step`."""

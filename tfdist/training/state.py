@@ -74,6 +74,8 @@ class TrainingState:
     Attributes:
       data: the data of the last call of `dataset`; None before the first call.
       scales_learning_rate: whether the script scales its learning rate by the number of replicas.
+      is_saved: whether tfdist's callbacks save the training, or the script's own loop may; None
+        until the script has done anything for a training.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class TrainingState:
         self.reporter = reporter or Reporter(str(strategy.task))
         self.data: TrainingData | None = None
         self.scales_learning_rate = False
+        self.is_saved: bool | None = None
         self._described: Sequence[str] = ()
         self._is_precision_described = False
         # The steps of the training minus those that the cursor has counted.
@@ -112,6 +115,7 @@ class TrainingState:
         context, shard, seconds = created[0]
         if self.is_chief and seconds < _QUICK_SECONDS:
             self._warn_if_not_sharded(dataset_fn, context, int(shard.cardinality()))
+        self._warn_if_too_few(int(shard.cardinality()))
         size = dataset_inputs.batch_size(shard)
         self.data = TrainingData(
             lambda context: self._grouped(dataset_fn(context)),
@@ -122,7 +126,9 @@ class TrainingState:
         )
         return dataset
 
-    def check_length(self, steps_per_epoch: int | None, epochs: int) -> None:
+    def check_length(
+        self, steps_per_epoch: int | None, epochs: int, *, is_of_data: bool = False
+    ) -> None:
         """Checks that the training data has an end, or as many steps as Keras will make.
 
         Keras would wait for the end of infinite data forever. It does not know the length of data
@@ -131,10 +137,12 @@ class TrainingState:
         Args:
           steps_per_epoch: the number of steps that the user has given; None for all data.
           epochs: the number of epochs.
+          is_of_data: whether `fit` gets the data of the last call of `dataset`. Only `job.fit`
+            knows; a script in the long form may have called `dataset` several times.
 
         Raises:
-          UsageError: the data is infinite, and the number of steps is not given; or the data of
-            parameter servers has fewer steps than all epochs together.
+          UsageError: the data is infinite, and the number of steps is not given; or the data has
+            fewer steps; or that of parameter servers has fewer than all epochs together.
         """
         if self.data is not None and self.data.is_infinite and steps_per_epoch is None:
             raise UsageError(
@@ -143,19 +151,28 @@ class TrainingState:
                 accepted="a number of steps, because the training data has no end",
                 remedy="Pass steps_per_epoch to fit, or leave out dataset.repeat().",
             )
-        if self.data is None or steps_per_epoch is None or not self.strategy.role.spec.uses_ps:
+        if self.data is None or steps_per_epoch is None:
             return
-        topology = self.strategy.topology
-        # A shard may have one batch more than another.
-        steps = (self.data.batches + 1) * topology.num_shards // topology.num_replicas
-        if self.data.batches >= 0 and steps < steps_per_epoch * epochs:
+        steps = self.data.cardinality if is_of_data else sharding.UNKNOWN
+        needed = steps_per_epoch
+        if self.strategy.role.spec.uses_ps and self.data.batches >= 0:
+            topology = self.strategy.topology
+            # A shard may have one batch more than another.
+            steps = (self.data.batches + 1) * topology.num_shards // topology.num_replicas
+            needed *= epochs
+        if 0 <= steps < needed:
             raise UsageError(
                 "steps_per_epoch",
                 received=f"{steps_per_epoch}, for {epochs} epochs of data with at most {steps} "
                 "steps",
-                accepted=f"None for finite data under {self.strategy.name}",
+                accepted="None for finite data",
                 remedy="Leave it out, or call dataset.repeat() in the input function.",
             )
+
+    def warn_if_unsaved(self) -> None:
+        """Says when the process ends that nothing of its training was saved."""
+        if self.is_saved is False and self.is_chief and not self.strategy.role.evaluates:
+            log("warning: tfdist has saved nothing: the script called no job.fit or job.callbacks")
 
     def eval_dataset(self, data: Data, batch_size: int | None = None) -> tf.data.Dataset:
         """The dataset for `model.evaluate`, or for the validation of `model.fit`."""
@@ -254,6 +271,11 @@ class TrainingState:
                 remedy="Pass a number to model.compile: with 'auto' each task chooses its own "
                 "number, but all tasks must save after the same step.",
             )
+        if self.data is None and self.is_chief and self.strategy.topology.num_replicas > 1:
+            log(
+                "warning: the data of fit is not from job.dataset: Keras divides each batch among "
+                "the replicas of a tf.distribute.Strategy, and any other task reads all batches"
+            )
         self.build(model)
         self.strategy.prepare(model)
         described = self.strategy.describe(model)
@@ -315,6 +337,12 @@ class TrainingState:
                 "Shard the dataset by the context, or return all of it from a function without a "
                 "parameter"
             )
+
+    def _warn_if_too_few(self, batches: int) -> None:
+        of_tasks = self.strategy.gather(batches)
+        idle = of_tasks.count(0)
+        if idle and self.is_chief:
+            log(f"warning: {idle} of {len(of_tasks)} tasks have no batch of the training data")
 
     def _grouped(self, shard: tf.data.Dataset) -> tf.data.Dataset:
         steps = self.strategy.accumulate_steps

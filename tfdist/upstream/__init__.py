@@ -226,6 +226,13 @@ FIXES = (
         "test_tensorflow_copies_the_arrays_of_a_dataset_into_its_function",
     ),
     Fix(
+        "dataset_arguments",
+        "deterministic=False of a method wins over the options of the dataset",
+        "tensorflow/python/data/ops/interleave_op.py",
+        "all",
+        "tests/upstream/test_dataset_arguments.py::test_a_method_wins_over_the_options",
+    ),
+    Fix(
         "tf_data_autotune",
         "the iterators of a strategy are autotuned, regardless of the dataset's options",
         "tensorflow/python/data/ops/multi_device_iterator_ops.py",

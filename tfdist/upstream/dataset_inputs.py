@@ -1,4 +1,5 @@
-"""Finds the datasets that a dataset was derived from, the size of its batches, and its shuffling.
+"""Finds the datasets that a dataset was derived from, the size of its batches, and what makes its
+order differ between tasks.
 
 `tf.data` has no public API for these.
 """
@@ -17,13 +18,25 @@ def ancestors(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
         yield from ancestors(parent)
 
 
-def shuffles_at_random(dataset: tf.data.Dataset) -> bool:
-    """Whether a dataset was shuffled without a seed, so that each process has another order."""
+def conflict(dataset: tf.data.Dataset, own: str) -> str | None:
+    """What keeps several tasks from reading a dataset in the same order, as the end of a sentence
+    that begins with "a dataset that"; None if nothing is found.
+
+    Args:
+      dataset: the dataset.
+      own: the end of the name of a file that this task alone writes.
+    """
     for each in (dataset, *ancestors(dataset)):
         seeds = [getattr(each, name, None) for name in ("_seed", "_seed2")]
-        if None not in seeds and not any(int(tf.get_static_value(seed) or 0) for seed in seeds):
-            return True
-    return False
+        # In a graph, a seed that is given may have no static value.
+        if None not in seeds and all(tf.get_static_value(seed) == 0 for seed in seeds):
+            return "shuffles without a seed"
+        if getattr(each, "_deterministic", None) == "false":
+            return "was created with deterministic=False or sloppy=True"
+        path = tf.compat.as_text(tf.get_static_value(getattr(each, "_filename", "")) or "")
+        if path and not path.endswith(own):
+            return f"all tasks cache in the file {path}"
+    return None
 
 
 def batch_size(dataset: tf.data.Dataset) -> int | None:

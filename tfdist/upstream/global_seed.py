@@ -1,7 +1,10 @@
-"""Gives all tasks the same global seed while they create a dataset, and restores the old one.
+"""Gives all tasks the same seeds while they create a dataset, and restores the old ones.
 
     with default():
-        dataset = train_input()     # `shuffle` without a seed has the same order in all tasks
+        dataset = train_input()     # what it shuffles without a seed has the same order everywhere
+
+These are the seeds of Python, NumPy and TensorFlow. Keras takes its own from Python; a generator
+that Keras 3 already has is put aside.
 
 `tf.random.set_seed` has no counterpart that returns the seed and the state of its generator, from
 which TensorFlow takes the seeds of operations.
@@ -9,33 +12,44 @@ which TensorFlow takes the seeds of operations.
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
 _SEED = 0
+_KERAS_3_STATE = "keras.src.backend.common.global_state"
+_KERAS_3_GENERATOR = "global_seed_generator"
 
 
 @contextmanager
 def default() -> Iterator[None]:
     """Uses the user's global seed from its beginning; without one, the same seed in all tasks."""
-    if not tf.executing_eagerly():
-        graph = tf.compat.v1.get_default_graph()
-        before = graph.seed
-        graph.seed = _SEED if before is None else before
-        try:
-            yield
-        finally:
-            graph.seed = before
-        return
-    eager = context.context()
+    graph = tf.compat.v1.get_default_graph()
+    in_graph = not tf.executing_eagerly()
+    holder, names = (graph, ("seed",)) if in_graph else (context.context(), ("_seed", "_rng"))
     # Before the first `set_seed` there may be no generator.
-    state = {name: vars(eager)[name] for name in ("_seed", "_rng") if name in vars(eager)}
-    seed = state.get("_seed")
-    tf.random.set_seed(_SEED if seed is None else seed)
+    state = {name: getattr(holder, name) for name in names if hasattr(holder, name)}
+    keras_3: Any = sys.modules.get(_KERAS_3_STATE)
+    generator = keras_3 and keras_3.get_global_attribute(_KERAS_3_GENERATOR)
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    seed = _SEED if state[names[0]] is None else state[names[0]]
+    tf.compat.v1.set_random_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    if keras_3:
+        keras_3.set_global_attribute(_KERAS_3_GENERATOR, None)
     try:
         yield
     finally:
-        vars(eager).update(state)
+        for name, value in state.items():
+            setattr(holder, name, value)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        if keras_3:
+            keras_3.set_global_attribute(_KERAS_3_GENERATOR, generator)

@@ -44,7 +44,7 @@ class AllReduce:
     def __init__(self, tasks: int) -> None:
         self.barrier = threading.Barrier(tasks, timeout=60.0)
 
-    def train(self, preemption: Preemption, steps: int, seconds: float) -> int:
+    def train(self, preemption: Preemption, steps: int, seconds: float, asks_after: int = 0) -> int:
         for done in range(steps):
             # The pauses differ, so that a signal arrives before, during and after a step.
             time.sleep(seconds)
@@ -53,6 +53,8 @@ class AllReduce:
             time.sleep(seconds)
             self.barrier.wait()
             if preemption.should_stop():
+                return done + 1
+            if preemption.end_step(asks=done + 1 == asks_after):
                 return done + 1
         return steps
 
@@ -67,9 +69,22 @@ def handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("signalled", [(0,), (2,), (0, 1, 2)])
-@pytest.mark.parametrize("attempt", range(5))
-def test_all_tasks_stop_after_the_same_step(signalled: tuple[int, ...], attempt: int) -> None:
+@pytest.mark.parametrize(
+    ("signalled", "asking"),
+    [
+        ((0,), ()),
+        ((2,), ()),
+        ((0, 1, 2), ()),
+        ((), (0,)),
+        ((), (2,)),
+        ((), (0, 1, 2)),
+        ((1,), (0,)),
+    ],
+)
+@pytest.mark.parametrize("attempt", range(4))
+def test_all_tasks_stop_after_the_same_step(
+    signalled: tuple[int, ...], asking: tuple[int, ...], attempt: int
+) -> None:
     names = [f"worker:{index}" for index in range(3)]
     preemptions = [Preemption() for _ in names]
     store, job = MemoryStore(), AllReduce(3)
@@ -77,7 +92,8 @@ def test_all_tasks_stop_after_the_same_step(signalled: tuple[int, ...], attempt:
 
     def run(index: int) -> None:
         with preemptions[index].watched(names[index], names, store):
-            steps[names[index]] = job.train(preemptions[index], 1000, 0.004 * index)
+            asks_after = attempt + 1 if index in asking else 0
+            steps[names[index]] = job.train(preemptions[index], 1000, 0.004 * index, asks_after)
 
     threads = [threading.Thread(target=run, args=(index,)) for index in range(3)]
     for thread in threads:
@@ -89,6 +105,25 @@ def test_all_tasks_stop_after_the_same_step(signalled: tuple[int, ...], attempt:
         thread.join()
     assert len(set(steps.values())) == 1
     assert 0 < steps["worker:0"] < 1000
+    if len(asking) == 3:
+        # As one process would.
+        assert steps["worker:0"] == attempt + 1
+
+
+@pytest.mark.parametrize("has_ended_step", [False, True])
+def test_no_task_stops_after_a_step_that_another_one_has_ended(has_ended_step: bool) -> None:
+    names, store = ["worker:0", "worker:1"], MemoryStore()
+    first, second = Preemption(), Preemption()
+    with first.watched(names[0], names, store), second.watched(names[1], names, store):
+        assert first.begin_step() and second.begin_step()
+        if has_ended_step:
+            assert not first.end_step(asks=False)
+            assert not second.end_step(asks=True)
+            assert first.begin_step() and second.begin_step()
+        assert second.end_step(asks=True) == ["worker:1"]
+        assert first.end_step(asks=False) == ["worker:1"]
+        # This is not a preemption.
+        assert not first.should_stop() and first.begin_step()
 
 
 def test_nohup_is_respected(handlers: None) -> None:
@@ -196,6 +231,11 @@ def test_each_training_uses_its_own_keys() -> None:
         time.sleep(0.6)
         assert preemption.begin_step()
         assert not preemption.should_stop()
+        assert preemption.end_step(asks=True)
+    with preemption.watched("worker:0", ["worker:0"], store):
+        time.sleep(0.6)
+        assert preemption.begin_step()
+        assert not preemption.end_step(asks=False)
 
 
 def test_the_end_of_a_training_does_not_wait_for_the_store() -> None:

@@ -54,9 +54,10 @@ def test_restoring_without_a_checkpoint_changes_nothing(tiny: TinyTraining, tmp_
     [
         ('{"epoch": 2}', Position(2)),
         ('{"epoch": 1, "steps": [3, 3], "replicas": 2}', Position(1, (3, 3), 2)),
+        ('{"hyperparameters": {"decay": 0.1}}', Position(hyperparameters={"decay": 0.1})),
     ],
 )
-def test_positions_of_older_checkpoints_are_read(saved: str, position: Position) -> None:
+def test_positions_of_checkpoints_are_read(saved: str, position: Position) -> None:
     progress = checkpoints._Progress()
     progress.deserialize(saved.encode())
     assert progress.position == position

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -101,6 +102,111 @@ def test_a_dataset_is_sharded() -> None:
     plain = tf.data.Dataset.range(41)
     for make in (lambda: plain.batch(2), lambda: plain.shuffle(41, seed=3).batch(2)):
         assert counts(shards(make)) == dict.fromkeys(range(41), 1)
+
+
+def permuted_by_numpy() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(np.random.permutation(41)).batch(2)
+
+
+def permuted_by_python() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(random.sample(range(41), 41)).batch(2)
+
+
+def permuted_by_keras() -> tf.data.Dataset:
+    series = tf.keras.utils.timeseries_dataset_from_array
+    return series(np.arange(41), None, sequence_length=1, batch_size=2, shuffle=True)
+
+
+@pytest.mark.parametrize("make", [permuted_by_numpy, permuted_by_python, permuted_by_keras])
+@pytest.mark.parametrize("trains", [True, False])
+def test_all_generators_have_the_same_seed_in_all_tasks(
+    make: Callable[[], tf.data.Dataset], trains: bool
+) -> None:
+    states = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+    found = shards(lambda: make, trains=trains)
+    examples = np.concatenate([np.ravel(batch) for shard in found for batch in shard])
+    assert sorted(examples) == list(range(41))
+    assert shards(lambda: make, trains=trains) == found, "a resumed job has the same order"
+    assert states == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]
+
+
+def test_the_users_seed_decides_the_order() -> None:
+    orders = []
+    for seed in (None, 5, 6):
+        if seed is not None:
+            tf.keras.utils.set_random_seed(seed)
+        orders.append(shards(lambda: permuted_by_numpy))
+    assert orders[0] != orders[1] != orders[2]
+
+
+def nondeterministic_call() -> tf.data.Dataset:
+    # Each of the four sources is an order of its own.
+    dataset = tf.data.Dataset.range(4).interleave(
+        lambda source: tf.data.Dataset.range(512).map(lambda place: source + 4 * place),
+        cycle_length=4,
+        num_parallel_calls=4,
+        deterministic=False,
+    )
+    return dataset.batch(2)
+
+
+def nondeterministic_options() -> tf.data.Dataset:
+    options = tf.data.Options()
+    options.deterministic = False
+    dataset = tf.data.Dataset.range(4).interleave(
+        lambda source: tf.data.Dataset.range(512).map(lambda place: source + 4 * place),
+        cycle_length=4,
+        num_parallel_calls=4,
+    )
+    return dataset.batch(2).with_options(options)
+
+
+@pytest.mark.parametrize("make", [nondeterministic_call, nondeterministic_options])
+def test_the_order_is_deterministic(make: Callable[[], tf.data.Dataset]) -> None:
+    found = shards(lambda: make)
+    assert found[0][:2] == [[0, 1], [2 + 4, 3 + 4]]
+    assert counts(found) == dict.fromkeys(range(2048), 1)
+
+
+@pytest.mark.parametrize("takes_context", [True, False])
+def test_each_task_has_a_cache_file_of_its_own(tmp_path: Any, takes_context: bool) -> None:
+    path = str(tmp_path / "cache")
+
+    def own(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        return tf.data.Dataset.range(6).cache(path).batch(1)
+
+    function = shard_function(own if takes_context else lambda: own(None), trains=True)
+    iterators = []
+    for shard in (0, 1):
+        dataset = function(tf.distribute.InputContext(2, shard))
+        for _ in range(2):  # epochs
+            iterators.append(iter(dataset))
+            assert len(list(iterators[-1])) == (6 if takes_context else 3)
+    list(function(tf.distribute.InputContext()))
+    assert {each.name for each in tmp_path.glob("*.index")} == {
+        "cache-0.index",
+        "cache-1.index",
+        "cache.index",
+    }
+    assert len(list(tf.data.Dataset.range(6).cache().batch(1))) == 6
+
+
+def test_a_dataset_from_outside_must_have_one_order_and_no_cache_file(tmp_path: Any) -> None:
+    plain = tf.data.Dataset.range(8)
+    cached = plain.cache(str(tmp_path / "cache")).batch(2)
+    with pytest.raises(UsageError, match=f"cache in the file {tmp_path}/cache"):
+        shard_function(cached, trains=True)(tf.distribute.InputContext(2, 1))
+    shard_function(plain.cache().batch(2), trains=True)(tf.distribute.InputContext(2, 1))
+    assert len(list(shard_function(cached, trains=True)(tf.distribute.InputContext()))) == 4
+    with pytest.raises(UsageError, match="deterministic=False"):
+        shard_function(
+            plain.map(lambda number: number, num_parallel_calls=2, deterministic=False),
+            trains=True,
+        )
+    shuffled = whole()
+    with pytest.raises(UsageError, match="shuffles without a seed"):
+        shard_function(lambda: shuffled, trains=True)(tf.distribute.InputContext(2, 0))
+    shard_function(lambda: shuffled, trains=True)(tf.distribute.InputContext())
 
 
 def test_data_whose_shards_would_overlap_is_refused() -> None:

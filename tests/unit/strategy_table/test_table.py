@@ -70,9 +70,11 @@ def test_several_gpus_are_refused_for_the_workers_of_an_estimator() -> None:
     assert role(cluster=cluster, num_gpus=2).flags.num_gpus == 2
 
 
-def test_compilation_is_refused_for_estimators() -> None:
+def test_flags_of_keras_models_are_refused_for_estimators() -> None:
     with pytest.raises(UsageError, match="--jit_compile: received True; accepted: with Keras"):
         role(jit_compile=True, for_estimators=True)
+    with pytest.raises(UsageError, match="--resume_hyperparameters: received 'script'; accepted: "):
+        role(resume_hyperparameters="script", for_estimators=True)
 
 
 def test_mixed_precision_is_refused_for_estimators() -> None:

@@ -145,19 +145,22 @@ def test_a_metric_may_be_an_array(tiny: TinyTraining, tmp_path: Path) -> None:
         assert {"epoch_loss", *(f"epoch_f1_score/{index}" for index in range(3))} <= tags
 
 
+@pytest.mark.parametrize("stops", [False, True])
 def test_a_loss_that_is_not_finite_is_one_line(
-    tiny: TinyTraining, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stops: bool, tiny: TinyTraining, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job, model = tiny.job(), tiny.model()
     model.compile(tf.keras.optimizers.SGD(float("nan")), model.loss)
+    own = [tf.keras.callbacks.TerminateOnNaN()] if stops else []
     model.fit(
         job.dataset(tiny.train_input),
         epochs=2,
-        callbacks=job.callbacks(str(tmp_path)),
+        callbacks=[*job.callbacks(str(tmp_path)), *own],
         verbose=0,
     )
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
-    assert line == (
-        "tfdist: warning: loss is nan after epoch 1, and the training goes on; the callback "
-        "TerminateOnNaN ends it"
+    lines = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    warning = (
+        "tfdist: warning: loss is nan after epoch 1; the callback TerminateOnNaN ends a training "
+        "whose loss is NaN or infinite"
     )
+    assert lines == ([] if stops else [warning])

@@ -54,6 +54,33 @@ def test_data_without_an_end_needs_a_number_of_steps(tiny: TinyTraining, tmp_pat
     assert job.fit(tiny.model, endless, steps_per_epoch=2, **options).params["steps"] == 2
 
 
+def test_an_epoch_has_at_most_the_steps_of_its_data(tiny: TinyTraining, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"epochs": 2, "output_dir": str(tmp_path), "verbose": 0}
+    with pytest.raises(UsageError, match="steps_per_epoch: received '6, for 2 epochs of data with"):
+        tiny.job().fit(tiny.model, tiny.train_input, steps_per_epoch=tiny.steps + 1, **options)
+    tiny.job().fit(tiny.model, tiny.train_input, steps_per_epoch=tiny.steps, **options)
+
+
+def test_a_dataset_has_its_own_batch_size(tiny: TinyTraining, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"epochs": 1, "output_dir": str(tmp_path), "batch_size": 8}
+    with pytest.raises(UsageError, match="batch_size: received 8; accepted: none, because a"):
+        tiny.job().fit(tiny.model, tiny.train_input, **options)
+    job = tiny.job()
+    assert job.fit(tiny.model, (tiny.points, tiny.classes), **options).params["steps"] == 3
+
+
+def test_the_chief_says_that_a_task_has_no_data(
+    tiny: TinyTraining, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tiny.job()._state
+    monkeypatch.setattr(state.strategy, "gather", lambda own: [own, 1, 1])
+    state.dataset(tiny.train_input)
+    assert "warning" not in capsys.readouterr().err
+    monkeypatch.setattr(state.strategy, "gather", lambda own: [own, 1, 0])
+    state.dataset(tiny.train_input)
+    assert "1 of 3 tasks have no batch of the training data" in capsys.readouterr().err
+
+
 def test_parameter_servers_need_the_steps_of_all_epochs(tiny: TinyTraining) -> None:
     state = tiny.job()._state
     state.dataset(tiny.train_input)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,37 @@ def test_a_signal_saves_a_checkpoint_and_exits_after_the_step(
     assert "saved after step" in err
     assert_equal(train(tiny, tmp_path / "cut"), uninterrupted)
     assert "resuming after" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["gather", "end_step"])
+def test_a_stop_of_another_thread_waits_for_the_other_tasks(
+    tiny: TinyTraining,
+    tmp_path: Path,
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The thread stops the training while this task talks to the other, which does the same."""
+    job, model = tiny.job(), tiny.model()
+    strategy = job._strategy
+    peers = replace(strategy.topology, peers=(strategy.topology.peer, "worker:1"))
+    monkeypatch.setattr(type(strategy), "topology", peers)
+    monkeypatch.setattr(strategy, "gather", lambda number: [number, number])
+    talker = strategy if place == "gather" else job._state.preemption
+    talk, calls = getattr(talker, place), []
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        calls.append(args)
+        model.stop_training |= len(calls) == 1
+        return talk(*args, **options)
+
+    monkeypatch.setattr(talker, place, interrupted)
+    callbacks = job.callbacks(str(tmp_path))
+    model.fit(job.dataset(tiny.train_input), epochs=3, callbacks=callbacks, verbose=0)
+    # After an epoch of 5 steps, or after a step, it makes one more.
+    assert model.optimizer.iterations.numpy() == (6 if place == "gather" else 2)
+    where = "step 1 of epoch 2" if place == "gather" else "step 2 of epoch 1"
+    assert f"stopping after {where}: {peers.peer} set stop_training" in capfd.readouterr().err
 
 
 def test_a_job_with_a_different_number_of_replicas_repeats_the_epoch(

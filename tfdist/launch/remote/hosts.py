@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from pathlib import Path
 
 from tfdist.errors import UsageError
 from tfdist.launch.host_discovery import Host, parse
+from tfdist.paths import local_path
 
 _SLOTS = re.compile(r"^(\S+)\s+slots\s*=\s*(\d+)(\s.*)?$")
 
@@ -31,8 +31,9 @@ def hosts_in(path: str) -> tuple[Host, ...]:
     Raises:
       UsageError: the file cannot be read, or lists no host.
     """
+    file = local_path("--hostfile", path)
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = file.read_text().splitlines()
     except (OSError, ValueError) as error:  # ValueError: it is no text.
         raise UsageError(
             "--hostfile",

@@ -273,7 +273,9 @@ class Recorded:
                 total = combine_of[number]([each[number] for each in contributions])
                 totals.append(unpack(total, specs) if len(specs) > 1 else [total])
         found = iter([totals[number][position] for number, position in self._places])
-        shares: dict[str, tf.Tensor] = {}
+        # A constant share counts each worker, also one without data.
+        count = tf.constant(float(len(contributions)))
+        shares = dict.fromkeys(self._devices(), count)
         for update in self._updates:
             gradients: list[Any] = []
             for gradient in update.gradients:
@@ -283,10 +285,8 @@ class Recorded:
                     gradients.append(tf.IndexedSlices(values, indices, shape))
                 else:
                     gradients.append(None if gradient is None else next(found))
-            # A constant share counts each worker, also one without data.
-            count = tf.constant(float(len(contributions)))
             is_sent = _is_sent(update)
-            shares = {device: next(found) if is_sent else count for device in self._devices()}
+            shares = {device: next(found) if is_sent else count for device in shares}
             update.apply(
                 [
                     _divided(gradient, shares[variable.device])
@@ -314,7 +314,8 @@ class Recorded:
         for variable, change in self._changes:
             if _is_mean(variable):
                 # The mean of the statistics of all examples.
-                (change,) = denominators.scaled([change], self._updates[-1].share)
+                share = self._updates[-1].share if self._updates else tf.ones([])
+                (change,) = denominators.scaled([change], share)
             is_counter = change.dtype.is_integer and not _is_summed(variable)
             yield Part(variable, change, _counted if is_counter else _sum)
 

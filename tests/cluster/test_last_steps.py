@@ -1,0 +1,85 @@
+"""Weights and losses are those of one process, whatever the replicas have in the last step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import keras_is_3
+from tests.support.processes import launch
+
+pytestmark = [
+    pytest.mark.stacks("2.15", "newest"),
+    pytest.mark.timeout(400),
+    pytest.mark.xdist_group("last_steps"),
+]
+
+PROGRAM = str(Path(__file__).parents[1] / "support" / "last_steps.py")
+SERVERS = ["--ps=2", "--chief", "--workers=2", "--sync"]
+# By strategy and its replicas: its flags, and the examples of a global batch.
+STRATEGIES = {
+    "mirrored 2": (["--num_cpu_devices=2"], 6),
+    "mirrored 4": (["--num_cpu_devices=4", "--cases=mean,mask,sum"], 4),
+    "central_storage 2": (["--num_cpu_devices=2", "--cases=mean,adam,mask,sum,table"], 6),
+    "multi_worker_mirrored 2": (["--workers=2"], 6),
+    "horovod 2": (["--workers=2"], 6),
+    "horovod 3": (["--workers=3", "--cases=mean,mask,sum"], 6),
+    "parameter_server 2": (SERVERS, 6),
+}
+#: A metric that adds the means of batches, and what a train step of one's own returns, are not
+#: those of the whole batch.
+OWN = ("ratio", "own")
+# The worker's step of a synchronous server does not know the denominators of the others.
+NOT_LOGGED = {
+    "parameter_server": {
+        *("sum", "regularized_sum", "mask", "mask_and_weights", "mean_with_sample_weight")
+    }
+}
+
+
+def train(path: Path, strategy: str, *flags: str, batch: int) -> dict[str, np.ndarray]:
+    ended = launch(
+        path / "log",
+        f"--strategy={strategy}",
+        *[flag for flag in flags if not flag.startswith("--cases")],
+        PROGRAM,
+        f"--result={path / 'found.npz'}",
+        f"--batch={batch}",
+        *[flag for flag in flags if flag.startswith("--cases")],
+        deadline=300,
+    )
+    assert ended.code == 0, ended.output
+    return dict(np.load(path / "found.npz"))
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, np.ndarray]]:
+    found = {}
+    for batch, flags in ((6, []), (4, ["--cases=mean,mask,sum"])):
+        path = tmp_path_factory.mktemp(f"one{batch}")
+        found[batch] = train(path, "one_device", *flags, batch=batch)
+    return found
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_last_step_is_that_of_one_process(
+    strategy: str, one_process: dict[int, dict[str, np.ndarray]], tmp_path: Path
+) -> None:
+    name = strategy.split()[0]
+    flags, batch = STRATEGIES[strategy]
+    found = train(tmp_path, name, *flags, batch=batch)
+    assert len(found) > 100
+    for key, value in found.items():
+        case, _, result = key.split(" ", 2)
+        # Keras 3 numbers the layers of a process, and names a loss by its layer.
+        expected = one_process[batch].get(key)
+        if result in OWN or (case in NOT_LOGGED.get(name, ()) and "loss" in result):
+            continue
+        if expected is None:
+            assert keras_is_3() and result.endswith("_loss"), key
+            continue
+        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=2e-6, err_msg=key)
+    if name != "central_storage" and "metric 7 ratio" in found:
+        assert np.isfinite(found["metric 7 ratio"]).all()

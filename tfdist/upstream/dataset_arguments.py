@@ -1,0 +1,47 @@
+"""Replaces arguments of `tf.data.Dataset`'s methods in a function of the user.
+
+    with dataset_arguments.replaced(deterministic=lambda _: None):
+        dataset = train_input()
+
+`deterministic=False` of a method wins over the options of the dataset, and several tasks cannot
+write the cache file of one name.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+_METHODS = ("batch", "cache", "interleave", "map")
+
+
+@contextmanager
+def replaced(**replacements: Callable[[Any], Any]) -> Iterator[None]:
+    """In this context, what is passed for an argument of these names goes through a function."""
+
+    def replacing(method: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(method)
+
+        @tf.autograph.experimental.do_not_convert
+        @functools.wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs).arguments
+            for name in replacements.keys() & given.keys():
+                given[name] = replacements[name](given[name])
+            return method(**given)
+
+        return call
+
+    own = {name: getattr(tf.data.Dataset, name) for name in _METHODS}
+    try:
+        for name, method in own.items():
+            setattr(tf.data.Dataset, name, replacing(method))
+        yield
+    finally:
+        for name, method in own.items():
+            setattr(tf.data.Dataset, name, method)
