@@ -160,7 +160,7 @@ else:
     CASES["legacy"] = Case(lambda: dense("mse", optimizer=tf.keras.optimizers.legacy.SGD(0.1)))
 
 
-#: The cases that train on each number of examples; the others train on some.
+#: The cases that train and validate on each number of examples; the others train on some.
 EXHAUSTIVE = ("mean", "mask")
 
 
@@ -183,8 +183,10 @@ def results(job: Any, names: list[str], batch: int) -> Iterator[tuple[str, np.nd
             model.set_weights(first)
             reset(model.optimizer)
             arrays = tf.nest.map_structure(itemgetter(slice(count)), case.arrays)
+            data = partial(dataset, arrays, batch_size)
             history = model.fit(
-                job.dataset(partial(dataset, arrays, batch_size)),
+                job.dataset(data),
+                validation_data=job.eval_dataset(data) if name in EXHAUSTIVE else None,
                 callbacks=callbacks(job),
                 verbose=0,
             )

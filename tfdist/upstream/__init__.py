@@ -59,6 +59,14 @@ FIXES = (
         "tests/upstream/test_estimator_fixes.py::test_the_counter_of_an_optimizer_is_set_once",
     ),
     Fix(
+        "keras_denominators",
+        "the loss of a replica is divided by what the replica has, and nothing tells by what",
+        "keras/src/losses/loss.py, tf_keras/src/utils/losses_utils.py",
+        "all",
+        "tests/upstream/test_keras_denominators.py"
+        "::test_the_losses_of_replicas_are_divided_by_what_each_has",
+    ),
+    Fix(
         "keras_local_calls",
         "predict and evaluate of MultiWorkerMirroredStrategy wait for all tasks",
         "keras/src/backend/tensorflow/trainer.py",

@@ -49,3 +49,14 @@ def test_the_readme_lists_all_strategies() -> None:
 def test_the_flags_page_is_up_to_date() -> None:
     page = (ROOT / "docs" / "flags.md").read_text()
     assert flags_page.with_table(page) == page, "run: python -m scripts.flags_page"
+
+
+@pytest.mark.parametrize("name", ["last_steps", "habits"])
+def test_the_cases_on_the_page_of_exactness_exist(name: str) -> None:
+    page = (ROOT / "docs" / "exactness.md").read_text()
+    rows = re.findall(rf"`test_{name}`: ([\w, ]+)", page)
+    named = {case for row in rows for case in row.split(", ")}
+    source = (ROOT / "tests" / "support" / f"{name}.py").read_text()
+    cases = set(re.findall(r'CASES\["(\w+)"\]|^    "(\w+)": Case\(', source, re.MULTILINE))
+    assert named
+    assert named <= {one or other for one, other in cases}
