@@ -58,7 +58,6 @@ COMMANDS = [
     ["data", "cifar10", "--data_dir=data", f"--source={URL}"],
     ["data", "verify", URL],
     ["render", "check", URL],
-    ["plan", f"--model={URL}", "--workers=2", "--bandwidth=1Gbit"],
 ]
 
 
