@@ -135,13 +135,11 @@ class Horovod(Ranks[HorovodGradientOptions]):
 
     @functools.cached_property
     def kv_store(self) -> RendezvousStore | None:
-        if hvd.size() == 1:
+        host = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR")
+        if hvd.size() == 1 or host is None:  # MPI has no such store.
             return None
-        return RendezvousStore(
-            os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"],
-            int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]),
-            self.role.token,
-        )
+        port = int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+        return RendezvousStore(host, port, self.role.token)
 
     def _find_peers(self) -> None:
         trainers = self.cluster.training_tasks

@@ -74,7 +74,8 @@ class Replicas(Strategy[OptionsT]):
             )
         if found is None:
             return optimizer
-        return reduce_gradients(optimizer, self._reducing(getattr(*found)))
+        owner, name = found
+        return reduce_gradients(optimizer, self._reducing(getattr(owner, name)))
 
     def _reducing(self, sum_pairs: Any) -> Any:
         """The function of the gradients of the whole batch, from TensorFlow's sum of pairs."""

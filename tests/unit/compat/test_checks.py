@@ -41,15 +41,18 @@ def test_horovod_averages_the_gradients_of_any_optimizer(tiny: TinyTraining) -> 
         model = compiled(tiny.model(), optimizer)
         job._state.prepare(model)
         own = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-        assert own.aggregate_gradients.__module__ == "tfdist.strategies.horovod"
+        assert own.aggregate_gradients.__module__ == "tfdist.strategies.keras2_gradients"
     for optimizer in (
-        hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1)),
         tf.keras.optimizers.legacy.Adam(0.1),
         job.wrap_optimizer(tf.keras.optimizers.legacy.Adam(0.1)),
     ):
         model = compiled(tiny.model(), optimizer)
         job._state.prepare(model)
-        assert type(model.optimizer).__module__.startswith("horovod.")
+        aggregator = model.optimizer.gradient_aggregator
+        assert aggregator.__module__ == "tfdist.strategies.keras2_gradients"
+    model = compiled(tiny.model(), hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1)))
+    job._state.prepare(model)
+    assert type(model.optimizer).__module__.startswith("horovod.")
 
 
 def test_horovod_accepts_a_custom_train_step(tiny: TinyTraining) -> None:
