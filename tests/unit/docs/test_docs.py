@@ -55,7 +55,7 @@ def test_the_flags_page_is_up_to_date() -> None:
 def test_the_cases_on_the_page_of_exactness_exist(name: str) -> None:
     page = (ROOT / "docs" / "exactness.md").read_text()
     rows = re.findall(rf"`test_{name}`: ([\w, ]+)", page)
-    named = {case for row in rows for case in row.split(", ")}
+    named = {case.strip() for row in rows for case in row.split(", ")}
     source = (ROOT / "tests" / "support" / f"{name}.py").read_text()
     cases = set(re.findall(r'CASES\["(\w+)"\]|^    "(\w+)": Case\(', source, re.MULTILINE))
     assert named
