@@ -1,7 +1,7 @@
 """The gradient of the whole batch from the gradients of replicas that have different numbers.
 
-    weigh(model, batch_size=8, replicas=2, states=…)       # its steps know their denominators
-    sums = reduce_weighted(gradients, variables, sum_over_replicas, replicas=2)    # in a step
+    weigh(model, Settings(batch_size=8, replicas=2, …))     # its steps know their denominators
+    gradients = reduce_weighted(gradients, variables, sum_over_replicas, replicas=2)  # in a step
 
 Keras divides the loss of a replica by what that replica has: its examples, the entries that its
 mask leaves, or the sum of its sample weights. The loss of the whole batch has one denominator, the
@@ -75,10 +75,11 @@ class Step:
 
     def __init__(self, settings: Settings, examples: tf.Tensor, *, evaluates: bool) -> None:
         self._evaluates = evaluates
+        self._size = float(settings.batch_size or 1)
         self.settings = settings
         self.examples = examples
         self.losses: list[_Loss] = []
-        #: The sums over replicas of the shares and of the numbers of examples; shape [2].
+        #: The sums of the messages of all replicas; shape [2].
         self.totals: tf.Tensor | None = None
         #: Updates of the mean loss: the function, the loss and the number of examples.
         self.waiting: list[tuple[Any, Any, Any]] = []
@@ -92,8 +93,9 @@ class Step:
         return self._share
 
     def message(self) -> tf.Tensor:
-        """What replicas add up: the share and the number of examples; float32, shape [2]."""
-        return tf.stack([self.share(), self.examples])
+        """What replicas add up: the share, and the examples in units of a full batch, which also
+        fit into 16 bits; float32, shape [2]."""
+        return tf.stack([self.share(), self.examples / self._size])
 
     def settle(self) -> None:
         """Puts back the states that a step without an example has changed, and updates the mean
@@ -105,7 +107,7 @@ class Step:
         while self.waiting:
             update, loss, weight = self.waiting.pop()
             if totals is not None:
-                examples = 1.0 if weight is None else totals[1]
+                examples = 1.0 if weight is None else totals[1] * self._size
                 share = tf.math.divide_no_nan(self.share(), totals[0]) * self.settings.replicas
                 loss = tf.math.multiply_no_nan(loss, tf.cast(share, loss.dtype))
                 weight = examples / self.settings.replicas
@@ -128,13 +130,12 @@ class Step:
             log(text)
 
     def _find_share(self) -> tf.Tensor:
-        size = float(self.settings.batch_size or 1)
         losses = [each for each in self.losses if _is_reachable(each.denominator)]
         if losses and all(each.reduction == SUM for each in losses):
             return tf.ones([])
         if len(losses) == 1:
             (loss,) = losses
-            return loss.denominator / (size * (loss.per_example or 1))
+            return loss.denominator / (self._size * (loss.per_example or 1))
         if not losses:
             self.say_once(
                 "the train step has no loss of Keras: tfdist takes its loss as the mean over the "
@@ -146,7 +147,7 @@ class Step:
                 "sums beside means): tfdist weights the gradients of each replica by its number of "
                 "examples, which differs from one process unless replicas have the same"
             )
-        return self.examples / size
+        return self.examples / self._size
 
 
 def weigh(model: Any, settings: Settings) -> None:
@@ -367,7 +368,9 @@ def metric_states(model: Any) -> list[tf.Variable]:
 
 
 def _is_reachable(tensor: tf.Tensor) -> bool:
-    """Whether the current graph, or one around it, has made a tensor."""
+    """Whether the current graph, or one around it, has made a tensor; always outside of graphs."""
+    if not tf.is_symbolic_tensor(tensor):
+        return True
     graph = tf.compat.v1.get_default_graph()
     while graph is not None and graph is not tensor.graph:
         graph = getattr(graph, "outer_graph", None)

@@ -75,9 +75,7 @@ def shard_function(
 
 def is_whole(data: Any) -> bool:
     """Whether data is a whole dataset, or a function that returns one, and no shard."""
-    if callable(data):
-        return not takes_argument(data, "context", "input_context")
-    return isinstance(data, tf.data.Dataset)
+    return not callable(data) or not takes_argument(data, "context", "input_context")
 
 
 def is_not_sharded(

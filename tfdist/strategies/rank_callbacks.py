@@ -76,6 +76,7 @@ class AveragedStatistics(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         self.average()
+        self._make_weights_equal()
 
     def average(self) -> None:
         """Sets the statistics in all ranks to their mean. Every rank must call it."""
@@ -92,7 +93,6 @@ class AveragedStatistics(tf.keras.callbacks.Callback):
             differing = self._averaged[1]().numpy()
             if self._collectives.rank == 0:
                 warn_of_own_states(self.model, variables, differing)
-        self._make_weights_equal()
 
     def _average(self, variables: list[tf.Variable]) -> tf.Tensor:
         values = [tf.identity(variable) for variable in variables]

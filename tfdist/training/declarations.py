@@ -11,6 +11,12 @@ from tfdist.data import inputs
 from tfdist.data.inputs import Data
 from tfdist.upstream import dataset_inputs, sync_on_read
 
+#: The remedy if the tasks do not have the same data.
+SAME_DATA = (
+    "Give every task the same data: the same script, flags and files, and a seed for what the "
+    "script itself shuffles."
+)
+
 
 def of_data(data: Data, shard: tf.data.Dataset) -> dict[str, str]:
     """Declares the training data.
@@ -28,6 +34,7 @@ def of_data(data: Data, shard: tf.data.Dataset) -> dict[str, str]:
     # The tasks share a whole dataset by the numbers of its batches.
     if inputs.is_whole(data):
         declared["the batch size"] = str(dataset_inputs.batch_size(shard))
+        declared["the order of the training data"] = dataset_inputs.digest(shard)
     return declared
 
 

@@ -116,7 +116,11 @@ class TrainingState:
             started = time.monotonic()
             shard = dataset_fn(context)
             if not created:
-                self._agreement.check("job.dataset", lambda: declarations.of_data(data, shard))
+                self._agreement.check(
+                    "job.dataset",
+                    lambda: declarations.of_data(data, shard),
+                    remedy=declarations.SAME_DATA,
+                )
             created.append((context, shard, time.monotonic() - started))
             data_checks.check_batched(shard)
             return self._grouped(shard)

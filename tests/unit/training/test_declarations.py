@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -63,9 +64,20 @@ def test_batches_of_another_size_are_declared_where_their_numbers_share_the_data
     assert declared[0] == declared[1]
 
 
+def test_another_order_of_arrays_is_declared() -> None:
+    numbers = np.arange(12, dtype=np.float32)
+
+    def digest(array: np.ndarray) -> str:
+        shard = tf.data.Dataset.from_tensor_slices((array, numbers)).shuffle(12, seed=1).batch(4)
+        return declarations.of_data(dataset, shard)["the order of the training data"]
+
+    assert digest(numbers) == digest(numbers.copy()) != digest(numbers[::-1].copy())
+
+
 def test_another_type_of_elements_is_declared() -> None:
     types = [dataset(), dataset(rank=2), dataset(dtype=tf.int32)]
     declared = [declarations.of_data(dataset, each) for each in types]
+    del declared[0]["the order of the training data"]
     assert declared[0] == {
         "the type of the training data": "float32 of rank 2",
         "the batch size": "4",
