@@ -166,8 +166,7 @@ class Ranks(Strategy[OptionsT]):
         elif batches < steps:
             self._has_empty_batches = True
             even = sharding.with_empty_batches(local, steps - batches)
-            if even is None:
-                source = dataset_fn(tf.distribute.InputContext())
-                even = local.concatenate(sharding.empty_batches(source, steps - batches))
-            local = even
+            local = even or local.concatenate(
+                sharding.empty_batches(dataset_fn(tf.distribute.InputContext()), steps - batches)
+            )
         return local.apply(tf.data.experimental.assert_cardinality(steps))

@@ -38,7 +38,7 @@ def settle(
     recorded = dict(script)
     own, saved = state.strategy.batches_per_update, position.batches_per_update
     choice = state.strategy.role.flags.resume_hyperparameters
-    tell = log if state.is_chief else _say_nothing
+    tell = log if state.is_chief else lambda _: None
     for name, variable in variables.items():
         restored = float(variable.numpy())
         before = position.hyperparameters.get(name, restored)
@@ -62,10 +62,6 @@ def settle(
                 f"checkpoint: that of the {choice} is used (--resume_hyperparameters={choice})"
             )
     return recorded
-
-
-def _say_nothing(text: str) -> None:
-    pass
 
 
 def _batches(count: int) -> str:
