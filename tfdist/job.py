@@ -255,10 +255,10 @@ class Job:
         """The dataset for `model.fit`; call this in every training task.
 
         The cluster sees each example of the shards once per epoch, even if the shards have
-        different sizes. Horovod and `--sync_period` need the same number of steps in every rank: a
-        rank with fewer batches repeats one example for each missing batch. An infinite dataset
-        needs `steps_per_epoch`, as always in Keras. The autotuning of `tf.data` is off unless the
-        dataset's options turn it on, because it delays the end of each epoch.
+        different sizes: a replica that has no batch left contributes nothing to an update. Only
+        `--sync_period` needs an example in each step, so a rank with fewer batches repeats one. An
+        infinite dataset needs `steps_per_epoch`, as always in Keras. The autotuning of `tf.data` is
+        off unless the dataset's options turn it on, because it delays the end of each epoch.
 
         Args:
           dataset_fn: one of these, in batches of the per-replica size:
