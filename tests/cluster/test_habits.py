@@ -30,7 +30,7 @@ STRATEGIES = {
 # An export takes a third of the time of a case. The other strategies export as one process does.
 WITH_EXPORTS = ("one_device", "multi_worker_mirrored", "in_graph")
 #: The cases that a strategy refuses, with what the refusal says.
-_OF_PARAMETER_SERVERS = {} if keras_is_3() else {"float16": "Loss scaling is not supported"}
+_OF_PARAMETER_SERVERS = {} if keras_is_3() else {"float16": "is not supported"}
 _OF_CENTRAL_STORAGE = (
     {"float16": "an optimizer without loss scaling"}
     if keras_is_3()

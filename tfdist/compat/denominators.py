@@ -20,7 +20,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat import keras as keras_compat
 from tfdist.errors import log
 
 MEAN, SUM = "mean", "sum"
@@ -360,11 +359,6 @@ def examples_of(data: Any) -> tf.Tensor:
     else:
         count = tf.shape(first)[0] if first.shape.rank else tf.constant(1)
     return tf.cast(count, tf.float32)
-
-
-def metric_states(model: Any) -> list[tf.Variable]:
-    """The states of a model's metrics."""
-    return keras_compat.as_tensorflow(keras_compat.metric_variables(model))
 
 
 def _is_reachable(tensor: tf.Tensor) -> bool:

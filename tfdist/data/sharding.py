@@ -166,11 +166,18 @@ def empty_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
     """A dataset of `count` empty batches, with the structure of `dataset`."""
 
     def without_examples(*batch: Any) -> Any:
-        emptied = tf.nest.map_structure(lambda tensor: tensor[:0], batch)
+        emptied = tf.nest.map_structure(_no_rows, batch)
         # `map` passes a batch that is not a tuple as a single argument.
         return emptied if isinstance(dataset.element_spec, tuple) else emptied[0]
 
     return dataset.take(1).map(without_examples).repeat(count)
+
+
+def _no_rows(tensor: Any) -> Any:
+    if not isinstance(tensor, tf.SparseTensor):
+        return tensor[:0]
+    shape = tensor.dense_shape
+    return tf.sparse.slice(tensor, tf.zeros_like(shape), tf.concat([[0], shape[1:]], 0))
 
 
 class TakesShards:

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster import Task
-from tfdist.compat import checks, denominators
+from tfdist.compat import checks
 from tfdist.compat import keras as keras_compat
 from tfdist.data import sharding
 from tfdist.data.position import Position
@@ -73,9 +73,8 @@ class RankCheckpointing(Checkpointing):
         state = keras_compat.model_variables(model)
         for optimizer in keras_compat.optimizers_of(model):
             state += keras_compat.optimizer_variables(optimizer)
-            # In Keras 2 the learning rate is not one of the optimizer's variables.
-            learning_rate = keras_compat.learning_rate_variable(optimizer)
-            state += [] if learning_rate is None else [learning_rate]
+        # In Keras 2 the learning rate is not one of the optimizer's variables.
+        state += keras_compat.hyperparameters(model).values()
         self._collectives.broadcast(state)
         if self._local:
             self._local.begin()
@@ -141,7 +140,7 @@ class Ranks(Strategy[OptionsT]):
         if not self._has_empty_batches:
             return []
         states = keras_compat.without_vocabularies(model.non_trainable_variables)
-        return [*keras_compat.as_tensorflow(states), *denominators.metric_states(model)]
+        return keras_compat.as_tensorflow([*states, *keras_compat.metric_variables(model)])
 
     def gather(self, number: int) -> list[int]:
         return self.collectives.gather(number)

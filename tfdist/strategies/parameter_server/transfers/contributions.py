@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -383,8 +384,7 @@ def _divided(total: Any, share: tf.Tensor) -> Any:
     return None if total is None else tf.math.divide_no_nan(total, tf.cast(share, total.dtype))
 
 
-def _joined(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    return tf.concat(tensors, 0)
+_joined = partial(tf.concat, axis=0)
 
 
 def _sum(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
