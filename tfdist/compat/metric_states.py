@@ -46,6 +46,11 @@ def require_additions(model: Any, strategy: str, *, shares_variables: bool) -> N
                 vars(variable)["assign"] = _checked(variable, error, adds=shares_variables)
 
 
+def states_of(model: Any) -> list[tf.Variable]:
+    """The states of the metrics of a compiled model."""
+    return keras_compat.as_tensorflow(v for each in _metrics_of(model) for v in each.variables)
+
+
 def _metrics_of(model: Any) -> list[Any]:
     """The metrics of a compiled model, also those that it builds in its first step."""
     metric_class = keras_compat.keras_of(model).metrics.Metric

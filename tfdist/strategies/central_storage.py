@@ -20,6 +20,11 @@ class _CentralStorageStrategy(
 ):
     """TensorFlow's strategy, with support for sharded datasets and Keras 3."""
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        # For batch normalization of Keras 2, whose statistics an empty batch would make NaN.
+        self.extended.enable_partial_batch_handling = True
+
     def scope(self) -> AbstractContextManager[Any]:
         stack = ExitStack()
         stack.enter_context(super().scope())

@@ -46,8 +46,10 @@ def reduce_gradients(
 
     @tf.autograph.experimental.do_not_convert
     def aggregate(pairs: Iterable[tuple[Any, tf.Variable]]) -> list[tuple[Any, tf.Variable]]:
-        gradients, variables = map(list, zip(*pairs, strict=True))
-        return list(zip(reduce(gradients, variables), variables, strict=True))
+        pairs = list(pairs)
+        variables = [variable for _, variable in pairs]
+        reduced = reduce([gradient for gradient, _ in pairs], variables)
+        return list(zip(reduced, variables, strict=True))
 
     if found is not None:
         # Keras treats an attribute that is set in the usual way as a hyperparameter.

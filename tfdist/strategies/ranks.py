@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster import Task
-from tfdist.compat import checks
+from tfdist.compat import checks, metric_states
 from tfdist.compat import keras as keras_compat
 from tfdist.data import sharding
 from tfdist.data.position import Position
@@ -140,7 +140,7 @@ class Ranks(Strategy[OptionsT]):
         if not self._has_empty_batches:
             return []
         states = keras_compat.without_vocabularies(model.non_trainable_variables)
-        return keras_compat.as_tensorflow([*states, *keras_compat.metric_variables(model)])
+        return [*keras_compat.as_tensorflow(states), *metric_states.states_of(model)]
 
     def gather(self, number: int) -> list[int]:
         return self.collectives.gather(number)

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat import checks
+from tfdist.compat import checks, metric_states
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.denominators import reduce_weighted
 from tfdist.errors import UsageError
@@ -87,8 +87,7 @@ class Replicas(Strategy[OptionsT]):
         return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
 
     def states_of_replica(self, model: tf.keras.Model) -> list[tf.Variable]:
-        states = keras_compat.as_tensorflow(keras_compat.metric_variables(model))
-        return list(filter(sync_on_read.is_on_read, states))
+        return list(filter(sync_on_read.is_on_read, metric_states.states_of(model)))
 
     def prepare(self, model: tf.keras.Model) -> None:
         checks.check_is_not_compiled_by_xla(model, self.name)

@@ -226,6 +226,12 @@ class Recorded:
         Args:
           packs: whether to pack; otherwise each tensor is alone.
         """
+        # A mean is that of the statistics of all examples.
+        share = self._updates[-1].share if self._updates else tf.ones([])
+        self._changes = [
+            (each, denominators.scaled([change], share)[0] if _is_mean(each) else change)
+            for each, change in self._changes
+        ]
         parts = list(self._parts())
         self._places = [(0, 0)] * len(parts)
         of_device: dict[str, list[int]] = {}
@@ -313,10 +319,6 @@ class Recorded:
             for variable in self._devices().values() if _is_sent(update) else ():
                 yield Part(variable, update.share, _sum)
         for variable, change in self._changes:
-            if _is_mean(variable):
-                # The mean of the statistics of all examples.
-                share = self._updates[-1].share if self._updates else tf.ones([])
-                (change,) = denominators.scaled([change], share)
             is_counter = change.dtype.is_integer and not _is_summed(variable)
             yield Part(variable, change, _counted if is_counter else _sum)
 
