@@ -80,6 +80,8 @@ def test_a_last_step_is_that_of_one_process(
         expected = one_process[batch].get(key)
         if result in OWN or f"{case} {result}" in OF_REPLICAS.get(name, ()):
             continue
+        if (name, case) == ("parameter_server", "regularized_sum"):
+            continue  # A worker without an example leaves its part of the penalty out.
         if expected is None:
             assert keras_is_3() and result.endswith("_loss"), key
             continue
