@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import inspect
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.distribute import input_lib
@@ -18,7 +17,6 @@ import tfdist  # noqa: F401
 from tests.conftest import keras_is_3
 from tfdist.upstream import (
     dataset_inputs,
-    keras_fit_data,
     keras_layer_creation,
     keras_output_dtype,
     tf_coordination,
@@ -61,23 +59,6 @@ def test_a_callback_has_no_public_way_to_set_the_first_epoch() -> None:
     source = inspect.getsource(tf.keras.callbacks.BackupAndRestore)
     assert ("_initial_epoch" if keras_is_3() else "_training_state") in source
     assert not hasattr(tf.keras.Model, "initial_epoch")
-
-
-def test_a_callback_is_not_told_the_data_of_fit() -> None:
-    """`keras_fit_data`"""
-    found: list[object] = []
-
-    class Find(tf.keras.callbacks.Callback):
-        def on_train_begin(self, logs: object = None) -> None:
-            found.extend([keras_fit_data.data_of_fit(self.model), set(self.params)])
-
-    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    ones = np.ones([4, 1], np.float32)
-    model.fit(ones, ones, verbose=0, callbacks=[Find()])
-    assert found[0] is ones
-    assert found[1] == {"verbose", "epochs", "steps"}
-    assert keras_fit_data.data_of_fit(model) is None
 
 
 def test_a_model_has_no_public_way_to_compute_without_its_strategy() -> None:

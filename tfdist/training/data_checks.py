@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfdist.data import inputs
 from tfdist.data.inputs import DatasetFunction
 from tfdist.errors import UsageError, log
-from tfdist.strategies.base import Strategy
+from tfdist.strategies.base import Strategy, Topology
 
 
 def check_batched(shard: tf.data.Dataset) -> None:
@@ -64,23 +64,15 @@ def warn_if_too_few(strategy: Strategy[Any], batches: int) -> None:
         log(f"warning: {idle} of {len(of_tasks)} tasks have no batch of the training data")
 
 
-def warn_if_not_shared(strategy: Strategy[Any], data: Any) -> None:
-    """Warns of data of `fit` that is not from `job.dataset`, which a script may have divided.
+def warn_if_not_shared(topology: Topology) -> None:
+    """Warns, in the chief, of data of `fit` that is not from `job.dataset`.
 
     Args:
-      strategy: the job's strategy.
-      data: what `fit` was given; None if it is unknown.
+      topology: the replicas and tasks of the job.
     """
-    topology = strategy.topology
-    if not topology.is_chief or max(topology.num_replicas, len(topology.peers)) == 1:
-        return
-    if isinstance(data, (tf.data.Dataset, tf.distribute.DistributedDataset, type(None))):
+    if topology.is_chief and max(topology.num_replicas, len(topology.peers)) > 1:
         log(
-            "warning: the data of fit is not from job.dataset: Keras divides each batch among "
-            "the replicas of a tf.distribute.Strategy, and any other task reads all batches"
-        )
-    else:
-        log(
-            f"warning: fit was given a {type(data).__name__}, which nothing has shared among "
-            "the tasks unless the script has; job.dataset(…) gives each task its share"
+            "warning: the data of fit is not from job.dataset, which gives each task its share: "
+            "Keras divides each batch of a tf.data.Dataset among the replicas of a "
+            "tf.distribute.Strategy, and every task reads all of other data"
         )

@@ -34,7 +34,7 @@ from tfdist.training import data_checks, declarations, history, resumed_hyperpar
 from tfdist.training.final_weights import FinalWeights
 from tfdist.training.state import TrainingState
 from tfdist.training.summaries import facts_of
-from tfdist.upstream import keras_fit_data, keras_initial_epoch
+from tfdist.upstream import keras_initial_epoch
 from tfdist.upstream.keras_callback_logs import ignores_step_logs
 
 Logs = dict[str, Any]
@@ -88,7 +88,7 @@ class Resume(tf.keras.callbacks.Callback):
     def on_train_begin(self, logs: Logs | None = None) -> None:
         self._state.check_length(self.params["steps"], self.params["epochs"])
         if self._state.data is None:
-            data_checks.warn_if_not_shared(self._strategy, keras_fit_data.data_of_fit(self.model))
+            data_checks.warn_if_not_shared(self._strategy.topology)
         self._state.prepare(self.model)
         self._agreement.check(
             "fit", lambda: declarations.of_fit(self.model, self.params, self._save_steps)

@@ -310,7 +310,6 @@ PRIVATE_NAMES = (
     "horovod_optimizer",
     "keras3_export",
     "keras_callback_logs",
-    "keras_fit_data",
     "keras_initial_epoch",
     "keras_layer_creation",
     "keras_legacy_optimizer",
