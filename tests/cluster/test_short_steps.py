@@ -70,12 +70,13 @@ def test_executions_of_several_steps_are_those_of_one(strategy: str, tmp_path: P
 
 
 def check_all_reduces(traced: list[str]) -> None:
-    """In each step, the tasks send only gradients; in the last of an execution, also results."""
+    """In each step, the tasks send only gradients, with the share of the batch and the number of its
+    examples; in the last of an execution, also results."""
     # Of the loss and a metric: their means, or the totals and counts.
     results = "float32 2" if keras_is_3() else "float32 4"
-    assert set(traced) == {"float32 97", results}
+    assert set(traced) == {"float32 99", results}
     # Keras 3 traces both as one function, without the results.
     if not keras_is_3():
-        assert ("float32 97", "float32 97") in pairwise(traced)
+        assert ("float32 99", "float32 99") in pairwise(traced)
     # The tasks do not ask each other whether there is a batch.
     assert not [kind for kind in traced if kind.startswith("int64")]
