@@ -70,8 +70,8 @@ def test_executions_of_several_steps_are_those_of_one(strategy: str, tmp_path: P
 
 
 def check_all_reduces(traced: list[str]) -> None:
-    """In each step, the tasks send only gradients, with the share of the batch and the number of its
-    examples; in the last of an execution, also results."""
+    """In each step, the tasks send only gradients, and the share and the examples of the batch; in
+    the last of an execution, also results."""
     # Of the loss and a metric: their means, or the totals and counts.
     results = "float32 2" if keras_is_3() else "float32 4"
     assert set(traced) == {"float32 99", results}
