@@ -169,6 +169,11 @@ def weigh(model: Any, settings: Settings) -> None:
         model.make_test_function(force=True)
 
 
+def is_weighed(train_step: Any) -> bool:
+    """Whether a train step is one of `weigh`."""
+    return isinstance(train_step, partial) and train_step.func is _call
+
+
 def current() -> Step | None:
     """The step that this thread traces; None outside of a weighed step."""
     found: list[Step] = getattr(_steps, "stack", [])

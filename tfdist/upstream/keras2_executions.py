@@ -16,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat import denominators
 from tfdist.upstream import sync_on_read
 
 
@@ -61,7 +62,8 @@ class Executions:
     def _several(self, single: Any) -> Any:
         step = single.python_function
         # A train step of the user may read the results.
-        is_of_keras = "train_step" not in vars(self._model) and all(
+        replaced = vars(self._model).get("train_step")
+        is_of_keras = (replaced is None or denominators.is_weighed(replaced)) and all(
             getattr(type(self._model), name) is getattr(tf.keras.Model, name)
             for name in ("train_step", "compute_loss")
         )
