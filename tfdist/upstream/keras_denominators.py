@@ -2,7 +2,7 @@
 
     apply(tf.keras.Model)      # before the first step is traced
 
-Keras divides the loss of a replica by what that replica has, and tells nobody by what. The mean of
+Keras divides the loss of a replica by what that replica has, and has no API for it. The mean of
 these means is not that of the whole batch if replicas have different numbers.
 """
 

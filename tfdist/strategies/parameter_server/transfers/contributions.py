@@ -380,7 +380,6 @@ def _static_shape(gradient: tf.IndexedSlices) -> list[int]:
 
 
 def _divided(total: Any, share: tf.Tensor) -> Any:
-    """A sum of the workers, divided by the sum of their shares."""
     if isinstance(total, tf.IndexedSlices):
         return tf.IndexedSlices(_divided(total.values, share), total.indices, total.dense_shape)
     return None if total is None else tf.math.divide_no_nan(total, tf.cast(share, total.dtype))
@@ -397,6 +396,5 @@ def _sum(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _counted(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    # A worker without data contributes 0, but the update is one step.
-    total = _sum(tensors)
+    total = _sum(tensors)  # A worker without data adds 0, but the update is one step.
     return tf.sign(total) * -(-tf.abs(total) // len(tensors))
