@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.conftest import keras_is_3
 from tests.support.processes import launch
 
 pytestmark = [
@@ -76,15 +75,11 @@ def test_a_last_step_is_that_of_one_process(
     assert len(found) > 100
     for key, value in found.items():
         case, _, result = key.split(" ", 2)
-        # Keras 3 numbers the layers of a process, and names a loss by its layer.
-        expected = one_process[batch].get(key)
+        expected = one_process[batch][key]
         if result in OWN or f"{case} {result}" in OF_REPLICAS.get(name, ()):
             continue
         if (name, case) == ("parameter_server", "regularized_sum"):
             continue  # A worker without an example leaves its part of the penalty out.
-        if expected is None:
-            assert keras_is_3() and result.endswith("_loss"), key
-            continue
         np.testing.assert_allclose(value, expected, rtol=1e-5, atol=2e-6, err_msg=key)
     if name != "central_storage" and "metric 7 ratio" in found:
         assert np.isfinite(found["metric 7 ratio"]).all()

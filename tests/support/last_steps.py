@@ -108,7 +108,8 @@ def two_outputs() -> Any:
     """A model with two outputs."""
     inputs = tf.keras.Input([4])
     hidden = layers.Dense(3, "tanh")(inputs)
-    model = tf.keras.Model(inputs, [layers.Dense(1)(hidden), layers.Dense(2)(hidden)])
+    outputs = [layers.Dense(1, name="one")(hidden), layers.Dense(2, name="two")(hidden)]
+    model = tf.keras.Model(inputs, outputs)
     model.compile(sgd(), ["mse", "mae"], loss_weights=[0.5, 1.0])
     return model
 

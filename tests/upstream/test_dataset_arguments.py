@@ -39,6 +39,21 @@ def test_a_method_wins_over_the_options() -> None:
     assert first_element() != 0
 
 
+def doubled_if_odd(number: tf.Tensor) -> tf.Tensor:
+    if number % 2 > 0:  # AutoGraph must convert this.
+        number = 2 * number
+    return number
+
+
+def test_autograph_converts_functions_of_a_dataset() -> None:
+    def numbers() -> tf.data.Dataset:
+        return tf.data.Dataset.range(4).map(doubled_if_odd)
+
+    with dataset_arguments.replaced(deterministic=lambda _: None):
+        assert list(numbers().as_numpy_iterator()) == [0, 2, 2, 6]
+        assert tf.function(lambda: numbers().reduce(tf.constant(0, tf.int64), tf.add))() == 10
+
+
 def test_arguments_are_replaced_by_name_and_by_position() -> None:
     own = tf.data.Dataset.map
     numbers = tf.data.Dataset.range(3)

@@ -42,10 +42,11 @@ class ClusterMetrics(tf.keras.callbacks.Callback):
             self._validation = combined_results(self.model, self._collectives)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        training = self._training or combined_results(self.model, self._collectives)
+        found = self._training or combined_results(self.model, self._collectives)
+        found |= {f"val_{name}": value for name, value in self._validation.items()}
         if logs is not None:
-            logs.update(training)
-            logs.update({f"val_{name}": value for name, value in self._validation.items()})
+            # A train step of one's own may not return all metrics of its model.
+            logs.update({name: value for name, value in found.items() if name in logs})
         self._in_epoch = False
 
 

@@ -27,7 +27,7 @@ def replaced(**replacements: Callable[[Any], Any]) -> Iterator[None]:
     def replacing(method: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(method)
 
-        @tf.autograph.experimental.do_not_convert
+        # AutoGraph takes it for a function of TensorFlow, and converts the functions it is given.
         @functools.wraps(method)
         def call(*args: Any, **kwargs: Any) -> Any:
             given = signature.bind(*args, **kwargs).arguments
