@@ -72,7 +72,7 @@ def adapted(command: Command, path: Path, addresses: Mapping[str, str]) -> list[
         # A job on one machine needs no fixed port.
         if not word.startswith("--port="):
             words.append(word)
-    if words[:2] == ["tfdist", "check"] and "--versions" not in words:
+    if words[:2] == ["tfdist", "check"]:
         words.append("--startup_timeout=3")
     if "train.py" in words and not any(word.startswith("--output_dir") for word in words):
         words.append(f"--output_dir={path / 'run'}")

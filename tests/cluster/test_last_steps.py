@@ -39,6 +39,9 @@ OF_REPLICAS = {
     ],
     "horovod": ["mask val_loss"],
 }
+#: A worker of a synchronous server does not know the denominators of the others before its gradients
+#: are computed; one without an example leaves its part of a penalty out.
+NOT_WITH_SYNC = ("several", "mask_and_add_loss", "regularized_sum")
 
 
 def train(path: Path, strategy: str, *flags: str, batch: int) -> dict[str, np.ndarray]:
@@ -78,8 +81,8 @@ def test_a_last_step_is_that_of_one_process(
         expected = one_process[batch][key]
         if result in OWN or f"{case} {result}" in OF_REPLICAS.get(name, ()):
             continue
-        if (name, case) == ("parameter_server", "regularized_sum"):
-            continue  # A worker without an example leaves its part of the penalty out.
+        if name == "parameter_server" and case in NOT_WITH_SYNC:
+            continue
         np.testing.assert_allclose(value, expected, rtol=1e-5, atol=2e-6, err_msg=key)
     if name != "central_storage" and "metric 7 ratio" in found:
         assert np.isfinite(found["metric 7 ratio"]).all()

@@ -51,7 +51,9 @@ class Ratio(tf.keras.metrics.Metric):
 
 
 class Penalty(tf.keras.layers.Layer):
-    """Adds the mean of its inputs' squares to the loss."""
+    """Adds the mean of its inputs' squares to the loss, and keeps their mask."""
+
+    supports_masking = True
 
     def call(self, inputs: Any) -> Any:
         self.add_loss(0.1 * tf.reduce_mean(inputs**2))
@@ -86,10 +88,11 @@ def sgd(rate: float = 0.1) -> Any:
     return tf.keras.optimizers.SGD(rate)
 
 
-def masked(**options: Any) -> Any:
+def masked(between: Any = None, **options: Any) -> Any:
     """A model with a mask, whose loss is the mean over what it leaves."""
     inputs = tf.keras.Input([4], dtype="int32")
     hidden = layers.Embedding(9, 3, mask_zero=True)(inputs)
+    hidden = hidden if between is None else between(hidden)
     model = tf.keras.Model(inputs, layers.Dense(9)(hidden))
     model.compile(sgd(), losses.SparseCategoricalCrossentropy(from_logits=True, **options))
     return model
@@ -111,6 +114,19 @@ def two_outputs() -> Any:
     outputs = [layers.Dense(1, name="one")(hidden), layers.Dense(2, name="two")(hidden)]
     model = tf.keras.Model(inputs, outputs)
     model.compile(sgd(), ["mse", "mae"], loss_weights=[0.5, 1.0])
+    return model
+
+
+def several() -> Any:
+    """A model with a mean beside a mean by a mask and a sum."""
+    inputs = tf.keras.Input([4], dtype="int32")
+    hidden = layers.Embedding(9, 3, mask_zero=True)(inputs)
+    scores = layers.Dense(9, name="scores")(hidden)
+    flat = layers.Flatten()(layers.Embedding(9, 3)(inputs))
+    total, mean = layers.Dense(1, name="total")(flat), layers.Dense(1, name="mean")(flat)
+    model = tf.keras.Model(inputs, [scores, total, mean])
+    own = losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(sgd(0.05), [own, losses.MeanSquaredError(reduction="sum"), "mse"])
     return model
 
 
@@ -146,6 +162,8 @@ CASES: dict[str, Case] = {
     "mask": Case(masked, (TOKENS, TOKENS)),
     "table": Case(rows, (ROWS, SUMS)),
     "two_outputs": Case(two_outputs, (POINTS, (SUMS, POINTS[:, :2]))),
+    "several": Case(several, (TOKENS, (TOKENS, SUMS, SUMS))),
+    "mask_and_add_loss": Case(lambda: masked(between=Penalty()), (TOKENS, TOKENS)),
     "normalized": Case(lambda: dense("mse", between=layers.LayerNormalization())),
 }
 if IS_KERAS_3:

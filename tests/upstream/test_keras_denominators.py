@@ -16,7 +16,7 @@ from tfdist.upstream import keras_denominators
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
 LOSSES = tf.keras.losses
-SETTINGS = Settings(4, 2, list, list, None, says=False)
+SETTINGS = Settings(4, 2, list, list, bool, None, is_loop=False, says=False)
 
 
 def masked(values: Any, mask: Any) -> tf.Tensor:

@@ -1,12 +1,10 @@
-"""`tfdist check`: checks that tasks reach each other, or prints the supported versions."""
+"""`tfdist check`: checks that the tasks of a job reach each other."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import fields
 
-from tfdist.cluster.config import ClusterFlags
 from tfdist.commands.arguments import (
     Commands,
     cluster_flags,
@@ -18,7 +16,7 @@ from tfdist.commands.arguments import (
 )
 from tfdist.coordination import startup
 from tfdist.coordination.seal import token_of
-from tfdist.errors import EXIT_FAILED, EXIT_OK, UsageError
+from tfdist.errors import EXIT_FAILED, EXIT_OK
 from tfdist.flags import JobFlags
 from tfdist.role import find_role
 from tfdist.strategy_table import table
@@ -34,9 +32,7 @@ def add_to(commands: Commands) -> None:
         description="Checks the configuration of one task without training. Connects to the other "
         "tasks, which run the same command, and prints which task reaches which and the task at "
         "fault. Flags or TF_CONFIG define the cluster and this task. Exit code 0: all tasks reach "
-        "each other, 1: they do not, 2: the configuration is invalid. With --versions the command "
-        "only prints the supported versions of TensorFlow and Keras; exit code 0: the installed "
-        "versions are supported, 1: they are untested or missing.",
+        "each other, 1: they do not, 2: the configuration is invalid.",
         allow_abbrev=False,
     )
     cluster_flags(check)
@@ -50,23 +46,14 @@ def add_to(commands: Commands) -> None:
         metavar="S",
         help=f"seconds that the tasks wait for each other (default {_STARTUP_TIMEOUT:g})",
     )
-    flag(
-        check,
-        "versions",
-        action="store_true",
-        help="print the supported versions of TensorFlow and Keras, and mark the installed ones",
-    )
     option_flags(check, exclude=["startup_timeout"])
     check.set_defaults(run=_check)
     check.examples = (
         "tfdist check --job_name=worker --task_index=0 --worker_hosts=node1:2222,node2:2222",
-        "tfdist check --versions",
     )
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    if arguments.versions:
-        return _versions(arguments)
     flags = JobFlags.of(
         read_cluster_flags(arguments), strategy=arguments.strategy, **read_option_flags(arguments)
     )
@@ -91,21 +78,3 @@ def _check(arguments: argparse.Namespace) -> int:
         return EXIT_FAILED
     print(f"tfdist: all {len(tasks)} tasks reach each other ({outcome.seconds:.2f} s)\n{outcome}")
     return EXIT_OK
-
-
-def _versions(arguments: argparse.Namespace) -> int:
-    from tfdist.commands import versions
-    from tfdist.compat import stacks
-
-    for name in (*(item.name for item in fields(ClusterFlags)), "strategy", "startup_timeout"):
-        value = getattr(arguments, name)
-        if value is not None:
-            raise UsageError(
-                f"--{name}",
-                received=value,
-                accepted="not supported with --versions",
-                remedy="Leave one of them out.",
-            )
-    installed = stacks.installed()
-    print(installed, "", *versions.table(installed), "", *versions.remarks(installed), sep="\n")
-    return EXIT_OK if installed.stacks else EXIT_FAILED

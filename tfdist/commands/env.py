@@ -37,7 +37,7 @@ def add_to(commands: Commands) -> None:
 
 def _env(arguments: argparse.Namespace) -> int:
     python = f"{platform.python_version()}, {sys.executable}"
-    supported = "yes" if stacks.installed().stacks else "untested; see tfdist check --versions"
+    supported = "yes" if stacks.installed().stacks else "untested; see docs/versions.md"
     versions = {"tfdist": __version__, "Python": python, "supported": supported}
     sections = {"versions": versions, **imports.try_all(), **machine.facts(os.environ)}
     if arguments.json:

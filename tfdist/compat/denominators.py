@@ -40,7 +40,9 @@ class Settings:
       replicas: the number of replicas whose gradients an update combines.
       states: returns the variables that a step without an example must not change.
       trackers: returns the metrics in which Keras keeps the mean losses.
-      sums: sums a tensor over the replicas of a step; None if replicas evaluate independently.
+      has_other_losses: whether a model adds other losses to one, while a step is traced.
+      sums: sums a tensor over the replicas of a step; None if they cannot.
+      is_loop: whether a step is a loop over batches, whose number may differ between replicas.
       says: whether this task tells the user what cannot be exact.
     """
 
@@ -48,7 +50,9 @@ class Settings:
     replicas: int
     states: Callable[[], list[tf.Variable]]
     trackers: Callable[[], list[Any]]
+    has_other_losses: Callable[[], bool]
     sums: Callable[[tf.Tensor], tf.Tensor] | None
+    is_loop: bool
     says: bool
 
 
@@ -84,6 +88,8 @@ class Step:
         self.waiting: list[tuple[Any, Any, Any]] = []
         self._share: tf.Tensor | None = None
         self._before = [(each, each.read_value()) for each in settings.states()]
+        # Replicas wait for each other only outside of loops and conditions.
+        self._graph = tf.compat.v1.get_default_graph()
 
     def share(self) -> tf.Tensor:
         """This replica's denominator, 1 for a full batch; float32, shape []."""
@@ -102,21 +108,34 @@ class Step:
         while self._before:
             variable, value = self._before.pop()
             variable.assign(tf.where(self.examples > 0, variable.read_value(), value))
-        totals = self._find_totals() if self.waiting else None
         while self.waiting:
             update, loss, weight = self.waiting.pop()
-            if totals is not None:
-                examples = 1.0 if weight is None else totals[1] * self._size
-                share = tf.math.divide_no_nan(self.share(), totals[0]) * self.settings.replicas
+            if self.totals is not None:
+                examples = 1.0 if weight is None else self.totals[1] * self._size
+                share = tf.math.divide_no_nan(self.share(), self.totals[0]) * self.settings.replicas
                 loss = tf.math.multiply_no_nan(loss, tf.cast(share, loss.dtype))
                 weight = examples / self.settings.replicas
             update(loss, sample_weight=weight)
 
-    def _find_totals(self) -> tf.Tensor | None:
-        differ = any(not each.is_whole_batch for each in self.losses)
-        if differ and self._evaluates and self.settings.sums is not None:
-            return self.settings.sums(self.message())
-        return self.totals
+    def factor_beside_others(self, denominator: tf.Tensor) -> tf.Tensor | None:
+        """The factor of a loss that has another denominator than the other losses of the step, so
+        that all can be weighted by examples; None if it is the only one, or replicas cannot sum it.
+
+        Args:
+          denominator: that of the loss; shape [].
+        """
+        settings, sums = self.settings, self.settings.sums
+        if sums is None or self._graph is not tf.compat.v1.get_default_graph():
+            return None
+        in_sync = tf.distribute.get_strategy().num_replicas_in_sync
+        if self._evaluates:
+            if in_sync != settings.replicas:  # Each task evaluates on its own.
+                return None
+        elif settings.is_loop or not settings.has_other_losses():
+            return None
+        own = tf.stop_gradient(tf.stack([denominator, self.examples]))
+        parts = tf.math.divide_no_nan(own, sums(own))
+        return tf.math.divide_no_nan(parts[0], parts[1])
 
     def set_share(self, share: tf.Tensor) -> None:
         """Replaces the share by that of several batches."""
@@ -130,22 +149,25 @@ class Step:
 
     def _find_share(self) -> tf.Tensor:
         losses = [each for each in self.losses if _is_reachable(each.denominator)]
-        if losses and all(each.reduction == SUM for each in losses):
-            return tf.ones([])
-        if len(losses) == 1:
-            (loss,) = losses
-            return loss.denominator / (self._size * (loss.per_example or 1))
+        is_sum = bool(losses) and all(each.reduction == SUM for each in losses)
         if not losses:
             self.say_once(
                 "the train step has no loss of Keras: tfdist takes its loss as the mean over the "
                 "examples of a replica"
             )
-        elif not all(each.is_whole_batch for each in losses):
+        elif not all(each.is_whole_batch for each in losses) and (
+            self.settings.has_other_losses() if len(losses) == 1 else not is_sum
+        ):
             self.say_once(
                 "the losses of this model have different denominators (masks, sample weights, or "
                 "sums beside means): tfdist weights the gradients of each replica by its number of "
                 "examples, which differs from one process unless replicas have the same"
             )
+        if is_sum:
+            return tf.ones([])
+        if len(losses) == 1:
+            (loss,) = losses
+            return loss.denominator / (self._size * (loss.per_example or 1))
         return self.examples / self._size
 
 
@@ -182,7 +204,7 @@ def current() -> Step | None:
 
 def saw_loss(
     losses: tf.Tensor, reduction: str, mask: tf.Tensor | None, weights: tf.Tensor | None
-) -> float:
+) -> float | tf.Tensor:
     """Registers a loss that Keras is about to reduce.
 
     Args:
@@ -192,8 +214,8 @@ def saw_loss(
       weights: the sample weights, if their sum is the denominator.
 
     Returns:
-      The factor of the loss: a sum is multiplied by the number of replicas if their gradients are
-      averaged.
+      The factor of the loss, float or float32 of shape []: a sum is multiplied by the number of
+      replicas if their gradients are averaged.
     """
     step = current()
     if step is None:
@@ -216,9 +238,15 @@ def saw_loss(
             )
     is_whole_batch = reduction == MEAN and mask is None and weights is None
     per_example = shape[1:].num_elements() if shape.rank else 1
-    step.losses.append(_Loss(reduction, denominator, per_example, is_whole_batch))
     in_sync = tf.distribute.get_strategy().num_replicas_in_sync
-    return step.settings.replicas / in_sync if reduction == SUM else 1.0
+    factor = step.settings.replicas / in_sync if reduction == SUM else 1.0
+    if not is_whole_batch:
+        part = step.factor_beside_others(tf.ones([]) if reduction == SUM else denominator)
+        if part is not None:
+            step.losses.append(_Loss(MEAN, step.examples, 1, is_whole_batch=True))
+            return factor * part
+    step.losses.append(_Loss(reduction, denominator, per_example, is_whole_batch))
+    return factor
 
 
 def reduce_weighted(

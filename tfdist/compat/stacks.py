@@ -31,12 +31,6 @@ LEGACY_VARIABLE = "TF_USE_LEGACY_KERAS"
 
 NEWEST = "install 'tensorflow==2.21.*' and 'keras>=3.10'"
 
-#: The last TensorFlow, and the last Python, of versions of TensorFlow that need the same Python.
-_LAST_PYTHON: tuple[tuple[Version, Version], ...] = (
-    ((2, 15), (3, 11)),
-    ((2, 21), (3, 13)),
-)
-
 
 @dataclass(frozen=True)
 class Stack:
@@ -44,7 +38,6 @@ class Stack:
 
     Attributes:
       tensorflow: the first and the last version of TensorFlow.
-      keras: the name of the Keras versions for users.
       keras_3: the first and the last version of Keras 3; None for Keras 2, which has the same
         version numbers as TensorFlow.
       has_estimators: whether this TensorFlow has Estimators.
@@ -52,7 +45,6 @@ class Stack:
     """
 
     tensorflow: tuple[Version, Version]
-    keras: str
     keras_3: tuple[Version, Version] | None = None
     has_estimators: bool = False
     is_correct: bool = True
@@ -62,16 +54,6 @@ class Stack:
         first, last = self.keras_3 or (tensorflow, tensorflow)
         return self.tensorflow[0] <= tensorflow <= self.tensorflow[1] and first <= keras <= last
 
-    @property
-    def tensorflows(self) -> str:
-        """The versions of TensorFlow as text, such as `2.16 - 2.21`."""
-        return " - ".join(dict.fromkeys(map(text_of, self.tensorflow)))
-
-    @property
-    def last_python(self) -> Version:
-        """The last Python for which there is a TensorFlow of this row."""
-        return next(python for last, python in _LAST_PYTHON if self.tensorflow[1] <= last)
-
 
 _WITH_KERAS_3: tuple[Version, Version] = (2, 16), (2, 21)
 # All newer versions so far behave as 3.10 does. Keras 4 is not included.
@@ -79,10 +61,10 @@ _CORRECT: tuple[Version, Version] = (3, 10), (3, 999)
 _INCORRECT: tuple[Version, Version] = (3, 0), (3, 9)
 
 STACKS = (
-    Stack(((2, 15), (2, 15)), "2.15", has_estimators=True),
-    Stack(_WITH_KERAS_3, "tf_keras"),
-    Stack(_WITH_KERAS_3, "3.10 or newer", _CORRECT),
-    Stack(_WITH_KERAS_3, "3.0 - 3.9", _INCORRECT, is_correct=False),
+    Stack(((2, 15), (2, 15)), has_estimators=True),
+    Stack(_WITH_KERAS_3),
+    Stack(_WITH_KERAS_3, _CORRECT),
+    Stack(_WITH_KERAS_3, _INCORRECT, is_correct=False),
 )
 
 
@@ -154,24 +136,6 @@ def supports(tensorflow: str) -> bool:
     """
     version = version_of(tensorflow)
     return any(stack.tensorflow[0] <= version <= stack.tensorflow[1] for stack in STACKS)
-
-
-def unavailable(python: Version) -> list[str]:
-    """What no supported TensorFlow offers on a version of Python, in sentences with the remedy."""
-    offers = {
-        "supported TensorFlow": STACKS,
-        "Estimators": [stack for stack in STACKS if stack.has_estimators],
-    }
-    sentences = []
-    for name, rows in offers.items():
-        last = max(row.last_python for row in rows)
-        if python > last:
-            newest = max(row.tensorflow[1] for row in rows)
-            sentences.append(
-                f"{name}: none on Python {text_of(python)}. Use Python {text_of(last)}, the last "
-                f"with TensorFlow {text_of(newest)}."
-            )
-    return sentences
 
 
 def untested(tensorflow: str, keras: str) -> str | None:

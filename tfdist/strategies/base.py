@@ -219,7 +219,7 @@ class Strategy(ABC, Generic[OptionsT]):
         which each replica has its own. Called while a step is traced."""
         return []
 
-    #: Sums a tensor over the replicas in any step; None if they evaluate independently.
+    #: Sums a tensor over the replicas within a train step; None if they cannot.
     sum_of_step: Callable[[tf.Tensor], tf.Tensor] | None = None
 
     def gather(self, number: int) -> list[int]:

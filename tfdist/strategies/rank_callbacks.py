@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -11,7 +10,6 @@ import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.replica_states import differ, warn_of_own_states
-from tfdist.errors import log
 from tfdist.strategies.collectives import Collectives
 
 
@@ -60,7 +58,7 @@ class AveragedStatistics(tf.keras.callbacks.Callback):
     def __init__(self, collectives: Collectives) -> None:
         super().__init__()
         self._collectives = collectives
-        self._in_training = self._has_warned = False
+        self._in_training = False
         # The variables of the last average, and the function that averages them, traced once.
         self._averaged: tuple[list[tf.Variable], Any] = ([], None)
 
@@ -77,7 +75,6 @@ class AveragedStatistics(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         self.average()
-        self._make_weights_equal()
 
     def average(self) -> None:
         """Sets the statistics in all ranks to their mean. Every rank must call it."""
@@ -101,23 +98,6 @@ class AveragedStatistics(tf.keras.callbacks.Callback):
         for variable, mean in zip(variables, means, strict=True):
             variable.assign(mean)
         return differ(values, means)
-
-    def _make_weights_equal(self) -> None:
-        """Gives all ranks the weights of rank 0 if a step has moved those of each by its own."""
-        weights = keras_compat.as_tensorflow(self.model.trainable_variables)
-        digest = 0
-        for weight in weights:
-            digest = zlib.crc32(weight.numpy().tobytes(), digest)
-        if len({*self._collectives.gather(digest)}) == 1:
-            return
-        self._collectives.broadcast(weights)
-        if self._collectives.rank == 0 and not self._has_warned:
-            self._has_warned = True
-            log(
-                "warning: the weights of the ranks differ, as after a step that moves them by the "
-                "gradients of each rank and moves them back: all ranks continue with those of "
-                "rank 0, now and at the end of each epoch."
-            )
 
 
 def combined_results(model: tf.keras.Model, collectives: Collectives) -> dict[str, float]:

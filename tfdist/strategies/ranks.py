@@ -21,6 +21,7 @@ from tfdist.errors import UsageError
 from tfdist.strategies.base import DatasetFunction, OptionsT, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.collectives import Collectives
+from tfdist.strategies.equal_weights import EqualWeights
 from tfdist.strategies.local_sgd import LocalSGD, OuterSteps, Synchronization
 from tfdist.strategies.rank_callbacks import AveragedStatistics, ClusterMetrics, combined_results
 from tfdist.upstream import replica_seeds
@@ -131,7 +132,13 @@ class Ranks(Strategy[OptionsT]):
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
         callbacks = [ClusterMetrics(self.collectives), self._statistics]
-        return [Synchronization(self.local), *callbacks] if self.local else callbacks
+        if self.local:
+            return [Synchronization(self.local), *callbacks]
+        broadcast, is_chief = self.collectives.broadcast, self.collectives.rank == 0
+        return [
+            *callbacks,
+            EqualWeights(self.tf_strategy, self.gather, broadcast, is_chief=is_chief),
+        ]
 
     def cluster_metrics(self, model: tf.keras.Model, logs: dict[str, float]) -> dict[str, float]:
         return combined_results(model, self.collectives)
@@ -141,6 +148,9 @@ class Ranks(Strategy[OptionsT]):
             return []
         states = keras_compat.without_vocabularies(model.non_trainable_variables)
         return [*keras_compat.as_tensorflow(states), *metric_states.states_of(model)]
+
+    def sum_of_step(self, value: tf.Tensor) -> tf.Tensor:
+        return self.collectives.sum([value])[0]
 
     def gather(self, number: int) -> list[int]:
         return self.collectives.gather(number)

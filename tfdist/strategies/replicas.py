@@ -15,6 +15,7 @@ from tfdist.errors import UsageError
 from tfdist.strategies.base import OptionsT, Strategy
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.collectives import sums_of_pairs
+from tfdist.strategies.equal_weights import EqualWeights
 from tfdist.strategies.keras2_gradients import aggregation_of, reduce_gradients
 from tfdist.upstream import (
     collective_sparse_gradients,
@@ -96,4 +97,8 @@ class Replicas(Strategy[OptionsT]):
             checks.check_scope(model, self.tf_strategy, self.name)
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
-        return [self._statistics]
+        is_chief = self.topology.is_chief
+        return [
+            self._statistics,
+            EqualWeights(self.tf_strategy, self.gather, None, is_chief=is_chief),
+        ]

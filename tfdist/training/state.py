@@ -329,6 +329,7 @@ class TrainingState:
         if is_whole or topology.averages_weights or not topology.is_synchronous:
             return
         keras_denominators.apply(tf.keras.Model)
+        sums = self.strategy.sum_of_step
         denominators.weigh(
             model,
             denominators.Settings(
@@ -336,7 +337,9 @@ class TrainingState:
                 topology.num_replicas,
                 functools.partial(self.strategy.states_of_replica, model),
                 functools.partial(keras_denominators.loss_trackers, model),
-                self.strategy.sum_of_step,
+                functools.partial(keras_denominators.has_other_losses, model),
+                sums and functools.partial(keras_denominators.keeping_losses, model, sums),
+                is_loop=self.strategy.accumulate_steps > 1,
                 says=self.is_chief,
             ),
         )

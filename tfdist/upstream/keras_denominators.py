@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Callable
 from typing import Any
+
+import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.denominators import MEAN, SUM, saw_loss
@@ -46,6 +49,32 @@ def loss_trackers(model: Any) -> list[Any]:
     return [metric for metric in found if metric is not None]
 
 
+def has_other_losses(model: Any) -> bool:
+    """Whether a compiled model has several outputs, or its forward pass has added losses."""
+    if keras_compat.is_keras_3(model):
+        return len(loss_trackers(model)) > 2 or any(_added_losses(model))
+    return len(tf.nest.flatten(model.compiled_loss._losses)) > 1 or any(_added_losses(model))
+
+
+def keeping_losses(
+    model: Any, sums: Callable[[tf.Tensor], tf.Tensor], value: tf.Tensor
+) -> tf.Tensor:
+    """Sums a tensor over replicas; the layers of Keras 3 keep the losses of this replica.
+
+    While a replica waits for the sum, the forward pass of another one replaces them.
+    """
+    before = [list(each) for each in _added_losses(model)]
+    total = sums(value)
+    for losses, own in zip(_added_losses(model), before, strict=True):
+        losses[:] = own
+    return total
+
+
+def _added_losses(model: Any) -> list[list[Any]]:
+    name = "_losses" if keras_compat.is_keras_3(model) else "_eager_losses"
+    return [getattr(layer, name) for layer in model._flatten_layers()]
+
+
 def _of_keras_3(losses: Any) -> Any:
     reduce = losses.reduce_weighted_values
 
@@ -63,7 +92,8 @@ def _of_keras_3(losses: Any) -> Any:
         weights = None
         if reduction == "mean_with_sample_weight":
             weights = losses.apply_mask(sample_weight, mask, values.dtype, reduction)
-        return loss * saw_loss(values, SUM if reduction == "sum" else MEAN, mask, weights)
+        factor = saw_loss(values, SUM if reduction == "sum" else MEAN, mask, weights)
+        return loss * tf.cast(factor, loss.dtype)
 
     return call
 
@@ -82,6 +112,9 @@ def _of_keras_2(utils: Any) -> Any:
         if reduction not in reductions:  # Metrics call it, too.
             return weights
         factor = saw_loss(losses, reductions[reduction], mask, None)
-        return weights if factor == 1 else factor * (1.0 if weights is None else weights)
+        if not tf.is_tensor(factor) and factor == 1:
+            return weights
+        factor = tf.cast(factor, losses.dtype)
+        return factor if weights is None else factor * tf.cast(weights, losses.dtype)
 
     return call

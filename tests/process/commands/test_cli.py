@@ -15,8 +15,7 @@ import pytest
 
 from tfdist import flags
 from tfdist.cluster.config import ClusterFlags
-from tfdist.commands import cli, run, versions
-from tfdist.compat import stacks
+from tfdist.commands import cli, run
 from tfdist.data import cifar10
 from tfdist.runtime import environment
 from tfdist.version import __version__
@@ -304,32 +303,6 @@ def test_the_error_of_data_names_the_missing_package(
     )
 
 
-@pytest.mark.parametrize(
-    ("found", "code"),
-    [
-        (stacks.Installed("2.18.1", "3.15.1", horovod="0.28.1"), 0),
-        (stacks.Installed("2.21.0", "3.5.0"), 0),
-        (stacks.Installed("2.22.0", "3.15.1"), 1),
-        (stacks.Installed(), 1),
-    ],
-)
-def test_check_prints_what_the_installed_versions_support(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    found: stacks.Installed,
-    code: int,
-) -> None:
-    monkeypatch.setattr(stacks, "installed", lambda: found)
-
-    assert cli.main(["check", "--versions"]) == code
-
-    out, err = capsys.readouterr()
-    assert err == ""
-    lines = [str(found), "", *versions.table(found), "", *versions.remarks(found)]
-    assert out.splitlines() == lines
-    assert any(line.startswith("> ") for line in lines) == (code == 0)
-
-
 def test_without_arguments_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 2
     assert "usage: tfdist" in capsys.readouterr().err
@@ -377,10 +350,6 @@ def test_the_launchers_own_flags_are_known_to_the_scripts() -> None:
         (["render", "hosts", "--ps_hosts=a:1"], "--worker_hosts"),
         (["render", "hosts", "--worker_hosts=a:1", "--cluster_as=yaml"], "--cluster_as"),
         (["render", "hosts", "--worker_hosts=a:1", "--hosts=a"], "--hosts: received 'a, and"),
-        (["check", "--versions", "--job_name=worker"], "--job_name: received 'worker'"),
-        (["check", "--versions", "--worker-hosts=a:1"], "--worker_hosts: received 'a:1'"),
-        (["check", "--versions", "--strategy=auto"], "--strategy: received 'auto'"),
-        (["check", "--versions", "--startup_timeout=60"], "--startup_timeout: received 60.0"),
         (["data", "mnist", "--data_dir=/a"], "'mnist'"),
         (["data", "cifar10"], "--data_dir"),
     ],
