@@ -31,7 +31,7 @@ ENDED = "worker:1 ended early: its script ended"
         ),
         ("multi_worker_mirrored", "exit", f"{ENDED} within fit"),
         ("horovod", "model", "of shape (2, 4) in worker:0, float32 of shape (2, 5) in worker:1."),
-        ("horovod", "no fit", f"{ENDED} after its startup"),
+        ("horovod", "no fit", f"{ENDED} after starting"),
     ],
 )
 def test_one_sentence_names_the_difference(

@@ -19,7 +19,7 @@ PROGRAM = str(Path(__file__).parents[1] / "support" / "last_steps.py")
 SERVERS = ["--ps=2", "--chief", "--workers=2", "--sync"]
 # By strategy and its replicas: its flags, and the examples of a global batch.
 STRATEGIES = {
-    "mirrored 2": (["--num_cpu_devices=2"], 6),
+    "mirrored 2": (["--num_cpu_devices=2", "--cases=adam,table,several,mask_and_add_loss"], 6),
     "mirrored 4": (["--num_cpu_devices=4", "--cases=mean,mask,sum"], 4),
     "central_storage 2": (["--num_cpu_devices=2", "--cases=mean,adam,mask,sum,table"], 6),
     "multi_worker_mirrored 2": (["--workers=2"], 6),
@@ -68,14 +68,21 @@ def one_process(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str,
     return found
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        # Both Kerases give Horovod the same numbers for any number of ranks.
+        pytest.param(name, marks=pytest.mark.stacks("2.15")) if name == "horovod 3" else name
+        for name in STRATEGIES
+    ],
+)
 def test_a_last_step_is_that_of_one_process(
     strategy: str, one_process: dict[int, dict[str, np.ndarray]], tmp_path: Path
 ) -> None:
     name = strategy.split()[0]
     flags, batch = STRATEGIES[strategy]
     found = train(tmp_path, name, *flags, batch=batch)
-    assert len(found) > 100
+    assert len(found) > 15
     for key, value in found.items():
         case, _, result = key.split(" ", 2)
         expected = one_process[batch][key]

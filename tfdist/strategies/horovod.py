@@ -11,6 +11,7 @@ import atexit
 import functools
 import math
 import os
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -22,7 +23,7 @@ from tfdist.cluster import host_and_port
 from tfdist.compat import checks, stacks
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.denominators import reduce_weighted
-from tfdist.coordination import horovod_rendezvous
+from tfdist.coordination import horovod_rendezvous, startup
 from tfdist.coordination.kv_store import RendezvousStore
 from tfdist.errors import UsageError
 from tfdist.runtime.devices import use_devices
@@ -74,6 +75,10 @@ class Horovod(Ranks[HorovodGradientOptions]):
             os.environ[_GLOO_TIMEOUT] = str(math.ceil(self.role.heartbeat_timeout))
         hvd.init()
         self.set_up_ranks(HorovodCollectives(), outer_steps(options))
+        if not self.cluster:
+            # There was no startup barrier.
+            script = sys.argv[0]
+            self.agreement.check("starting", lambda: startup.versions(("horovod",), script))
         # Local SGD averages the weights between steps.
         self.executes_several_steps = self.local is None
         if is_keras_3 and not self.topology.is_chief:
