@@ -179,8 +179,8 @@ else:
     CASES["legacy"] = Case(lambda: dense("mse", optimizer=tf.keras.optimizers.legacy.SGD(0.1)))
 
 
-#: The cases that train and validate on each number of examples; the others train on a full batch and
-#: one example.
+#: The cases that train and validate on each number of examples; the others train on a full batch
+#: and one example.
 EXHAUSTIVE = ("mean", "mask")
 
 
