@@ -12,6 +12,8 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 _DIGEST_BYTES = 2**20
+# As much as a digest takes a string to be.
+_STRING_BYTES = 64
 
 
 def ancestors(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
@@ -43,19 +45,24 @@ def conflict(dataset: tf.data.Dataset, own: str) -> str | None:
 
 
 def digest(dataset: tf.data.Dataset) -> str:
-    """A digest of the arrays of numbers from which a dataset is made: of the first MiB of each.
-
-    Strings are left out: they may be paths that differ between machines.
+    """A digest of the arrays from which a dataset is made: of the first MiB of numbers of each, and
+    of the first thousands of strings after their last slash, because machines may have the same
+    files in different directories.
     """
     found = 0
     for each in (dataset, *ancestors(dataset)):
         for tensor in getattr(each, "_tensors", ()):
-            is_number = tensor.dtype.is_floating or tensor.dtype.is_integer
-            if is_number and tensor.shape.rank and not tf.is_symbolic_tensor(tensor):
-                row_bytes = tensor.dtype.size * (tensor.shape[1:].num_elements() or 1)
-                rows = tensor[: 1 + _DIGEST_BYTES // row_bytes]
-                found = zlib.crc32(rows.numpy().tobytes(), found)
-    return f"numbers with CRC-32 {found:08x}"
+            is_text = tensor.dtype == tf.string
+            if not (is_text or tensor.dtype.is_floating or tensor.dtype.is_integer):
+                continue
+            if tensor.shape.rank and not tf.is_symbolic_tensor(tensor):
+                item_bytes = _STRING_BYTES if is_text else tensor.dtype.size
+                row_bytes = item_bytes * (tensor.shape[1:].num_elements() or 1)
+                rows = tensor[: 1 + _DIGEST_BYTES // row_bytes].numpy()
+                names = [text.rpartition(b"/")[2] for text in rows.ravel()] if is_text else []
+                content = b"\n".join(names) if is_text else rows.tobytes()
+                found = zlib.crc32(content, found)
+    return f"arrays with CRC-32 {found:08x}"
 
 
 def batch_size(dataset: tf.data.Dataset) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,22 @@ def test_another_order_of_arrays_is_declared() -> None:
         return declarations.of_data(dataset, shard)["the order of the training data"]
 
     assert digest(numbers) == digest(numbers.copy()) != digest(numbers[::-1].copy())
+    # Machines may have the same files in different directories.
+    names = np.array([f"/a/{number}.tfrecords" for number in range(12)])
+    others = np.array([name.replace("/a", "/b/c") for name in names])
+    assert digest(names) == digest(others) != digest(others[::-1].copy())
+
+
+def test_another_order_of_files_is_declared(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"{number}.tfrecords") for number in range(3)]
+    for path in paths:
+        tf.io.TFRecordWriter(path).close()
+
+    def digest(files: list[str]) -> str:
+        shard = tf.data.TFRecordDataset(files).shard(2, 0).batch(4)
+        return declarations.of_data(dataset, shard)["the order of the training data"]
+
+    assert digest(paths) != digest(paths[::-1])
 
 
 def test_another_type_of_elements_is_declared() -> None:
