@@ -24,7 +24,14 @@ from tfdist.coordination.startup.conflicts import clocks
 from tfdist.coordination.startup.connection import Connection, connect, read_hello
 from tfdist.coordination.startup.origins import Origins
 from tfdist.coordination.startup.peers import Peer, PeerTable
-from tfdist.coordination.startup.protocol import LIMIT, Hello, OtherCluster, Verdict, decode
+from tfdist.coordination.startup.protocol import (
+    LIMIT,
+    Hello,
+    OtherCluster,
+    Reach,
+    Verdict,
+    decode,
+)
 from tfdist.coordination.startup.report import Findings, explain, matrix
 
 # All in seconds. The first and the longest interval between two attempts to reach a peer. A task
@@ -251,14 +258,7 @@ class Participant(ABC):
         while True:
             peer.wake.clear()
             begin = self.clock()
-            found = await connect(
-                peer.host,
-                peer.port,
-                self.hello(),
-                self.config.token,
-                resolver=self._resolver,
-                timeout=self._handshake_seconds,
-            )
+            found = await self._connect(peer)
             if isinstance(found, Connection):
                 peer.ahead = clock_offset(found.hello.clock, begin, self.clock())
                 peer.reach = self.table.identify(peer, found.hello)
@@ -276,11 +276,8 @@ class Participant(ABC):
             await wait_for(peer.wake, None if peer.is_reached else pause)
             pause = min(2 * pause, max(_LAST_PAUSE, pace))
 
-    async def ask_at_own_address(self) -> str | None:
-        """How a task of this job that has this task's port contradicts it; None without one."""
-        own = self.config.task
-        peer = Peer(own, *host_and_port(self.config.cluster.address(own)))
-        found = await connect(
+    async def _connect(self, peer: Peer) -> Connection | Reach:
+        return await connect(
             peer.host,
             peer.port,
             self.hello(),
@@ -288,6 +285,12 @@ class Participant(ABC):
             resolver=self._resolver,
             timeout=self._handshake_seconds,
         )
+
+    async def ask_at_own_address(self) -> str | None:
+        """How a task of this job that has this task's port contradicts it; None without one."""
+        own = self.config.task
+        peer = Peer(own, *host_and_port(self.config.cluster.address(own)))
+        found = await self._connect(peer)
         if isinstance(found, Connection):
             self.table.identify(peer, found.hello)
             found.channel.writer.close()
