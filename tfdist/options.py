@@ -58,10 +58,10 @@ class Option:
         values = f"; {', '.join(self.choices)}" if self.choices else ""
         default = self.default
         if isinstance(default, bool):
-            default = "on" if default else None
+            default = "on" if default else ""
         elif isinstance(default, float):
             default = f"{default:g}"
-        return self.help + values + ("" if default is None else f" (default {default})")
+        return self.help + values + ("" if default in (None, "") else f" (default {default})")
 
     @property
     def accepted(self) -> str:

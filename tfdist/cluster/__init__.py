@@ -1,4 +1,4 @@
-"""The cluster, this task, and the sources that describe them: flags, TF_CONFIG, horovodrun."""
+"""The cluster, this task, and the environments that describe them: flags, TF_CONFIG, engines."""
 
 from tfdist.cluster.spec import JOB_NAMES, TASK_TYPES, Cluster, Task, host_and_port
 

@@ -133,7 +133,7 @@ def _add_kubernetes(engines: Commands) -> None:
         flag(parser, "image", required=True, help="the image of the containers")
         for field, meaning in _PODS.items():
             if (name, field) == ("tfjob", "queue"):
-                continue  # Kueue no longer has TFJobs.
+                continue  # Kueue deprecates TFJobs, and leaves them out by default.
             default = getattr(Pods, field)
             flag(
                 parser,

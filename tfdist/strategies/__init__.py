@@ -1,1 +1,1 @@
-"""The distribution strategies: one module each, and the table that lists them."""
+"""The distribution strategies, one module or folder each; `tfdist.strategy_table` lists them."""

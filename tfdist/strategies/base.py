@@ -16,10 +16,8 @@ callbacks that it needs.
         def distribute(self, dataset_fn, *, training): ...
         def prepare(self, model): ...            # may be left out
 
-The first five members are abstract. `prepare`, `finish`, `describe`, `callbacks`, `checkpointing`,
-`cursor`, `cluster_metrics`, `sums_metric_states`, `reading_once`, `executes_several_steps`,
-`states_of_replica`, `gather`, `serve` and `kv_store` have defaults. A row in
-`tfdist.strategy_table` names the class and that of its options.
+`set_up`, `topology`, `scope`, `wrap_optimizer` and `distribute` are abstract. All other members
+have defaults. A row in `tfdist.strategy_table` names the class and that of its options.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     model.fit(…, callbacks=job.callbacks(output_dir))
 
-All of them work per epoch, because Keras does not report the steps of a parameter-server job.
+Those of this module work per epoch. The progress, the summaries, the profile and `resume` also
+work per step, except in the chief of parameter servers, whose workers make the steps.
 """
 
 from __future__ import annotations
