@@ -42,8 +42,6 @@ COMMANDS = {
     and not any(word.startswith("--prometheus_port") for word in command.words)
     # tests/cluster/test_trackers.py has trackers without a network.
     and not any(word.startswith("--tracker") for word in command.words)
-    # tests/unit/render has manifests; this stack does not have kubernetes-validate.
-    and command.words[1:3] != ("render", "check")
     # tests/unit/data/test_verify.py has records.
     and command.words[1:3] != ("data", "verify")
 }

@@ -57,7 +57,6 @@ COMMANDS = [
     ["data", "cifar10", f"--data_dir={URL}"],
     ["data", "cifar10", "--data_dir=data", f"--source={URL}"],
     ["data", "verify", URL],
-    ["render", "check", URL],
 ]
 
 

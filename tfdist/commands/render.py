@@ -3,7 +3,6 @@
 tfdist render hosts --worker_hosts=10.0.0.1:2222,10.0.0.2:2222     # TF_CONFIG of each task
 tfdist render slurm --workers=4 train.py --output_dir=/shared/run1 | sbatch
 tfdist render jobset --workers=4 --image=IMAGE train.py … | kubectl apply -f -
-tfdist render check job.json
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import argparse
 import json
 import os
 import re
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -27,10 +25,9 @@ from tfdist.commands.arguments import (
     script_arguments,
 )
 from tfdist.coordination.seal import new_token
-from tfdist.errors import EXIT_OK, EXIT_USAGE, UsageError, log
+from tfdist.errors import EXIT_OK, UsageError
 from tfdist.launch.spec import JobSpec
-from tfdist.paths import local_path
-from tfdist.render import check, hosts, jobset, mpirun, slurm, tfjob
+from tfdist.render import hosts, jobset, mpirun, slurm, tfjob
 from tfdist.render.job import RenderedJob
 from tfdist.render.pods import Manifest, Pods
 from tfdist.strategy_table import table
@@ -63,7 +60,6 @@ def add_to(commands: Commands) -> None:
     _add_slurm(engines)
     _add_kubernetes(engines)
     _add_mpi(engines)
-    _add_check(engines)
 
 
 def _add_hosts(engines: Commands) -> None:
@@ -171,19 +167,6 @@ def _add_mpi(engines: Commands) -> None:
         parser.examples = (f"tfdist render {name} --workers=4 train.py",)
 
 
-def _add_check(engines: Commands) -> None:
-    parser = engines.add_parser(
-        "check",
-        help="find mistakes in a manifest",
-        description="Finds mistakes in a manifest of jobset, trainjob or tfjob. Exits with code 2 "
-        "if it finds one.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("file", metavar="FILE", help="the manifest, as JSON; - for standard input")
-    parser.set_defaults(run=_check)
-    parser.examples = ("tfdist render check job.json",)
-
-
 def _job_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of a `RenderedJob`, and the script."""
     flag(
@@ -250,25 +233,6 @@ def _render_mpi(
     slots = [host.strip() for host in arguments.hosts.split(",") if host.strip()]
     print(makes(_job(arguments), slots))
     return EXIT_OK
-
-
-def _check(arguments: argparse.Namespace) -> int:
-    try:
-        path = arguments.file
-        text = sys.stdin.read() if path == "-" else local_path("FILE", path).read_text()
-        found = check.problems(json.loads(text))
-    except (OSError, ValueError) as error:
-        if isinstance(error, UsageError):
-            raise
-        raise UsageError(
-            "FILE",
-            received=arguments.file,
-            accepted="a manifest as JSON",
-            remedy=f"Correct it: {error}.",
-        ) from None
-    for problem in found:
-        log(f"error: {problem}")
-    return EXIT_USAGE if found else EXIT_OK
 
 
 def _job(arguments: argparse.Namespace) -> RenderedJob:

@@ -19,8 +19,8 @@ from tfdist.errors import EXIT_USAGE
 from tfdist.render.job import RenderedJob
 from tfdist.render.pods import Manifest, Pods, as_list, check_name, pod_spec
 
-#: The end of a pod's name, such as RUN-worker-0-9999-abcde.
-SUFFIX = "-abcde"
+# The end of a pod's name, such as RUN-worker-0-9999-abcde.
+_SUFFIX = "-abcde"
 _JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 _ROLE_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -67,7 +67,7 @@ def trainjob(job: RenderedJob, pods: Pods) -> Manifest:
 
 def _jobset_spec(job: RenderedJob, pods: Pods) -> Manifest:
     roles = job.roles
-    pods_of = (f"{job.name}-{role}-0-{count - 1}{SUFFIX}" for role, count in roles.items())
+    pods_of = (f"{job.name}-{role}-0-{count - 1}{_SUFFIX}" for role, count in roles.items())
     check_name(job.name, max(pods_of, key=len))
     tasks = ",".join(f"{role}={count}" for role, count in roles.items())
     return {

@@ -13,10 +13,10 @@ from tfdist.render.job import RenderedJob
 
 Manifest = dict[str, Any]
 
-#: The container of each pod, as Kubeflow's TFJob calls it.
-CONTAINER = "tensorflow"
-#: A DNS label has at most so many characters.
-LABEL = 63
+# The container of each pod, as Kubeflow's TFJob calls it.
+_CONTAINER = "tensorflow"
+# A DNS label has at most so many characters.
+_LABEL = 63
 _USER = 65534
 # The job's token in its Secret.
 _TOKEN_KEY = "token"
@@ -57,11 +57,11 @@ def check_name(name: str, longest: str) -> None:
     Raises:
       UsageError: it is too long.
     """
-    if len(longest) > LABEL:
+    if len(longest) > _LABEL:
         raise UsageError(
             "--name",
             received=name,
-            accepted=f"a name with at most {len(name) - len(longest) + LABEL} characters, because "
+            accepted=f"a name with at most {len(name) - len(longest) + _LABEL} characters, because "
             "pod names have it",
             remedy="Choose a shorter name.",
         )
@@ -94,7 +94,7 @@ def pod_spec(
         },
         "containers": [
             {
-                "name": CONTAINER,
+                "name": _CONTAINER,
                 "image": pods.image,
                 "command": list(job.command()),
                 # The root file system is read-only.

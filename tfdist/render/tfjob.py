@@ -16,8 +16,8 @@ from tfdist.render.pods import Manifest, Pods, as_list, check_name, pod_spec
 
 #: The name of each role in a TFJob.
 REPLICA_TYPES = {"ps": "PS", "evaluator": "Evaluator", "chief": "Chief", "worker": "Worker"}
-#: The name of the port that TF_CONFIG contains.
-PORT_NAME = "tfjob-port"
+# The name of the port that TF_CONFIG contains.
+_PORT_NAME = "tfjob-port"
 _JOB_LABEL = "training.kubeflow.org/job-name"
 
 
@@ -43,7 +43,7 @@ def manifest(job: RenderedJob, pods: Pods) -> Manifest:
                 REPLICA_TYPES[role]: {
                     "replicas": count,
                     "restartPolicy": "OnFailure",
-                    "template": {"spec": pod_spec(job, pods, role, (), PORT_NAME)},
+                    "template": {"spec": pod_spec(job, pods, role, (), _PORT_NAME)},
                 }
                 for role, count in job.roles.items()
             },

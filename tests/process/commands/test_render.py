@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
+from tests.support.manifests import validate
 from tfdist.commands import cli
 from tfdist.render.job import EXPORT_TOKEN
 
@@ -65,16 +66,8 @@ def test_horovodrun_has_only_workers() -> None:
         cli.main(["render", "horovodrun", "--workers=2", "train.py"])
 
 
-def test_a_manifest_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--workers=2", "--strategy=multi_worker_mirrored", "--image=me/train:1"]
-    assert cli.main(["render", "jobset", *flags, "train.py"]) == 0
-    rendered, file = capsys.readouterr().out, tmp_path / "job.json"
-    file.write_text(rendered)
-    assert cli.main(["render", "check", str(file)]) == 0
-    file.write_text(rendered.replace("backoffLimit", "backOffLimit"))
-    assert cli.main(["render", "check", str(file)]) == 2
-    assert "backOffLimit" in capsys.readouterr().err
-    file.write_text("kind: JobSet")
-    with pytest.raises(SystemExit):
-        cli.main(["render", "check", str(file)])
-    assert "FILE: received" in capsys.readouterr().err
+@pytest.mark.parametrize("kind", ["jobset", "trainjob", "tfjob"])
+def test_kubernetes_accepts_the_manifest(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--workers=2", "--strategy=multi_worker_mirrored", "--image=me/train:1", "--gpus=1"]
+    assert cli.main(["render", kind, *flags, "train.py"]) == 0
+    validate(json.loads(capsys.readouterr().out))
