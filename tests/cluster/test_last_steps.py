@@ -18,17 +18,19 @@ pytestmark = [
 
 PROGRAM = str(Path(__file__).parents[1] / "support" / "last_steps.py")
 SERVERS = ["--ps=2", "--chief", "--workers=2", "--sync"]
-# By strategy and its replicas: its flags, and the examples of a global batch.
+# By strategy and its replicas: its flags, those of the program, and the examples of a global batch.
+# A full batch and one example, or each number up to three global batches and one example.
 STRATEGIES = {
-    "mirrored 2": (["--num_cpu_devices=2", "--cases=adam,table,several,mask_and_add_loss"], 6),
-    "mirrored 4": (["--num_cpu_devices=4", "--cases=mean,mask,sum"], 4),
-    "central_storage 2": (["--num_cpu_devices=2", "--cases=mean,adam,mask,sum,table"], 6),
-    "multi_worker_mirrored 2": (["--workers=2"], 6),
-    "horovod 2": (["--workers=2"], 6),
-    "parameter_server 2": (SERVERS, 6),
+    "mirrored 2": (["--num_cpu_devices=2"], ["--cases=adam,table,several,mask_and_add_loss"], 6),
+    "mirrored 4": (["--num_cpu_devices=4"], ["--cases=mean,mask,sum", "--exhaustive=mean"], 4),
+    "central_storage 2": (["--num_cpu_devices=2"], ["--cases=mean,adam,mask,sum,table"], 6),
+    "multi_worker_mirrored 2": (["--workers=2"], ["--exhaustive=mask"], 6),
+    "horovod 2": (["--workers=2"], ["--exhaustive=mean"], 6),
+    "parameter_server 2": (SERVERS, ["--exhaustive=mask"], 6),
 }
 if not keras_is_3():
-    STRATEGIES["horovod 3"] = ["--workers=3", "--cases=mean,mask,sum"], 6
+    own = ["--cases=mean,mask,sum", "--exhaustive=mean,mask"]
+    STRATEGIES["horovod 3"] = ["--workers=3"], own, 6
 #: A metric that adds the means of batches, and what a train step of one's own returns, are not
 #: those of the whole batch.
 OWN = ("ratio", "own")
@@ -46,15 +48,17 @@ OF_REPLICAS = {
 NOT_WITH_SYNC = ("several", "mask_and_add_loss", "regularized_sum")
 
 
-def train(path: Path, strategy: str, *flags: str, batch: int) -> dict[str, np.ndarray]:
+def train(
+    path: Path, strategy: str, flags: list[str], own: list[str], batch: int
+) -> dict[str, np.ndarray]:
     ended = launch(
         path / "log",
         f"--strategy={strategy}",
-        *[flag for flag in flags if not flag.startswith("--cases")],
+        *flags,
         PROGRAM,
         f"--result={path / 'found.npz'}",
         f"--batch={batch}",
-        *[flag for flag in flags if flag.startswith("--cases")],
+        *own,
         deadline=300,
     )
     assert ended.code == 0, ended.output
@@ -63,11 +67,11 @@ def train(path: Path, strategy: str, *flags: str, batch: int) -> dict[str, np.nd
 
 @pytest.fixture(scope="module")
 def one_process(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, np.ndarray]]:
-    found = {}
-    for batch, flags in ((6, []), (4, ["--cases=mean,mask,sum"])):
-        path = tmp_path_factory.mktemp(f"one{batch}")
-        found[batch] = train(path, "one_device", *flags, batch=batch)
-    return found
+    of_four = ["--cases=mean,mask,sum", "--exhaustive=mean"]
+    return {
+        batch: train(tmp_path_factory.mktemp(f"one{batch}"), "one_device", [], own, batch)
+        for batch, own in ((6, ["--exhaustive=mean,mask"]), (4, of_four))
+    }
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -75,8 +79,8 @@ def test_a_last_step_is_that_of_one_process(
     strategy: str, one_process: dict[int, dict[str, np.ndarray]], tmp_path: Path
 ) -> None:
     name = strategy.split()[0]
-    flags, batch = STRATEGIES[strategy]
-    found = train(tmp_path, name, *flags, batch=batch)
+    flags, own, batch = STRATEGIES[strategy]
+    found = train(tmp_path, name, flags, own, batch)
     assert len(found) > 15
     for key, value in found.items():
         case, _, result = key.split(" ", 2)

@@ -179,15 +179,14 @@ else:
     CASES["legacy"] = Case(lambda: dense("mse", optimizer=tf.keras.optimizers.legacy.SGD(0.1)))
 
 
-#: The cases that train and validate on each number of examples; the others train on a full batch
-#: and one example.
-EXHAUSTIVE = ("mean", "mask")
+#: The cases that also validate.
+VALIDATED = ("mean", "mask")
 
 
 def counts_of(name: str, batch: int) -> list[int]:
     """The numbers of examples of a case with a global batch of `batch` examples."""
     every = list(range(1, 3 * batch + 2))
-    return every if name in EXHAUSTIVE else [batch + 1]
+    return every if name in flags.FLAGS.exhaustive else [batch + 1]
 
 
 def results(job: Any, names: list[str], batch: int) -> Iterator[tuple[str, np.ndarray]]:
@@ -204,9 +203,10 @@ def results(job: Any, names: list[str], batch: int) -> Iterator[tuple[str, np.nd
             reset(model.optimizer)
             arrays = tf.nest.map_structure(itemgetter(slice(count)), case.arrays)
             data = partial(dataset, arrays, batch_size)
+            validates = name in VALIDATED and count == batch + 1
             history = model.fit(
                 job.dataset(data),
-                validation_data=job.eval_dataset(data) if name in EXHAUSTIVE else None,
+                validation_data=job.eval_dataset(data) if validates else None,
                 callbacks=callbacks(job),
                 verbose=0,
             )
@@ -254,6 +254,7 @@ def main(_: list[str]) -> None:
 if __name__ == "__main__":
     tfdist.define_flags()
     flags.DEFINE_list("cases", None, "The names of the cases; default: all.")
+    flags.DEFINE_list("exhaustive", [], "The cases that train on each number of examples.")
     flags.DEFINE_integer("batch", 6, "The examples of a global batch.")
     flags.DEFINE_string("result", None, "The file of the results.", required=True)
     app.run(main, flags_parser=tfdist.parse_flags)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 import tensorflow as tf
 
@@ -14,24 +12,17 @@ pytestmark = pytest.mark.stacks("2.15", "2.21")
 
 
 def first_element() -> int:
-    """Reads numbers of which the first, 0, is only there when another one was read, or later."""
-    other_was_read = threading.Event()
+    """The first of three numbers, if the first that is read, 0, takes long."""
 
-    def wait(number: tf.Tensor) -> tf.Tensor:
-        if number == 0:
-            other_was_read.wait(5)
-        return number
+    def slow(number: tf.Tensor) -> tf.Tensor:
+        turns = tf.where(number == 0, tf.constant(300_000, tf.int64), 0)
+        return number + 0 * tf.while_loop(lambda i: i < turns, lambda i: (i + 1,), (turns * 0,))[0]
 
-    dataset = tf.data.Dataset.range(3).map(
-        lambda number: tf.py_function(wait, [number], tf.int64),
-        num_parallel_calls=2,
-        deterministic=False,
-    )
+    dataset = tf.data.Dataset.range(3).map(slow, num_parallel_calls=2, deterministic=False)
     options = tf.data.Options()
     options.deterministic = True
-    first = int(next(iter(dataset.with_options(options))))
-    other_was_read.set()
-    return first
+    options.threading.private_threadpool_size = 4  # One thread would read in order.
+    return int(next(iter(dataset.with_options(options))))
 
 
 def test_a_method_wins_over_the_options() -> None:
