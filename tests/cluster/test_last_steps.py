@@ -40,6 +40,8 @@ OF_REPLICAS = {
     "parameter_server": [
         *("sum loss", "regularized_sum loss", "mask loss", "mask val_loss"),
         *("mask_and_weights loss", "mean_with_sample_weight loss"),
+        # Keras 3 adds up the means of batches for an output.
+        *("two_outputs one_loss", "two_outputs two_loss"),
     ],
     "horovod": ["mask val_loss"],
 }
