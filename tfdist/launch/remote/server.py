@@ -35,17 +35,12 @@ EXIT_MARK = "\x1etfdist exit "
 
 def read_plan(plan: Mapping[str, Any], environ: Mapping[str, str]) -> list[TaskSpec]:
     """The tasks of this host, which divide its cores."""
+    cores, computing, divides = given_cores(environ), plan["computing"], plan["divides_cores"]
     result = []
     for task in plan["tasks"]:
-        given = task["environment"]
-        own = cores_environment(
-            task["name"],
-            plan["computing"],
-            plan["divides_cores"],
-            given_cores(environ),
-            {**environ, **given},
-        )
-        result.append(TaskSpec(task["name"], tuple(task["command"]), own | given))
+        name, given = task["name"], task["environment"]
+        own = cores_environment(name, computing, divides, cores, {**environ, **given})
+        result.append(TaskSpec(name, tuple(task["command"]), own | given))
     return result
 
 
