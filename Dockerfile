@@ -12,8 +12,8 @@ WORKDIR /opt/tfdist
 COPY pyproject.toml README.md LICENSE ./
 COPY constraints constraints
 COPY tfdist tfdist
-COPY estimators estimators
 RUN pip install --no-cache-dir --constraint=constraints/tf-2.21.txt . "$TENSORFLOW"
+COPY estimators estimators
 COPY examples examples
 
 USER 65534:65534

@@ -11,11 +11,15 @@ parameter servers synchronous. The flags are those of TensorFlow's CIFAR-10 Esti
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import tfdist.estimator  # isort: skip  (before TensorFlow, which reads variables that it sets)
 
 import tensorflow as tf
 from absl import app, flags
+
+# The directory of `estimators`, which is not in the package.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from estimators import cifar10
 from tfdist.data.cifar10 import num_examples

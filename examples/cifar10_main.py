@@ -9,12 +9,17 @@ To train on a cluster, run the same command on every node, with TF_CONFIG or wit
 
 from __future__ import annotations
 
+import sys
 from functools import partial
+from pathlib import Path
 
 import tfdist  # isort: skip  (before TensorFlow, which reads variables that tfdist sets)
 
 import tensorflow as tf
 from absl import flags
+
+# The directory of `estimators`, which is not in the package.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from estimators.resnet import cifar_resnet
 from tfdist.data import cifar10

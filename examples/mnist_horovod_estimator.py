@@ -10,12 +10,19 @@ The script does not depend on Horovod: the learning rate, steps and shards come 
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import tfdist  # isort: skip  (before TensorFlow, which reads variables that tfdist sets)
 
 import tensorflow as tf
 from absl import flags
 
 import tfdist.estimator
+
+# The directory of `estimators`, which is not in the package.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from estimators.mnist import model_fn, serving_input_receiver_fn
 from tfdist.data import mnist
 

@@ -24,7 +24,7 @@ if sys.orig_argv[1:3] == ["-m", __name__] and not sys.flags.safe_path:
     del sys.path[0]
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tfdist.runtime import log_level as _log_level
 from tfdist.runtime.environment import set_environment as _set_environment
@@ -54,26 +54,22 @@ __all__ = [
     "stage",
 ]
 
-_MODULES = {
-    "Cluster": "tfdist.cluster.spec",
-    "Job": "tfdist.job",
-    "Task": "tfdist.cluster.spec",
-    "UsageError": "tfdist.errors",
-    "define_flags": "tfdist.flags",
-    "exit_on_usage_error": "tfdist.errors",
-    "init": "tfdist.entry",
-    "main": "tfdist.entry",
-    "parse_flags": "tfdist.flags",
-    "parse_only_flags": "tfdist.flags",
-    "run": "tfdist.entry",
-    "stage": "tfdist.stage_scope",
+_NAMES = {
+    "tfdist.cluster": ("Cluster", "Task"),
+    "tfdist.entry": ("init", "main", "run"),
+    "tfdist.errors": ("UsageError", "exit_on_usage_error"),
+    "tfdist.flags": ("define_flags", "parse_flags", "parse_only_flags"),
+    "tfdist.job": ("Job",),
+    "tfdist.stage_scope": ("stage",),
 }
 
 _set_environment()
 _log_level.hold_on_import()
+# For a type checker, which reads the imports above, every name would exist.
+if not TYPE_CHECKING:
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    def __getattr__(name: str) -> object:
+        for module, names in _NAMES.items():
+            if name in names:
+                return getattr(importlib.import_module(module), name)
         raise AttributeError(f"module 'tfdist' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)

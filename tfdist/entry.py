@@ -85,7 +85,7 @@ def init(argv: Sequence[str] | None = None) -> Job:
     return start(Job, os.environ)
 
 
-def main(function: Callable[[Job], Any]) -> Main:
+def main(function: Callable[[Job], object]) -> Main:
     """Decorator for the body of a training script, a function that takes the `Job`; see `run`.
 
     Defines tfdist's absl flags. A task that only serves others does not call the body. A UsageError
@@ -107,7 +107,7 @@ def run(main: Main) -> None:
     app.run(main, flags_parser=parse_only_flags)
 
 
-def main_of(function: Callable[[AnyJob], Any], init: Callable[[], AnyJob]) -> Main:
+def main_of(function: Callable[[AnyJob], object], init: Callable[[], AnyJob]) -> Main:
     """Implements `main` for one class of jobs, whose flags are already defined.
 
     Args:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -32,7 +31,7 @@ class UsageError(ValueError):
     # AutoGraph would raise an error of its own instead of one that passes through its functions.
     ag_pass_through = True
 
-    def __init__(self, field: str, *, received: Any, accepted: str, remedy: str) -> None:
+    def __init__(self, field: str, *, received: object, accepted: str, remedy: str) -> None:
         self.field = field
         self.received = received
         self.accepted = accepted
@@ -60,7 +59,7 @@ class OutputError(RuntimeError):
       remedy: what the user should do, as an imperative sentence.
     """
 
-    def __init__(self, path: Any, *, problem: str, remedy: str) -> None:
+    def __init__(self, path: object, *, problem: str, remedy: str) -> None:
         super().__init__(f"{path} {problem}. {remedy}")
 
 

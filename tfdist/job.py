@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from tfdist.cluster import Cluster, Task
 from tfdist.coordination.reports.activity import SERVING
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from tfdist.data.inputs import Data
     from tfdist.strategies.base import Topology
     from tfdist.training.state import TrainingState
+
+#: The class of an optimizer, of Keras or TensorFlow 1.
+Optimizer = TypeVar("Optimizer")
 
 
 class Job:
@@ -159,7 +162,7 @@ class Job:
 
     def fit(
         self,
-        build_model: Callable[[Any], tf.keras.Model] | Callable[[], tf.keras.Model],
+        build_model: Callable[[Job], tf.keras.Model] | Callable[[], tf.keras.Model],
         train_input: Data,
         *,
         epochs: int,
@@ -238,12 +241,12 @@ class Job:
         self._state.reporter.activity.enter(SERVING)
         self._strategy.serve()
 
-    def scope(self) -> AbstractContextManager[Any]:
+    def scope(self) -> AbstractContextManager[object]:
         """The scope for creating the model, its optimizer and its metrics."""
         self._state.is_saved = bool(self._state.is_saved)
         return self._strategy.scope()
 
-    def wrap_optimizer(self, optimizer: Any) -> Any:
+    def wrap_optimizer(self, optimizer: Optimizer) -> Optimizer:
         """Wraps an optimizer so that it combines the gradients of all replicas.
 
         Only custom loops need this: `fit` with this job's callbacks wraps the optimizer.
@@ -314,6 +317,19 @@ class Job:
 
         return callbacks.standard(self._state, output_dir, keep=keep, save_steps=save_steps)
 
+    @overload
+    def evaluate(
+        self,
+        model: tf.keras.Model,
+        dataset_fn: Data,
+        output_dir: None = ...,
+        *,
+        epochs: int | None = ...,
+    ) -> dict[str, float]: ...
+    @overload
+    def evaluate(
+        self, model: tf.keras.Model, dataset_fn: Data, output_dir: str, *, epochs: int | None = ...
+    ) -> dict[str, float] | None: ...
     def evaluate(
         self,
         model: tf.keras.Model,
@@ -321,7 +337,7 @@ class Job:
         output_dir: str | None = None,
         *,
         epochs: int | None = None,
-    ) -> Any:
+    ) -> dict[str, float] | None:
         """Evaluates the model; each example counts exactly once over the cluster.
 
         In a training task, evaluates the current model; call it in every training task. In the

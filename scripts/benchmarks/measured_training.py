@@ -81,7 +81,8 @@ def main(_: list[str]) -> None:
         model.compile(optimizer=job.wrap_optimizer(tf.keras.optimizers.SGD(0.01)), loss="mse")
     output_dir = os.path.join(FLAGS.directory, "output")
     if job.evaluates:
-        return job.evaluate(model, lambda context: examples(context, 8), output_dir, epochs=1)
+        job.evaluate(model, lambda context: examples(context, 8), output_dir, epochs=1)
+        return
     callbacks = job.callbacks(output_dir, save_steps=FLAGS.save_steps)
     failing = tf.keras.callbacks.LambdaCallback
     with closing(Steps()) as steps:

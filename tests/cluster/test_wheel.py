@@ -94,6 +94,9 @@ def test_the_wheel_trains_for_a_user_without_rights(installation: Path, director
     assert "Permission denied" in as_user("sh", "-c", f"! touch {installation}/file")
     imported = as_user("python", "-c", "import tfdist; print(tfdist.__file__)")
     assert str(installation.parent) in imported
+    (package,) = installation.parent.glob("lib/python*/site-packages/tfdist")
+    assert (package / "py.typed").is_file()
+    assert not (package.parent / "estimators").exists()
     assert "train.tfrecords" in as_user("tfdist", "data", "cifar10", "--data_dir=data")
     with hold_ports(2) as ports:
         hosts = ",".join(f"127.0.0.1:{port}" for port in ports)

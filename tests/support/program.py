@@ -210,7 +210,8 @@ def main(_: list[str]) -> None:
     training: Any = whole_train_input if FLAGS.whole_input else train_input
     validation: Any = whole_eval_input if FLAGS.whole_input else eval_input
     if job.evaluates:
-        return job.evaluate(model, validation, FLAGS.output_dir, epochs=FLAGS.epochs)
+        job.evaluate(model, validation, FLAGS.output_dir, epochs=FLAGS.epochs)
+        return
     counts = RecordCounts(str(job.task), seen)
     steps = Steps(FLAGS.stop_after if str(job.task) == "worker:1" else None)
     result = Path(FLAGS.result_dir) / f"{job.task.type}-{job.task.index}.npz"

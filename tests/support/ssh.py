@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.support.namespaces import Machine
+from tests.support.processes import ROOT
 
 PORT = 2200
 _SERVER = """
@@ -28,6 +29,8 @@ KbdInteractiveAuthentication no
 UsePAM no
 StrictModes no
 PermitRootLogin prohibit-password
+# The checkout of the tests, and not one that is installed.
+SetEnv PYTHONPATH={root}
 """
 _CLIENT = """
 Host *
@@ -54,7 +57,7 @@ def servers(path: Path, hosts: Sequence[Machine]) -> Iterator[list[str]]:
     for key in ("host", "user"):
         generate = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path / key)]
         subprocess.run(generate, check=True)
-    (path / "server.conf").write_text(_SERVER.format(port=PORT, path=path))
+    (path / "server.conf").write_text(_SERVER.format(port=PORT, path=path, root=ROOT))
     (path / "client.conf").write_text(_CLIENT.format(port=PORT, path=path))
     public = (path / "host.pub").read_text()
     (path / "known_hosts").write_text(

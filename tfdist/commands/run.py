@@ -267,6 +267,7 @@ def _run(arguments: argparse.Namespace) -> int:
             arguments.strategy,
             flags=given,
             cluster_as=arguments.cluster_as,
+            divides_cores=arguments.cores == "divide",
         )
         if arguments.dry_run:
             return _dry_run([task], arguments.strategy, cluster_config.cluster)
@@ -331,11 +332,10 @@ def _run_on_hosts(
     slots = sum(host.slots for host in hosts)
     workers = arguments.workers or max(1, slots - arguments.chief)
     job = _job(arguments, given, workers)
-    ssh = shlex.split(arguments.ssh)
     return run_on_hosts(
         job,
         hosts,
-        ssh,
+        shlex.split(arguments.ssh),
         environ=os.environ,
         supervision=supervision,
         tls=arguments.tls,

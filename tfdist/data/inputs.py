@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -22,9 +22,16 @@ from tfdist.signature import takes_argument
 from tfdist.upstream import dataset_arguments, dataset_inputs, global_seed
 
 DatasetFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
-Data: TypeAlias = (
-    DatasetFunction | Callable[[], tf.data.Dataset] | tf.data.Dataset | tuple[Any, ...]
-)
+
+
+class Items(Protocol):
+    """Arrays `(x, y)`, or batches by their index, such as a `keras.utils.PyDataset`."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> object: ...
+
+
+Data: TypeAlias = DatasetFunction | Callable[[], tf.data.Dataset] | tf.data.Dataset | Items
 
 _ACCEPTED = (
     "a function that takes a tf.distribute.InputContext and returns a shard, a function without a "

@@ -10,6 +10,7 @@ several GPUs; with tfdist, start one worker per GPU.)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -108,7 +109,7 @@ class BetweenGraphSessions(LocalSessions):
     def _device(self) -> str:
         return f"/job:{self._task.type}/task:{self._task.index}"
 
-    def device_setter(self) -> Any:
+    def device_setter(self) -> Callable[[tf.Operation], str] | None:
         return tf.compat.v1.train.replica_device_setter(
             cluster=self._cluster.jobs(), worker_device=self._device
         )

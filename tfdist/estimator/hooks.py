@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import tensorflow as tf
 
 from tfdist.coordination.preemption import Preemption
+
+Context: TypeAlias = tf.compat.v1.train.SessionRunContext
+Values: TypeAlias = tf.compat.v1.train.SessionRunValues
 
 
 class ExamplesPerSecondHook(tf.compat.v1.train.SessionRunHook):
@@ -49,10 +52,10 @@ class ExamplesPerSecondHook(tf.compat.v1.train.SessionRunHook):
         self._global_step = tf.compat.v1.train.get_global_step()
         self._first = None
 
-    def before_run(self, run_context: Any) -> tf.compat.v1.train.SessionRunArgs:
+    def before_run(self, run_context: Context) -> tf.compat.v1.train.SessionRunArgs:
         return tf.compat.v1.train.SessionRunArgs(self._global_step)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: Context, run_values: Values) -> None:
         step, now = int(run_values.results), self._clock()
         if self._first is None:
             # Exclude the first step, which traces and places the graph.
@@ -83,13 +86,13 @@ class PreemptionHook(tf.compat.v1.train.SessionRunHook):
         self.is_in_step = False
         self._preemption = preemption
 
-    def before_run(self, run_context: Any) -> None:
+    def before_run(self, run_context: Context) -> None:
         if not self._preemption.begin_step():
             # The session handles StopIteration as the end of the input and skips this step.
             raise StopIteration
         self.is_in_step = True
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: Context, run_values: Values) -> None:
         self.is_in_step = False
         if self._preemption.should_stop():
             run_context.request_stop()

@@ -15,7 +15,7 @@ from tfdist.data import sharding
 from tfdist.errors import UsageError
 from tfdist.estimator.job import EstimatorJob
 
-InputFunction = Callable[..., Any]
+InputFunction = Callable[..., object]
 
 
 def sharded(input_fn: InputFunction, job: EstimatorJob) -> InputFunction:
@@ -89,7 +89,7 @@ def _with_context(input_fn: InputFunction, context: tf.distribute.InputContext) 
         params: dict[str, Any],
         config: tf.estimator.RunConfig,
         input_context: tf.distribute.InputContext | None = None,
-    ) -> Any:
+    ) -> object:
         given = {
             "mode": mode,
             "params": params,

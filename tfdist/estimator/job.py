@@ -19,7 +19,7 @@ from tfdist import entry
 from tfdist.coordination.reports.reporter import Reporter
 from tfdist.estimator.sessions import Sessions
 from tfdist.flags import define_flags
-from tfdist.job import Job
+from tfdist.job import Job, Optimizer
 from tfdist.role import TaskRole
 from tfdist.strategy_table import table
 from tfdist.training.state import TrainingState
@@ -45,7 +45,7 @@ class EstimatorJob(Job):
         assert estimator is not None
         self.sessions: Sessions = table.load(estimator.sessions)(state.strategy)
 
-    def wrap_optimizer(self, optimizer: Any) -> Any:
+    def wrap_optimizer(self, optimizer: Optimizer) -> Optimizer:
         """Wraps an optimizer for a model function, or for `model_to_estimator`.
 
         Args:
@@ -53,13 +53,13 @@ class EstimatorJob(Job):
         """
         return self.sessions.wrap_optimizer(optimizer)
 
-    def device_setter(self) -> Any:
+    def device_setter(self) -> Callable[[tf.Operation], str] | None:
         """The argument of `tf.compat.v1.device`; see `Sessions.device_setter`."""
         return self.sessions.device_setter()
 
     def monitored_session(
         self, *, hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (), **options: Any
-    ) -> Any:
+    ) -> tf.compat.v1.train.MonitoredSession:
         """This task's `MonitoredTrainingSession`; see `Sessions.monitored_session`."""
         return self.sessions.monitored_session(hooks=hooks, **options)
 
@@ -95,7 +95,7 @@ def init() -> EstimatorJob:
     return job
 
 
-def main(function: Callable[[EstimatorJob], Any]) -> entry.Main:
+def main(function: Callable[[EstimatorJob], object]) -> entry.Main:
     """Like `tfdist.main`, for the body of a script with Estimators or sessions."""
     define_flags()
     return entry.main_of(function, init)

@@ -6,7 +6,7 @@ strategies names.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -105,7 +105,7 @@ class Sessions:
         """
         return number
 
-    def device_setter(self) -> Any:
+    def device_setter(self) -> Callable[[tf.Operation], str] | None:
         """The argument of `tf.compat.v1.device` that places variables on the ps, and the rest here.
 
         Raises:
@@ -115,7 +115,7 @@ class Sessions:
 
     def monitored_session(
         self, *, hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (), **options: Any
-    ) -> Any:
+    ) -> tf.compat.v1.train.MonitoredSession:
         """This task's `tf.compat.v1.train.MonitoredTrainingSession`.
 
         Args:
@@ -146,13 +146,13 @@ class LocalSessions(Sessions):
         """The target of the sessions; empty for this process."""
         return ""
 
-    def device_setter(self) -> Any:
+    def device_setter(self) -> Callable[[tf.Operation], str] | None:
         self._check_trains()
         return None
 
     def monitored_session(
         self, *, hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (), **options: Any
-    ) -> Any:
+    ) -> tf.compat.v1.train.MonitoredSession:
         self._check_trains()
         if directory := options.get("checkpoint_dir"):
             options["checkpoint_dir"] = str(output_path("checkpoint_dir", directory))

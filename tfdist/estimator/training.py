@@ -244,7 +244,13 @@ def _repair(output: OutputDirectory, job: EstimatorJob) -> None:
 
 
 def evaluate(
-    estimator: tf.estimator.Estimator, input_fn: inputs.InputFunction, **options: Any
+    estimator: tf.estimator.Estimator,
+    input_fn: inputs.InputFunction,
+    *,
+    steps: int | None = None,
+    hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (),
+    checkpoint_path: str | None = None,
+    name: str | None = None,
 ) -> dict[str, Any] | None:
     """Evaluates on all examples of `input_fn`, each counted once, in the task that evaluates.
 
@@ -253,7 +259,10 @@ def evaluate(
     Args:
       estimator: an Estimator with a `RunConfig` of this package.
       input_fn: an input function; its `input_context`, if any, has one pipeline.
-      **options: the other arguments of `tf.estimator.Estimator.evaluate`.
+      steps: the number of batches; None for all.
+      hooks: hooks of the evaluation's session.
+      checkpoint_path: the checkpoint; default: the newest one.
+      name: as in `tf.estimator.Estimator.evaluate`.
 
     Returns:
       The metrics by name; None in all other tasks.
@@ -263,21 +272,22 @@ def evaluate(
     """
     if not _evaluates(_job_of(estimator)):
         return None
-    if options.get("checkpoint_path") is None:
-        options["checkpoint_path"] = _newest(estimator)
-    if options["checkpoint_path"] is None:
+    checkpoint_path = checkpoint_path or _newest(estimator)
+    if checkpoint_path is None:
         raise UsageError(
             "model_dir",
             received=estimator.model_dir,
             accepted="a directory with a checkpoint",
             remedy="Train first, or pass checkpoint_path.",
         )
-    metrics: dict[str, Any] = estimator.evaluate(inputs.unsharded(input_fn), **options)
+    metrics: dict[str, Any] = estimator.evaluate(
+        inputs.unsharded(input_fn), steps, hooks, checkpoint_path, name
+    )
     return metrics
 
 
 def export(
-    estimator: tf.estimator.Estimator, serving_input_receiver_fn: Callable[[], Any]
+    estimator: tf.estimator.Estimator, serving_input_receiver_fn: Callable[[], object]
 ) -> Path | None:
     """Exports the newest checkpoint as a SavedModel to `saved_model/`, atomically, in the chief.
 

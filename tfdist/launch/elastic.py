@@ -27,10 +27,14 @@ from tfdist.coordination.startup import addresses
 from tfdist.errors import UsageError, log
 from tfdist.launch.host_discovery import FLAG, Host, HostDiscoveryScript
 from tfdist.launch.rendezvous import rendezvous_environment, serve
-from tfdist.launch.spec import JobSpec, TaskSpec, command_of, passed_flags, port_of
-from tfdist.runtime import environment as runtime
-from tfdist.runtime.cores import ALL_CORES, CORES_VARIABLE
-from tfdist.strategy_table import table
+from tfdist.launch.spec import (
+    JobSpec,
+    TaskSpec,
+    command_of,
+    cores_environment,
+    job_environment,
+    port_of,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,24 +194,18 @@ class ElasticMembership:
 
     def _task(self, cluster: Cluster, place: int, mine: Sequence[Task]) -> TaskSpec:
         task = mine[place]
-        threads = max(1, self._cores // len(mine))
-        defaults = runtime.environment(threads, self._environ)
-        row, ranks = self._job.row, len(self._addresses)
+        job, ranks = self._job, len(self._addresses)
         rendezvous: dict[str, str] = {}
         if self._is_alone:
-            rendezvous = rendezvous_environment(row, ranks, place, self._ports[-1])
+            rendezvous = rendezvous_environment(job.row, ranks, place, self._ports[-1])
         environment = {
             "TF_CONFIG": cluster.tf_config(task),
             **rendezvous,
-            table.STRATEGY_VARIABLE: self._job.strategy,
-            **passed_flags(self._job.flags),
-            **{name: self._environ.get(name, value) for name, value in defaults.items()},
-            "PYTHONUNBUFFERED": "1",
+            **cores_environment(
+                str(task), list(map(str, mine)), job.divides_cores, self._cores, self._environ
+            ),
+            **job_environment(job, task),
         }
-        if len(mine) > 1:
-            part = f"{place}/{len(mine)}"
-            environment[CORES_VARIABLE] = part if self._job.divides_cores else ALL_CORES
-        job = self._job
         command = command_of(job.python, job.script, job.args, module=job.module)
         return TaskSpec(
             str(task),

@@ -24,6 +24,7 @@ from tfdist.coordination.shutdown import RESTARTABLE_VARIABLE
 from tfdist.errors import log
 from tfdist.launch.rendezvous import serve_hosts
 from tfdist.launch.spec import TaskSpec, passed_flags, port_of
+from tfdist.runtime.cores import ALL_CORES, CORES_VARIABLE
 from tfdist.strategy_table import table
 
 
@@ -34,6 +35,7 @@ def own_task_spec(
     *,
     flags: Mapping[str, Any] | None = None,
     cluster_as: str = "tf_config",
+    divides_cores: bool = True,
     restarts: bool = True,
 ) -> TaskSpec:
     """Plans the task of this machine.
@@ -44,11 +46,14 @@ def own_task_spec(
       strategy: `auto`, or a name in the strategy table.
       flags: as in `JobSpec`.
       cluster_as: as in `JobSpec`.
+      divides_cores: whether it divides its machine's cores with the other tasks there.
       restarts: whether a launcher may start the task again.
     """
     environment = {"PYTHONUNBUFFERED": "1", **passed_flags(flags or {})}
     if restarts:
         environment[RESTARTABLE_VARIABLE] = "1"
+    if not divides_cores:
+        environment[CORES_VARIABLE] = ALL_CORES
     removed: tuple[str, ...] = ()
     port = port_of(config.cluster, config.task)
     rendezvous_port = None

@@ -262,37 +262,15 @@ def task_specs(
         kept; another job's TF_CONFIG or Horovod rank is removed.
     """
     cluster = job.cluster(ports)
-    compute_tasks = job.row.compute_tasks(cluster)
+    computing = [str(task) for task in job.row.compute_tasks(cluster)]
     evaluators = (Task("evaluator", 0),) if job.evaluator else ()
     result = []
     for task in (*cluster.tasks(), *evaluators):
-        threads: int | None = max(1, cores // len(compute_tasks))
-        if task.type == "ps":
-            threads = max(1, cores // 4)  # Updates need less work than gradients.
-        elif task.type == "chief" and task not in compute_tasks:
-            threads = None
-        share = {}
-        if task in compute_tasks and len(compute_tasks) > 1:
-            part = f"{compute_tasks.index(task)}/{len(compute_tasks)}"
-            share = {CORES_VARIABLE: part if job.divides_cores else ALL_CORES}
-        defaults = runtime.environment(threads, environ)
         environment = {
             **_place(job, cluster, task, ports),
-            **share,
-            # A flag of the script may give a single process several GPUs.
-            **(
-                {}
-                if job.is_auto and job.row.single_replica
-                else {table.STRATEGY_VARIABLE: job.strategy}
-            ),
-            **passed_flags(job.flags),
-            **{name: environ.get(name, value) for name, value in defaults.items()},
-            # Otherwise Python buffers what a task prints to a pipe.
-            "PYTHONUNBUFFERED": "1",
+            **cores_environment(str(task), computing, job.divides_cores, cores, environ),
+            **job_environment(job, task),
         }
-        if task.type == "ps":
-            # TensorFlow allocates the memory of every visible GPU, and a ps needs none.
-            environment["CUDA_VISIBLE_DEVICES"] = "-1"
         removed = (name for name in PLACE_VARIABLES if name in environ and name not in environment)
         command = command_of(job.python, job.script, job.args, module=job.module)
         if job.cluster_as == "flags":
@@ -315,6 +293,46 @@ def task_specs(
             )
         )
     return tuple(result)
+
+
+def cores_environment(
+    task: str, computing: Sequence[str], divides: bool, cores: int, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """The cores and threads of a task, and what else TensorFlow reads when it is imported.
+
+    Args:
+      task: the name of the task.
+      computing: the names of the tasks of its machine that compute in every step.
+      divides: whether each of these is pinned to its own cores.
+      cores: the cores of the machine.
+      environ: the environment that the task inherits, whose variables are kept.
+    """
+    share = {}
+    # Where no task computes, the others may use all cores.
+    threads = max(1, cores // len(computing)) if computing else None
+    if task in computing:
+        if len(computing) > 1:
+            part = f"{computing.index(task)}/{len(computing)}"
+            share = {CORES_VARIABLE: part if divides else ALL_CORES}
+    elif task.startswith("chief:"):
+        threads = None  # It only schedules the steps of the workers.
+    elif computing and task.startswith("ps:"):
+        threads = max(1, cores // 4)  # Updates need less work than gradients.
+    defaults = runtime.environment(threads, environ)
+    return share | {name: environ.get(name, value) for name, value in defaults.items()}
+
+
+def job_environment(job: JobSpec, task: Task) -> dict[str, str]:
+    """The variables of a task that depend neither on its machine nor on the other tasks."""
+    # Otherwise Python buffers what a task prints to a pipe.
+    result = {"PYTHONUNBUFFERED": "1", **passed_flags(job.flags)}
+    if not (job.is_auto and job.row.single_replica):
+        # A flag of the script may give a single process several GPUs.
+        result[table.STRATEGY_VARIABLE] = job.strategy
+    if task.type == "ps":
+        # TensorFlow allocates the memory of every visible GPU, and a ps needs none.
+        result["CUDA_VISIBLE_DEVICES"] = "-1"
+    return result
 
 
 def port_of(cluster: Cluster, task: Task) -> int | None:

@@ -117,7 +117,7 @@ def evaluate(
     output_dir: str | None,
     *,
     epochs: int | None,
-) -> Any:
+) -> dict[str, float] | None:
     """Evaluates once in a training task, or each checkpoint in the evaluator; see `Job.evaluate`.
 
     Raises:

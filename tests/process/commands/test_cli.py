@@ -96,6 +96,22 @@ def test_the_onednn_and_cores_flags(
     assert re.findall(r"TFDIST_CORES=(\S+)", out) == shares
 
 
+@pytest.mark.parametrize(
+    ("flags", "shares"), [([], ["0/2", "1/2"]), (["--cores=share"], ["0/1", "0/1"])]
+)
+def test_the_tasks_of_a_host_get_the_cores_flag(
+    flags: list[str], shares: list[str], script: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    Path(script).write_text("import os; print('cores', os.environ['TFDIST_CORES'])")
+    # What `ssh` would run on the host is the last word.
+    Path("ssh").write_text('for command; do :; done; eval "exec $command"')
+
+    assert cli.main(["run", "--hosts=a:2", "--ssh=sh ssh", *flags, script]) == 0
+
+    out, _ = capfd.readouterr()
+    assert sorted(re.findall(r"cores (\S+)", out)) == shares
+
+
 CLUSTER = ["--worker_hosts=127.0.0.1:4711,127.0.0.1:4712", "--ps-hosts=127.0.0.1:4713"]
 
 
@@ -114,6 +130,9 @@ def test_run_starts_one_task_of_a_job_that_spans_machines(
     assert config["task"] == {"type": "worker", "index": 1}
     assert config["cluster"]["ps"] == ["127.0.0.1:4713"]
     assert words[-3:] == [sys.executable, script, "--x"]
+    assert "TFDIST_CORES" not in out
+    assert cli.main(["run", "--cores=share", *arguments]) == 0
+    assert "TFDIST_CORES=0/1" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("source", ["flags", "TF_CONFIG"])

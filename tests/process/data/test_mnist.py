@@ -106,7 +106,7 @@ def load_error(path: Path) -> UsageError:
         mnist.load(path)
     error = raised.value
     assert error.field == "--data_source"
-    assert str(path) in error.received
+    assert str(path) in str(error.received)
     return error
 
 

@@ -204,7 +204,7 @@ def test_the_estimator_must_have_a_run_config_of_tfdist(tmp_path: Path) -> None:
 
 
 def numbers_of(function: Callable[..., tf.data.Dataset]) -> list[float]:
-    dataset = function(mode="train", params={}, config=None)
+    dataset: Any = function(mode="train", params={}, config=None)
     return [float(x) for features, _ in dataset for x in features["x"]]
 
 
@@ -223,7 +223,7 @@ def test_a_worker_reads_its_shard() -> None:
 def test_the_input_context_of_a_strategy_overrides_the_jobs() -> None:
     function = inputs.sharded(input_fn, ThreeWorkers())  # type: ignore[arg-type]
     context = tf.distribute.InputContext(2, 1, 2)
-    dataset = function(mode="train", params={}, config=None, input_context=context)
+    dataset: Any = function(mode="train", params={}, config=None, input_context=context)
     assert [float(x) for features, _ in dataset for x in features["x"]] == [1, 3, 5, 7, 9, 11]
 
 

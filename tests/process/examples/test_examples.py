@@ -137,6 +137,36 @@ for typed in (sys.argv[1:], ["--nosync_replicas"], ["--sync_replicas=True"], [])
     assert done.stdout.split() == ["True", "False", "True", "False"], done.stderr
 
 
+def test_the_examples_find_estimators_beside_them(tmp_path: Path) -> None:
+    """The package that users install does not have it."""
+    (tmp_path / "tfdist").symlink_to(ROOT / "tfdist")
+    code = """
+import runpy, sys
+from absl import flags
+
+path = list(sys.path)
+for script in sys.argv[1:]:
+    runpy.run_path(script, run_name="example")
+    print(sys.modules["estimators"].__file__)
+    sys.path[:] = path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "estimators"]:
+        del sys.modules[name]
+    for name in list(flags.FLAGS):
+        delattr(flags.FLAGS, name)
+"""
+    names = ("cifar10_main.py", "cifar10_estimator_main.py", "mnist_horovod_estimator.py")
+    scripts = [str(ROOT / "examples" / name) for name in names]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *scripts],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert done.stdout.split() == [str(ROOT / "estimators" / "__init__.py")] * 3, done.stderr
+
+
 @pytest.mark.timeout(180)
 def test_the_recommender_learns_the_hidden_groups(tmp_path: Path) -> None:
     sizes = ["--users=5000", "--items=1000", "--width=16", "--steps=150", "--epochs=2"]

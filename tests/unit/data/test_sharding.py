@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -27,7 +29,7 @@ def test_datasets_are_autotuned_only_if_their_options_say_so(
     tiny: TinyTraining, option: bool | None, expected: bool
 ) -> None:
     job = tiny.job()
-    estimators = inputs.unsharded(lambda: dataset(option))
+    estimators: Callable[..., Any] = inputs.unsharded(lambda: dataset(option))
     for result in (
         job.dataset(lambda _: dataset(option)),
         job.eval_dataset(lambda _: dataset(option)),
@@ -41,7 +43,7 @@ def test_datasets_are_autotuned_only_if_their_options_say_so(
 def test_setting_the_options_in_a_graph_logs_no_warning() -> None:
     with tf.Graph().as_default(), warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = inputs.unsharded(dataset)("eval", {}, None)
+        result: Any = inputs.unsharded(dataset)("eval", {}, None)
         assert result._options_attr.autotune.enabled is False
 
 

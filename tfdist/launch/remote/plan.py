@@ -18,28 +18,10 @@ from tfdist.cluster.ports import ports_of
 from tfdist.coordination.seal import TOKEN_VARIABLE
 from tfdist.errors import UsageError
 from tfdist.launch.host_discovery import Host
-from tfdist.launch.spec import PLACE_VARIABLES, JobSpec, command_of, passed_flags
-from tfdist.strategy_table import table
+from tfdist.launch.spec import PLACE_VARIABLES, JobSpec, TaskSpec, command_of, job_environment
 
 # The variables of this shell that the tasks get: what changes how TensorFlow computes.
-_PASSED = ("TF_", "TFDIST_", "KERAS_", "HOROVOD_", "NCCL_", "PYTHONPATH", "PYTHONHASHSEED")
-
-
-@dataclass(frozen=True)
-class RemoteTask:
-    """One task of a host.
-
-    Attributes:
-      name: `worker:0`.
-      command: the program and its arguments.
-      environment: the variables that it gets on its host.
-      trains: whether it shares the host's cores with the others that train.
-    """
-
-    name: str
-    command: tuple[str, ...]
-    environment: Mapping[str, str]
-    trains: bool
+_PASSED = ("TF_", "TFDIST_", "KERAS_", "HOROVOD_", "NCCL_", "OMP_", "PYTHONPATH", "PYTHONHASHSEED")
 
 
 @dataclass(frozen=True)
@@ -50,13 +32,17 @@ class HostPlan:
       directory: the current directory of the tasks.
       grace_period: seconds that the tasks have to save.
       tells: whether the host tells what its tasks do.
-      tasks: what to start.
+      divides_cores: as in `JobSpec`.
+      computing: the names of the tasks that compute in every step.
+      tasks: what to start, without what depends on the host's cores.
     """
 
     directory: str
     grace_period: float
     tells: bool
-    tasks: tuple[RemoteTask, ...]
+    divides_cores: bool
+    computing: tuple[str, ...]
+    tasks: tuple[TaskSpec, ...]
 
     def as_json(self) -> dict[str, Any]:
         """The plan as `json` writes it; see `server.read_plan`."""
@@ -117,13 +103,11 @@ def plan(
             if name.startswith(_PASSED) and name not in PLACE_VARIABLES
         },
         TOKEN_VARIABLE: token,
-        table.STRATEGY_VARIABLE: job.strategy,
-        **passed_flags(job.flags),
     }
     compute = job.row.compute_tasks(cluster)
-    tasks: dict[str, list[RemoteTask]] = {}
+    tasks: dict[str, list[TaskSpec]] = {}
     for task, host in at.items():
-        environment = dict(common)
+        environment = common | job_environment(job, task)
         needs_tunnel = tls and task.type != "evaluator"
         if needs_tunnel or job.cluster_as == "horovodrun":
             # It finds its place from TF_CONFIG.
@@ -135,12 +119,17 @@ def plan(
                 command += tuple(cluster.flags(task))
             else:
                 environment["TF_CONFIG"] = cluster.tf_config(task, older=job.cluster_as == "master")
-        if task.type == "ps":
-            environment["CUDA_VISIBLE_DEVICES"] = "-1"
-        remote = RemoteTask(str(task), command, environment, task in compute)
-        tasks.setdefault(host, []).append(remote)
+        tasks.setdefault(host, []).append(TaskSpec(str(task), command, environment))
     return {
-        host: HostPlan(directory, grace_period, tells, tuple(own)) for host, own in tasks.items()
+        host: HostPlan(
+            directory,
+            grace_period,
+            tells,
+            job.divides_cores,
+            computing=tuple(str(task) for task in compute if at[task] == host),
+            tasks=tuple(own),
+        )
+        for host, own in tasks.items()
     }
 
 

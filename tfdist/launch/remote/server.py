@@ -23,10 +23,9 @@ from tfdist.errors import EXIT_USAGE, log
 from tfdist.launch.local import run_tasks
 from tfdist.launch.output import Printer
 from tfdist.launch.remote.rows import RowPrinter
-from tfdist.launch.spec import TaskSpec
+from tfdist.launch.spec import TaskSpec, cores_environment
 from tfdist.launch.supervision import Supervision
-from tfdist.runtime import environment as runtime
-from tfdist.runtime.cores import CORES_VARIABLE, given_cores
+from tfdist.runtime.cores import given_cores
 
 #: How often the launcher shows that it lives, and how long the tasks run without it, in seconds.
 SIGN_SECONDS, SILENCE_SECONDS = 2.0, 30.0
@@ -36,21 +35,12 @@ EXIT_MARK = "\x1etfdist exit "
 
 def read_plan(plan: Mapping[str, Any], environ: Mapping[str, str]) -> list[TaskSpec]:
     """The tasks of this host, which divide its cores."""
-    training = [task["name"] for task in plan["tasks"] if task["trains"]]
-    threads = max(1, given_cores(environ) // max(1, len(training)))
+    cores, computing, divides = given_cores(environ), plan["computing"], plan["divides_cores"]
     result = []
     for task in plan["tasks"]:
-        defaults = runtime.environment(threads if task["trains"] else None, environ)
-        share = {}
-        if task["trains"] and len(training) > 1:
-            share = {CORES_VARIABLE: f"{training.index(task['name'])}/{len(training)}"}
-        environment = {
-            **{name: environ.get(name, value) for name, value in defaults.items()},
-            **share,
-            "PYTHONUNBUFFERED": "1",
-            **task["environment"],
-        }
-        result.append(TaskSpec(task["name"], tuple(task["command"]), environment))
+        name, given = task["name"], task["environment"]
+        own = cores_environment(name, computing, divides, cores, {**environ, **given})
+        result.append(TaskSpec(name, tuple(task["command"]), own | given))
     return result
 
 
