@@ -39,6 +39,10 @@ ENVIRONMENT = {
     "data/sources.py": "keeps TensorFlow Datasets from asking the network",
 }
 
+#: The most lines that are neither blank, comment, docstring nor import. Who raises the number says
+#: in the changelog what the lines bring.
+LINES_OF_CODE = 22_200
+
 NAMES = tuple(rows())
 
 
@@ -58,6 +62,23 @@ def tree_of(path: Path) -> ast.Module:
 
 def room_of(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
+
+
+def lines_of_code(path: Path) -> int:
+    tree, text = tree_of(path), path.read_text().splitlines()
+    others = {number for number, line in enumerate(text, 1) if line.strip().startswith("#")}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom) or (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            others.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return sum(1 for number, line in enumerate(text, 1) if line.strip() and number not in others)
+
+
+def test_the_package_has_no_more_code_than_before() -> None:
+    assert sum(map(lines_of_code, files())) <= LINES_OF_CODE
 
 
 def test_the_launcher_and_the_rooms_below_import_no_tensorflow() -> None:
