@@ -48,22 +48,24 @@ class Pods:
 
 
 def check_name(name: str, longest: str) -> None:
-    """Refuses the name of a job whose longest pod would have a name that is no DNS label.
+    """Refuses the name of a job of which a pod or a service would have a name that is no DNS label
+    of RFC 1035.
 
     Args:
       name: the job's name.
       longest: the longest name that contains it.
 
     Raises:
-      UsageError: it is too long.
+      UsageError: it is too long, or begins with a digit.
     """
-    if len(longest) > _LABEL:
+    if len(longest) > _LABEL or name[0].isdigit():
         raise UsageError(
             "--name",
             received=name,
-            accepted=f"a name with at most {len(name) - len(longest) + _LABEL} characters, because "
-            "pod names have it",
-            remedy="Choose a shorter name.",
+            accepted="a letter and at most "
+            f"{len(name) - len(longest) + _LABEL - 1} letters, digits and hyphens, because pods and "
+            "services have this name",
+            remedy="Choose another name.",
         )
 
 

@@ -100,12 +100,13 @@ def test_the_pods_find_their_places() -> None:
     assert len(found) == 6
 
 
-def test_a_name_that_is_too_long_for_a_pod_is_refused() -> None:
+def test_a_name_that_a_pod_or_a_service_cannot_have_is_refused() -> None:
     longest = "a" * 43
     assert len(f"{longest}-evaluator-0-0-abcde") == 63
     validate(manifest(job(longest), PODS))
-    with pytest.raises(UsageError, match="at most 43 characters"):
-        manifest(job(longest + "a"), PODS)
+    for name in (longest + "a", "01-train"):
+        with pytest.raises(UsageError, match="a letter and at most 42 letters, digits"):
+            manifest(job(name), PODS)
 
 
 def test_ten_thousand_tasks_take_less_than_a_second() -> None:

@@ -68,7 +68,7 @@ def test_a_name_that_is_too_long_is_refused() -> None:
     longest = "a" * 51
     assert len(f"{longest}-evaluator-0") == 63
     validate(manifest(job(longest), PODS))
-    with pytest.raises(UsageError, match="at most 51 characters"):
+    with pytest.raises(UsageError, match="a letter and at most 50 letters"):
         manifest(job(longest + "a"), PODS)
 
 
