@@ -245,7 +245,7 @@ def main(_: list[str]) -> None:
     job = tfdist.init()
     if job.serves:
         return job.serve()
-    found = dict(results(job, flags.FLAGS.cases or list(CASES), flags.FLAGS.batch))
+    found: dict[str, Any] = dict(results(job, flags.FLAGS.cases or list(CASES), flags.FLAGS.batch))
     if job.is_chief:
         np.savez(flags.FLAGS.result, **found)
     return None

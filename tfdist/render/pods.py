@@ -62,8 +62,8 @@ def check_name(name: str, longest: str) -> None:
         raise UsageError(
             "--name",
             received=name,
-            accepted=f"a letter and at most {len(name) - len(longest) + _LABEL - 1} letters, digits "
-            "and hyphens, because pods and services have this name",
+            accepted=f"a letter and at most {len(name) - len(longest) + _LABEL - 1} letters, "
+            "digits and hyphens, because pods and services have this name",
             remedy="Choose another name.",
         )
 
