@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -79,6 +81,21 @@ def test_a_mean_by_sample_weights_counts_these() -> None:
     weights = tf.constant([0.5, 0.0, 1.0])
     share, value = shares(lambda: loss(tf.zeros([3, 1]), tf.ones([3, 1]), weights))
     assert (share, value) == (1.5 / 4, 1.0)
+
+
+@pytest.mark.parametrize(("reduction", "is_said"), [("sum", True), ("sum_over_batch_size", False)])
+def test_a_loss_that_is_logged_by_replica_is_said(
+    reduction: str, is_said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Step, "say_once", lambda self, text: said.append(text))
+    keras_denominators.apply(tf.keras.Model)
+    model = tf.keras.Sequential([tf.keras.layers.Input([1]), tf.keras.layers.Dense(1)])
+    model.compile("sgd", LOSSES.MeanSquaredError(reduction=reduction))
+    trackers = functools.partial(keras_denominators.loss_trackers, model)
+    denominators.weigh(model, dataclasses.replace(SETTINGS, trackers=trackers))
+    model.evaluate(tf.ones([4, 1]), tf.ones([4, 1]), batch_size=2, verbose=0)
+    assert any("the logged losses of sums" in text for text in said) == is_said
 
 
 def test_losses_of_several_outputs_count_examples() -> None:

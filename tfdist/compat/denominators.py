@@ -108,6 +108,10 @@ class Step:
         while self._before:
             variable, value = self._before.pop()
             variable.assign(tf.where(self.examples > 0, variable.read_value(), value))
+        if self.waiting and self.totals is None and not all(x.is_whole_batch for x in self.losses):
+            self.say_once(
+                "the logged losses of sums and masks are means of those of the replicas' batches"
+            )
         while self.waiting:
             update, loss, weight = self.waiting.pop()
             if self.totals is not None:

@@ -58,10 +58,6 @@ class EqualWeights(tf.keras.callbacks.Callback):
             self._says = False
             log(
                 "warning: the weights of the replicas differ, as after a step that moves them by "
-                "the gradients of each replica and moves them back: "
-                + (
-                    "the checkpoints have those of the chief"
-                    if self._broadcast is None
-                    else "all continue with those of the chief, now and at the end of each epoch"
-                )
+                "the gradients of each replica and moves them back: the checkpoints have those of "
+                "the chief"
             )
