@@ -110,7 +110,8 @@ class Placement:
 
     def least_loaded(self) -> int:
         """The ps with the fewest bytes; the first one if there are several."""
-        return self._bytes.index(min(self._bytes))
+        # A variable may be freed meanwhile, which changes its number.
+        return min(range(len(self._bytes)), key=self._bytes.__getitem__)
 
     def advice(self) -> str | None:
         """A line with the bytes of each ps and the remedy; None if they are even enough."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pytest
 import tensorflow as tf
@@ -33,6 +34,20 @@ def test_a_variable_goes_to_the_ps_with_the_fewest_bytes() -> None:
     # A deleted variable no longer counts.
     del variables[0]
     assert placement.bytes_per_ps() == [0, 5 << 10, 6 << 10]
+    assert placement.least_loaded() == 0
+
+
+class Freed(list[int]):
+    """Bytes that change when all have been read, as when a variable is freed."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from list(super().__iter__())
+        self[0] += 1
+
+
+def test_a_variable_may_be_freed_while_a_ps_is_chosen() -> None:
+    placement = Placement(2)
+    placement._bytes = Freed([1, 8])
     assert placement.least_loaded() == 0
 
 
