@@ -41,7 +41,7 @@ ENVIRONMENT = {
 
 #: The most lines that are neither blank, comment, docstring nor import. Who raises the number says
 #: in the changelog what the lines bring.
-LINES_OF_CODE = 22_200
+LINES_OF_CODE = 22_202
 
 NAMES = tuple(rows())
 

@@ -98,6 +98,18 @@ def test_a_loss_that_is_logged_by_replica_is_said(
     assert any("the logged losses of sums" in text for text in said) == is_said
 
 
+@pytest.mark.parametrize("weight", [None, 0])
+def test_the_loss_of_no_example_is_not_logged(weight: int | None) -> None:
+    model = tf.keras.Model()
+    vars(model)["_tfdist_is_weighed"] = SETTINGS
+    mean = tf.keras.metrics.Mean()
+    with denominators.step_of(model, tf.zeros([0, 2]), evaluates=True) as step:
+        assert step is not None
+        step.waiting.append((mean.update_state, tf.constant(float("nan")), weight))
+    assert float(mean.result()) == 0.0
+    assert float(mean.count) == 0.0
+
+
 def test_losses_of_several_outputs_count_examples() -> None:
     loss = LOSSES.MeanAbsoluteError()
     share, _ = shares(

@@ -119,6 +119,10 @@ class Step:
                 share = tf.math.divide_no_nan(self.share(), self.totals[0]) * self.settings.replicas
                 loss = tf.math.multiply_no_nan(loss, tf.cast(share, loss.dtype))
                 weight = examples / self.settings.replicas
+            else:  # The loss of no example may be NaN.
+                has_any = tf.cast(self.examples > 0, loss.dtype)
+                loss = tf.math.multiply_no_nan(loss, has_any)
+                weight = has_any * (1.0 if weight is None else tf.cast(weight, loss.dtype))
             update(loss, sample_weight=weight)
 
     def factor_beside_others(self, denominator: tf.Tensor) -> tf.Tensor | None:
@@ -132,10 +136,8 @@ class Step:
         if sums is None or self._graph is not tf.compat.v1.get_default_graph():
             return None
         in_sync = tf.distribute.get_strategy().num_replicas_in_sync
-        if self._evaluates:
-            if in_sync != settings.replicas:  # Each task evaluates on its own.
-                return None
-        elif settings.is_loop or not settings.has_other_losses():
+        is_apart = in_sync != settings.replicas  # Each task evaluates on its own.
+        if is_apart if self._evaluates else settings.is_loop or not settings.has_other_losses():
             return None
         own = tf.stop_gradient(tf.stack([denominator, self.examples]))
         parts = tf.math.divide_no_nan(own, sums(own))
