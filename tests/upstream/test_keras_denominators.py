@@ -13,6 +13,7 @@ import tensorflow as tf
 from tests.conftest import keras_is_3
 from tfdist.compat import denominators
 from tfdist.compat.denominators import Settings, Step
+from tfdist.compat.gradients import scaled
 from tfdist.upstream import keras_denominators
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
@@ -128,10 +129,10 @@ def test_a_loss_of_an_inner_function_counts_examples() -> None:
 
 def test_nothing_is_computed_for_full_batches() -> None:
     gradient = tf.constant([1.0, float("nan")])
-    (kept,) = denominators.scaled([gradient], tf.constant(1.0))
+    (kept,) = scaled([gradient], tf.constant(1.0))
     assert kept is gradient
-    (dropped,) = denominators.scaled([gradient], tf.constant(0.0))
+    (dropped,) = scaled([gradient], tf.constant(0.0))
     assert dropped.numpy().tolist() == [0.0, 0.0]
     rows = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([3]), tf.constant([4, 2]))
-    (half,) = denominators.scaled([rows], tf.constant(0.5))
+    (half,) = scaled([rows], tf.constant(0.5))
     assert half.values.numpy().tolist() == [[0.5, 0.5]]

@@ -20,6 +20,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat.gradients import scaled, with_shapes
 from tfdist.errors import log
 
 MEAN, SUM = "mean", "sum"
@@ -281,50 +282,6 @@ def reduce_weighted(
     *found, totals = sums([*sent, message], [*variables, variables[0]])
     step.totals = tf.cast(totals, tf.float32)
     return scaled(found, tf.math.divide_no_nan(in_sync, step.totals[0]))
-
-
-def with_shapes(gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    """Dense gradients as tensors with the static shapes of their variables, which a product of
-    tensors with an unknown dimension forgets; others unchanged."""
-    found: list[Any] = []
-    for gradient, variable in zip(gradients, variables, strict=True):
-        if gradient is not None and not isinstance(gradient, tf.IndexedSlices):
-            gradient = tf.convert_to_tensor(gradient)
-            gradient.set_shape(variable.shape)
-        found.append(gradient)
-    return found
-
-
-def scaled(gradients: Sequence[Any], factor: tf.Tensor) -> list[Any]:
-    """The gradients times a factor; 0 if it is 0, also for gradients that are not finite.
-
-    Args:
-      gradients: tensors, `tf.IndexedSlices`, or None.
-      factor: shape []; if it is 1, nothing is computed.
-    """
-    static = tf.get_static_value(factor)
-    if static == 1:
-        return list(gradients)
-    dense = [
-        each.values if isinstance(each, tf.IndexedSlices) else each
-        for each in gradients
-        if each is not None
-    ]
-
-    def product() -> list[tf.Tensor]:
-        return [tf.math.multiply_no_nan(each, tf.cast(factor, each.dtype)) for each in dense]
-
-    # Full batches, which are the rule, cost no pass over the gradients.
-    values = product() if static is not None else tf.cond(factor == 1, lambda: dense, product)
-    left = iter(values)
-    return [
-        each
-        if each is None
-        else tf.IndexedSlices(next(left), each.indices, each.dense_shape)
-        if isinstance(each, tf.IndexedSlices)
-        else next(left)
-        for each in gradients
-    ]
 
 
 @contextmanager

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from tfdist.compat import denominators
 from tfdist.compat import keras as keras_compat
+from tfdist.compat.gradients import scaled, with_shapes
 from tfdist.errors import UsageError
 from tfdist.upstream import dataset_inputs, keras3_optimizer
 
@@ -170,7 +171,7 @@ class _Step:
         """Updates the weights with the gradients of all batches; the last sum is their share."""
         assert self._call is not None
         *gradients, share = sums
-        means = denominators.scaled(gradients, tf.math.divide_no_nan(1.0, share))
+        means = scaled(gradients, tf.math.divide_no_nan(1.0, share))
         with denominators.step_of(self._model, self._data) as step:
             if step is not None:
                 step.set_share(share / self._steps)
@@ -205,7 +206,7 @@ class _Step:
         share = calls[0].share
         if share is None:
             share = tf.cast(end - begin, tf.float32) / float(self._size)
-        return [*denominators.scaled(calls[0].gradients, share), share], logs
+        return [*scaled(calls[0].gradients, share), share], logs
 
 
 @contextmanager
@@ -267,7 +268,7 @@ def _call(
     gradients: Sequence[Any], variables: Sequence[Any], apply: Callable[[list[Any]], Any]
 ) -> _Call:
     """A call without the weights that have no gradient."""
-    gradients = denominators.with_shapes(gradients, variables)
+    gradients = with_shapes(gradients, variables)
     places = [place for place, gradient in enumerate(gradients) if gradient is not None]
 
     def apply_to_all(sums: list[Any]) -> Any:

@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from tfdist.compat import denominators
 from tfdist.compat import keras as keras_compat
+from tfdist.compat.gradients import scaled
 from tfdist.errors import UsageError
 from tfdist.strategies.parameter_server.transfers.packing import in_packs, pack, unpack
 from tfdist.strategies.parameter_server.transfers.recorded_changes import (
@@ -179,7 +180,7 @@ class Recorded:
         before = len(self.graph.get_operations())
         step = denominators.current()
         share = tf.ones([]) if step is None else step.share()
-        recorded = denominators.scaled(recorded, share)
+        recorded = scaled(recorded, share)
         self._updates.append(Update(apply, recorded, owners, before, share))
 
     def change(self, variable: tf.Variable, change: tf.Tensor) -> None:
@@ -229,7 +230,7 @@ class Recorded:
         # A mean is that of the statistics of all examples.
         share = self._updates[-1].share if self._updates else tf.ones([])
         self._changes = [
-            (each, denominators.scaled([change], share)[0] if _is_mean(each) else change)
+            (each, scaled([change], share)[0] if _is_mean(each) else change)
             for each, change in self._changes
         ]
         parts = list(self._parts())
