@@ -31,10 +31,10 @@ from tfdist.launch.spec import (
     JobSpec,
     TaskSpec,
     command_of,
-    cores_environment,
     job_environment,
     port_of,
 )
+from tfdist.launch.task_cores import cores_environment
 
 
 @dataclass(frozen=True, kw_only=True)

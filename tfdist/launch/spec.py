@@ -23,8 +23,8 @@ from tfdist.errors import UsageError
 from tfdist.flags import FLAGS_VARIABLE, JobFlags
 from tfdist.launch import run_script
 from tfdist.launch.rendezvous import HOST, rendezvous_environment
-from tfdist.runtime import environment as runtime
-from tfdist.runtime.cores import ALL_CORES, CORES_VARIABLE
+from tfdist.launch.task_cores import cores_environment
+from tfdist.runtime.cores import CORES_VARIABLE
 from tfdist.strategy_table import table
 
 #: Variables that place a process in a job; a task must not inherit those of another job.
@@ -293,33 +293,6 @@ def task_specs(
             )
         )
     return tuple(result)
-
-
-def cores_environment(
-    task: str, computing: Sequence[str], divides: bool, cores: int, environ: Mapping[str, str]
-) -> dict[str, str]:
-    """The cores and threads of a task, and what else TensorFlow reads when it is imported.
-
-    Args:
-      task: the name of the task.
-      computing: the names of the tasks of its machine that compute in every step.
-      divides: whether each of these is pinned to its own cores.
-      cores: the cores of the machine.
-      environ: the environment that the task inherits, whose variables are kept.
-    """
-    share = {}
-    # Where no task computes, the others may use all cores.
-    threads = max(1, cores // len(computing)) if computing else None
-    if task in computing:
-        if len(computing) > 1:
-            part = f"{computing.index(task)}/{len(computing)}"
-            share = {CORES_VARIABLE: part if divides else ALL_CORES}
-    elif task.startswith("chief:"):
-        threads = None  # It only schedules the steps of the workers.
-    elif computing and task.startswith("ps:"):
-        threads = max(1, cores // 4)  # Updates need less work than gradients.
-    defaults = runtime.environment(threads, environ)
-    return share | {name: environ.get(name, value) for name, value in defaults.items()}
 
 
 def job_environment(job: JobSpec, task: Task) -> dict[str, str]:

@@ -23,8 +23,9 @@ from tfdist.errors import EXIT_USAGE, log
 from tfdist.launch.local import run_tasks
 from tfdist.launch.output import Printer
 from tfdist.launch.remote.rows import RowPrinter
-from tfdist.launch.spec import TaskSpec, cores_environment
+from tfdist.launch.spec import TaskSpec
 from tfdist.launch.supervision import Supervision
+from tfdist.launch.task_cores import cores_environment
 from tfdist.runtime.cores import given_cores
 
 #: How often the launcher shows that it lives, and how long the tasks run without it, in seconds.
