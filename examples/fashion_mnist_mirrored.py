@@ -27,7 +27,7 @@ import tensorflow as tf
 from absl import flags
 
 from tfdist.data import mnist
-from tfdist.monitoring import curves
+from tfdist.tools.watch import curves
 
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 flags.DEFINE_string(

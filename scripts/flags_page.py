@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tfdist.flags import JobFlags
-from tfdist.options import Option
-from tfdist.strategy_table import table
+from tfdist.config.flags import JobFlags
+from tfdist.config.options import Option
+from tfdist.config.strategies import table
 
 PAGE = Path(__file__).parents[1] / "docs" / "flags.md"
 _BEGIN, _END = "<!-- table of flags: begin -->\n", "<!-- table of flags: end -->\n"

@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 from scripts.terminal_svg import svg  # noqa: E402
 from tests.support.terminal import Terminal  # noqa: E402
-from tfdist.coordination.reports import activity  # noqa: E402
+from tfdist.coordination.liveness import activity  # noqa: E402
 
 _TFDIST = (sys.executable, "-m", "tfdist")
 _JOB = ("--strategy=parameter_server", "--ps=1", "--workers=2", "--chief", "--evaluator")

@@ -170,7 +170,7 @@ class TinyTraining:
     def job(self, environ: dict[str, str] | None = None) -> Job:
         """The job that `environ` describes; default: a job with one process."""
         import tfdist.entry
-        from tfdist.flags import JobFlags
+        from tfdist.config.flags import JobFlags
 
         return tfdist.entry.create(JobFlags(), environ or {})
 

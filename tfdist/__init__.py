@@ -26,17 +26,17 @@ if sys.orig_argv[1:3] == ["-m", __name__] and not sys.flags.safe_path:
 import importlib
 from typing import TYPE_CHECKING
 
-from tfdist.runtime import log_level as _log_level
-from tfdist.runtime.environment import set_environment as _set_environment
-from tfdist.version import __version__
+from tfdist.process import log_level as _log_level
+from tfdist.process.setup import set_environment as _set_environment
+from tfdist.process.version import __version__
 
 if TYPE_CHECKING:
     from tfdist.cluster import Cluster, Task
+    from tfdist.config.flags import define_flags, parse_flags, parse_only_flags
     from tfdist.entry import init, main, run
     from tfdist.errors import UsageError, exit_on_usage_error
-    from tfdist.flags import define_flags, parse_flags, parse_only_flags
     from tfdist.job import Job
-    from tfdist.stage_scope import stage
+    from tfdist.layers.stage import stage
 
 __all__ = [
     "Cluster",
@@ -58,9 +58,9 @@ _NAMES = {
     "tfdist.cluster": ("Cluster", "Task"),
     "tfdist.entry": ("init", "main", "run"),
     "tfdist.errors": ("UsageError", "exit_on_usage_error"),
-    "tfdist.flags": ("define_flags", "parse_flags", "parse_only_flags"),
+    "tfdist.config.flags": ("define_flags", "parse_flags", "parse_only_flags"),
     "tfdist.job": ("Job",),
-    "tfdist.stage_scope": ("stage",),
+    "tfdist.layers.stage": ("stage",),
 }
 
 _set_environment()

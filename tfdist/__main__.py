@@ -2,7 +2,7 @@
 
 import sys
 
-from tfdist.commands.cli import main
+from tfdist.tools.commands.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

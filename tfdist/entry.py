@@ -25,26 +25,26 @@ from absl import app, flags, logging
 from absl.logging import converter
 
 from tfdist.cluster import host_and_port
-from tfdist.coordination import startup
-from tfdist.coordination.preemption import Preemption
-from tfdist.coordination.reports.reporter import Reporter
-from tfdist.errors import EXIT_FAILED, UsageError, exit_on_usage_error, log
-from tfdist.flags import (
+from tfdist.config.flags import (
     JobFlags,
     define_flags,
     parse_only_flags,
     read_flags,
     with_underscores,
 )
+from tfdist.config.role import TaskRole, find_role
+from tfdist.config.strategies import table
+from tfdist.coordination import startup
+from tfdist.coordination.liveness.reporter import Reporter
+from tfdist.coordination.preemption import Preemption
+from tfdist.errors import EXIT_FAILED, UsageError, exit_on_usage_error, log
 from tfdist.job import Job
-from tfdist.role import TaskRole, find_role
-from tfdist.runtime import environment, excepthook, log_level, precision, stacks
-from tfdist.runtime.cores import divide_cores, set_threads, take_cores
-from tfdist.runtime.excepthook import ERROR_FILE_VARIABLE, end_on_uncaught
-from tfdist.strategy_table import table
+from tfdist.process import excepthook, log_level, precision, setup, thread_stacks
+from tfdist.process.cores import divide_cores, set_threads, take_cores
+from tfdist.process.excepthook import ERROR_FILE_VARIABLE, end_on_uncaught
 
 if TYPE_CHECKING:
-    from tfdist.coordination.kv_store import KeyValueStore
+    from tfdist.coordination.stores.kv_store import KeyValueStore
     from tfdist.strategies.base import Strategy
     from tfdist.training.state import TrainingState
 
@@ -139,7 +139,7 @@ def start(job_class: type[AnyJob], environ: Mapping[str, str]) -> AnyJob:
     Raises:
       SystemExit: a usage error (code 2), or the tasks do not reach each other (code 1).
     """
-    if environment.ONEDNN_VARIABLE in environment.environment().keys() - environ.keys():
+    if setup.ONEDNN_VARIABLE in setup.environment().keys() - environ.keys():
         log(
             "TensorFlow was imported first and may run without oneDNN, at half the speed. "
             "Import tfdist before it."
@@ -203,10 +203,10 @@ def create(
     from tfdist.compat import checks
 
     checks.check_precision(job_flags.precision, role.spec)
-    log(f"{role.config}, {role.spec.name}; {environment.description(environ)}")
+    log(f"{role.config}, {role.spec.name}; {setup.description(environ)}")
     reporter = Reporter(str(role.task), job=role.job_id, token=role.token)
     if waits_for_peers:
-        stacks.answer_signal()
+        thread_stacks.answer_signal()
         excepthook.on_loss(reporter.report_loss)
         if role.waits_for_peers:
             _wait_for_peers(role, reporter)
@@ -234,7 +234,7 @@ def create(
 
 
 def _set_up_monitoring(flags: JobFlags, state: TrainingState) -> None:
-    from tfdist.monitoring import prometheus, trackers
+    from tfdist.training.records import prometheus, trackers
 
     trackers.check_installed(flags.trackers)
     if flags.prometheus_port is not None:

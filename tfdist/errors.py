@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -37,6 +38,14 @@ class UsageError(ValueError):
         self.accepted = accepted
         self.remedy = remedy
         super().__init__(f"{field}: received {received!r}; accepted: {accepted}. {remedy}")
+
+    @classmethod
+    def choice(cls, field: str, received: object, choices: Iterable[str]) -> UsageError:
+        """The error of a value that is none of the choices."""
+        names = list(choices)
+        close = get_close_matches(str(received), names, n=1)
+        remedy = f"Did you mean {close[0]}?" if close else "Choose one of these."
+        return cls(field, received=received, accepted=", ".join(names), remedy=remedy)
 
 
 class DisagreementError(UsageError):

@@ -16,11 +16,11 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from tfdist.cluster import Cluster, Task
-from tfdist.coordination.reports.activity import SERVING
+from tfdist.config.role import TaskRole
+from tfdist.config.strategies import table
+from tfdist.coordination.liveness.activity import SERVING
+from tfdist.data.signature import takes_argument
 from tfdist.errors import UsageError
-from tfdist.role import TaskRole
-from tfdist.signature import takes_argument
-from tfdist.strategy_table import table
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -302,7 +302,7 @@ class Job:
         rank's metrics in the logs with those of all ranks.
 
         Args:
-          output_dir: the directory that all tasks share; `tfdist.checkpoints.output_directory`
+          output_dir: the directory that all tasks share; `tfdist.storage.output_directory`
             describes its layout.
           keep: the number of checkpoints to keep.
           save_steps: number of steps between checkpoints within an epoch; default: save only at

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from scripts.benchmarks import arithmetic, marks
 from tfdist.cluster import Cluster, Task
-from tfdist.runtime.cores import CORES_VARIABLE
+from tfdist.process.cores import CORES_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"

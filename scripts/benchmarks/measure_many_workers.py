@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from scripts.benchmarks import marks  # noqa: E402
-from tfdist.launch.spawn import die_with  # noqa: E402
+from tfdist.tools.launch.spawn import die_with  # noqa: E402
 
 DEADLINE = 560.0
 EPOCHS = 4

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 from tfdist.cluster import Cluster, Task  # noqa: E402
 from tfdist.coordination.startup import BarrierConfig, wait_at_barrier  # noqa: E402
-from tfdist.launch.local import hold_ports  # noqa: E402
+from tfdist.tools.launch.local import hold_ports  # noqa: E402
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 from scripts.benchmarks.jobs import Commands, Job, Size  # noqa: E402
 from scripts.benchmarks.runs import exit_on_sigterm, run_in_turn  # noqa: E402
 from tfdist.coordination.seal import TOKEN_VARIABLE  # noqa: E402
-from tfdist.runtime.cores import CORES_VARIABLE  # noqa: E402
+from tfdist.process.cores import CORES_VARIABLE  # noqa: E402
 
 STRATEGIES = ("multi_worker_mirrored", "horovod", "parameter_server")
 #: The models, with the batch size of a worker and the steps of an epoch.

@@ -30,8 +30,8 @@ import psutil
 
 from scripts.benchmarks import marks
 from scripts.benchmarks.jobs import APART, ONEDNN, ROOT, Job, Size, marks_of
-from tfdist.launch.local import hold_ports
-from tfdist.launch.spawn import die_with
+from tfdist.tools.launch.local import hold_ports
+from tfdist.tools.launch.spawn import die_with
 
 Name = TypeVar("Name", bound=Hashable)
 

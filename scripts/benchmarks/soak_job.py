@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from tfdist.coordination.reports import activity
-from tfdist.coordination.reports.activity import State
-from tfdist.launch.spawn import die_with
+from tfdist.coordination.liveness import activity
+from tfdist.coordination.liveness.activity import State
+from tfdist.tools.launch.spawn import die_with
 
 ROOT = Path(__file__).parents[2]
 TRAINING = ROOT / "scripts" / "benchmarks" / "soak_training.py"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.launchers import outlive
 from tests.support.processes import Processes, Tasks, run_by_hand
-from tfdist.launch.local import hold_ports
+from tfdist.tools.launch.local import hold_ports
 
 pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(120)]
 

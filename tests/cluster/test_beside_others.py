@@ -21,7 +21,7 @@ from tests.support.processes import (
     launch,
     run_by_hand,
 )
-from tfdist.checkpoints import files as checkpoint_files
+from tfdist.storage import files as checkpoint_files
 
 pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(120)]
 

@@ -24,7 +24,7 @@ from tests.support.processes import (
     run_by_hand,
 )
 from tfdist.cluster import Task
-from tfdist.launch.local import hold_ports
+from tfdist.tools.launch.local import hold_ports
 
 pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(330)]
 

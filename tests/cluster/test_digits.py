@@ -19,8 +19,8 @@ from tests.conftest import keras_is_3
 from tests.support import slurm
 from tests.support.pages import example
 from tests.support.processes import ROOT, launch
+from tfdist.config.strategies import table
 from tfdist.data import cifar10
-from tfdist.strategy_table import table
 
 pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(300)]
 

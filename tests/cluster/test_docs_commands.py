@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.pages import PAGES, ROOT, Command, commands, readme_script
 from tests.support.processes import Tasks, run_by_hand
-from tfdist.launch.local import hold_ports
+from tfdist.tools.launch.local import hold_ports
 
 pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(240)]
 
@@ -38,7 +38,7 @@ COMMANDS = {
     and not (command.words[1] == "run" and any(map(_HOSTS.match, command.words)))
     # tests/process/commands and tests/cluster/test_hangs.py have tests of these.
     and command.words[1] not in ("env", "status", "test")
-    # tests/process/monitoring/test_prometheus.py has a port that is free.
+    # tests/process/training/records/test_prometheus.py has a port that is free.
     and not any(word.startswith("--prometheus_port") for word in command.words)
     # tests/cluster/test_trackers.py has trackers without a network.
     and not any(word.startswith("--tracker") for word in command.words)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tests.support.pages import example
 from tests.support.processes import ROOT, Ended, Tasks, cluster_of, launch, run_by_hand
 from tfdist.data import cifar10
-from tfdist.launch.local import hold_ports
+from tfdist.tools.launch.local import hold_ports
 
 pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(240)]
 

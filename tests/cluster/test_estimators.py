@@ -22,7 +22,7 @@ from tests.support.estimator_jobs import (
     weights,
 )
 from tests.support.processes import cluster_of, directories, results, run_by_hand
-from tfdist.launch.local import hold_ports
+from tfdist.tools.launch.local import hold_ports
 
 pytestmark = [
     pytest.mark.stacks("2.15"),

@@ -27,7 +27,7 @@ from tests.support.estimator_jobs import (
 )
 from tests.support.processes import Processes, cluster_of, directories, results, run_by_hand
 from tests.support.terminal import Terminal
-from tfdist.launch.local import hold_ports
+from tfdist.tools.launch.local import hold_ports
 
 pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(150)]
 

@@ -27,8 +27,8 @@ from tests.support.processes import (
     results,
     run_by_hand,
 )
-from tests.unit.checkpoints.test_files import DAMAGES, STATES
-from tfdist.checkpoints import files as checkpoint_files
+from tests.unit.storage.test_files import DAMAGES, STATES
+from tfdist.storage import files as checkpoint_files
 
 pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(120)]
 

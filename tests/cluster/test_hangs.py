@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.processes import Processes, launch, run_by_hand, start, states_of, tasks_of
 from tests.support.stuck_disk import stuck_file
-from tfdist.coordination.reports.activity import State
-from tfdist.coordination.reports.hang_report import finding
+from tfdist.coordination.liveness.activity import State
+from tfdist.coordination.liveness.hang_report import finding
 
 pytestmark = [
     pytest.mark.stacks("newest", horovod=("newest",)),

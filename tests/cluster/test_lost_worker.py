@@ -22,7 +22,7 @@ from tests.support.processes import (
     results,
     run_by_hand,
 )
-from tfdist.launch.local import hold_ports
+from tfdist.tools.launch.local import hold_ports
 
 pytestmark = pytest.mark.stacks("newest")
 

@@ -14,7 +14,7 @@ from tests.support.terminal import Terminal
 pytestmark = [pytest.mark.stacks("2.15", "newest"), pytest.mark.timeout(240)]
 
 # Of 20 steps with a batch of 32 per replica, in two epochs.
-TRIAL = ["-m", "tfdist.trial.job"]
+TRIAL = ["-m", "tfdist.tools.selftest.script"]
 
 
 @pytest.mark.parametrize(

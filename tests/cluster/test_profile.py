@@ -9,8 +9,8 @@ import pytest
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from tests.support.processes import PROGRAM, directories, run_by_hand
+from tfdist.config.flags import JobFlags
 from tfdist.errors import UsageError
-from tfdist.flags import JobFlags
 
 pytestmark = [pytest.mark.stacks("2.15", "newest"), pytest.mark.timeout(240)]
 
@@ -44,7 +44,7 @@ def profiles(tmp_path: Path, steps: str, flags: list[str], *script: str) -> dict
 @pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "horovod"])
 def test_all_tasks_are_profiled_at_the_same_steps(strategy: str, tmp_path: Path) -> None:
     flags = [f"--strategy={strategy}", "--workers=2"]
-    found = profiles(tmp_path, "4:8", flags, "-m", "tfdist.trial.job")
+    found = profiles(tmp_path, "4:8", flags, "-m", "tfdist.tools.selftest.script")
     assert set(found) == {"worker_0", "worker_1"}
     for task, names in found.items():
         assert names.count("train") == 4, (task, sorted(set(names)))
@@ -60,7 +60,7 @@ def test_tasks_that_serve_are_profiled_by_the_chief(tmp_path: Path) -> None:
 def test_a_training_without_these_steps_says_so(tmp_path: Path) -> None:
     (tmp_path / "result").mkdir()
     command = [sys.executable, "-m", "tfdist", "run", "--profile_steps=100:110"]
-    command += ["-m", "tfdist.trial.job", *directories(tmp_path)]
+    command += ["-m", "tfdist.tools.selftest.script", *directories(tmp_path)]
     ended = run_by_hand(tmp_path, {"tfdist": (command, {})}, deadline=200)["tfdist"]
     assert ended.code == 0, ended.output
     assert "--profile_steps: this training has made none of the steps 100 to 110" in ended.output

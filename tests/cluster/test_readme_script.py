@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.pages import readme_script
 from tests.support.processes import launch
-from tfdist.strategy_table import table
+from tfdist.config.strategies import table
 
 pytestmark = [pytest.mark.stacks("newest", horovod=("newest",)), pytest.mark.timeout(200)]
 

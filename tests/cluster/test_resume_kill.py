@@ -25,7 +25,7 @@ from tests.support.processes import (
     results,
     run_by_hand,
 )
-from tfdist.launch.local import hold_ports
+from tfdist.tools.launch.local import hold_ports
 
 pytestmark = [pytest.mark.stacks("2.21"), pytest.mark.timeout(240)]
 

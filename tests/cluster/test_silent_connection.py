@@ -20,7 +20,7 @@ import pytest
 
 from tests.support.processes import ROOT
 from tfdist.coordination.probe import wait_for_server
-from tfdist.launch.local import hold_ports
+from tfdist.tools.launch.local import hold_ports
 
 pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(180)]
 

@@ -21,8 +21,8 @@ from tests.support.pages import example
 from tests.support.processes import PROGRAM, ROOT, checkpoints, directories, results
 from tests.support.slurm import Slurm
 from tests.support.tunnels import needs_tunnels
-from tfdist.commands import cli
 from tfdist.data import cifar10
+from tfdist.tools.commands import cli
 
 pytestmark = [
     pytest.mark.stacks("2.15"),

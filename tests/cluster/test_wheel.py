@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.pages import ROOT, readme_script
-from tfdist.launch.local import hold_ports
+from tfdist.tools.launch.local import hold_ports
 
 pytestmark = [
     pytest.mark.stacks("newest"),

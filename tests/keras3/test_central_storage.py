@@ -17,7 +17,7 @@ import sys
 import numpy as np
 import tfdist.entry
 import tensorflow as tf
-from tfdist.flags import JobFlags
+from tfdist.config.flags import JobFlags
 
 devices = int(sys.argv[1])
 name = "central_storage" if devices > 1 else "one_device"

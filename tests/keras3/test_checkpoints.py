@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import TinyTraining
-from tfdist.checkpoints.checkpointer import Checkpointer
 from tfdist.compat import building
+from tfdist.storage.checkpointer import Checkpointer
 from tfdist.training import evaluator as evaluation
 
 pytestmark = pytest.mark.stacks("2.21")

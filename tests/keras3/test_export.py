@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.checkpoints import export
-from tfdist.checkpoints.output_directory import OutputDirectory
+from tfdist.storage import export
+from tfdist.storage.output_directory import OutputDirectory
 
 pytestmark = pytest.mark.stacks("2.21")
 

@@ -23,8 +23,8 @@ from tests.support.processes import (
     results,
     run_by_hand,
 )
-from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.errors import EXIT_PREEMPTED
+from tfdist.storage.output_directory import OutputDirectory
 
 # All in one pytest process, because most tests share a job.
 pytestmark = [

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist.entry
-from tfdist.flags import JobFlags
+from tfdist.config.flags import JobFlags
 from tfdist.job import Job
 
 pytestmark = pytest.mark.stacks("2.21")

@@ -10,10 +10,10 @@ import tensorflow as tf
 
 import tfdist.entry
 from tests.conftest import TinyTraining
-from tfdist.compat import stacks
+from tfdist.compat import versions
 from tfdist.compat.checks import check_model_of_keras_3
+from tfdist.config.flags import JobFlags
 from tfdist.errors import UsageError
-from tfdist.flags import JobFlags
 from tfdist.upstream.keras3_optimizer import apply_reduced, is_wrapped
 
 pytestmark = pytest.mark.stacks("2.21", horovod=("newest",))
@@ -133,7 +133,7 @@ def test_an_optimizer_of_another_keras_is_rejected() -> None:
     import tf_keras
 
     with pytest.raises(UsageError, match="Import both from keras"):
-        stacks.check_same_keras(compiled(), tf_keras.optimizers.SGD())
+        versions.check_same_keras(compiled(), tf_keras.optimizers.SGD())
 
 
 @pytest.mark.horovod

@@ -10,7 +10,7 @@ import tfdist  # isort: skip
 import tensorflow as tf
 from absl import app, flags
 
-from tfdist.checkpoints.checkpointer import Checkpointer, Position
+from tfdist.storage.checkpointer import Checkpointer, Position
 
 FLAGS = flags.FLAGS
 tfdist.define_flags()

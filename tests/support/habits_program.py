@@ -15,8 +15,8 @@ import numpy as np
 from absl import app, flags
 
 from tests.support import habits
-from tfdist.checkpoints import export
 from tfdist.errors import UsageError
+from tfdist.storage import export
 
 tfdist.define_flags()
 flags.DEFINE_list("cases", None, "The names of the cases.", required=True)

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from multiprocessing import util
 from unittest import mock
 
-from tfdist.commands import cli
-from tfdist.launch import forkserver
-from tfdist.launch.supervisor import Supervisor
+from tfdist.tools.commands import cli
+from tfdist.tools.launch import forkserver
+from tfdist.tools.launch.supervisor import Supervisor
 
 
 def fork_python(path: bytes, arguments: Sequence[str], descriptors: Sequence[int]) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 import kubernetes_validate
 
-from tfdist.render.pods import Manifest
+from tfdist.tools.render.pods import Manifest
 
 _KUBERNETES = "1.33"
 #: The fields that tfdist renders. The CRDs of JobSet 0.13, Kubeflow Trainer 2.3 and the Training

@@ -19,7 +19,7 @@ from tfdist.cluster import Cluster, Task, host_and_port
 from tfdist.coordination.startup import wait_at_barrier
 from tfdist.coordination.startup.channel import accept_channel, new_challenge, open_channel
 from tfdist.coordination.startup.protocol import LIMIT, Report, Status, Verdict, encode
-from tfdist.launch.local import hold_ports
+from tfdist.tools.launch.local import hold_ports
 
 TOKEN = "the token of the job"
 

@@ -14,8 +14,8 @@ import tfdist  # isort: skip  (before TensorFlow)
 import tensorflow as tf
 from absl import flags
 
+from tfdist.config.strategies import Options, StrategySpec, option, register
 from tfdist.strategies.base import DatasetFunction, Strategy, Topology
-from tfdist.strategy_table import Options, StrategySpec, option, register
 
 
 @dataclass(frozen=True)

@@ -19,18 +19,18 @@ import tfdist  # isort: skip  # noqa: F401
 import numpy as np
 import tensorflow as tf
 
-from tfdist.checkpoints.checkpointer import Checkpointer
-from tfdist.checkpoints.export import export
-from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.compat import keras as keras_compat
 from tfdist.data import sharding
 from tfdist.data.position import Position
-from tfdist.launch.local import hold_ports
+from tfdist.storage.checkpointer import Checkpointer
+from tfdist.storage.export import export
+from tfdist.storage.output_directory import OutputDirectory
 from tfdist.strategies.parameter_server.steps.coordinator import EpochCoordinator
 from tfdist.strategies.parameter_server.strategy import _Checkpointing
 from tfdist.strategies.parameter_server.tensorflow_strategy import PassesShards
 from tfdist.strategies.parameter_server.variables import partitioner as partitions
 from tfdist.strategies.parameter_server.variables.checkpoint_layout import WholeLayout
+from tfdist.tools.launch.local import hold_ports
 
 KERAS_3 = keras_compat.is_keras_3(tf.keras.Model)
 ROWS, WIDTH = 50, 4
@@ -258,10 +258,10 @@ def layers() -> dict[str, Any]:
 def main(directory: Path) -> None:
     if KERAS_3:
         from tfdist.strategies.parameter_server.steps import keras3
-        from tfdist.upstream import keras3_split_layers
+        from tfdist.strategies.parameter_server.variables import split_layers
 
         keras3.apply()
-        keras3_split_layers.apply()
+        split_layers.apply()
     result = {optimizer: run(optimizer, directory) for optimizer in ("adam", "momentum")}
     if KERAS_3:
         result["layers"] = layers()

@@ -27,10 +27,10 @@ import psutil
 
 from tests.support.patience import PATIENCE
 from tfdist.cluster import Cluster, Task
-from tfdist.coordination.reports import activity
-from tfdist.coordination.reports.activity import State
-from tfdist.launch.forkserver import ForkServer
-from tfdist.launch.spawn import Started
+from tfdist.coordination.liveness import activity
+from tfdist.coordination.liveness.activity import State
+from tfdist.tools.launch.forkserver import ForkServer
+from tfdist.tools.launch.spawn import Started
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = str(Path(__file__).with_name("program.py"))
@@ -44,9 +44,9 @@ Processes = Mapping[str, "subprocess.Popen[str] | Copy"]
 _PRELOAD = (
     "tensorflow",
     "tfdist.training.callbacks",
-    "tfdist.commands.cli",
+    "tfdist.tools.commands.cli",
     "tfdist.estimator",
-    "tfdist.launch.local",
+    "tfdist.tools.launch.local",
     "tfdist.strategies.horovod",
 )
 

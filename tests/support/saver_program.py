@@ -22,8 +22,8 @@ import tfdist  # isort: skip  # noqa: F401
 
 import tensorflow as tf
 
-from tfdist.checkpoints import output_directory
-from tfdist.checkpoints.checkpointer import Checkpointer, Position
+from tfdist.storage import output_directory
+from tfdist.storage.checkpointer import Checkpointer, Position
 
 _SAVES = 4
 

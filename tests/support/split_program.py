@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from tfdist.stage_scope import stage
+from tfdist.layers.stage import stage
 
 _MODEL = flags.DEFINE_enum(
     "model", "sequential", ["sequential", "functional", "subclassed", "text"], "The model."

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.upstream import collective_sparse_gradients
-from tfdist.upstream.collective_sparse_gradients import (
-    distinct,
+from tfdist.compat.gradients import distinct
+from tfdist.strategies.replicas import collective_sparse_gradients
+from tfdist.strategies.replicas.collective_sparse_gradients import (
     gathered,
     rows_or_table,
     with_small_tables,
@@ -43,7 +43,9 @@ for rows in ([1, 1], [0, 1, 2, 3]):
     found = summed(tf.constant(rows, tf.int64))
     print(*found.indices.numpy(), "|", *tf.convert_to_tensor(found)[:, 0].numpy(), "|")
 """
-FIX = "from tfdist.upstream import collective_sparse_gradients as f; f.apply(); f.apply()"
+FIX = (
+    "from tfdist.strategies.replicas import collective_sparse_gradients as f; f.apply(); f.apply()"
+)
 
 
 def run(script: str) -> list[str]:

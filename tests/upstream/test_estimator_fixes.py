@@ -45,7 +45,10 @@ def test_rows_that_differ_stop_a_session() -> None:
     ended = run(ROWS.format(fix=""))
     assert ended.returncode != 0
     assert "Shape mismatch in the collective" in ended.stderr
-    fix = "from tfdist.upstream import collective_sparse_gradients as f; f.apply(); f.apply()"
+    fix = (
+        "from tfdist.strategies.replicas import collective_sparse_gradients as f; f.apply(); "
+        "f.apply()"
+    )
     ended = run(ROWS.format(fix=fix))
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == ["12.0", "4.0"]

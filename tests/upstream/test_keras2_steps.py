@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tfdist  # noqa: F401
 from tfdist.strategies.parameter_server.steps import keras2
-from tfdist.upstream import keras2_executions, sync_on_read
+from tfdist.strategies.replicas import keras2_executions, sync_on_read
 
 pytestmark = pytest.mark.stacks("2.15", "tf_keras")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.new_process import run
-from tfdist.launch.local import hold_ports
+from tfdist.tools.launch.local import hold_ports
 
 pytestmark = [pytest.mark.stacks("2.21", horovod=("newest",)), pytest.mark.timeout(120)]
 

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.stacks("2.21"), pytest.mark.timeout(120)]
 
 
 def test_checkpoints_miss_the_layers_in_a_list() -> None:
-    """The workaround is in `tfdist.checkpoints.checkpointer`."""
+    """The workaround is in `tfdist.storage.checkpointer`."""
     lines = run(
         "import tempfile\n\nimport tensorflow as tf",
         """

@@ -51,7 +51,7 @@ def test_a_checkpoint_needs_one_all_reduce_and_contains_the_averages() -> None:
         """
         import tempfile
         from tfdist.upstream import sync_on_read
-        from tfdist.upstream.sync_on_read import on_read_variables, read_at_once
+        from tfdist.strategies.replicas.sync_on_read import on_read_variables, read_at_once
 
         sync_on_read.apply()
 
@@ -86,7 +86,7 @@ def test_each_dtype_needs_one_all_reduce_and_the_function_is_traced_once() -> No
     output = run(
         """
         from tfdist.upstream import sync_on_read
-        from tfdist.upstream.sync_on_read import read_at_once
+        from tfdist.strategies.replicas.sync_on_read import read_at_once
 
         sync_on_read.apply()
 
@@ -115,7 +115,7 @@ def test_sums_of_metrics_and_layers_are_reduced_together_and_restored() -> None:
         """
         import tempfile
         from tfdist.upstream import sync_on_read
-        from tfdist.upstream.sync_on_read import on_read_variables, read_at_once
+        from tfdist.strategies.replicas.sync_on_read import on_read_variables, read_at_once
 
         sync_on_read.apply()
 
@@ -158,7 +158,7 @@ def test_mixed_precision_variables_and_unknown_shapes_are_reduced_together() -> 
         """
         import tempfile
         from tfdist.upstream import sync_on_read
-        from tfdist.upstream.sync_on_read import on_read_variables, read_at_once
+        from tfdist.strategies.replicas.sync_on_read import on_read_variables, read_at_once
 
         sync_on_read.apply()
 
@@ -219,7 +219,7 @@ def test_building_a_model_needs_no_reductions() -> None:
 
 
 def test_tensorflow_averages_each_variable_several_times() -> None:
-    """The workaround is `tfdist.upstream.sync_on_read`."""
+    """The workaround is `tfdist.strategies.replicas.sync_on_read`."""
     output = run(
         """
         import tempfile

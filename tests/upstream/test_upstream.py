@@ -57,7 +57,7 @@ def test_central_storage_does_not_support_a_learning_rate_schedule() -> None:
 
 
 def test_saving_before_the_first_step_changes_the_meaning_of_accuracy() -> None:
-    """The workaround is in `tfdist.checkpoints.export`."""
+    """The workaround is in `tfdist.storage.export`."""
     output = run(
         """
         import tempfile

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfdist.cluster.spec import JOB_NAMES, Cluster, Task
+from tfdist.cluster.cluster import JOB_NAMES, Cluster, Task
 from tfdist.errors import UsageError
 
 

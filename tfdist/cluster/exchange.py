@@ -19,7 +19,7 @@ from typing import Any
 
 from tfdist.cluster.interfaces import interfaces
 from tfdist.errors import UsageError
-from tfdist.paths import local_path
+from tfdist.process.paths import local_path
 
 DIRECTORY_VARIABLE = "TFDIST_RENDEZVOUS_DIR"
 

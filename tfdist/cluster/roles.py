@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tfdist.cluster.spec import TASK_TYPES, Task
+from tfdist.cluster.cluster import TASK_TYPES, Task
 from tfdist.errors import UsageError
 
 #: The role of each component of a job, in order, separated by commas.

@@ -7,9 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
+from tfdist.config.strategies import StrategySpec
 from tfdist.errors import UsageError
-from tfdist.runtime.precision import CHOICES, FLOAT16
-from tfdist.strategy_table import StrategySpec
+from tfdist.process.precision import CHOICES, FLOAT16
 
 # Options that make an optimizer act only in some steps, inside a tf.cond. TensorFlow's strategies
 # do not support cross-replica operations there.

@@ -50,3 +50,10 @@ def scaled(gradients: Sequence[Any], factor: tf.Tensor) -> list[Any]:
         else next(left)
         for each in gradients
     ]
+
+
+def distinct(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+    """The same gradient, where each index occurs once."""
+    indices, places = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(indices))
+    return tf.IndexedSlices(values, indices, gradient.dense_shape)

@@ -5,7 +5,7 @@
     as_tensorflow(model.variables)      # tf.Variables, for any Keras
 
 `tf.keras` is Keras 2 up to TensorFlow 2.15, and Keras 3 or tf_keras from 2.16 on. A model may also
-come from a Keras other than `tf.keras`. `tfdist.compat.stacks` has the supported versions.
+come from a Keras other than `tf.keras`. `tfdist.compat.versions` has the supported versions.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ from contextlib import suppress
 from itertools import zip_longest
 from typing import Any
 
-from tfdist.coordination.kv_store import KeyValueStore
+from tfdist.coordination.stores.kv_store import KeyValueStore
 from tfdist.errors import DisagreementError, log
-from tfdist.runtime import excepthook, stacks
+from tfdist.process import excepthook, thread_stacks
 
 #: The remedy if a task does not find what another one has written.
 SHARE_DIRECTORY = (
@@ -126,7 +126,7 @@ class Agreement:
         while not self._ends.wait(_POLL_SECONDS):
             error = self._read_note()
             is_early = self._note is not None and self._calls > self._note[0]
-            if error and is_early and stacks.runs(self._thread, _COMMON):
+            if error and is_early and thread_stacks.runs(self._thread, _COMMON):
                 excepthook.end(error)
 
     def _read_note(self) -> DisagreementError | None:

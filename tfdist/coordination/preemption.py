@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from tfdist.coordination.kv_store import KeyValueStore
+from tfdist.coordination.stores.kv_store import KeyValueStore
 from tfdist.errors import EXIT_PREEMPTED
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from tfdist.data import memory, records, sources
 from tfdist.data.cifar10_examples import parse, serialized_examples
 from tfdist.errors import UsageError
-from tfdist.paths import local_path
+from tfdist.process.paths import local_path
 
 if TYPE_CHECKING:
     import tensorflow as tf

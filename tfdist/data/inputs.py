@@ -17,8 +17,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from tfdist.data.signature import takes_argument
 from tfdist.errors import UsageError
-from tfdist.signature import takes_argument
 from tfdist.upstream import dataset_arguments, dataset_inputs, global_seed
 
 DatasetFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]

@@ -16,7 +16,7 @@ import numpy as np
 
 from tfdist.data import prepared, sources
 from tfdist.errors import UsageError
-from tfdist.paths import local_path
+from tfdist.process.paths import local_path
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -21,7 +21,7 @@ import numpy as np
 
 from tfdist.data import pickled_arrays, prepared
 from tfdist.errors import UsageError
-from tfdist.paths import local_path
+from tfdist.process.paths import local_path
 
 SPLITS = ("train", "validation", "eval")
 IMAGE_SHAPE = (3, 32, 32)

@@ -32,12 +32,12 @@ if not hasattr(tf, "estimator"):
         "Install tensorflow==2.15.1, or train with Keras: tfdist.init()."
     )
 
+from tfdist.config.flags import define_flags
 from tfdist.entry import run
+from tfdist.estimator.estimator_job import EstimatorJob, init, main
 from tfdist.estimator.hooks import ExamplesPerSecondHook
-from tfdist.estimator.job import EstimatorJob, init, main
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.training import evaluate, export, train, train_and_evaluate
-from tfdist.flags import define_flags
 
 __all__ = [
     "EstimatorJob",

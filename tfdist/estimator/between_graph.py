@@ -17,13 +17,13 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster import Cluster, Task
+from tfdist.config.strategies.rows import SynchronousUpdates
 from tfdist.estimator.optimizers import distributed
 from tfdist.estimator.sessions import LocalSessions, not_wrapped
 from tfdist.estimator.sync_replicas import SyncReplicasOptimizer
-from tfdist.runtime.devices import use_devices
+from tfdist.process.devices import use_devices
 from tfdist.strategies.base import DatasetFunction, Strategy, Topology
 from tfdist.strategies.serving import serve_until_end
-from tfdist.strategy_table.rows import SynchronousUpdates
 
 
 class BetweenGraph(Strategy[SynchronousUpdates]):

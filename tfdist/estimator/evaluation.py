@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.checkpoints import files as checkpoint_files
-from tfdist.checkpoints import lock, output_directory
-from tfdist.checkpoints.files import Fingerprint
-from tfdist.checkpoints.output_directory import OutputDirectory
-from tfdist.checkpoints.training_watch import TrainingWatch
+from tfdist.coordination.liveness import activity
 from tfdist.coordination.preemption import Preemption
-from tfdist.coordination.reports import activity
 from tfdist.errors import log
-from tfdist.estimator.inputs import unsharded
+from tfdist.estimator.input_functions import unsharded
+from tfdist.storage import files as checkpoint_files
+from tfdist.storage import lock, output_directory
+from tfdist.storage.files import Fingerprint
+from tfdist.storage.output_directory import OutputDirectory
+from tfdist.storage.training_watch import TrainingWatch
 
 _POLL_SECONDS = 1.0
 

@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from tfdist.estimator.sessions import Sessions
 from tfdist.strategies.local_devices import LocalDevices
-from tfdist.upstream import collective_sparse_gradients, keras_optimizer_iterations
+from tfdist.strategies.replicas import collective_sparse_gradients
+from tfdist.upstream import keras_optimizer_iterations
 
 
 class MirroredSessions(Sessions):

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfdist.coordination.agreement import SHARE_DIRECTORY
 from tfdist.errors import UsageError
 from tfdist.estimator.sessions import Sessions
-from tfdist.upstream import collective_sparse_gradients
+from tfdist.strategies.replicas import collective_sparse_gradients
 
 _SAVE_STEPS = 1000
 

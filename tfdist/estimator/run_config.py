@@ -12,11 +12,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.checkpoints import lock
-from tfdist.checkpoints.output_directory import OutputDirectory, output_path, write_error
 from tfdist.errors import UsageError, log
-from tfdist.estimator.job import EstimatorJob
+from tfdist.estimator.estimator_job import EstimatorJob
 from tfdist.estimator.optimizers import undistributed
+from tfdist.storage import lock
+from tfdist.storage.output_directory import OutputDirectory, output_path, write_error
 from tfdist.upstream import (
     keras_estimator_first_checkpoint,
     monitored_session_write_errors,

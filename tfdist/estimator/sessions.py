@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from tfdist.checkpoints import lock
-from tfdist.checkpoints.output_directory import OutputDirectory, output_path
 from tfdist.errors import UsageError
+from tfdist.storage import lock
+from tfdist.storage.output_directory import OutputDirectory, output_path
 from tfdist.strategies.base import Strategy
 
 

@@ -17,19 +17,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.checkpoints import files as checkpoint_files
-from tfdist.checkpoints import lock, output_directory
-from tfdist.checkpoints.output_directory import OutputDirectory, writing
-from tfdist.checkpoints.training_watch import TrainingWatch
 from tfdist.errors import EXIT_PREEMPTED, UsageError, log
-from tfdist.estimator import inputs
+from tfdist.estimator import input_functions
+from tfdist.estimator.estimator_job import EstimatorJob
 from tfdist.estimator.evaluation import Evaluation, EvaluationListener, Progress, global_step
 from tfdist.estimator.hooks import PreemptionHook
-from tfdist.estimator.job import EstimatorJob
-from tfdist.estimator.progress import MetricsLog, ProgressHook
+from tfdist.estimator.progress_hook import MetricsLog, ProgressHook
 from tfdist.estimator.run_config import RunConfig
-from tfdist.monitoring import events
-from tfdist.monitoring.trackers import Trackers
+from tfdist.storage import files as checkpoint_files
+from tfdist.storage import lock, output_directory
+from tfdist.storage.output_directory import OutputDirectory, writing
+from tfdist.storage.training_watch import TrainingWatch
+from tfdist.training.records import events
+from tfdist.training.records.trackers import Trackers
 
 # TensorFlow's name prefix of an Estimator's checkpoints.
 _PREFIX = "model.ckpt"
@@ -82,7 +82,7 @@ def train_and_evaluate(
 
 def train(
     estimator: tf.estimator.Estimator,
-    input_fn: inputs.InputFunction,
+    input_fn: input_functions.InputFunction,
     *,
     max_steps: int | None = None,
     hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (),
@@ -130,8 +130,8 @@ def train(
             accepted=f"none under {job.name}, because TensorFlow does not support them there",
             remedy="Use hooks instead, or choose another strategy.",
         )
-    shard = inputs.sharded(input_fn, job)
-    inputs.check_is_infinite(shard, job, estimator.params, estimator.config)
+    shard = input_functions.sharded(input_fn, job)
+    input_functions.check_is_infinite(shard, job, estimator.params, estimator.config)
     _repair(output, job)
     step = job.sessions.agree(_newest_step(output))
     if max_steps is not None and step >= max_steps:
@@ -245,7 +245,7 @@ def _repair(output: OutputDirectory, job: EstimatorJob) -> None:
 
 def evaluate(
     estimator: tf.estimator.Estimator,
-    input_fn: inputs.InputFunction,
+    input_fn: input_functions.InputFunction,
     *,
     steps: int | None = None,
     hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (),
@@ -281,7 +281,7 @@ def evaluate(
             remedy="Train first, or pass checkpoint_path.",
         )
     metrics: dict[str, Any] = estimator.evaluate(
-        inputs.unsharded(input_fn), steps, hooks, checkpoint_path, name
+        input_functions.unsharded(input_fn), steps, hooks, checkpoint_path, name
     )
     return metrics
 

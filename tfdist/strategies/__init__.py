@@ -1,1 +1,1 @@
-"""The distribution strategies, one module or folder each; `tfdist.strategy_table` lists them."""
+"""The distribution strategies, one module or folder each; `tfdist.config.strategies` lists them."""

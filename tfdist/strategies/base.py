@@ -17,7 +17,7 @@ callbacks that it needs.
         def prepare(self, model): ...            # may be left out
 
 `set_up`, `topology`, `scope`, `wrap_optimizer` and `distribute` are abstract. All other members
-have defaults. A row in `tfdist.strategy_table` names the class and that of its options.
+have defaults. A row in `tfdist.config.strategies` names the class and that of its options.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import tensorflow as tf
 
+from tfdist.config.options import Options
+from tfdist.config.role import TaskRole
 from tfdist.coordination.agreement import Agreement
-from tfdist.coordination.kv_store import KeyValueStore
 from tfdist.coordination.preemption import Preemption
+from tfdist.coordination.stores.kv_store import KeyValueStore
 from tfdist.data.inputs import DatasetFunction
-from tfdist.options import Options
-from tfdist.role import TaskRole
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.cursor import EpochCursor
 

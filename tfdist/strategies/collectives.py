@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
-from tfdist.coordination.kv_store import KeyValueStore
-from tfdist.upstream.collective_sparse_gradients import with_small_tables
+from tfdist.coordination.stores.kv_store import KeyValueStore
+from tfdist.strategies.replicas.collective_sparse_gradients import with_small_tables
 
 #: The gradients that are sent together: few messages, and the first are sent early.
 PACK_BYTES = 4 * 2**20

@@ -20,21 +20,23 @@ import tensorflow as tf
 from absl import logging
 
 from tfdist.cluster import host_and_port
-from tfdist.compat import checks, stacks
+from tfdist.compat import checks, versions
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.denominators import reduce_weighted
-from tfdist.coordination import horovod_rendezvous, startup
-from tfdist.coordination.kv_store import RendezvousStore
+from tfdist.compat.gradients import distinct
+from tfdist.config.strategies import table
+from tfdist.config.strategies.rows import HorovodGradientOptions
+from tfdist.coordination import startup
+from tfdist.coordination.stores import horovod_rendezvous
+from tfdist.coordination.stores.kv_store import RendezvousStore
 from tfdist.errors import UsageError
-from tfdist.runtime.devices import use_devices
+from tfdist.process.devices import use_devices
 from tfdist.strategies.collectives import by_dtype, in_packs
 from tfdist.strategies.keras2_gradients import reduce_gradients
 from tfdist.strategies.local_sgd import outer_steps
 from tfdist.strategies.ranks import Ranks
-from tfdist.strategy_table import table
-from tfdist.strategy_table.rows import HorovodGradientOptions
+from tfdist.strategies.replicas import collective_sparse_gradients
 from tfdist.upstream import (
-    collective_sparse_gradients,
     horovod_optimizer,
     keras3_callbacks,
     keras3_loss,
@@ -46,7 +48,7 @@ try:
     import horovod.tensorflow as hvd
 except ImportError as error:
     raise ImportError(
-        stacks.refusal(
+        versions.refusal(
             table.row("horovod"),
             tensorflow=tf.__version__,
             keras=keras_compat.keras_of(tf.keras.Model).__version__,
@@ -208,7 +210,7 @@ def _sums_of(gradients: Sequence[Any], *, compression: Any) -> list[Any]:
 
 def _sum_rows(gradient: tf.IndexedSlices, compression: Any) -> tf.IndexedSlices:
     """The sum of a sparse gradient, gathered or as a table."""
-    gradient = collective_sparse_gradients.distinct(gradient)
+    gradient = distinct(gradient)
     rows = tf.size(gradient.indices)
     reduce = partial(hvd.allreduce, op=hvd.Sum, compression=compression)
 

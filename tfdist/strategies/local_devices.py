@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tfdist.config.strategies.rows import LocalDevicesOptions
 from tfdist.data import sharding
-from tfdist.runtime.devices import use_devices
+from tfdist.process.devices import use_devices
 from tfdist.strategies.base import DatasetFunction, Topology
-from tfdist.strategies.replicas import Replicas
-from tfdist.strategy_table.rows import LocalDevicesOptions
+from tfdist.strategies.replicated import Replicas
 
 
 class LocalDevices(Replicas[LocalDevicesOptions]):

@@ -19,9 +19,9 @@ import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.train_functions import is_skipping
-from tfdist.options import Options
+from tfdist.config.options import Options
+from tfdist.config.strategies.rows import LocalSGDOptions
 from tfdist.strategies.collectives import Collectives
-from tfdist.strategy_table.rows import LocalSGDOptions
 from tfdist.upstream.keras_callback_logs import ignores_step_logs
 
 #: The default with an outer momentum, as in DiLoCo. Without a momentum, the default is 1.

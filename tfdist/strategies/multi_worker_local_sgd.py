@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from tfdist.config.strategies.rows import MultiWorkerMirroredOptions
 from tfdist.errors import UsageError
 from tfdist.strategies.collectives import TensorFlowCollectives
 from tfdist.strategies.local_sgd import outer_steps
 from tfdist.strategies.multi_worker_mirrored import MultiWorkerMirrored, build_strategy
 from tfdist.strategies.ranks import Ranks
-from tfdist.strategy_table.rows import MultiWorkerMirroredOptions
 from tfdist.upstream import tf_coordination
 
 

@@ -10,29 +10,24 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
+from tfdist.config.role import TaskRole
+from tfdist.config.strategies.rows import AllReduceOptions
 from tfdist.coordination.agreement import SHARE_DIRECTORY, Agreement
 from tfdist.coordination.probe import wait_for_server
 from tfdist.data import sharding
 from tfdist.data.position import Position
 from tfdist.data.sharding import TakesShards, shards_of
-from tfdist.role import TaskRole
-from tfdist.runtime.devices import use_devices
-from tfdist.runtime.resources import check_semaphores
+from tfdist.process.devices import use_devices
+from tfdist.process.resources import check_semaphores
 from tfdist.strategies.base import DatasetFunction, Topology
 from tfdist.strategies.collectives import PACK_BYTES
-from tfdist.strategies.replicas import ReplicaCheckpointing, Replicas
-from tfdist.strategy_table.rows import AllReduceOptions
-from tfdist.upstream import (
-    keras3_callbacks,
-    keras3_step_results,
-    keras_local_calls,
-    sync_on_read,
-    tf_coordination,
-)
+from tfdist.strategies.replicas import keras_local_calls, sync_on_read
+from tfdist.strategies.replicas.keras3_statistics import Statistics
+from tfdist.strategies.replicas.sync_on_read import on_read_variables, read_at_once
+from tfdist.strategies.replicated import ReplicaCheckpointing, Replicas
+from tfdist.upstream import keras3_callbacks, keras3_step_results, tf_coordination
 from tfdist.upstream.keras2_step_logs import KeepsMetricResults
 from tfdist.upstream.keras3_reduce import ReducesForKeras3
-from tfdist.upstream.keras3_statistics import Statistics
-from tfdist.upstream.sync_on_read import on_read_variables, read_at_once
 
 _SERVER_SECONDS = 5.0
 CommunicationImplementation = tf.distribute.experimental.CommunicationImplementation

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.options import Options
-from tfdist.runtime.devices import use_devices
+from tfdist.config.options import Options
+from tfdist.process.devices import use_devices
 from tfdist.strategies.base import DatasetFunction, Strategy, Topology
 
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfdist.cluster import Task
-from tfdist.coordination import heartbeat, probe
+from tfdist.coordination import probe
+from tfdist.coordination.liveness import heartbeat
 from tfdist.coordination.probe import RUNNING, Listener
 from tfdist.errors import EXIT_FAILED, EXIT_PREEMPTED, log
 

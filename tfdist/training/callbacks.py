@@ -15,9 +15,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.checkpoints import lock, output_directory
-from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.errors import UsageError, log
+from tfdist.storage import lock, output_directory
+from tfdist.storage.output_directory import OutputDirectory
 from tfdist.training.progress import progress_of
 from tfdist.training.resume import resume
 from tfdist.training.scalars import scalars

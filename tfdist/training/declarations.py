@@ -9,7 +9,8 @@ import tensorflow as tf
 from tfdist.compat import keras as keras_compat
 from tfdist.data import inputs
 from tfdist.data.inputs import Data
-from tfdist.upstream import dataset_inputs, sync_on_read
+from tfdist.strategies.replicas import sync_on_read
+from tfdist.upstream import dataset_inputs
 
 #: The remedy if the tasks do not have the same data.
 SAME_DATA = (

@@ -12,18 +12,18 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from tfdist.checkpoints import checkpointer as checkpoints
-from tfdist.checkpoints import files as checkpoint_files
-from tfdist.checkpoints import lock, output_directory
-from tfdist.checkpoints.checkpointer import Checkpointer
-from tfdist.checkpoints.files import Fingerprint
-from tfdist.checkpoints.output_directory import OutputDirectory
-from tfdist.checkpoints.training_watch import TrainingWatch
 from tfdist.compat import building
 from tfdist.compat import keras as keras_compat
-from tfdist.coordination.reports import activity
+from tfdist.coordination.liveness import activity
 from tfdist.data.inputs import Data
 from tfdist.errors import log
+from tfdist.storage import checkpointer as checkpoints
+from tfdist.storage import files as checkpoint_files
+from tfdist.storage import lock, output_directory
+from tfdist.storage.checkpointer import Checkpointer
+from tfdist.storage.files import Fingerprint
+from tfdist.storage.output_directory import OutputDirectory
+from tfdist.storage.training_watch import TrainingWatch
 from tfdist.training.scalars import scalars
 from tfdist.training.state import TrainingState
 

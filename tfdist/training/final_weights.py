@@ -13,11 +13,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.checkpoints import output_directory
-from tfdist.checkpoints.checkpointer import Checkpointer
-from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.compat import keras as keras_compat
 from tfdist.data.position import Position
+from tfdist.storage import output_directory
+from tfdist.storage.checkpointer import Checkpointer
+from tfdist.storage.output_directory import OutputDirectory
 
 
 class FinalWeights:

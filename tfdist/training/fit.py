@@ -8,10 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.compat import keras as keras_compat
 from tfdist.data.inputs import Data
 from tfdist.errors import EXIT_OK, UsageError
+from tfdist.storage.output_directory import OutputDirectory
 from tfdist.training import callbacks, evaluator, steps_per_execution
 from tfdist.training.state import TrainingState
 

@@ -10,7 +10,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from tfdist.checkpoints import output_directory
+from tfdist.storage import output_directory
 
 
 def add_earlier_epochs(history: Any, metrics: Path, *, epochs: int) -> None:

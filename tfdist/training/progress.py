@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.coordination.reports.activity import TRAINING
+from tfdist.coordination.liveness.activity import TRAINING
 from tfdist.training.state import TrainingState
 from tfdist.upstream.keras_callback_logs import ignores_step_logs
 

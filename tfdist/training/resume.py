@@ -20,18 +20,18 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tfdist.checkpoints import checkpointer, export, io_device, lock, output_directory
-from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.compat import keras as keras_compat
-from tfdist.compat import stacks
+from tfdist.compat import versions
 from tfdist.compat.train_functions import AfterSkippedSteps
 from tfdist.coordination.agreement import SHARE_DIRECTORY
-from tfdist.coordination.reports import activity
+from tfdist.coordination.liveness import activity
 from tfdist.data.position import Position
 from tfdist.errors import EXIT_PREEMPTED, log
-from tfdist.monitoring import events
+from tfdist.storage import checkpointer, export, io_device, lock, output_directory
+from tfdist.storage.output_directory import OutputDirectory
 from tfdist.training import data_checks, declarations, history, resumed_hyperparameters
 from tfdist.training.final_weights import FinalWeights
+from tfdist.training.records import events
 from tfdist.training.state import TrainingState
 from tfdist.training.summaries import facts_of
 from tfdist.upstream import keras_initial_epoch
@@ -79,7 +79,7 @@ class Resume(tf.keras.callbacks.Callback):
         self._watching = ExitStack()
 
     def set_model(self, model: tf.keras.Model) -> None:
-        stacks.check_is_of_tf_keras(model, tf.keras.Model)
+        versions.check_is_of_tf_keras(model, tf.keras.Model)
         if self._strategy.role.flags.jit_compile:
             # Keras has not made its train function yet.
             model.jit_compile = True

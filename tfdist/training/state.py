@@ -14,16 +14,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat import building, denominators, metric_states, stacks
+from tfdist.compat import building, denominators, metric_states, versions
 from tfdist.compat import keras as keras_compat
+from tfdist.config.strategies import table
+from tfdist.coordination.liveness.reporter import Reporter
 from tfdist.coordination.preemption import Preemption
-from tfdist.coordination.reports.reporter import Reporter
 from tfdist.data import inputs, sharding
 from tfdist.data.inputs import Data, DatasetFunction
 from tfdist.errors import UsageError, log
-from tfdist.runtime.precision import FLOAT32
+from tfdist.process.precision import FLOAT32
 from tfdist.strategies.base import Strategy
-from tfdist.strategy_table import table
 from tfdist.training import accumulation, data_checks, declarations
 from tfdist.upstream import (
     dataset_inputs,
@@ -277,11 +277,11 @@ class TrainingState:
           UsageError: the strategy cannot train this model.
         """
         peers = self.strategy.topology.peers
-        stacks.check_fit(
+        versions.check_fit(
             table.row(self.strategy.name), model, tf.__version__, table.rows().values()
         )
         for optimizer in keras_compat.optimizers_of(model):
-            stacks.check_same_keras(model, optimizer)
+            versions.check_same_keras(model, optimizer)
         if len(peers) > 1 and getattr(model, "autotune_steps_per_execution", False):
             raise UsageError(
                 "steps_per_execution",

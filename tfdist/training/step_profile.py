@@ -18,9 +18,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import log
+from tfdist.storage.output_directory import OutputDirectory
 from tfdist.training.state import TrainingState
 from tfdist.upstream.keras_callback_logs import ignores_step_logs
 

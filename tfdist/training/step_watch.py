@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.checkpoints.output_directory import OutputDirectory
-from tfdist.coordination.reports import activity
+from tfdist.coordination.liveness import activity
+from tfdist.storage.output_directory import OutputDirectory
 from tfdist.training.state import TrainingState
 from tfdist.upstream.keras_callback_logs import ignores_step_logs
 

@@ -17,8 +17,8 @@ import tensorflow as tf
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.train_functions import is_skipping
 from tfdist.errors import log
+from tfdist.strategies.replicas import keras2_executions
 from tfdist.training.state import TrainingState
-from tfdist.upstream import keras2_executions
 from tfdist.upstream.keras_callback_logs import ignores_step_logs
 
 _EXECUTION_SECONDS = 0.1
@@ -87,7 +87,7 @@ def chosen(
 
 def _executions_of_keras_3() -> Any:
     # It imports Keras 3.
-    from tfdist.upstream import keras3_executions
+    from tfdist.strategies.replicas import keras3_executions
 
     return keras3_executions
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.compat import keras as keras_compat
-from tfdist.compat import stacks
-from tfdist.monitoring.tensorboard import TensorBoardRun
-from tfdist.monitoring.trackers import Trackers
+from tfdist.compat import versions
+from tfdist.storage.output_directory import OutputDirectory
+from tfdist.training.records.tensorboard import TensorBoardRun
+from tfdist.training.records.trackers import Trackers
 from tfdist.training.scalars import scalars
 from tfdist.training.state import TrainingState
 from tfdist.upstream.keras_callback_logs import ignores_step_logs
@@ -150,5 +150,5 @@ def facts_of(state: TrainingState) -> dict[str, Any]:
         "tasks": {str(task): cluster.address(task) for task in cluster.tasks()},
         "flags": flags,
         "command": shlex.join(sys.argv),
-        "versions": str(stacks.installed()),
+        "versions": str(versions.installed()),
     }

@@ -15,7 +15,7 @@ class Fix:
     """A row of the table of workarounds.
 
     Attributes:
-      module: the module in this package.
+      module: the module in this package; with dots, the module of a strategy that works around it.
       bug: the bug.
       upstream: a public thread about the bug, or its source file.
       versions: the supported versions that have the bug.
@@ -34,7 +34,7 @@ _UPSTREAM = "tests/upstream/test_upstream.py::test_"
 
 FIXES = (
     Fix(
-        "collective_sparse_gradients",
+        "strategies.replicas.collective_sparse_gradients",
         "replicas send a row of a table each time that a batch has it, and never sum a table; "
         "in a TF1 graph, they need the same number of rows in each step",
         "tensorflow/python/distribute/cross_device_utils.py",
@@ -67,7 +67,7 @@ FIXES = (
         "::test_the_losses_of_replicas_are_divided_by_what_each_has",
     ),
     Fix(
-        "keras_local_calls",
+        "strategies.replicas.keras_local_calls",
         "predict and evaluate of MultiWorkerMirroredStrategy wait for all tasks",
         "keras/src/backend/tensorflow/trainer.py",
         "all",
@@ -140,14 +140,14 @@ FIXES = (
         _KERAS3 + "adam_squares_each_occurrence_of_a_row",
     ),
     Fix(
-        "keras3_executions",
+        "strategies.replicas.keras3_executions",
         "an execution has the same number of steps in all of a training, and has them in a cond",
         "keras/src/backend/tensorflow/trainer.py",
         "Keras 3",
         _KERAS3 + "an_execution_of_several_steps_has_them_in_a_cond",
     ),
     Fix(
-        "keras3_statistics",
+        "strategies.replicas.keras3_statistics",
         "moving statistics are those of the first replica, and NaN after an empty batch",
         "keras/src/layers/normalization/batch_normalization.py",
         "Keras 3",
@@ -161,7 +161,7 @@ FIXES = (
         "tests/upstream/test_keras3_saving.py::test_every_task_writes_model_checkpoints",
     ),
     Fix(
-        "keras3_coordinator",
+        "strategies.parameter_server.steps.keras3_coordinator",
         "fit does not schedule its steps on the coordinator of parameter servers",
         "keras/src/backend/tensorflow/trainer.py",
         "Keras 3",
@@ -175,7 +175,7 @@ FIXES = (
         _KERAS3 + "adding_to_a_variable_is_not_atomic",
     ),
     Fix(
-        "keras3_split_layers",
+        "strategies.parameter_server.variables.split_layers",
         "a variable holds one tf.Variable, so that no part of it can lie on another ps",
         "keras/src/backend/tensorflow/core.py",
         "Keras 3",
@@ -212,7 +212,7 @@ FIXES = (
         "tests/upstream/test_keras2_steps.py::test_keras_2_creates_steps_per_execution_on_a_ps",
     ),
     Fix(
-        "keras2_executions",
+        "strategies.replicas.keras2_executions",
         "each step of an execution computes the results of metrics over all replicas",
         "tf_keras/src/engine/training.py, make_train_function",
         "Keras 2",
@@ -244,7 +244,7 @@ FIXES = (
         "test_onednn_gives_a_convolution_of_an_empty_batch_the_shape_of_its_input",
     ),
     Fix(
-        "sync_on_read",
+        "strategies.replicas.sync_on_read",
         "each save averages every sync-on-read variable several times",
         "tensorflow/python/distribute/values.py",
         "all",

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.upstream.collective_sparse_gradients import distinct
+from tfdist.compat.gradients import distinct
 
 
 def apply() -> None:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tfdist.compat.stacks import version_of
-from tfdist.runtime import log_level
+from tfdist.compat.versions import version_of
+from tfdist.process import log_level
 
 
 def hold() -> Callable[[], None]:

@@ -35,7 +35,7 @@ def set_heartbeat(cluster: Cluster, seconds: float) -> None:
 
 
 class CoordinationServiceStore:
-    """The coordination service's `tfdist.coordination.kv_store.KeyValueStore`."""
+    """The coordination service's `tfdist.coordination.stores.kv_store.KeyValueStore`."""
 
     def put(self, key: str, value: str) -> None:
         # The service never overwrites a key.

@@ -16,7 +16,7 @@ from tests.support.processes import ROOT
 from tfdist.cluster import Cluster, Task
 from tfdist.coordination import probe, shutdown, startup
 from tfdist.coordination.probe import Listener
-from tfdist.launch.local import hold_ports
+from tfdist.tools.launch.local import hold_ports
 
 pytestmark = pytest.mark.stacks("newest")
 

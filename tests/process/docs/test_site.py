@@ -58,6 +58,6 @@ def test_a_page_of_a_strategy_begins_with_why(page: Path) -> None:
 
 
 def test_each_strategy_has_a_page() -> None:
-    from tfdist.strategy_table.table import rows
+    from tfdist.config.strategies.table import rows
 
     assert {page.stem for page in (DOCS / "strategies").glob("*.md")} == set(rows())

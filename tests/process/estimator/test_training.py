@@ -18,11 +18,11 @@ import tensorflow as tf
 import tfdist.entry
 import tfdist.estimator
 from tfdist.cluster.config import ClusterFlags
+from tfdist.config.flags import JobFlags
 from tfdist.errors import OutputError, UsageError
-from tfdist.estimator import inputs
+from tfdist.estimator import input_functions
+from tfdist.estimator.estimator_job import EstimatorJob
 from tfdist.estimator.evaluation import Evaluation
-from tfdist.estimator.job import EstimatorJob
-from tfdist.flags import JobFlags
 
 pytestmark = pytest.mark.stacks("2.15")
 
@@ -126,7 +126,7 @@ def test_sessions_start_the_threads_from_the_flags() -> None:
 import glob, sys
 import tfdist.estimator, tfdist.entry
 from tfdist.estimator import EstimatorJob
-from tfdist.flags import JobFlags
+from tfdist.config.flags import JobFlags
 import tensorflow as tf
 threads = int(sys.argv[1])
 flags = JobFlags.of(num_intra_threads=threads, num_inter_threads=threads)
@@ -217,18 +217,18 @@ class ThreeWorkers:
 
 
 def test_a_worker_reads_its_shard() -> None:
-    assert numbers_of(inputs.sharded(input_fn, ThreeWorkers())) == [2, 5, 8, 11]  # type: ignore[arg-type]
+    assert numbers_of(input_functions.sharded(input_fn, ThreeWorkers())) == [2, 5, 8, 11]  # type: ignore[arg-type]
 
 
 def test_the_input_context_of_a_strategy_overrides_the_jobs() -> None:
-    function = inputs.sharded(input_fn, ThreeWorkers())  # type: ignore[arg-type]
+    function = input_functions.sharded(input_fn, ThreeWorkers())  # type: ignore[arg-type]
     context = tf.distribute.InputContext(2, 1, 2)
     dataset: Any = function(mode="train", params={}, config=None, input_context=context)
     assert [float(x) for features, _ in dataset for x in features["x"]] == [1, 3, 5, 7, 9, 11]
 
 
 def test_an_evaluation_reads_all_examples() -> None:
-    assert numbers_of(inputs.unsharded(input_fn)) == list(range(12))
+    assert numbers_of(input_functions.unsharded(input_fn)) == list(range(12))
 
 
 def test_an_input_function_gets_the_arguments_that_it_declares() -> None:
@@ -237,13 +237,13 @@ def test_an_input_function_gets_the_arguments_that_it_declares() -> None:
     def takes(mode: str, params: Any) -> None:
         given.update(mode=mode, params=params)
 
-    inputs.unsharded(takes)(mode="eval", params={"a": 1}, config="a configuration")
+    input_functions.unsharded(takes)(mode="eval", params={"a": 1}, config="a configuration")
     assert given == {"mode": "eval", "params": {"a": 1}}
 
 
 def test_an_input_function_that_cannot_be_sharded_is_rejected() -> None:
     with pytest.raises(UsageError, match="a function with it, because 3 tasks train") as error:
-        inputs.sharded(lambda: None, ThreeWorkers())  # type: ignore[arg-type]
+        input_functions.sharded(lambda: None, ThreeWorkers())  # type: ignore[arg-type]
     assert error.value.field == "input_fn"
 
 
@@ -327,7 +327,7 @@ def test_a_training_without_an_intact_checkpoint_does_not_restart(tmp_path: Path
 def test_results_are_logged_once_per_step_in_order(tmp_path: Path) -> None:
     trained = make_estimator(make_job(), tmp_path)
     (tmp_path / "eval_metrics.jsonl").write_text('{"global_step": 2}\n{"global_step": 9}\n')
-    trained.train(inputs.unsharded(train_input), max_steps=5)
+    trained.train(input_functions.unsharded(train_input), max_steps=5)
     Evaluation(trained, eval_spec(), max_steps=5).newest(final=True)
     assert evaluated_steps(tmp_path) == [2, 5], "a resumed job evaluates the later steps again"
 

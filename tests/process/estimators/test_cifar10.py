@@ -21,10 +21,10 @@ from estimators import cifar10
 from estimators.cifar10 import HyperParameters
 from estimators.resnet import cifar_resnet
 from tests.support.processes import run_by_hand
+from tfdist.config.flags import JobFlags
 from tfdist.data import cifar10 as cifar10_records
 from tfdist.errors import UsageError
 from tfdist.estimator import EstimatorJob
-from tfdist.flags import JobFlags
 
 pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(120)]
 
@@ -213,7 +213,7 @@ REPLICAS = """
     from estimators import cifar10
     from tests.process.estimators.test_cifar10 import input_fn, small
     from tfdist.estimator import EstimatorJob
-    from tfdist.flags import JobFlags
+    from tfdist.config.flags import JobFlags
 
     def weights(job, directory):
         config = tfdist.estimator.RunConfig(job, directory)

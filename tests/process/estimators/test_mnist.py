@@ -17,9 +17,9 @@ import tfdist.entry
 import tfdist.estimator
 from estimators import mnist
 from tests.support.processes import run_by_hand
+from tfdist.config.flags import JobFlags
 from tfdist.data import mnist as data
 from tfdist.estimator import EstimatorJob
-from tfdist.flags import JobFlags
 
 pytestmark = pytest.mark.stacks("2.15")
 
@@ -161,7 +161,7 @@ import tensorflow as tf
 
 from estimators import mnist
 from tfdist.estimator import EstimatorJob
-from tfdist.flags import JobFlags
+from tfdist.config.flags import JobFlags
 
 strategy, output_dir, batch_size = sys.argv[1:]
 batch_size = int(batch_size)

@@ -119,7 +119,7 @@ def test_the_classic_script_accepts_sync_replicas_for_sync() -> None:
 import sys
 from absl import flags
 from examples import mnist_replica
-from tfdist.flags import parse_flags, read_flags
+from tfdist.config.flags import parse_flags, read_flags
 
 for typed in (sys.argv[1:], ["--nosync_replicas"], ["--sync_replicas=True"], []):
     flags.FLAGS.unparse_flags()

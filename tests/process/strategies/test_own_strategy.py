@@ -19,7 +19,7 @@ SCRIPT = ROOT / "tests" / "support" / "own_strategy.py"
 # What an installed package has: a module that does not import TensorFlow, and an entry point.
 ROW = """
 from dataclasses import dataclass
-from tfdist.strategy_table import Options, StrategySpec, option
+from tfdist.config.strategies import Options, StrategySpec, option
 
 @dataclass(frozen=True)
 class DoubledOptions(Options):

@@ -12,8 +12,8 @@ import tfdist
 from tests.conftest import tf_config
 from tfdist.cluster.config import ClusterConfig, ClusterFlags
 from tfdist.cluster.discovery import discover
+from tfdist.config.strategies.table import STRATEGY_VARIABLE
 from tfdist.errors import UsageError
-from tfdist.strategy_table.table import STRATEGY_VARIABLE
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 

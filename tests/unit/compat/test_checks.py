@@ -10,8 +10,8 @@ import tensorflow as tf
 
 import tfdist.entry
 from tests.conftest import TinyTraining
+from tfdist.config.flags import JobFlags
 from tfdist.errors import UsageError
-from tfdist.flags import JobFlags
 from tfdist.job import Job
 
 pytestmark = pytest.mark.stacks("2.15")

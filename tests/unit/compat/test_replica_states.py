@@ -57,7 +57,7 @@ def test_the_replicas_of_a_training_are_compared_when_an_epoch_ends() -> None:
 
         import tensorflow as tf
         from tests.unit.compat.test_replica_states import Codebook
-        from tfdist.upstream.keras3_statistics import Statistics
+        from tfdist.strategies.replicas.keras3_statistics import Statistics
 
         cpu = tf.config.list_physical_devices("CPU")[0]
         logical = tf.config.LogicalDeviceConfiguration()

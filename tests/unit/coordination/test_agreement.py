@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tfdist.coordination.agreement import Agreement
-from tfdist.coordination.kv_store import KeyValueStore, RendezvousStore
-from tfdist.coordination.rendezvous_server import serve_store
+from tfdist.coordination.stores.kv_store import KeyValueStore, RendezvousStore
+from tfdist.coordination.stores.rendezvous_server import serve_store
 from tfdist.errors import DisagreementError
-from tfdist.runtime import excepthook
+from tfdist.process import excepthook
 
 pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
 

@@ -8,7 +8,7 @@ import pytest
 
 from tfdist.coordination.probe import Listener, identify
 from tfdist.coordination.shutdown import announce_completion
-from tfdist.launch.local import hold_ports
+from tfdist.tools.launch.local import hold_ports
 
 pytestmark = pytest.mark.stacks("newest")
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tests.conftest import TinyTraining
 from tfdist.data import sharding
-from tfdist.estimator import inputs
+from tfdist.estimator import input_functions
 
 pytestmark = pytest.mark.stacks("2.15")
 
@@ -29,7 +29,7 @@ def test_datasets_are_autotuned_only_if_their_options_say_so(
     tiny: TinyTraining, option: bool | None, expected: bool
 ) -> None:
     job = tiny.job()
-    estimators: Callable[..., Any] = inputs.unsharded(lambda: dataset(option))
+    estimators: Callable[..., Any] = input_functions.unsharded(lambda: dataset(option))
     for result in (
         job.dataset(lambda _: dataset(option)),
         job.eval_dataset(lambda _: dataset(option)),
@@ -43,7 +43,7 @@ def test_datasets_are_autotuned_only_if_their_options_say_so(
 def test_setting_the_options_in_a_graph_logs_no_warning() -> None:
     with tf.Graph().as_default(), warnings.catch_warnings():
         warnings.simplefilter("error")
-        result: Any = inputs.unsharded(dataset)("eval", {}, None)
+        result: Any = input_functions.unsharded(dataset)("eval", {}, None)
         assert result._options_attr.autotune.enabled is False
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from tfdist.commands import cli
 from tfdist.data import records
 from tfdist.data.verify import verify
+from tfdist.tools.commands import cli
 
 pytestmark = pytest.mark.stacks("newest")
 

@@ -14,7 +14,7 @@ import pytest
 
 from scripts import flags_page
 from tests.support.pages import PAGES, ROOT, blocks
-from tfdist.strategy_table.table import rows
+from tfdist.config.strategies.table import rows
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 

@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 
 import tfdist.estimator
-from tests.process.checkpoints.test_lock import held_by_another, impatient  # noqa: F401
 from tests.process.estimator.test_training import (
     eval_spec,
     evaluator_job,
@@ -20,10 +19,11 @@ from tests.process.estimator.test_training import (
     make_job,
     train_input,
 )
+from tests.process.storage.test_lock import held_by_another, impatient  # noqa: F401
 from tests.unit.estimator.test_run_config import job_of
-from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.errors import OutputError, UsageError
 from tfdist.estimator.evaluation import Evaluation
+from tfdist.storage.output_directory import OutputDirectory
 
 pytestmark = pytest.mark.stacks("2.15")
 

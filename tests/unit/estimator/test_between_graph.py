@@ -12,13 +12,13 @@ import tensorflow as tf
 import tfdist.entry
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.config import ClusterFlags
+from tfdist.config.flags import JobFlags
 from tfdist.errors import UsageError
 from tfdist.estimator.between_graph import with_chief
-from tfdist.estimator.job import EstimatorJob
+from tfdist.estimator.estimator_job import EstimatorJob
 from tfdist.estimator.optimizers import distributed, undistributed
 from tfdist.estimator.sync_replicas import SyncReplicasOptimizer
-from tfdist.flags import JobFlags
-from tfdist.launch.local import hold_ports
+from tfdist.tools.launch.local import hold_ports
 
 pytestmark = pytest.mark.stacks("2.15")
 

@@ -22,7 +22,7 @@ from tests.process.estimator.test_training import (
 )
 from tfdist.cluster.config import ClusterFlags
 from tfdist.errors import UsageError
-from tfdist.estimator import inputs
+from tfdist.estimator import input_functions
 from tfdist.estimator.evaluation import Evaluation, global_step
 
 pytestmark = pytest.mark.stacks("2.15")
@@ -40,7 +40,7 @@ def test_an_evaluator_evaluates_until_the_last_checkpoint(tmp_path: Path) -> Non
         slept.append(seconds)
         if len(slept) in (2, 6):
             assert not (tmp_path / "eval_metrics.jsonl").exists() or len(slept) == 6
-            trained.train(inputs.unsharded(train_input), max_steps=next(steps))
+            trained.train(input_functions.unsharded(train_input), max_steps=next(steps))
         if len(slept) == 4:
             now = 3600.0
 

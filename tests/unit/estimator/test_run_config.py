@@ -11,9 +11,9 @@ import tensorflow as tf
 
 import tfdist.entry
 import tfdist.estimator
+from tfdist.config.flags import JobFlags
 from tfdist.errors import UsageError
-from tfdist.estimator.job import EstimatorJob
-from tfdist.flags import JobFlags
+from tfdist.estimator.estimator_job import EstimatorJob
 
 pytestmark = pytest.mark.stacks("2.15")
 

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import TinyTraining
+from tfdist.config.strategies.rows import HorovodOptions
 from tfdist.strategies.local_sgd import LocalSGD, OuterSteps, Synchronization, outer_steps
-from tfdist.strategy_table.rows import HorovodOptions
 
 pytestmark = pytest.mark.stacks("2.15")
 

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 import tfdist.entry
 from tests.support import habits
+from tfdist.config.flags import JobFlags
 from tfdist.errors import UsageError
-from tfdist.flags import JobFlags
 from tfdist.job import Job
 
 pytestmark = pytest.mark.stacks("2.15", "newest")

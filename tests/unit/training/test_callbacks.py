@@ -14,8 +14,8 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import TinyTraining, file_size_limit, keras_is_3
-from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.errors import OutputError, UsageError
+from tfdist.storage.output_directory import OutputDirectory
 from tfdist.training.callbacks import MetricsLog
 from tfdist.training.summaries import Summaries
 

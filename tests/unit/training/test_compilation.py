@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tfdist.entry
 from tests.conftest import TinyTraining
-from tfdist.flags import JobFlags
+from tfdist.config.flags import JobFlags
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 

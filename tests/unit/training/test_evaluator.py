@@ -12,10 +12,10 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import TinyTraining, file_size_limit, keras_is_3, tf_config
-from tfdist.checkpoints import checkpointer
-from tfdist.checkpoints.checkpointer import Checkpointer, Position
-from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.errors import OutputError, UsageError
+from tfdist.storage import checkpointer
+from tfdist.storage.checkpointer import Checkpointer, Position
+from tfdist.storage.output_directory import OutputDirectory
 from tfdist.training import evaluator as evaluation
 
 pytestmark = pytest.mark.stacks("2.15", "newest")

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import TinyTraining
-from tfdist.checkpoints.output_directory import OutputDirectory
 from tfdist.job import Job
+from tfdist.storage.output_directory import OutputDirectory
 from tfdist.training.callbacks import ExamplesPerSecond, MetricsLog
 
 pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import TinyTraining
+from tfdist.config.strategies import table
 from tfdist.errors import UsageError
-from tfdist.strategy_table import table
 
 pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")
 

@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import TinyTraining
-from tfdist.checkpoints.checkpointer import Checkpointer, wait_for_writer
-from tfdist.checkpoints.output_directory import OutputDirectory
+from tfdist.storage.checkpointer import Checkpointer, wait_for_writer
+from tfdist.storage.output_directory import OutputDirectory
 
 pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")
 

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 import tfdist.entry
 from tests.conftest import TinyTraining
+from tfdist.config.flags import JobFlags
 from tfdist.errors import UsageError
-from tfdist.flags import JobFlags
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 

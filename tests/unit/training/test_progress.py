@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import TinyTraining
-from tfdist.coordination.reports.activity import BETWEEN_EPOCHS, TRAINING, State
+from tfdist.coordination.liveness.activity import BETWEEN_EPOCHS, TRAINING, State
 from tfdist.strategies.cursor import EpochCursor
 from tfdist.training.progress import EpochProgress, StepProgress, progress_of
 

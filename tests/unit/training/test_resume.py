@@ -14,9 +14,9 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import TinyTraining
-from tfdist.checkpoints.checkpointer import Checkpointer, Position
 from tfdist.coordination.preemption import SIGNALS
 from tfdist.errors import EXIT_PREEMPTED
+from tfdist.storage.checkpointer import Checkpointer, Position
 from tfdist.strategies.base import DatasetFunction
 
 pytestmark = pytest.mark.stacks("2.15", "newest")

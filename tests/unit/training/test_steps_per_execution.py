@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import tfdist.entry
 from tests.conftest import TinyTraining, keras_is_3
-from tfdist.flags import JobFlags
+from tfdist.config.flags import JobFlags
 from tfdist.training import steps_per_execution
 from tfdist.training.steps_per_execution import StepsPerExecution
 

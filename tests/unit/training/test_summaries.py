@@ -12,8 +12,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.graph.keras_util import keras_model_to_graph_def
 
 from tests.conftest import TinyTraining
-from tfdist.monitoring.tensorboard import TensorBoardRun
 from tfdist.strategies.cursor import EpochCursor
+from tfdist.training.records.tensorboard import TensorBoardRun
 from tfdist.training.summaries import Summaries
 
 pytestmark = pytest.mark.stacks("2.15", "newest")

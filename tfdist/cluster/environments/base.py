@@ -18,11 +18,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from tfdist.cluster.cluster import Cluster, Task
 from tfdist.cluster.config import ClusterConfig, ClusterFlags
 from tfdist.cluster.numbers import number_in
 from tfdist.cluster.ports import ports_of
 from tfdist.cluster.roles import Roles, named_roles, roles_of
-from tfdist.cluster.spec import Cluster, Task
 from tfdist.errors import UsageError
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tfdist.cluster.cluster import Cluster, Task
 from tfdist.cluster.config import ClusterConfig, whole_number
 from tfdist.cluster.environments.base import Described
-from tfdist.cluster.spec import Cluster, Task
 from tfdist.errors import UsageError
 
 

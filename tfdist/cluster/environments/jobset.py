@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
+from tfdist.cluster.cluster import TASK_TYPES, Cluster, Task
 from tfdist.cluster.environments.base import Environment
-from tfdist.cluster.spec import TASK_TYPES, Cluster, Task
 from tfdist.errors import UsageError
 
 PORT = 2222

@@ -9,9 +9,9 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from tfdist.cluster.cluster import JOB_NAMES, TASK_TYPES
 from tfdist.cluster.config import ClusterConfig, checked
 from tfdist.cluster.environments.base import Described
-from tfdist.cluster.spec import JOB_NAMES, TASK_TYPES
 from tfdist.errors import UsageError
 
 _DYNAMIC_WORKER = "In a TFJob of Kubeflow, set enableDynamicWorker to false."

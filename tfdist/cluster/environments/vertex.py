@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tfdist.cluster.cluster import Cluster, Task
 from tfdist.cluster.environments.base import Environment
-from tfdist.cluster.spec import Cluster, Task
 from tfdist.errors import UsageError
 
 _TYPES = {

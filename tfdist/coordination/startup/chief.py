@@ -19,7 +19,7 @@ from tfdist.coordination.startup.participant import (
 )
 from tfdist.coordination.startup.peers import Peer
 from tfdist.coordination.startup.protocol import Hello, Report, Status, Verdict
-from tfdist.coordination.startup.report import Findings, matrix, reasons
+from tfdist.coordination.startup.verdicts import Findings, matrix, reasons
 
 # A task whose process is alive reports within this time.
 _SUPERSEDED_SECONDS = 3.0

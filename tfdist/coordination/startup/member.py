@@ -16,7 +16,7 @@ from tfdist.coordination.startup.participant import (
 )
 from tfdist.coordination.startup.peers import Peer
 from tfdist.coordination.startup.protocol import Hello, Status, Verdict
-from tfdist.coordination.startup.report import Findings, matrix, reasons
+from tfdist.coordination.startup.verdicts import Findings, matrix, reasons
 
 
 class Member(Participant):

@@ -32,7 +32,7 @@ from tfdist.coordination.startup.protocol import (
     Verdict,
     decode,
 )
-from tfdist.coordination.startup.report import Findings, explain, matrix
+from tfdist.coordination.startup.verdicts import Findings, explain, matrix
 
 # All in seconds. The first and the longest interval between two attempts to reach a peer. A task
 # that starts connects to its peers immediately, and they connect to it.

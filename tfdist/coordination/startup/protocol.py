@@ -28,7 +28,7 @@ from typing import Any
 from tfdist.cluster import JOB_NAMES, Cluster, Task
 from tfdist.coordination.seal import NONCE_LENGTH
 from tfdist.errors import UsageError
-from tfdist.version import __version__
+from tfdist.process.version import __version__
 
 #: The longest line that is read, in bytes. The description of a job of 10,000 tasks is shorter.
 LIMIT = 1 << 20

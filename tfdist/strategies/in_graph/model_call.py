@@ -16,7 +16,7 @@ from tensorflow.python.eager import record
 from tfdist.errors import UsageError
 from tfdist.strategies.in_graph import lanes
 from tfdist.strategies.in_graph.batches import Parts
-from tfdist.strategies.in_graph.gradients import total
+from tfdist.strategies.in_graph.gradient_sums import total
 from tfdist.strategies.in_graph.lanes import Lane
 from tfdist.strategies.in_graph.pipeline import Pipeline
 

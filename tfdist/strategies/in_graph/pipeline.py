@@ -15,10 +15,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.strategies.in_graph import lanes
-from tfdist.strategies.in_graph.devices import following_inputs
 from tfdist.strategies.in_graph.grid import Grid
 from tfdist.strategies.in_graph.idle import Clock, IdleShare
 from tfdist.strategies.in_graph.lanes import Lane
+from tfdist.strategies.in_graph.stage_devices import following_inputs
 from tfdist.strategies.in_graph.variables import reading
 
 # A layer and its gradients run in the same way with and without AutoGraph.

@@ -10,10 +10,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
-from tfdist.strategies.in_graph.devices import following_inputs
 from tfdist.strategies.in_graph.grid import Grid
 from tfdist.strategies.in_graph.model_call import call_in_parts
 from tfdist.strategies.in_graph.pipeline import Pipeline
+from tfdist.strategies.in_graph.stage_devices import following_inputs
 from tfdist.strategies.in_graph.stages import Stage
 from tfdist.strategies.in_graph.variables import move, tensorflow_variable
 

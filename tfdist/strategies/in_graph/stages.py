@@ -8,7 +8,7 @@ from typing import Any
 
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
-from tfdist.stage_scope import stage_of
+from tfdist.layers.stage import stage_of
 from tfdist.strategies.in_graph.cut import cut
 from tfdist.strategies.sizes import bytes_of, readable
 

@@ -15,20 +15,21 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat import checks
-from tfdist.coordination import heartbeat, probe
+from tfdist.config.strategies.rows import InGraphOptions
+from tfdist.coordination import probe
+from tfdist.coordination.liveness import heartbeat
 from tfdist.errors import LostTaskError, UsageError, log
-from tfdist.runtime.devices import use_devices
+from tfdist.process.devices import use_devices
 from tfdist.strategies.base import DatasetFunction, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.in_graph import batches
 from tfdist.strategies.in_graph.grid import grid_of
 from tfdist.strategies.in_graph.model_check import check_model
 from tfdist.strategies.in_graph.split_model import SplitModel
+from tfdist.strategies.in_graph.stage_times import seconds_of
 from tfdist.strategies.in_graph.stages import stages_of
-from tfdist.strategies.in_graph.timing import seconds_of
 from tfdist.strategies.in_graph.variables import spread
 from tfdist.strategies.serving import serve_until_end
-from tfdist.strategy_table.rows import InGraphOptions
 from tfdist.upstream.keras_callback_logs import ignores_step_logs
 
 

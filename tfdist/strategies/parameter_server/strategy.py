@@ -19,9 +19,10 @@ import tensorflow as tf
 from tfdist.cluster import Task, host_and_port
 from tfdist.compat import building, checks
 from tfdist.compat import keras as keras_compat
-from tfdist.coordination import heartbeat
+from tfdist.config.strategies.rows import ParameterServerOptions
+from tfdist.coordination.liveness import heartbeat
 from tfdist.data import sharding
-from tfdist.runtime.devices import use_devices
+from tfdist.process.devices import use_devices
 from tfdist.strategies.base import DatasetFunction, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.cursor import EpochCursor
@@ -33,7 +34,6 @@ from tfdist.strategies.parameter_server.variables import partitioner as partitio
 from tfdist.strategies.parameter_server.variables.checkpoint_layout import WholeLayout
 from tfdist.strategies.parameter_server.variables.partitioner import Partitioner, partitioner_of
 from tfdist.strategies.serving import serve_until_end
-from tfdist.strategy_table.rows import ParameterServerOptions
 from tfdist.upstream import keras2_class_weight, keras2_steps_per_execution
 
 
@@ -253,11 +253,12 @@ class ParameterServer(Strategy[ParameterServerOptions]):
 def _prepare_keras_3() -> None:
     from tfdist.strategies.parameter_server.steps import keras3
     from tfdist.strategies.parameter_server.steps.tracing import number_of_worker
-    from tfdist.upstream import keras3_split_layers, replica_seeds
+    from tfdist.strategies.parameter_server.variables import split_layers
+    from tfdist.upstream import replica_seeds
 
     keras3.apply()
     replica_seeds.apply(number_of_worker)
-    keras3_split_layers.apply()
+    split_layers.apply()
 
 
 def _call(task: Task, coordinator: EpochCoordinator) -> bool:

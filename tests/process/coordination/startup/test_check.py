@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.startup import W0, W1, W2
 from tfdist.cluster import Cluster, Task
-from tfdist.commands import cli
+from tfdist.tools.commands import cli
 
 ROOT = Path(__file__).parents[4]
 
@@ -88,7 +88,7 @@ def test_a_task_without_peers_has_nothing_to_check(
 
 def test_the_command_does_not_import_tensorflow() -> None:
     code = (
-        "import sys, tfdist.coordination.startup, tfdist.commands.cli\n"
+        "import sys, tfdist.coordination.startup, tfdist.tools.commands.cli\n"
         "print(sorted({'numpy', 'tensorflow'} & set(sys.modules)))"
     )
     answer = subprocess.run(

@@ -19,11 +19,11 @@ import tensorflow as tf
 
 from tfdist.cluster import Task
 from tfdist.errors import UsageError
-from tfdist.role import TaskRole
+from tfdist.config.role import TaskRole
 from tfdist.strategies.in_graph import strategy as module
 from tfdist.strategies.in_graph.grid import Grid
 from tfdist.strategies.in_graph.variables import tensorflow_variable
-from tfdist.strategy_table.rows import InGraphOptions
+from tfdist.config.strategies.rows import InGraphOptions
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.startup import workers
 from tfdist.cluster import Cluster
-from tfdist.launch.local import hold_ports
+from tfdist.tools.launch.local import hold_ports
 
 
 @pytest.fixture

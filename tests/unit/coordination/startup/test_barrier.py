@@ -34,7 +34,7 @@ from tfdist.coordination.startup.participant import clock_offset
 from tfdist.coordination.startup.peers import peers_of
 from tfdist.coordination.startup.protocol import Hello, Reach, Report, Status
 from tfdist.errors import UsageError
-from tfdist.launch.local import hold_ports
+from tfdist.tools.launch.local import hold_ports
 
 pytestmark = [pytest.mark.stacks("newest", horovod=("2.15",)), pytest.mark.timeout(60)]
 

@@ -39,7 +39,7 @@ from tfdist.coordination.startup.protocol import (
     Verdict,
     encode,
 )
-from tfdist.launch.local import hold_ports
+from tfdist.tools.launch.local import hold_ports
 
 pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tfdist.role import TaskRole
+from tfdist.config.role import TaskRole
+from tfdist.config.strategies.rows import InGraphOptions
 from tfdist.strategies.in_graph.strategy import InGraph
-from tfdist.strategy_table.rows import InGraphOptions
 
 pytestmark = pytest.mark.stacks("2.15")
 

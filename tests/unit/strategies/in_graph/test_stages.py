@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.errors import UsageError
-from tfdist.stage_scope import stage
+from tfdist.layers.stage import stage
 from tfdist.strategies.in_graph.stages import stages_of
 
 pytestmark = pytest.mark.stacks("2.15", "newest")

@@ -18,16 +18,16 @@ from tfdist.compat import checks
 from tfdist.compat import keras as keras_compat
 from tfdist.data.sharding import shards_of
 from tfdist.errors import UsageError
+from tfdist.strategies.parameter_server.steps import keras3_coordinator
 from tfdist.strategies.parameter_server.steps.coordinator import EpochCoordinator
 from tfdist.strategies.parameter_server.steps.epoch import Epoch
 from tfdist.strategies.parameter_server.steps.shards import DistributedShards
 from tfdist.strategies.parameter_server.tensorflow_strategy import PassesShards
-from tfdist.upstream import keras3_coordinator
 from tfdist.upstream.keras3_assign_add import add_in_one_operation
 
 
 class _Coordination:
-    """What `tfdist.upstream.keras3_coordinator` asks."""
+    """What `tfdist.strategies.parameter_server.steps.keras3_coordinator` asks."""
 
     def is_coordinated(self, strategy: Any) -> bool:
         return isinstance(strategy, PassesShards)

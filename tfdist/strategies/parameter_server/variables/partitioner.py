@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.strategy_table.rows import ParameterServerOptions
+from tfdist.config.strategies.rows import ParameterServerOptions
 
 Partitioner = Callable[[tf.TensorShape, tf.DType], Sequence[int]]
 

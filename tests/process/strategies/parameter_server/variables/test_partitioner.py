@@ -14,9 +14,9 @@ import tensorflow as tf
 
 from tests.conftest import keras_is_3
 from tests.support.processes import ROOT, Tasks, run_by_hand
+from tfdist.config.strategies.rows import ParameterServerOptions
 from tfdist.strategies.parameter_server.variables import partitioner as partitions
-from tfdist.strategy_table.rows import ParameterServerOptions
-from tfdist.upstream.keras3_split_layers import offsets_of
+from tfdist.strategies.parameter_server.variables.split_layers import offsets_of
 
 # All in one pytest process, because most tests share a run of the program.
 pytestmark = [

@@ -1,0 +1,284 @@
+"""The table of supported versions: all its cells, the refusals, and untested versions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tfdist.compat import keras as keras_compat
+from tfdist.compat import versions
+from tfdist.compat.versions import LOOPS, STACKS, Installed, Loop, refusal, stack_of, untested
+from tfdist.config.strategies.table import row, rows
+from tfdist.errors import UsageError
+
+ROOT = Path(__file__).parents[3]
+
+pytestmark = [pytest.mark.stacks("2.15", "newest"), pytest.mark.timeout(60)]
+
+BASE = ("2.15.1", "2.15.0")
+#: The versions of TensorFlow and Keras, and the number of their row.
+KNOWN = [
+    (*BASE, 0),
+    ("2.16.1", "2.16.0", 1),
+    ("2.18.1", "2.18.0", 1),
+    ("2.19.0", "2.19.0", 1),
+    ("2.21.0", "2.21.0", 1),
+    ("2.16.2", "3.10.0", 2),
+    ("2.18.1", "3.15.1", 2),
+    ("2.19.1", "3.10.0", 2),
+    ("2.21.0", "3.15.1", 2),
+    ("2.20.1", "3.15.0rc1", 2),
+    ("2.21.0rc0", "3.100.0", 2),
+    ("2.16.1", "3.0.5", 3),
+    ("2.21.0", "3.9.2", 3),
+]
+UNKNOWN = [
+    ("2.14.1", "2.14.0"),
+    ("2.9.3", "2.9.0"),
+    ("1.15.5", "2.3.1"),
+    ("2.15.1", "3.15.1"),
+    ("2.14.0", "3.0.0"),
+    ("2.22.0-dev20260101", "3.15.1"),
+    ("2.22.0", "2.22.0"),
+    ("3.0.0", "3.15.1"),
+    ("2.21.0", "2.20.1"),
+    ("2.16.1", "2.15.0"),
+    ("2.21.0", "4.0.0"),
+]
+#: One pair of versions for each row.
+OF_EACH_ROW = [KNOWN[index][:2] for index in (0, 4, 8, 12)]
+FIT_AND_CUSTOM: tuple[Loop, ...] = ("fit", "custom")
+
+
+@pytest.mark.parametrize(("tensorflow", "keras", "number"), KNOWN)
+def test_versions_map_to_their_row(tensorflow: str, keras: str, number: int) -> None:
+    assert stack_of(tensorflow, keras) is STACKS[number]
+    assert untested(tensorflow, keras) is None
+    assert refusal(row("one_device"), tensorflow=tensorflow, keras=keras) is None
+
+
+def test_all_rows_are_covered_and_do_not_overlap() -> None:
+    assert [stack_of(*pair) for pair in OF_EACH_ROW] == list(STACKS)
+    for tensorflow in range(10, 25):
+        for keras in [(2, tensorflow), *((3, minor) for minor in range(20))]:
+            rows = [stack for stack in STACKS if stack.includes((2, tensorflow), keras)]
+            assert len(rows) <= 1
+
+
+@pytest.mark.parametrize(
+    ("tensorflow", "is_supported"),
+    [("2.14.1", False), ("2.15.1", True), ("2.21.0", True), ("2.22.0", False)],
+)
+def test_a_tensorflow_of_the_table_is_supported(tensorflow: str, is_supported: bool) -> None:
+    assert versions.supports(tensorflow) is is_supported
+
+
+@pytest.mark.parametrize(("tensorflow", "keras"), UNKNOWN)
+def test_unknown_versions_are_reported_as_untested(tensorflow: str, keras: str) -> None:
+    assert stack_of(tensorflow, keras) is None
+
+    sentence = untested(tensorflow, keras)
+
+    assert sentence
+    assert sentence.startswith(f"TensorFlow {tensorflow} with Keras {keras} is untested: install '")
+    for name in rows():
+        expected = None if name == "one_device" else sentence
+        assert refusal(row(name), tensorflow=tensorflow, keras=keras) == expected
+        assert refusal(row(name), tensorflow=tensorflow, keras=keras, loop="estimator") == sentence
+
+
+def test_tf_keras_must_have_the_version_of_tensorflow() -> None:
+    sentence = untested("2.21.0", "2.20.1")
+
+    assert sentence
+    assert sentence.endswith("install 'tf_keras==2.21.*'.")
+
+
+@pytest.mark.parametrize("version", ["", "new", "3", "v2.15"])
+def test_an_invalid_version_is_rejected(version: str) -> None:
+    with pytest.raises(ValueError, match="is not a version"):
+        stack_of(version, "3.15.1")
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("strategy", rows())
+@pytest.mark.parametrize(("tensorflow", "keras"), OF_EACH_ROW)
+def test_every_cell_is_supported_or_refused_with_a_remedy(
+    tensorflow: str, keras: str, strategy: str, loop: Loop
+) -> None:
+    sentence = refusal(row(strategy), tensorflow=tensorflow, keras=keras, loop=loop)
+
+    assert (sentence is None) == is_supported(tensorflow, keras, strategy, loop)
+    if sentence:
+        assert sentence.endswith(".")
+        assert "\n" not in sentence
+        reason, _, remedy = sentence.rpartition(": ")
+        assert reason
+        assert remedy.startswith(("install '", "choose ", "train "))
+
+
+def is_supported(tensorflow: str, keras: str, strategy: str, loop: Loop) -> bool:
+    """The expected table, written independently of the package."""
+    keras_3 = keras.startswith("3.")
+    if loop == "estimator":
+        return tensorflow == "2.15.1" and strategy not in ("central_storage", "in_graph")
+    if loop == "custom" and strategy == "in_graph":
+        return False
+    if strategy == "one_device":
+        return True
+    if keras_3 and int(keras.split(".")[1]) < 10:
+        return False
+    return not (
+        keras_3 and loop == "custom" and strategy in ("central_storage", "parameter_server")
+    )
+
+
+def test_the_documentation_has_every_cell() -> None:
+    page = (ROOT / "docs/keras3.md").read_text()
+    lines = page[page.index("| TensorFlow | Keras | one_device") :].splitlines()[:6]
+    names, _, *cells = ([cell.strip() for cell in line.split("|")][3:-1] for line in lines)
+    assert [names, *cells] == [
+        list(rows()),
+        *(
+            [
+                "".join(
+                    loop[0].upper() for loop in LOOPS if is_supported(tensorflow, keras, name, loop)
+                )
+                for name in rows()
+            ]
+            for tensorflow, keras in OF_EACH_ROW
+        ),
+    ]
+
+
+def test_the_base_stack_supports_every_feature_of_every_strategy() -> None:
+    tensorflow, keras = BASE
+    for name, strategy in rows().items():
+        for loop in FIT_AND_CUSTOM:
+            sentence = refusal(row(name), tensorflow=tensorflow, keras=keras, loop=loop)
+            assert (sentence is None) == (loop == "fit" or not strategy.fit_only)
+        sentence = refusal(row(name), tensorflow=tensorflow, keras=keras, loop="estimator")
+        assert (sentence is None) == bool(strategy.estimator)
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        (("mirrored", "2.17.0", "3.6.0", "fit"), "install 'keras>=3.10', or choose one_device."),
+        (("horovod", "2.18.0", "3.3.3", "fit"), "tasks or replicas (3.3: workers diverge;"),
+        (("one_device", "2.18.1", "3.15.1", "estimator"), "TensorFlow 2.18 has no Estimators"),
+        (
+            ("central_storage", *BASE, "estimator"),
+            "does not support Estimators: choose",
+        ),
+        (("parameter_server", "2.20.0", "3.12.0", "custom"), "install 'tf_keras==2.20.*' and set"),
+        (("in_graph", *BASE, "custom"), "in_graph does not support custom loops: train with fit."),
+    ],
+)
+def test_the_text_of_a_refusal(cell: tuple[str, str, str, Loop], words: str) -> None:
+    strategy, tensorflow, keras, loop = cell
+
+    assert words in str(refusal(row(strategy), tensorflow=tensorflow, keras=keras, loop=loop))
+
+
+class KerasObject:
+    """A stand-in for a model or an optimizer."""
+
+
+@pytest.fixture
+def made_by(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Creates objects that appear to come from a Keras package with this name and version."""
+
+    def make(name: str, version: str) -> KerasObject:
+        result = KerasObject()
+        packages[id(result)] = SimpleNamespace(__name__=name, __version__=version)
+        kept.append(result)
+        return result
+
+    def keras_of(value: Any) -> Any:
+        if id(value) not in packages:
+            raise TypeError("not made by Keras")
+        return packages[id(value)]
+
+    packages: dict[int, Any] = {}
+    kept: list[KerasObject] = []
+    monkeypatch.setattr(keras_compat, "keras_of", keras_of)
+    return make
+
+
+@pytest.mark.parametrize(("tensorflow", "keras"), OF_EACH_ROW)
+@pytest.mark.parametrize("strategy", rows())
+def test_fit_checks_the_keras_version_of_the_model(
+    made_by: Any, tensorflow: str, keras: str, strategy: str
+) -> None:
+    name = "tf_keras" if keras[0] == "2" and tensorflow != "2.15.1" else "keras"
+    model = made_by(name, keras)
+    if is_supported(tensorflow, keras, strategy, "fit"):
+        versions.check_fit(row(strategy), model, tensorflow, rows().values())
+        return
+
+    with pytest.raises(UsageError) as raised:
+        versions.check_fit(row(strategy), model, tensorflow, rows().values())
+
+    error = raised.value
+    assert error.field == "--strategy"
+    assert error.received == f"{strategy} with TensorFlow {tensorflow} and Keras {keras}"
+    assert error.remedy == refusal(row(strategy), tensorflow=tensorflow, keras=keras)
+    accepted = error.accepted.split(", ")
+    assert "one_device" in accepted
+    assert all(is_supported(tensorflow, keras, other, "fit") for other in accepted)
+
+
+def test_fit_is_refused_with_untested_versions(made_by: Any) -> None:
+    model = made_by("keras", "3.15.1")
+
+    versions.check_fit(row("one_device"), model, "2.15.1")
+    with pytest.raises(UsageError, match=r"one_device\. TensorFlow 2\.15\.1 with Keras 3"):
+        versions.check_fit(row("mirrored"), model, "2.15.1", rows().values())
+
+
+def test_objects_of_other_libraries_are_not_checked(made_by: Any) -> None:
+    versions.check_fit(row("mirrored"), object(), "2.22.0")
+
+    versions.check_same_keras(made_by("keras", "3.15.1"), object())
+    versions.check_same_keras(object(), made_by("keras", "3.15.1"))
+
+
+def test_a_model_and_an_optimizer_must_be_from_the_same_keras(made_by: Any) -> None:
+    new, old = made_by("keras", "3.15.1"), made_by("tf_keras", "2.21.0")
+
+    versions.check_same_keras(new, made_by("keras", "3.15.1"))
+    versions.check_same_keras(old, made_by("tf_keras", "2.21.0"))
+    with pytest.raises(UsageError) as raised:
+        versions.check_same_keras(new, old)
+    assert str(raised.value) == (
+        "optimizer: received 'an optimizer of tf_keras 2.21 for a model of keras 3.15'; accepted: "
+        "an optimizer of keras. Import both from keras."
+    )
+    with pytest.raises(UsageError, match="Import both from tf_keras"):
+        versions.check_same_keras(old, new)
+
+
+def test_installed_versions_are_read_from_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = {"tensorflow-cpu": "2.21.0", "keras": "3.15.1", "tf_keras": "2.21.0"}
+
+    def version(name: str) -> str:
+        if name not in packages:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return packages[name]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+
+    found = versions.installed()
+
+    assert found == Installed(tensorflow="2.21.0", keras="3.15.1", tf_keras="2.21.0")
+    assert found.stacks == (STACKS[2], STACKS[1])
+    assert str(found).endswith("TensorFlow 2.21.0, Keras 3.15.1, tf_keras 2.21.0, no Horovod")
+    packages["tensorflow"] = "2.15.1"
+    assert versions.installed().tensorflow == "2.15.1"
+    packages.clear()
+    assert versions.installed() == Installed()

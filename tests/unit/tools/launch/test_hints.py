@@ -1,0 +1,50 @@
+"""Hints about errors of Keras in the last lines of a task."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfdist.tools.launch.hints import hint_for
+
+pytestmark = pytest.mark.stacks("newest")
+
+PER_REPLICA = (
+    "})",
+    "ValueError: Attempt to convert a value with an unsupported type (<class 'tensorflow.python."
+    "distribute.values.PerReplica'>) to a Tensor.",
+)
+PER_WORKER = (
+    '    raise ValueError("To use this dataset, you need to pass this dataset to "',
+    "ValueError: To use this dataset, you need to pass this dataset to ClusterCoordinator."
+    "create_per_worker_dataset.",
+)
+LOSS_SCALE = (
+    "ValueError: Loss scaling is not supported with the tf.distribute.Strategy: "
+    "CentralStorageStrategy. Try using a different Strategy",
+)
+BACKUP = (
+    "NotImplementedError: <class 'CentralStorageStrategy'> is not supported yet. Currently "
+    "BackupAndRestore callback only supports empty strategy, MirroredStrategy",
+)
+LAZY = '  File "tensorflow/python/util/lazy_loader.py", line 173, in _initialize'
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (PER_REPLICA, "does not train under MultiWorkerMirroredStrategy"),
+        (PER_WORKER, "does not train under ParameterServerStrategy"),
+        ((LAZY, "ImportError: Keras cannot be imported. Check that it is installed."), "tf_keras"),
+        ((LAZY, "RecursionError: maximum recursion depth exceeded"), "tf_keras"),
+        (LOSS_SCALE, "under mirrored, multi_worker_mirrored, horovod and in_graph"),
+        (BACKUP, "leave BackupAndRestore out"),
+    ],
+    ids=["per_replica", "per_worker", "lacks_tf_keras", "recursion", "loss_scale", "backup"],
+)
+def test_a_known_error_has_a_hint(lines: tuple[str, ...], words: str) -> None:
+    assert words in (hint_for(lines) or "")
+
+
+def test_other_errors_have_no_hint() -> None:
+    assert hint_for(("RecursionError: maximum recursion depth exceeded",)) is None
+    assert hint_for(()) is None

@@ -1,0 +1,51 @@
+"""`--job_name`, `--task_index` and `--*_hosts`."""
+
+from __future__ import annotations
+
+import re
+
+from tfdist.cluster.cluster import JOB_NAMES, TASK_TYPES
+from tfdist.cluster.config import ClusterConfig, ClusterFlags, checked
+from tfdist.cluster.environments.base import Described
+from tfdist.errors import UsageError
+
+
+class Flags(Described):
+    """The flags of the script."""
+
+    name = "flags"
+    order = 0
+
+    def describe(self) -> ClusterConfig | None:
+        return from_flags(self.flags)
+
+
+def from_flags(flags: ClusterFlags) -> ClusterConfig | None:
+    """Reads `--job_name`, `--task_index` and `--*_hosts`; None if none of them was given."""
+    if flags == ClusterFlags():
+        return None
+    if not flags.job_name:
+        raise UsageError(
+            "--job_name",
+            received=flags.job_name,
+            accepted=", ".join(TASK_TYPES),
+            remedy="Pass the type of this task.",
+        )
+    if not flags.task_index:
+        raise UsageError(
+            "--task_index",
+            received=flags.task_index,
+            accepted="an integer of at least 0",
+            remedy="Pass the index of this task.",
+        )
+    hosts = {name: _split_hosts(getattr(flags, f"{name}_hosts")) for name in JOB_NAMES}
+
+    def flag_of(name: str) -> str:
+        name = re.sub(r"^cluster\.(\w+)", r"--\1_hosts", name)
+        return {"task.type": "--job_name", "task.index": "--task_index"}.get(name, name)
+
+    return checked("flags", flag_of, hosts, flags.job_name, flags.task_index)
+
+
+def _split_hosts(hosts: str | None) -> tuple[str, ...]:
+    return tuple(host.strip() for host in hosts.split(",")) if hosts else ()

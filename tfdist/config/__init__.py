@@ -1,0 +1,1 @@
+"""A job as frozen data, without TensorFlow: flags, options, this task's role, the strategies."""

@@ -1,0 +1,374 @@
+"""The absl flags that tfdist adds to a training script.
+
+    tfdist.define_flags()
+    app.run(main, flags_parser=tfdist.parse_flags)
+
+Flag names accept dashes and underscores: `--task-index=1` is `--task_index=1`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from absl import flags
+
+from tfdist.cluster.config import ClusterFlags
+from tfdist.cluster.roles import Roles
+from tfdist.config.options import Option, Options, option
+from tfdist.config.strategies import table
+from tfdist.errors import EXIT_OK, EXIT_USAGE, UsageError, exit_on_usage_error, log
+from tfdist.process import precision
+
+AUTO = "auto"
+#: Default seconds without a heartbeat after which a task is considered lost.
+HEARTBEAT_TIMEOUT = 30.0
+
+#: The environment variable in which `tfdist run` passes the flags before the script to its tasks,
+#: as a JSON object. The script's own flags take precedence.
+FLAGS_VARIABLE = "TFDIST_FLAGS"
+
+_CLUSTER_FLAGS = {
+    "job_name": "The type of this task: chief, worker, ps or evaluator.",
+    "task_index": "The index of this task among the tasks of its type, from 0.",
+    "chief_hosts": "The chief's host:port. Without a chief, worker 0 is the chief.",
+    "worker_hosts": "The workers' host:port, separated by commas.",
+    "ps_hosts": "The parameter servers' host:port, separated by commas.",
+}
+_ROLE_FLAGS = {
+    "num_ps": "The number of ps, where an engine such as Slurm numbers the tasks: the first ranks.",
+    "evaluator": "Whether one of these ranks is the evaluator: the next one.",
+}
+_DEFINE = {
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    str: flags.DEFINE_string,
+}
+_LOOPBACK = "127.0.0.1"
+#: The values of --tracker.
+TRACKERS = ("mlflow", "wandb")
+# The values that users write after a boolean flag, including the ones that absl accepts.
+_BOOLEANS = {
+    **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
+    **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
+}
+
+
+@dataclass(frozen=True)
+class JobFlags(Options):
+    """The flags of every job.
+
+    Attributes:
+      cluster: the flags that describe the cluster and this task.
+      roles: how many ranks have which role, where an engine numbers the tasks.
+      of_strategy: the flags of strategies that were given, by name.
+    """
+
+    strategy: str = option(AUTO, "how to distribute the training: auto, or the name of a strategy")
+    num_gpus: int | None = option(
+        None,
+        "the number of GPUs that a task uses; 0 for none; at most 1 where a task trains on one "
+        "device (default: all visible GPUs, and none for a ps)",
+        least=0,
+    )
+    startup_timeout: float = option(
+        300.0, "seconds that the tasks wait for each other before training", above=0.0
+    )
+    heartbeat_timeout: float | None = option(
+        None,
+        "seconds without a heartbeat after which another task is considered lost (default "
+        f"{HEARTBEAT_TIMEOUT:g}); only where several tasks train together",
+        above=0.0,
+    )
+    step_timeout: float | None = option(
+        None,
+        "seconds that a step may take before the task fails with a hang report; 0 for no limit "
+        "(default: ten times the slowest step so far, and at least 60)",
+        least=0.0,
+    )
+    precision: str = option(
+        precision.FLOAT32,
+        "the dtype in which the layers of a Keras model compute; the weights stay float32; auto "
+        "takes mixed_bfloat16 where a short measurement finds it faster",
+        choices=precision.CHOICES,
+        same_in_all_tasks=True,
+    )
+    jit_compile: bool = option(
+        False,
+        "let XLA compile the steps of a Keras model under one_device, as model.compile(jit_compile="
+        "True) does; horovod and in_graph turn it off, the other strategies refuse it",
+        same_in_all_tasks=True,
+    )
+    resume_hyperparameters: str = option(
+        "checkpoint",
+        "whose learning rate a training resumes with, if the script now sets another one than "
+        "before; for a legacy optimizer of Keras 2, also its momentum and others",
+        choices=("checkpoint", "script"),
+        same_in_all_tasks=True,
+    )
+    profile_steps: str | None = option(
+        None,
+        "FIRST:LAST, such as 100:110: profiles the steps between these numbers of updates in all "
+        "tasks, for TensorBoard",
+    )
+    prometheus_port: int | None = option(
+        None,
+        "the port where the chief serves its metrics to Prometheus (default: none)",
+        least=1,
+        most=65535,
+    )
+    prometheus_host: str = option(
+        _LOOPBACK,
+        "with --prometheus_port: the address of the chief's machine where it serves; 0.0.0.0 lets "
+        "every machine read the metrics",
+    )
+    tracker: str = option(
+        "",
+        f"where the chief sends the metrics: {' or '.join(TRACKERS)}, or both with a comma",
+    )
+    num_intra_threads: int | None = option(
+        None, "threads within one TensorFlow operation; 0 uses all cores", least=0
+    )
+    num_inter_threads: int | None = option(
+        None, "TensorFlow operations that run in parallel; 0 uses all cores", least=0
+    )
+    cluster: ClusterFlags = field(default_factory=ClusterFlags)
+    roles: Roles = field(default_factory=Roles)
+    of_strategy: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prometheus_port is None and self.prometheus_host != _LOOPBACK:
+            raise UsageError(
+                "--prometheus_host",
+                received=self.prometheus_host,
+                accepted="with --prometheus_port",
+                remedy="Add the port, or leave it out.",
+            )
+        if set(self.trackers) - set(TRACKERS):
+            raise UsageError(
+                "--tracker",
+                received=self.tracker,
+                accepted=f"{', '.join(TRACKERS)}, or both with a comma",
+                remedy="Correct it.",
+            )
+        if self.profile_steps is not None and self.profiled_steps is None:
+            raise UsageError(
+                "--profile_steps",
+                received=self.profile_steps,
+                accepted="two numbers of updates from 0, the first one less: 100:110",
+                remedy="Correct it.",
+            )
+
+    @property
+    def trackers(self) -> list[str]:
+        """The names in `tracker`, without repetitions."""
+        names = (name.strip() for name in self.tracker.split(","))
+        return list(dict.fromkeys(filter(None, names)))
+
+    @property
+    def profiled_steps(self) -> tuple[int, int] | None:
+        """The numbers of `profile_steps`; None if it is not such a text."""
+        match = re.fullmatch(r"(\d{1,12}):(\d{1,12})", self.profile_steps or "", re.ASCII)
+        steps = (int(match[1]), int(match[2])) if match else (0, 0)
+        return steps if steps[0] < steps[1] else None
+
+    @classmethod
+    def of(
+        cls, cluster: ClusterFlags | None = None, roles: Roles | None = None, **given: Any
+    ) -> JobFlags:
+        """The flags of a job, from those of every job and of strategies together.
+
+        Args:
+          cluster: the flags that describe the cluster and this task.
+          roles: how many ranks have which role.
+          **given: the other flags that were given; None for one that was not.
+
+        Raises:
+          UsageError: a value is out of its bounds.
+        """
+        given = {name: value for name, value in given.items() if value is not None}
+        own = {name: given.pop(name) for name in cls.defined() if name in given}
+        return cls(
+            cluster=cluster or ClusterFlags(),
+            roles=roles or Roles(),
+            of_strategy=dict(sorted(given.items())),
+            **own,
+        )
+
+
+def option_flags() -> dict[str, Option]:
+    """The flags of jobs and of all strategies, by name, except those of the cluster.
+
+    The help of a strategy's flag names the strategies that have it.
+    """
+    result = dict(JobFlags.defined())
+    for name, by_strategy in table.options_by_flag().items():
+        first, *others = by_strategy.values()
+        choices = tuple(dict.fromkeys(c for each in (first, *others) for c in each.choices))
+        help = f"{', '.join(by_strategy)}: {first.help}"
+        result[name] = replace(first, help=help, choices=choices)
+    return result
+
+
+#: The flags that only `tfdist run` has; a script does not know them.
+LAUNCHER_FLAGS = frozenset(
+    {
+        *("ps", "workers", "chief", "evaluator", "cluster_as", "grace_period", "max_restarts"),
+        *("restart_delay", "start_method", "cores", "onednn", "dry_run", "host_discovery_script"),
+        *("min_workers", "max_workers", "elastic_timeout", "host", "port"),
+        *("hosts", "hostfile", "ssh", "isolate", "tls", "plain", "log_dir"),
+    }
+)
+
+
+def define_flags() -> None:
+    """Defines tfdist's flags with absl, and makes every flag accept dashes.
+
+    `tfdist.main` calls this. A script without `tfdist.main`, or with aliases of these flags, calls
+    it at its top level. absl accepts only one spelling of a flag, so this function rewrites the
+    flag names in `sys.argv` with underscores. A second call does nothing.
+    """
+    if "strategy" in flags.FLAGS:
+        return
+    sys.argv[1:] = with_underscores(sys.argv[1:])
+    for name, meaning in _CLUSTER_FLAGS.items():
+        # Strings, so that the same check as for TF_CONFIG reports an invalid value.
+        flags.DEFINE_string(name, None, meaning)
+    # A script may have flags of these names already; they are not tfdist's.
+    if "num_ps" not in flags.FLAGS:
+        flags.DEFINE_integer("num_ps", 0, _ROLE_FLAGS["num_ps"], lower_bound=0)
+    if "evaluator" not in flags.FLAGS:
+        flags.DEFINE_bool("evaluator", False, _ROLE_FLAGS["evaluator"])
+    for name, defined in option_flags().items():
+        # None tells that a flag was not given. `Options` checks the values.
+        _DEFINE[defined.type](name, None, defined.full_help)
+    for name in (*_CLUSTER_FLAGS, *_ROLE_FLAGS, *option_flags()):
+        # `--help` shows the flags of the script's own module only.
+        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
+
+
+def read_flags(
+    environ: Mapping[str, str] | None = None, values: flags.FlagValues = flags.FLAGS
+) -> JobFlags:
+    """The flags' values; the defaults in a program that did not define them.
+
+    Args:
+      environ: the environment, in which `tfdist run` passes the flags before the script.
+      values: absl's flags.
+
+    Raises:
+      UsageError: a value is out of its bounds, or the environment variable is invalid.
+    """
+    given = flags_of_environment(environ or {})
+    cluster: dict[str, Any] = {}
+    roles: dict[str, Any] = {}
+    if "strategy" in values and values.is_parsed():
+        cluster = {name: getattr(values, name) for name in _CLUSTER_FLAGS}
+        roles = {
+            name: getattr(values, name)
+            for name, help in _ROLE_FLAGS.items()
+            if name in values and values[name].help == help
+        }
+        for name in option_flags():
+            if name in values and (value := getattr(values, name)) is not None:
+                given[name] = value
+    return JobFlags.of(ClusterFlags(**cluster), Roles(**roles), **given)
+
+
+def flags_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The flags in `FLAGS_VARIABLE`, by name.
+
+    Raises:
+      UsageError: it is not a JSON object of flags of their types.
+    """
+    text = environ.get(FLAGS_VARIABLE)
+    if not text:
+        return {}
+    try:
+        given = json.loads(text)
+        known = option_flags()
+        is_valid = isinstance(given, dict) and all(
+            type(value) is known[name].type for name, value in given.items()
+        )
+    except (json.JSONDecodeError, KeyError):
+        is_valid = False
+    if not is_valid:
+        raise UsageError(
+            FLAGS_VARIABLE,
+            received=text,
+            accepted="a JSON object of flags, as tfdist run sets it",
+            remedy="Unset it, and pass the flags to tfdist run or to the script.",
+        )
+    result: dict[str, Any] = given
+    return result
+
+
+def parse_flags(argv: Sequence[str]) -> list[str]:
+    """A `flags_parser` for `absl.app.run` that exits with code 2 on a usage error.
+
+    absl's parser exits with 1, which launchers interpret as a failed training, even after `--help`.
+    absl also reads `--flag False` as `--flag` and a positional argument `False`; this parser
+    rejects it.
+    """
+    with exit_on_usage_error():
+        _check_booleans(argv)
+    try:
+        return flags.FLAGS(list(argv))
+    except SystemExit:
+        sys.exit(EXIT_OK)  # absl has printed the help.
+    except flags.Error as error:
+        name = getattr(error, "flagname", None)
+        if name in LAUNCHER_FLAGS:
+            log(f"error: --{name} is a flag of tfdist run. Write it before the script")
+        else:
+            log(f"error: {error}")
+        print("Run with --help for the flags of this script.", file=sys.stderr, flush=True)
+        sys.exit(EXIT_USAGE)
+
+
+def parse_only_flags(argv: Sequence[str]) -> list[str]:
+    """`parse_flags` for a script without positional arguments; rejects any."""
+    program, *words = parse_flags(argv)
+    with exit_on_usage_error():
+        if words:
+            raise UsageError(
+                "command line",
+                received=words[0],
+                accepted="only flags",
+                remedy="Leave it out, or write it as the value of a flag: --flag=value.",
+            )
+    return [program]
+
+
+def _check_booleans(argv: Sequence[str]) -> None:
+    for argument, word in pairwise(argv):
+        if argument == "--":
+            break
+        name = argument.lstrip("-")
+        is_boolean = argument != name and name in flags.FLAGS and flags.FLAGS[name].boolean
+        if is_boolean and word.lower() in _BOOLEANS:
+            raise UsageError(
+                f"--{name}",
+                received=f"{argument} {word}",
+                accepted=f"--{name}, --no{name}, --{name}=True and --{name}=False",
+                remedy=f"Write --{name}={_BOOLEANS[word.lower()]}.",
+            )
+
+
+def with_underscores(arguments: Sequence[str]) -> list[str]:
+    """Rewrites `--train-batch-size=16` as `--train_batch_size=16`, up to an argument `--`."""
+    result = list(arguments)
+    for position, argument in enumerate(result):
+        if argument == "--":
+            break
+        if argument.startswith("--"):
+            name, equals, value = argument[2:].partition("=")
+            result[position] = "--" + name.replace("-", "_") + equals + value
+    return result

@@ -1,0 +1,143 @@
+"""`StrategySpec`, a row of the table of strategies: what is known about one without TensorFlow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tfdist.cluster import Cluster, Task
+from tfdist.config.options import Options
+from tfdist.errors import UsageError
+
+
+@dataclass(frozen=True)
+class EstimatorSpec:
+    """How a strategy trains Estimators and TF1 sessions.
+
+    Attributes:
+      strategy: the subclass of `tfdist.strategies.base.Strategy`, as `module:name`.
+      sessions: the subclass of `tfdist.estimator.sessions.Sessions`, as `module:name`.
+      options: the class of the options that apply.
+      serving: the types of the tasks that serve and do not train.
+      chief_evaluates: whether the chief evaluates, even if the cluster has a task of type chief.
+      one_gpu: what to do instead, if a task cannot use several GPUs; None if it can.
+    """
+
+    strategy: str
+    sessions: str
+    options: type[Options] = Options
+    serving: tuple[str, ...] = ()
+    chief_evaluates: bool = False
+    one_gpu: str | None = None
+
+
+@dataclass(frozen=True)
+class StrategySpec:
+    """A row of the table. Classes that need TensorFlow are given as `module:name`.
+
+    Attributes:
+      name: the value of `--strategy`.
+      strategy: the subclass of `tfdist.strategies.base.Strategy` for Keras and custom loops.
+      options: the class of its options; each field is a flag.
+      estimator: the same for Estimators; None if they are not supported.
+      packages: required packages in addition to TensorFlow and Keras.
+      spans_tasks: whether several tasks train together; otherwise the strategy runs in one process.
+      uses_ps: whether the strategy needs parameter servers; otherwise it rejects them.
+      serving: the types of the tasks that serve and do not train, except the chief.
+      shares_variables: whether several replicas update the same variables.
+      elastic: whether a job can restart with a different number of tasks.
+      rendezvous: the launcher's module for the tasks' rendezvous, if the tasks do not read
+        TF_CONFIG: `serve_hosts(hosts, host, port)` runs the server, and `environment_of(hosts,
+        rank, host, port)` returns the environment variables of a task.
+      single_replica: whether the strategy does not distribute at all.
+      fit_only: whether it trains with `fit` only, and not with custom loops.
+      describes_model: whether `Strategy.describe` has something to say about a model, so that
+        `tfdist run --dry_run` builds it.
+      source: the source of cluster descriptions that only this strategy uses; None if there is
+        none.
+      one_gpu: what to do instead, if a task cannot use several GPUs; None if it can.
+    """
+
+    name: str
+    strategy: str
+    options: type[Options] = Options
+    estimator: EstimatorSpec | None = None
+    packages: tuple[str, ...] = ()
+    spans_tasks: bool = False
+    uses_ps: bool = False
+    serving: tuple[str, ...] = ()
+    shares_variables: bool = False
+    elastic: bool = False
+    rendezvous: str | None = None
+    single_replica: bool = False
+    fit_only: bool = False
+    describes_model: bool = False
+    source: str | None = None
+    one_gpu: str | None = None
+
+    @property
+    def reads_cluster(self) -> bool:
+        """Whether a task needs the addresses of the others."""
+        return self.spans_tasks and self.rendezvous is None
+
+    def compute_tasks(self, cluster: Cluster) -> list[Task]:
+        """The tasks that divide the cores of their machine, because they compute in every step.
+
+        Excludes a chief whose workers serve: it only schedules their steps, except with Estimators.
+        """
+        only_schedules = "worker" in self.serving
+        return [
+            task
+            for task in cluster.training_tasks
+            if not (only_schedules and task.type == "chief" and cluster.worker)
+        ]
+
+    def serves(self, cluster: Cluster, task: Task, *, for_estimators: bool = False) -> bool:
+        """Whether a task serves other tasks and does not train."""
+        types = self.serving
+        if for_estimators:
+            types = self.estimator.serving if self.estimator else ()
+        return task.type in types and bool(cluster) and task != cluster.chief_task
+
+    def options_class(self, *, for_estimators: bool = False) -> type[Options]:
+        """The class of the options, for Keras or for Estimators."""
+        if not for_estimators:
+            return self.options
+        return self.estimator.options if self.estimator else Options
+
+    def strategy_path(self, options: Options, *, for_estimators: bool = False) -> str:
+        """The class that a job with these options uses, as `module:name`."""
+        own = self.estimator.strategy if for_estimators and self.estimator else self.strategy
+        return options.implementation or own
+
+    def check_num_gpus(self, num_gpus: int | None, *, for_estimators: bool = False) -> None:
+        """Checks `--num_gpus`, which must be at most 1 if a task trains on one device.
+
+        Raises:
+          UsageError: it is more than 1.
+        """
+        owner = self.estimator if for_estimators and self.estimator else self
+        if num_gpus is None or num_gpus <= 1 or owner.one_gpu is None:
+            return
+        suffix = ", for Estimators and sessions" if owner is not self else ""
+        raise UsageError(
+            "--num_gpus",
+            received=num_gpus,
+            accepted=f"0 or 1 under {self.name}{suffix}",
+            remedy=owner.one_gpu,
+        )
+
+    def check_heartbeat(self, seconds: Any) -> None:
+        """Checks that `--heartbeat_timeout` has an effect, if it was given.
+
+        Raises:
+          UsageError: no task watches another one.
+        """
+        if seconds is None or self.spans_tasks:
+            return
+        raise UsageError(
+            "--heartbeat_timeout",
+            received=seconds,
+            accepted=f"not supported with --strategy={self.name}",
+            remedy="Leave it out, because no task waits for another one.",
+        )

@@ -1,0 +1,227 @@
+"""The table of strategies: finds a row, and checks flags and a cluster against it.
+
+    row = named("auto", environ, cluster, source="TF_CONFIG")
+    check_cluster(row, cluster, source="TF_CONFIG")
+    options = options_of(row, {"sync": True}, cluster)
+    strategy_class = load(row.strategy_path(options))
+
+The rows are those of this package, those of installed packages with an entry point in the group
+`tfdist.strategies`, and those that a script registers.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from tfdist.cluster import Cluster
+from tfdist.config.options import Option, Options
+from tfdist.config.strategies.rows import ROWS
+from tfdist.config.strategies.spec import StrategySpec
+from tfdist.errors import UsageError, log
+
+#: The environment variable in which `tfdist run` passes the strategy to its tasks. The script's own
+#: `--strategy` takes precedence.
+STRATEGY_VARIABLE = "TFDIST_STRATEGY"
+
+#: The group of entry points by which an installed package adds a strategy. Each one names a
+#: `StrategySpec` in a module that does not import TensorFlow.
+ENTRY_POINTS = "tfdist.strategies"
+
+_rows: dict[str, StrategySpec] = {spec.name: spec for spec in ROWS}
+
+
+def register(spec: StrategySpec) -> None:
+    """Adds a row to the table; call this before `define_flags` and `tfdist.main`.
+
+    Raises:
+      ValueError: the table has a row of that name.
+    """
+    if spec.name in _rows:
+        raise ValueError(f"strategy {spec.name!r} is already in the table.")
+    _rows[spec.name] = spec
+
+
+def rows() -> Mapping[str, StrategySpec]:
+    """All rows, by the name of the strategy."""
+    _register_installed()
+    return _rows
+
+
+@cache
+def _register_installed() -> None:
+    for point in entry_points(group=ENTRY_POINTS):
+        # A broken package must not break the jobs that do not use it.
+        try:
+            register(point.load())
+        except Exception as error:
+            log(
+                f"warning: the strategy {point.name} of {point.value} is not available: "
+                f"{type(error).__name__}: {error}"
+            )
+
+
+def row(name: str) -> StrategySpec:
+    """The row of a strategy.
+
+    Raises:
+      UsageError: the table has no strategy of that name.
+    """
+    found = rows().get(name)
+    if found is None:
+        raise UsageError.choice("--strategy", name, ["auto", *rows()])
+    return found
+
+
+def choose(cluster: Cluster, source: str, num_gpus: int | None = None) -> str:
+    """The default strategy for a cluster and the number of GPUs per task."""
+    for spec in rows().values():
+        if spec.source == source:
+            return spec.name
+    if cluster.ps:
+        return "parameter_server"
+    if len(cluster.training_tasks) > 1:
+        return "multi_worker_mirrored"
+    return "mirrored" if num_gpus is not None and num_gpus > 1 else "one_device"
+
+
+def named(
+    name: str,
+    environ: Mapping[str, str],
+    cluster: Cluster,
+    source: str,
+    num_gpus: int | None = None,
+) -> StrategySpec:
+    """The row for `--strategy=name`; `auto` chooses from the cluster.
+
+    Raises:
+      UsageError: the table has no strategy of that name.
+    """
+    if name == "auto":
+        name = environ.get(STRATEGY_VARIABLE) or "auto"
+    return row(choose(cluster, source, num_gpus) if name == "auto" else name)
+
+
+def options_by_flag() -> dict[str, dict[str, Option]]:
+    """By flag, its definition in each strategy that has it, by the strategy's name."""
+    found: dict[str, dict[str, Option]] = {}
+    for spec in rows().values():
+        classes = [spec.options, *([spec.estimator.options] if spec.estimator else [])]
+        for options in classes:
+            for flag, defined in options.defined().items():
+                found.setdefault(flag, {}).setdefault(spec.name, defined)
+    return found
+
+
+def check_cluster(spec: StrategySpec, cluster: Cluster, source: str) -> None:
+    """Checks that a strategy can train on a cluster.
+
+    Raises:
+      UsageError: the cluster has tasks that the strategy cannot use, lacks tasks that it needs, or
+        comes from a source for another strategy.
+    """
+    name = spec.name
+    accepted = remedy = None
+    owners = [other.name for other in rows().values() if other.source == source]
+    if owners and name not in owners:
+        raise UsageError(
+            "--strategy",
+            received=f"{name} under {source}",
+            accepted=f"{owners[0]} under {source}",
+            remedy=f"Leave it out, or start the script without {source}.",
+        )
+    if spec.uses_ps and not cluster.ps:
+        accepted, remedy = "at least one worker and one ps", "Add ps to the cluster"
+    elif cluster.ps and not spec.uses_ps:
+        accepted, remedy = "no ps", "Remove the ps from the cluster"
+    elif len(cluster.training_tasks) > 1 and not spec.spans_tasks:
+        accepted, remedy = "one process", "Leave the cluster out"
+    if accepted is not None:
+        raise UsageError(
+            "--strategy",
+            received=f"{name} with {cluster}",
+            accepted=f"{name} with {accepted}",
+            remedy=f"{remedy}, or choose another strategy.",
+        )
+
+
+def options_of(
+    spec: StrategySpec,
+    given: Mapping[str, Any],
+    cluster: Cluster,
+    *,
+    for_estimators: bool = False,
+) -> Options:
+    """The options of a strategy, checked.
+
+    Args:
+      spec: the strategy.
+      given: the flags of strategies that were given, by name.
+      cluster: the job's tasks.
+      for_estimators: whether the job is for Estimators and sessions.
+
+    Raises:
+      UsageError: the strategy does not support Estimators, a flag, its value, or it with these
+        tasks.
+    """
+    if for_estimators and spec.estimator is None:
+        raise UsageError(
+            "--strategy",
+            received=f"{spec.name} for an Estimator",
+            accepted=", ".join(other.name for other in rows().values() if other.estimator),
+            remedy="Choose one of these.",
+        )
+    options_class = spec.options_class(for_estimators=for_estimators)
+    for flag in sorted(given.keys() - options_class.defined().keys()):
+        is_of_strategy = flag in spec.options.defined()
+        raise UsageError(
+            f"--{flag}",
+            received=given[flag],
+            accepted="not supported for Estimators"
+            if is_of_strategy
+            else f"not supported with --strategy={spec.name}",
+            remedy="Leave it out, or train a Keras model."
+            if is_of_strategy
+            else f"Leave it out, or choose {_names(options_by_flag().get(flag, ()))}.",
+        )
+    options = options_class(**given)
+    options.check(cluster)
+    return options
+
+
+def check_flags(
+    spec: StrategySpec, given: Mapping[str, Any], num_gpus: int | None, cluster: Cluster
+) -> None:
+    """Checks flags in a launcher, which does not know whether the script has an Estimator.
+
+    Raises:
+      UsageError: they fit neither to a Keras model nor to an Estimator.
+    """
+    try:
+        spec.check_num_gpus(num_gpus)
+        options_of(spec, given, cluster)
+    except UsageError as error:
+        if spec.estimator is None:
+            raise
+        try:
+            spec.check_num_gpus(num_gpus, for_estimators=True)
+            options_of(spec, given, cluster, for_estimators=True)
+        except UsageError:
+            raise error from None
+
+
+def _names(strategies: Iterable[str]) -> str:
+    return " or ".join(f"--strategy={name}" for name in strategies) or "another strategy"
+
+
+def load(path: str) -> Any:
+    """Imports the object that `module:name` names.
+
+    Raises:
+      ImportError: a required package is not installed; the message has the remedy.
+    """
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)

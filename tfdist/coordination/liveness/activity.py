@@ -1,0 +1,234 @@
+"""What this task does now and has done last, readable by other processes of the same user.
+
+    activity = Activity("worker:1", job="0f3a…")
+    activity.describe(output="/shared/run1")
+    with activity.doing(SAVING):
+        ...
+    activity.made(41)               # steps; called by the watchdog
+    record = read(4711)             # in another process; None if process 4711 is no task
+
+The record is a file in memory. So another process can read it while this one is stopped, or while
+a call holds Python's global interpreter lock.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from tfdist.process.thread_stacks import memory_file, new_memory_file
+
+#: What a task does.
+STARTING, TRAINING, BETWEEN_EPOCHS = "starting", "training", "between epochs"
+BETWEEN_STEPS = "between steps"
+EVALUATING, SAVING, EXPORTING, SERVING = "evaluating", "saving", "exporting", "serving"
+WAITING = "waiting"
+
+_NAME = "tfdist-activity"
+_EVENTS = 100
+_EVENT = struct.Struct("<d112p")
+_LENGTH = struct.Struct("<I")
+_STATE_BYTES = 8192
+_SIZE = _STATE_BYTES + _EVENTS * _EVENT.size
+# A record that is read while it is written may be damaged.
+_READS = 10
+
+
+@dataclass(frozen=True)
+class State:
+    """What a task does now. All times are in seconds since 1970.
+
+    Attributes:
+      task: its name.
+      host: the name of its machine.
+      pid: its process.
+      job: equal in all tasks of a job.
+      doing: one of the constants above.
+      since: when it began to do that.
+      steps: the steps that it has made in this process.
+      last_step: when the last of them was seen; 0 if there is none.
+      output: the output directory; empty if it is not known.
+      epoch: the current epoch, from 1; 0 before the first.
+      epochs: the epochs of the training; 0 if they are not known.
+      resumed: the steps of the training that were made before this process began.
+      goal: the steps of the whole training; 0 if they are not known.
+      loss: the mean loss of the epoch so far, or of the last one; -inf if it is not known.
+      examples_per_step: this task's share in the examples of a step; 0 if it is not known.
+    """
+
+    task: str = ""
+    host: str = ""
+    pid: int = 0
+    job: str = ""
+    doing: str = STARTING
+    since: float = 0.0
+    steps: int = 0
+    last_step: float = 0.0
+    output: str = ""
+    epoch: int = 0
+    epochs: int = 0
+    resumed: int = 0
+    goal: int = 0
+    loss: float = -math.inf
+    examples_per_step: float = 0.0
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> State:
+        """From a JSON object.
+
+        Raises:
+          KeyError, TypeError: it does not describe a state.
+        """
+        values = {field.name: content[field.name] for field in fields(cls)}
+        for field in fields(cls):
+            if type(values[field.name]) is not type(field.default):
+                raise TypeError(field.name)
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A task's state and its last events, as pairs of a time and a text."""
+
+    state: State
+    events: tuple[tuple[float, str], ...]
+
+
+class Activity:
+    """The record of this process; its methods may be called in any thread.
+
+    Args:
+      task: the name of this task.
+      job: equal in all tasks of the job.
+    """
+
+    def __init__(self, task: str, job: str = "") -> None:
+        file = new_memory_file(_NAME)
+        os.ftruncate(file, _SIZE)
+        self._memory = mmap.mmap(file, _SIZE)
+        self._lock = threading.RLock()
+        self._count = 0
+        # The steps when the task began to do what it does now.
+        self._steps_before = 0
+        self._state = State(task, socket.gethostname(), os.getpid(), job)
+        self.enter(STARTING)
+
+    @property
+    def state(self) -> State:
+        """What this task does now."""
+        return self._state
+
+    @property
+    def record(self) -> Record:
+        """The record of this process."""
+        return _record(self._memory)
+
+    def describe(self, **known: str | int | float) -> None:
+        """Sets attributes of the state, such as the output directory."""
+        self._set(**known)
+
+    def enter(self, doing: str) -> None:
+        """Records what the task does from now on. Steps turn it into TRAINING."""
+        with self._lock:
+            self._steps_before = self._state.steps
+            self._set(doing=doing, since=time.time())
+            self.event(doing)
+
+    @contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """What the task does while the block runs."""
+        before = self._state.doing
+        self.enter(what)
+        try:
+            yield
+        finally:
+            self.enter(before)
+
+    def made(self, steps: int) -> None:
+        """Records the number of steps that the task has made so far."""
+        with self._lock:
+            if steps == self._state.steps:
+                return
+            self._set(steps=steps, last_step=time.time())
+            self.event(f"step {steps}")
+            if self._state.doing in (STARTING, BETWEEN_EPOCHS) and steps != self._steps_before:
+                self.enter(TRAINING)
+
+    def event(self, text: str) -> None:
+        """Adds an event; the last 100 are kept."""
+        with self._lock:
+            place = _STATE_BYTES + self._count % _EVENTS * _EVENT.size
+            _EVENT.pack_into(self._memory, place, time.time(), text.encode()[:111])
+            self._count += 1
+
+    def _set(self, **changes: Any) -> None:
+        with self._lock:
+            self._state = replace(self._state, **changes)
+            content = json.dumps(asdict(self._state)).encode()
+            if len(content) <= _STATE_BYTES - _LENGTH.size:
+                self._memory[_LENGTH.size : _LENGTH.size + len(content)] = content
+                _LENGTH.pack_into(self._memory, 0, len(content))
+
+
+def read(pid: int) -> Record | None:
+    """The record of another process; None if the process has none.
+
+    Raises:
+      PermissionError: the process belongs to another user.
+    """
+    path = memory_file(pid, _NAME)
+    if path is None:
+        return None
+    for _ in range(_READS):
+        try:
+            return _record(path.read_bytes())
+        except (ValueError, KeyError, TypeError, struct.error):
+            time.sleep(0.01)
+        except FileNotFoundError:
+            break
+    return None
+
+
+def tasks_of_this_machine() -> list[Record]:
+    """The records of all tasks of this user that run on this machine."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                record = read(int(path.name))
+            except OSError:
+                continue  # It belongs to another user, or has ended.
+            # A child of a task may have inherited its file.
+            if record is not None and record.state.pid == int(path.name):
+                found.append(record)
+    return sorted(found, key=lambda record: record.state.task)
+
+
+def tasks_of_job(state: State) -> list[Record]:
+    """The other tasks of a task's job that run on this machine."""
+    return [
+        record
+        for record in tasks_of_this_machine()
+        if record.state.job == state.job and record.state.pid != state.pid and state.job
+    ]
+
+
+def _record(memory: bytes | mmap.mmap) -> Record:
+    (length,) = _LENGTH.unpack_from(memory)
+    content = json.loads(bytes(memory[_LENGTH.size : _LENGTH.size + length]))
+    events = [
+        _EVENT.unpack_from(memory, _STATE_BYTES + place * _EVENT.size) for place in range(_EVENTS)
+    ]
+    known = sorted((when, text.decode(errors="replace")) for when, text in events if when)
+    return Record(State.of(content), tuple(known))

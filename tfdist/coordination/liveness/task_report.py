@@ -1,0 +1,95 @@
+"""What a task answers when another one asks what it does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tfdist.coordination.liveness.activity import Activity, Record, State
+from tfdist.process import thread_stacks
+from tfdist.process.file_waits import file_wait
+
+# Characters of the stacks, and of a shorter text.
+_STACKS_LIMIT, _TEXT_LIMIT = 1 << 18, 4096
+_EVENTS_LIMIT = 100
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """What a task does.
+
+    Attributes:
+      record: its state and its last events.
+      own_code: where it is in code of the user, as `thread_stacks.own_code`.
+      stacks: its Python stacks.
+      file_wait: the file that it waits for, as `file_waits.file_wait`.
+    """
+
+    record: Record
+    own_code: str
+    stacks: str
+    file_wait: str = ""
+
+    @classmethod
+    def of_this_process(cls, activity: Activity) -> TaskReport:
+        """The report of this process."""
+        text = thread_stacks.stacks()[:_STACKS_LIMIT]
+        return cls(activity.record, thread_stacks.own_code(), text, file_wait()[:_TEXT_LIMIT])
+
+    @classmethod
+    def of_process(cls, record: Record) -> TaskReport | None:
+        """The report of another process of this user on this machine; None if it is stopped."""
+        try:
+            return cls(record, "", thread_stacks.stacks_of(record.state.pid)[:_STACKS_LIMIT])
+        except (OSError, LookupError):
+            return None
+
+    def encode(self) -> bytes:
+        """A line of JSON."""
+        content = {
+            "state": asdict(self.record.state),
+            "events": self.record.events,
+            "own_code": self.own_code,
+            "stacks": self.stacks,
+            "file_wait": self.file_wait,
+        }
+        return json.dumps(content).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, line: bytes) -> TaskReport:
+        """The report that `encode` has turned into a line.
+
+        Raises:
+          ValueError: the line is no report.
+        """
+        try:
+            content = json.loads(line)
+            events = tuple(
+                (float(when), _text(text, _TEXT_LIMIT))
+                for when, text in content["events"][:_EVENTS_LIMIT]
+            )
+            return cls(
+                Record(_state(content["state"]), events),
+                _text(content["own_code"], _TEXT_LIMIT),
+                _text(content["stacks"], _STACKS_LIMIT),
+                _text(content["file_wait"], _TEXT_LIMIT),
+            )
+        except (KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+            raise ValueError(f"no report: {error}") from None
+
+
+def _state(content: Mapping[str, Any]) -> State:
+    state = State.of(content)
+    for value in asdict(state).values():
+        if isinstance(value, str):
+            _text(value, _TEXT_LIMIT)
+    return state
+
+
+def _text(value: Any, limit: int) -> str:
+    # Text from another machine must not be able to control the user's terminal.
+    if not isinstance(value, str) or len(value) > limit:
+        raise ValueError("text")
+    return "".join(each if each.isprintable() or each == "\n" else "?" for each in value)

@@ -1,0 +1,1 @@
+"""Key-value stores that tasks share, and the rendezvous of Horovod's ranks."""

@@ -1,0 +1,167 @@
+"""Horovod's rendezvous over Gloo, without `horovodrun`.
+
+    with serve_hosts(["10.0.0.1", "10.0.0.2"], "10.0.0.1", 2222, token):    # in one process
+        ...
+    wait_for_server("10.0.0.1", 2222, timeout=300.0)                 # in the other ranks
+    os.environ.update(environment_of(["10.0.0.1", "10.0.0.2"], 1, "10.0.0.1", 2222))
+    hvd.init()
+
+Ranks exchange their addresses in a key-value store, which the rendezvous server provides. The
+environment variables are those of Horovod 0.28's launcher (`horovod.runner.gloo_run`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import ipaddress
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from tfdist.cluster.interfaces import interfaces
+from tfdist.coordination.startup.addresses import resolve
+from tfdist.coordination.stores.kv_store import RendezvousStore
+from tfdist.coordination.stores.rendezvous_server import serve_store
+
+#: The environment variable that names the network interface for Gloo.
+INTERFACE_VARIABLE = "HOROVOD_GLOO_IFACE"
+
+_CONNECT_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The place of a rank: its host, and its number in the job, on its host and across hosts."""
+
+    host: str
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+def slots(hosts: Sequence[str]) -> tuple[Slot, ...]:
+    """Assigns a slot to each rank, in the order of `hosts`; equal hosts are one machine.
+
+    As `horovod.runner.common.util.hosts.get_host_assignments` does: `cross_rank` counts the hosts
+    that have a slot of the same local rank.
+    """
+    distinct = list(dict.fromkeys(hosts))
+    result = []
+    for rank, host in enumerate(hosts):
+        local_rank = hosts[:rank].count(host)
+        peers = [name for name in distinct if hosts.count(name) > local_rank]
+        result.append(
+            Slot(
+                host=host,
+                rank=rank,
+                size=len(hosts),
+                local_rank=local_rank,
+                local_size=hosts.count(host),
+                cross_rank=peers.index(host),
+                cross_size=len(peers),
+            )
+        )
+    return tuple(result)
+
+
+def environment(slot: Slot, host: str, port: int) -> dict[str, str]:
+    """The variables with which `hvd.init()` joins the rendezvous at `host:port` as `slot`."""
+    variables = {
+        "HOROVOD_HOSTNAME": slot.host,
+        "HOROVOD_RANK": str(slot.rank),
+        "HOROVOD_SIZE": str(slot.size),
+        "HOROVOD_LOCAL_RANK": str(slot.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(slot.local_size),
+        "HOROVOD_CROSS_RANK": str(slot.cross_rank),
+        "HOROVOD_CROSS_SIZE": str(slot.cross_size),
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": host,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+    }
+    if _is_loopback(host):
+        variables[INTERFACE_VARIABLE] = "lo"
+    elif name := interface(slot.host):
+        variables[INTERFACE_VARIABLE] = name
+    return variables
+
+
+def environment_of(hosts: Sequence[str], rank: int, host: str, port: int) -> dict[str, str]:
+    """`environment` for a rank of a job with one rank on each of `hosts`."""
+    return environment(slots(hosts)[rank], host, port)
+
+
+def serve_hosts(
+    hosts: Sequence[str], host: str, port: int, token: str
+) -> AbstractContextManager[int]:
+    """Serves the rendezvous of a job with one rank on each of `hosts`; yields the port.
+
+    Args:
+      hosts: the host of each rank.
+      host: the address to listen on.
+      port: the port; 0 for any free one.
+      token: the job's token.
+
+    Raises:
+      ModuleNotFoundError: Horovod is not installed.
+      OSError: the port cannot be bound.
+    """
+    importlib.import_module("horovod")
+    return serve_store(host, port, _sizes(slots(hosts)), token)
+
+
+def _sizes(all_slots: Sequence[Slot]) -> dict[str, int]:
+    """The number of ranks of each of Gloo's scopes."""
+    sizes = {}
+    for slot in all_slots:
+        sizes["global"] = slot.size
+        sizes[f"local_{slot.host}"] = slot.local_size
+        sizes[f"cross_{slot.local_rank}"] = slot.cross_size
+    return sizes
+
+
+def interface(host: str) -> str | None:
+    """The network interface of this machine that has an IPv4 address of `host`, or None.
+
+    By default Gloo uses the interface that the machine's name resolves to, often loopback.
+    """
+    addresses = resolve(host)
+    return next((name for name, own in interfaces().items() if str(own.ip) in addresses), None)
+
+
+def wait_for_server(
+    host: str, port: int, timeout: float, *, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Waits until the rendezvous is served at `host:port`.
+
+    A connection alone is no proof: the startup barrier of rank 0 has used the same port.
+
+    Raises:
+      TimeoutError: it is not served within `timeout` seconds.
+    """
+    store = RendezvousStore(host, port, token="")
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            store.get("any", seconds=0.0)  # Any answer will do.
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"rank 0 does not serve Horovod's rendezvous at {host}:{port} after "
+                    f"{timeout:g} s"
+                ) from None
+            sleep(_CONNECT_POLL_SECONDS)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,105 @@
+"""`EstimatorJob`: the `Job` of a script with Estimators or TF1 sessions, and its start.
+
+@tfdist.estimator.main
+def main(job): ...
+
+tfdist.estimator.run(main)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import tensorflow as tf
+
+from tfdist import entry
+from tfdist.config.flags import define_flags
+from tfdist.config.role import TaskRole
+from tfdist.config.strategies import table
+from tfdist.coordination.liveness.reporter import Reporter
+from tfdist.estimator.sessions import Sessions
+from tfdist.job import Job, Optimizer
+from tfdist.training.state import TrainingState
+from tfdist.training.summaries import facts_of
+from tfdist.upstream import session_recovery_wait
+
+# The end of TensorFlow's warning about each function of `tf.estimator`.
+_IS_DEPRECATED = "is deprecated and will be removed"
+
+
+class EstimatorJob(Job):
+    """A job with Estimators or sessions, as one of its tasks sees it.
+
+    Attributes:
+      sessions: configures this task's sessions.
+    """
+
+    def __init__(self, role: TaskRole, state: TrainingState) -> None:
+        super().__init__(role, state)
+        tf.get_logger().addFilter(_is_wanted)
+        session_recovery_wait.apply()
+        estimator = role.own_spec.estimator
+        assert estimator is not None
+        self.sessions: Sessions = table.load(estimator.sessions)(state.strategy)
+
+    def wrap_optimizer(self, optimizer: Optimizer) -> Optimizer:
+        """Wraps an optimizer for a model function, or for `model_to_estimator`.
+
+        Args:
+          optimizer: a v1 optimizer or a Keras optimizer.
+        """
+        return self.sessions.wrap_optimizer(optimizer)
+
+    def device_setter(self) -> Callable[[tf.Operation], str] | None:
+        """The argument of `tf.compat.v1.device`; see `Sessions.device_setter`."""
+        return self.sessions.device_setter()
+
+    def monitored_session(
+        self, *, hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (), **options: Any
+    ) -> tf.compat.v1.train.MonitoredSession:
+        """This task's `MonitoredTrainingSession`; see `Sessions.monitored_session`."""
+        return self.sessions.monitored_session(hooks=hooks, **options)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What this job is, as JSON."""
+        return facts_of(self._state)
+
+    @property
+    def reporter(self) -> Reporter:
+        """Reports what this task does."""
+        return self._state.reporter
+
+    @property
+    def chief_evaluates(self) -> bool:
+        """Whether the chief evaluates, instead of an evaluator."""
+        return self._role.chief_evaluates
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        # Estimators copy their configuration repeatedly, but a task has only one job.
+        return self
+
+
+def init() -> EstimatorJob:
+    """Like `tfdist.init`, for Estimators and session code.
+
+    Also sets TF_CONFIG to the value that TensorFlow needs for this job, or removes it.
+    """
+    job = entry.start(EstimatorJob, os.environ)
+    # Estimators read their cluster only from TF_CONFIG.
+    os.environ.pop("TF_CONFIG", None)
+    os.environ.update(job.sessions.environment)
+    return job
+
+
+def main(function: Callable[[EstimatorJob], object]) -> entry.Main:
+    """Like `tfdist.main`, for the body of a script with Estimators or sessions."""
+    define_flags()
+    return entry.main_of(function, init)
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+    return _IS_DEPRECATED not in str(record.msg)

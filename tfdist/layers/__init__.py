@@ -1,0 +1,1 @@
+"""What the code of a model uses: `stage`."""

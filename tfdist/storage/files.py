@@ -1,0 +1,271 @@
+"""Finds the intact checkpoints in a directory, and repairs TensorFlow's `checkpoint` file.
+
+    path = newest_intact(directory, "ckpt")    # in every task: the checkpoint to resume from
+    repair_state(directory, "ckpt", path)      # in the writing task
+
+This module does not rely on TensorFlow's `checkpoint` file. The file may be damaged, it may name a
+damaged or missing checkpoint, and it does not name the newest one if the process was killed before
+updating it. `newest_intact` depends only on files that `repair_state` does not change, so all tasks
+find the same checkpoint, in any order.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import tensorflow as tf
+from absl import logging
+
+from tfdist.errors import OutputError
+from tfdist.storage.output_directory import write_text
+
+Fingerprint = tuple[tuple[str, int, int, int], ...]
+
+_STATE = "checkpoint"
+
+
+def number(path: str | None) -> int:
+    """The number in a checkpoint's name, an epoch or a step; 0 for None."""
+    return int(path.rpartition("-")[2]) if path else 0
+
+
+def saved(directory: Path) -> list[str]:
+    """The paths of the checkpoints in the directory's `checkpoint` file, oldest first."""
+    return _named(directory) or []
+
+
+def newest_intact(directory: Path, prefix: str, *, warn: bool = True) -> str | None:
+    """The path of the newest intact checkpoint; None if there is no checkpoint.
+
+    Args:
+      directory: the directory of the checkpoints.
+      prefix: the prefix of their names, such as `ckpt`.
+      warn: whether to log the checkpoints that are skipped; set it in only one task.
+
+    Raises:
+      OutputError: there are checkpoints, but all are damaged.
+    """
+    while True:
+        paths = _all_checkpoints(directory, prefix)
+        for path in paths:
+            reason = damage(path)
+            if reason is None:
+                return path
+            if warn:
+                warn_once(path, reason)
+        if not paths or _is_first_save(directory, paths):
+            return None
+        # The writing task may have replaced all of them in the meantime.
+        if paths == _all_checkpoints(directory, prefix):
+            raise OutputError(
+                directory,
+                problem=f"has no intact checkpoint: {Path(paths[0]).name} {damage(paths[0])}",
+                remedy="Restore one from a backup, or train from the beginning in another "
+                "directory.",
+            )
+
+
+def newest_saved(directory: Path) -> str | None:
+    """The newest intact checkpoint in the `checkpoint` file, for a task that does not write it.
+
+    Logs the damaged ones after it.
+    """
+    for path in reversed(saved(directory)):
+        if damage(path) is None:
+            return path
+        warn_if_damaged(path)
+    return None
+
+
+@contextmanager
+def kept_open(path: str) -> Iterator[str | None]:
+    """Yields a path to read an intact checkpoint, even if the training removes it in the meantime.
+
+    Yields None if the checkpoint is damaged or was removed. TensorFlow would report each file that
+    it does not find.
+    """
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tfdist-")))
+        for file in _files(path):
+            with suppress(FileNotFoundError):
+                opened = stack.enter_context(file.open("rb"))
+                (directory / file.name).symlink_to(f"/proc/self/fd/{opened.fileno()}")
+        link = str(directory / Path(path).name)
+        yield link if damage(link) is None else None
+
+
+def warn_if_damaged(path: str) -> None:
+    """Logs once if a checkpoint in the `checkpoint` file is damaged, but not if it was removed.
+
+    A checkpoint is removed when a newer one is in the `checkpoint` file, and first its index. So
+    without its index, only the newest checkpoint is damaged.
+    """
+    reason = damage(path)
+    if reason is None:
+        return
+    if Path(f"{path}.index").exists() or path in saved(Path(path).parent)[-1:]:
+        warn_once(path, reason)
+
+
+def damage(path: str) -> str | None:
+    """What is wrong with a checkpoint; None if every tensor can be read and is unchanged.
+
+    The result is cached until the checkpoint's files change.
+    """
+    return _damage(path, fingerprint(path))
+
+
+def fingerprint(path: str) -> Fingerprint:
+    """A key that changes when another checkpoint is saved at the same path."""
+    stats = []
+    for file in _files(path):
+        with suppress(FileNotFoundError):
+            stats.append((file.name, file.stat()))
+    return tuple((name, at.st_ino, at.st_size, at.st_mtime_ns) for name, at in stats)
+
+
+@functools.cache
+def warn_once(path: str | Path, reason: str) -> None:
+    """Logs once per file that it is skipped."""
+    logging.warning("%s %s and is skipped", path, reason)
+
+
+def repair_state(directory: Path, prefix: str, newest: str | None) -> None:
+    """Makes the `checkpoint` file name the newest intact checkpoint, and none after it.
+
+    TensorFlow uses this file to remove the oldest checkpoints when it saves. Also removes the files
+    that an interrupted save left without an index; other damaged checkpoints stay.
+    """
+    if newest is None:
+        return
+    named = _named(directory)
+    paths = _all_checkpoints(directory, prefix)
+    if named is not None:
+        for path in paths:
+            if path not in named and not Path(f"{path}.index").exists():
+                for file in _files(path):
+                    file.unlink()
+    # Without a `checkpoint` file keep all, because TensorFlow may have been told to keep them.
+    kept = [path for path in named or reversed(paths) if number(path) < number(newest)]
+    kept = [path for path in kept if Path(f"{path}.index").exists()] + [newest]
+    if named == kept:
+        return
+    if named is None or newest != named[-1]:
+        was = "was missing or damaged" if named is None else f"named {Path(named[-1]).name}"
+        logging.warning("%s %s; it now names %s", directory / _STATE, was, Path(newest).name)
+    _write_state(directory, kept)
+
+
+def add(path: str, earlier: list[str], *, keep: int | None) -> list[str]:
+    """Makes a new checkpoint the newest one in the `checkpoint` file, and removes the oldest ones.
+
+    Args:
+      path: the checkpoint, whose files are whole.
+      earlier: the checkpoints in the `checkpoint` file, oldest first.
+      keep: the number of checkpoints to keep; None for all.
+
+    Returns:
+      The checkpoints that are now in the file.
+    """
+    paths = [each for each in earlier if each != path and Path(f"{each}.index").exists()] + [path]
+    kept = paths[-keep:] if keep else paths
+    _write_state(Path(path).parent, paths)
+    if kept != paths:
+        # The old ones are still in the file, or they would stay forever if this task is killed.
+        for old in paths[: -len(kept)]:
+            # First the index, without which the rest is no checkpoint.
+            for file in reversed(_files(old)):
+                file.unlink(missing_ok=True)
+        _write_state(Path(path).parent, kept)
+    return kept
+
+
+def discard(path: str) -> None:
+    """Removes the files of a failed save at `path`, unless the checkpoint is intact."""
+    if damage(path) is not None:
+        for file in _files(path):
+            file.unlink(missing_ok=True)
+
+
+def _all_checkpoints(directory: Path, prefix: str) -> list[str]:
+    """All checkpoints that have a file or are in the `checkpoint` file, newest first."""
+    pattern = re.compile(rf"({re.escape(prefix)}-\d+)\.(index|data-\d{{5}}-of-\d{{5}})")
+    names = {Path(path).name for path in saved(directory)}
+    if directory.is_dir():
+        matches = (pattern.fullmatch(path.name) for path in directory.iterdir())
+        names |= {match[1] for match in matches if match}
+    return sorted((str(directory / name) for name in names), key=number, reverse=True)
+
+
+def _files(path: str) -> list[Path]:
+    """The index and data files of a checkpoint."""
+    name = Path(path).name
+    pattern = re.compile(rf"{re.escape(name)}\.(index|data-\d{{5}}-of-\d{{5}})")
+    directory = Path(path).parent
+    files = directory.iterdir() if directory.is_dir() else ()
+    return sorted(file for file in files if pattern.fullmatch(file.name))
+
+
+def _is_first_save(directory: Path, paths: list[str]) -> bool:
+    """Whether the only checkpoint is from an interrupted first save."""
+    sizes = {name: size for name, _, size, _ in fingerprint(paths[0])}
+    is_unfinished = not sizes.get(f"{Path(paths[0]).name}.index")
+    return len(paths) == 1 and is_unfinished and not (directory / _STATE).exists()
+
+
+def _named(directory: Path) -> list[str] | None:
+    """The checkpoints in the `checkpoint` file, oldest first; None if it is missing or damaged."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("ERROR")
+    try:
+        state = tf.train.get_checkpoint_state(str(directory))
+    except ValueError:
+        return None  # The file is empty.
+    finally:
+        logger.setLevel(level)
+    if state is None:
+        return None
+    # Use only the file names, because the directory may have been moved.
+    last = state.model_checkpoint_path
+    paths = [path for path in state.all_model_checkpoint_paths if path != last] + [last]
+    names = [Path(path).name for path in paths]
+    return [str(directory / name) for name in names if re.fullmatch(r".*-\d+", name)]
+
+
+def _write_state(directory: Path, paths: list[str]) -> None:
+    """Writes the `checkpoint` file, with the paths of the checkpoints, oldest first."""
+    lines = [f'model_checkpoint_path: "{Path(paths[-1]).name}"']
+    for path in paths:
+        lines.append(f'all_model_checkpoint_paths: "{Path(path).name}"')
+        lines.append(f"all_model_checkpoint_timestamps: {Path(f'{path}.index').stat().st_mtime}")
+    # TensorFlow removes only checkpoints that are newer than this.
+    lines.append("last_preserved_timestamp: 0.0")
+    write_text(directory / _STATE, "".join(f"{line}\n" for line in lines))
+
+
+@functools.lru_cache(maxsize=64)
+def _damage(path: str, files: Fingerprint) -> str | None:
+    if not any(name == f"{Path(path).name}.index" for name, *_ in files):
+        return "has no .index file"
+    try:
+        reader = tf.train.load_checkpoint(path)
+        for name in reader.get_variable_to_shape_map():
+            _read(reader, name)
+    except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:
+        return f"cannot be read ({str(error).strip().splitlines()[0]})"
+    return None
+
+
+def _read(reader: tf.train.CheckpointReader, name: str) -> None:
+    try:
+        reader.get_tensor(name)
+    except tf.errors.InternalError as error:
+        # Reading worked, but NumPy has no such dtype: the state of a dataset.
+        if "not convertible to numpy" not in str(error):
+            raise

@@ -1,0 +1,366 @@
+"""The layout of the output directory that all tasks share, and atomic writes to it.
+
+    output = OutputDirectory("/shared/run1")
+    output.checkpoints    # ckpt-3.index, ckpt-3.data-…, checkpoint: written by the chief
+    output.final          # see `tfdist.training.final_weights`
+    output.logs           # TensorBoard: train, validation, eval
+    output.metrics        # metrics.jsonl: one JSON object per epoch
+    output.saved_model    # the trained model
+    output.done           # done.json: the completion marker
+    output.trackers       # trackers.json: see `tfdist.training.records.trackers`
+    output.lock           # lock.json: see `tfdist.storage.lock`
+
+Files are written under a temporary name in the same directory and then renamed. Only the chief
+writes here, except for the evaluator, which writes its own files.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfdist.errors import OutputError, UsageError
+from tfdist.process.paths import local_path
+from tfdist.storage.trust import open_own
+
+# Remedies for write errors.
+_REMEDIES = {
+    errno.ENOSPC: "Make room on its disk and start the job again, or keep fewer checkpoints.",
+    errno.EDQUOT: "Make room in its quota and start the job again, or keep fewer checkpoints.",
+    errno.EFBIG: "Raise the limit on the size of a file (ulimit -f) and start the job again.",
+    errno.EIO: "Check its disk, and start the job again.",
+    errno.ELOOP: "Remove the symbolic link, and start the job again.",
+    errno.ESTALE: "Remount its file system, and start the job again.",
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EROFS),
+        "Give this task write permission, or choose another directory; start the job again.",
+    ),
+    **dict.fromkeys(
+        (errno.ENOENT, errno.ENOTDIR, errno.EISDIR),
+        "Do not move or delete it while the job is running; start the job again.",
+    ),
+}
+
+# A later start may succeed.
+_TRANSIENT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE)
+
+# The names of temporary files, from TensorFlow and from this module, that a killed task leaves.
+_LEFT_BY_THE_CHIEF = re.compile(
+    r"(ckpt|model\.ckpt)-\d+_temp|workertemp_\d+|tmp_(chief|worker)_\d+"
+    r"|ckpt-\d+\.(index|data-\d{5}-of-\d{5})\.tempstate\d+"
+    r"|(checkpoint|graph\.pbtxt|model\.ckpt-\d+\.meta)\.tmp[0-9a-f]{32}"
+    r"|\.(metrics\.jsonl|done\.json|trackers\.json|checkpoint|writable|hang_report\.txt)-[0-9a-f]{16}"
+    r"|\.(saved_model|shared)-[a-z0-9_]{8}"
+)
+_LEFT_BY_THE_EVALUATION = re.compile(r"\.eval_metrics\.jsonl-[0-9a-f]{16}")
+
+#: The fields of a line in a metrics log that are no metrics.
+NO_METRICS = ("epoch", "step", "global_step", "time")
+
+_CHECKPOINT = re.compile(r"((?:model\.)?ckpt-(\d+))\.index")
+
+# Of TensorFlow's patterns; "]" means something only after "[".
+_PATTERN_CHARACTERS = "*?[\\"
+
+
+@dataclass(frozen=True)
+class OutputDirectory:
+    """The paths in an output directory; creating this object creates no directory.
+
+    Raises:
+      UsageError: see `output_path`.
+    """
+
+    path: Path
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        object.__setattr__(self, "path", output_path("output_dir", path))
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def final(self) -> Path:
+        return self.path / "final"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def eval_metrics(self) -> Path:
+        return self.path / "eval_metrics.jsonl"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def saved_model(self) -> Path:
+        return self.path / "saved_model"
+
+    @property
+    def done(self) -> Path:
+        return self.path / "done.json"
+
+    @property
+    def trackers(self) -> Path:
+        return self.path / "trackers.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "lock.json"
+
+    @property
+    def eval_lock(self) -> Path:
+        return self.path / "eval_lock.json"
+
+
+def output_path(field: str, path: str | os.PathLike[str]) -> Path:
+    """The `local_path` of checkpoints, without characters that TensorFlow interprets as a pattern.
+
+    TensorFlow looks for the files of a checkpoint with `tf.io.gfile.glob`, to restore it and to
+    delete it. With `run[12]`, it would not find its own files, and would delete those of `run1`.
+    Only the characters in the path as given count, not those of the working directory.
+
+    Args:
+      field: the name of the path for the error.
+      path: the path as the user gives it.
+
+    Raises:
+      UsageError: the path has such a character, or `local_path` refuses it.
+    """
+    local = local_path(field, path)
+    if any(character in str(local) for character in _PATTERN_CHARACTERS):
+        raise UsageError(
+            field,
+            received=os.fspath(path),
+            accepted=f"a path without the characters {' '.join(_PATTERN_CHARACTERS)}, which "
+            "TensorFlow interprets: it would delete checkpoints in other directories",
+            remedy="Choose another path, or rename the directory.",
+        )
+    return local
+
+
+def check_writable(*directories: Path) -> None:
+    """Checks that this task can write in each directory.
+
+    Writes a file in the nearest existing parent, so that the check creates no directory.
+
+    Raises:
+      UsageError: a directory is not writable.
+      OutputError: its disk is full, or fails.
+    """
+    for directory in directories:
+        existing = next(path for path in (directory, *directory.parents) if path.exists())
+        try:
+            with _temporary_file(existing / "writable", rename=False) as probe:
+                probe.write_text("\n")
+        except OSError as error:
+            raise not_writable(directory, error) from None
+
+
+def not_writable(directory: Path, error: OSError) -> UsageError | OutputError:
+    """The error for a directory in which this task cannot write.
+
+    It is no usage error if the job may be able to write when it is started again.
+    """
+    if error.errno in _TRANSIENT:
+        return OutputError(
+            directory,
+            problem=f"could not be written: {os.strerror(error.errno)}",
+            remedy=_REMEDIES[error.errno],
+        )
+    return UsageError(
+        "output_dir",
+        received=str(directory),
+        accepted=f"a directory that this task can write ({os.strerror(error.errno or 0)})",
+        remedy="Give this task write permission, make room, or choose another directory.",
+    )
+
+
+@contextmanager
+def writing(path: Path, *, named: bool = False) -> Iterator[None]:
+    """Converts any exception for a failed write at `path` to an OutputError.
+
+    For a file that is too large, TensorFlow raises OutOfRangeError. Keras and Estimators interpret
+    that as the end of the data and return as if training had succeeded.
+
+    Args:
+      path: the file or directory to write.
+      named: whether to convert only errors that contain `path`; set this if the context does more
+        than writing.
+
+    Raises:
+      OutputError: `path` could not be written.
+    """
+    try:
+        yield
+    except OutputError:
+        raise
+    except Exception as error:
+        number = write_error(error)
+        if number is None or (named and str(path) not in str(error)):
+            raise
+        raise OutputError(
+            path,
+            problem=f"could not be written: {os.strerror(number)}",
+            remedy=_REMEDIES[number],
+        ) from None
+
+
+def write_error(error: BaseException) -> int | None:
+    """The errno of the operating system's error behind `error`; None for other errors."""
+    if isinstance(error, OSError):
+        return error.errno if error.errno in _REMEDIES else None
+    # TensorFlow maps the errno to an exception class, but keeps its text.
+    return next((number for number in _REMEDIES if os.strerror(number) in str(error)), None)
+
+
+def remove_leftovers(directory: Path, *, of_evaluation: bool = False) -> None:
+    """Removes the temporary files of killed processes; call this before writing there.
+
+    Removes only files whose names match the temporary names of TensorFlow and this package.
+
+    Args:
+      directory: the directory; its subdirectories are not searched.
+      of_evaluation: True removes the evaluator's files, False the chief's.
+    """
+    pattern = _LEFT_BY_THE_EVALUATION if of_evaluation else _LEFT_BY_THE_CHIEF
+    saved_model = OutputDirectory(directory).saved_model
+    for path in list(directory.iterdir()) if directory.is_dir() else ():
+        if not pattern.fullmatch(path.name):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            if (path / "before").exists() and not saved_model.exists():
+                # The process was killed between the two renames of `replacing_directory`.
+                os.replace(path / saved_model.name, saved_model)
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+@contextmanager
+def replacing_directory(target: Path, *, writes: bool = True) -> Iterator[Path]:
+    """Yields a temporary directory; at the end, moves `target.name` in it to `target`.
+
+    Args:
+      target: a directory, which may exist.
+      writes: False discards the result instead.
+
+    Raises:
+      OutputError: `target` could not be written; an existing directory is unchanged.
+    """
+    with (
+        writing(target if writes else Path(tempfile.gettempdir())),
+        tempfile.TemporaryDirectory(
+            prefix=f".{target.name}-", dir=target.parent if writes else None
+        ) as temporary,
+    ):
+        directory = Path(temporary)
+        yield directory
+        if writes:
+            if target.exists():
+                os.replace(target, directory / "before")
+            os.replace(directory / target.name, target)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file atomically: writes a temporary file and renames it.
+
+    Raises:
+      OutputError: the file could not be written; an existing file is unchanged.
+    """
+    with writing(path), _temporary_file(path) as temporary:
+        temporary.write_text(text)
+
+
+def saved_checkpoints(output: OutputDirectory) -> list[tuple[int, Path]]:
+    """The number and the path of each checkpoint, also of an Estimator, the newest last.
+
+    Their files may be damaged; `tfdist.storage.files` reads them, with TensorFlow.
+    """
+    return sorted(
+        (int(match[2]), path.with_name(match[1]))
+        for directory in (output.checkpoints, output.path)
+        for path in directory.glob("*.index")
+        if (match := _CHECKPOINT.fullmatch(path.name))
+    )
+
+
+def append_json_line(path: Path, record: dict[str, Any]) -> None:
+    """Appends one JSON object as a line.
+
+    Raises:
+      OutputError: the line could not be written; the file is unchanged.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        size = path.stat().st_size if path.exists() else 0
+        try:
+            with open_own(path, "a") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError:
+            if path.exists():
+                os.truncate(path, size)
+            raise
+
+
+def cut_json_lines(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
+    """Removes the lines of a JSON-lines file for which `keep` is false.
+
+    A resumed job removes the lines after its checkpoint this way. Lines that are not valid JSON,
+    such as an incomplete last line, are removed too.
+    """
+    if path.exists():
+        kept = filter(keep, read_json_lines(path))
+        write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """The records of a JSON-lines file, without lines that are not JSON objects; none if it is not
+    there."""
+    records = []
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
+        with suppress(ValueError, RecursionError):
+            record = json.loads(line)
+            if isinstance(record, dict):
+                records.append(record)
+    return records
+
+
+def as_json(value: Any) -> Any:
+    """A metric's value, a number or an array, for JSON: None (null) if it is not finite."""
+    array = np.asarray(value, dtype=float)
+    if array.ndim:
+        return [as_json(element) for element in array]
+    return float(array) if np.isfinite(array) else None
+
+
+@contextmanager
+def _temporary_file(path: Path, *, rename: bool = True) -> Iterator[Path]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # `tempfile` creates files that only their owner can read.
+    temporary = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
+    try:
+        yield temporary
+        if rename:
+            os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,305 @@
+"""Reads the state of a checkpoint at a step, so that a thread can write it while training goes on.
+
+    checkpoint.write(path)
+    plan = SavePlan(checkpoint, path)      # what is in that file, and which variables it is from
+    if plan.fits(checkpoint):
+        write = plan.read()                # at the step
+        write(other_path)                  # in any thread, if plan.is_here
+
+`tf.train.Checkpoint` looks at the whole model in each save, which takes more time than to write it:
+35 ms and 3 ms for a ResNet-20 with Adam. A plan does that once. TensorFlow's own asynchronous
+checkpoints (`tf.train.CheckpointOptions(enable_async=True)`) look at the model each time, too, in a
+thread that competes with the training, and remove the oldest checkpoint before the new one is
+whole.
+
+A tensor that was read from a variable does not change: TensorFlow gives the variable a new buffer
+in its next update. So reading copies nothing. Variables on other machines are read when they are
+written, because one of those may not have the memory for a second buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
+
+from tfdist.compat import keras as keras_compat
+from tfdist.strategies.replicas.sync_on_read import is_on_read, value_of, without_wrapper
+
+_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_VARIABLE = "VARIABLE_VALUE"
+ShardedVariable: Any = tf.__internal__.distribute.ShardedVariable
+
+
+class NotPlannable(Exception):
+    """A checkpoint has state that only TensorFlow knows how to save, such as that of a table."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A tensor in a checkpoint.
+
+    Attributes:
+      key: its name.
+      device: the CPU of the machine that writes it.
+      source: a variable, an object with a Python state, or the tensor itself.
+      is_here: whether the source is on this machine.
+      part: the part of the whole tensor that it is, as `tf.raw_ops.SaveV2` has it; "" for all.
+    """
+
+    key: str
+    device: str
+    source: tf.Variable | tf.train.experimental.PythonState | tf.Tensor
+    is_here: bool = True
+    part: str = ""
+
+    def read(self) -> tf.Tensor:
+        if isinstance(self.source, tf.Variable):
+            variable = without_wrapper(self.source)
+            if is_on_read(variable):
+                return value_of(variable)
+            if isinstance(variable, tf.distribute.DistributedValues):
+                variable = variable.values[0]
+            # After a sparse update, `read_value` would copy the variable.
+            return variable.read_value_no_copy()
+        if isinstance(self.source, tf.train.experimental.PythonState):
+            return tf.constant(self.source.serialize())
+        return self.source
+
+
+class SavePlan:
+    """Which variables a checkpoint consists of.
+
+    Args:
+      checkpoint: a `tf.train.Checkpoint`.
+      path: a file that it has written.
+      io_device: the device that writes all; None for the machine of each variable.
+      constants: Python states that do not change as long as the checkpoint consists of the same
+        objects.
+
+    Raises:
+      NotPlannable: the checkpoint has more than variables and Python state.
+    """
+
+    def __init__(
+        self,
+        checkpoint: tf.train.Checkpoint,
+        path: str,
+        io_device: str | None,
+        constants: Sequence[tf.train.experimental.PythonState] = (),
+    ) -> None:
+        # Kept, so that no other object gets the same id.
+        self._objects = _descendants(checkpoint)
+        self._io_device = io_device
+        self._constants = constants
+        self._write: Callable[..., Any] | None = None
+        self._own_device = tf.constant(0).device
+        graph = tf.train.load_checkpoint(path).get_tensor(_GRAPH_KEY)
+        self._entries = [
+            entry
+            for trackable, attributes in _saved_objects(checkpoint, graph)
+            for entry in self._entries_of(trackable, attributes)
+        ]
+        self._entries.append(_Entry(_GRAPH_KEY, io_device or self._own_device, tf.constant(graph)))
+
+    def fits(self, checkpoint: tf.train.Checkpoint) -> bool:
+        """Whether the checkpoint consists of the same objects as when the plan was made."""
+        now = _descendants(checkpoint)
+        return list(map(id, now)) == list(map(id, self._objects))
+
+    @cached_property
+    def is_here(self) -> bool:
+        """Whether the whole state is on this machine, so that it may change when it was read."""
+        return all(entry.is_here for entry in self._entries)
+
+    def read(self) -> Callable[[str], None]:
+        """Reads the state of this machine.
+
+        Returns:
+          A function that writes the files of the checkpoint, for its path without their endings.
+          The index is renamed last, when the rest is whole. Raises `tf.errors.OpError` if they
+          could not be written.
+        """
+        known = dict(zip(map(id, self._at_once), self._read_at_once(), strict=True))
+        tensors = []
+        for entry in self._entries:
+            value = known.get(id(entry))
+            if entry.is_here:
+                tensors.append(entry.read() if value is None else value)
+        if self._write is None:
+            self._write = self._writing(tensors)
+        return partial(self._write_tensors, tensors)
+
+    def _write_tensors(self, tensors: list[tf.Tensor], path: str) -> None:
+        assert self._write is not None
+        self._write(tf.constant(path), *tensors)
+
+    def _entries_of(self, trackable: Any, attributes: dict[str, str]) -> Iterator[_Entry]:
+        if len(attributes) > 1:
+            raise NotPlannable(f"{type(trackable).__name__} has {sorted(attributes)}")
+        ((name, key),) = attributes.items()
+        if isinstance(trackable, tf.train.experimental.PythonState):
+            is_constant = any(trackable is each for each in self._constants)
+            state = tf.constant(trackable.serialize()) if is_constant else trackable
+            yield _Entry(key, self._io_device or self._own_device, state)
+            return
+        is_split = isinstance(trackable, ShardedVariable)
+        for part, each in _parts(trackable) if is_split else [("", trackable)]:
+            (variable,) = keras_compat.as_tensorflow([each])
+            if name != _VARIABLE or not isinstance(variable, tf.Variable):
+                raise NotPlannable(f"{type(variable).__name__} has {name}")
+            place = _cpu_of(variable)
+            is_here = place == self._own_device
+            yield _Entry(key, self._io_device or place, variable, is_here, part)
+
+    @cached_property
+    def _at_once(self) -> list[_Entry]:
+        """The entries that one call reads, five times as fast as a call each.
+
+        Not the variables whose values are only known outside of graphs.
+        """
+        return [
+            entry
+            for entry in self._entries
+            if isinstance(entry.source, tf.Variable)
+            and not is_on_read(entry.source)
+            and entry.is_here
+        ]
+
+    @cached_property
+    def _read_at_once(self) -> Callable[[], list[tf.Tensor]]:
+        @tf.function(autograph=False)
+        def read() -> list[tf.Tensor]:
+            # A GPU may not have the memory for a second buffer. On the CPU, this copies nothing.
+            with tf.device(self._own_device):
+                return [tf.identity(entry.read()) for entry in self._at_once]
+
+        return _traced(read)
+
+    def _writing(self, tensors: list[tf.Tensor]) -> Callable[..., Any]:
+        """A function that writes such tensors, and those of other machines, to a path."""
+        devices: dict[str, list[int]] = {}
+        for index, entry in enumerate(self._entries):
+            devices.setdefault(entry.device, []).append(index)
+
+        if self.is_here and len(devices) == 1:
+            # A function checks the type of each argument, which takes longer than the writing.
+            return self._saving_here(*devices)
+
+        # A function, because an operation on another machine may go on when its call has returned.
+        @tf.function(autograph=False)
+        def write(path: tf.Tensor, *here: tf.Tensor) -> tf.Tensor:
+            given = iter(here)
+            tensors = [next(given) if entry.is_here else None for entry in self._entries]
+            if len(devices) == 1:
+                ((device, indices),) = devices.items()
+                saved = [self._save(device, path, indices, tensors)]
+            else:
+                saved = []
+                # The names that TensorFlow gives to the parts.
+                parts = [
+                    tf.strings.join([path, f"_temp/part-{part:05d}-of-{len(devices):05d}"])
+                    for part in range(len(devices))
+                ]
+                for part, (device, indices) in zip(parts, devices.items(), strict=True):
+                    saved.append(self._save(device, part, indices, tensors))
+                with tf.control_dependencies(saved), tf.device(self._own_device):
+                    saved = [
+                        tf.raw_ops.MergeV2Checkpoints(
+                            checkpoint_prefixes=parts, destination_prefix=path, delete_old_dirs=True
+                        )
+                    ]
+            with tf.control_dependencies(saved):
+                return tf.identity(path)
+
+        shapes = [getattr(entry.source, "shape", []) for entry in self._entries if entry.is_here]
+        specs = [
+            tf.TensorSpec(shape, tensor.dtype)
+            for shape, tensor in zip(shapes, tensors, strict=True)
+        ]
+        return _traced(write, tf.TensorSpec([], tf.string), *specs)
+
+    def _saving_here(self, device: str) -> Callable[..., None]:
+        """As `_writing`, for a state that is all on this machine."""
+        names = tf.constant([entry.key for entry in self._entries])
+        parts = tf.constant([entry.part for entry in self._entries])
+
+        def write(path: tf.Tensor, *tensors: tf.Tensor) -> None:
+            with tf.device(device):
+                tf.raw_ops.SaveV2(
+                    prefix=path, tensor_names=names, shape_and_slices=parts, tensors=tensors
+                )
+
+        return write
+
+    def _save(
+        self, device: str, path: tf.Tensor, indices: list[int], tensors: list[tf.Tensor | None]
+    ) -> tf.Operation:
+        with tf.device(device):
+            return tf.raw_ops.SaveV2(
+                prefix=path,
+                tensor_names=[self._entries[index].key for index in indices],
+                shape_and_slices=[self._entries[index].part for index in indices],
+                tensors=[_or_read(tensors[index], self._entries[index]) for index in indices],
+            )
+
+
+def _or_read(tensor: tf.Tensor | None, entry: _Entry) -> tf.Tensor:
+    return entry.read() if tensor is None else tensor
+
+
+def _traced(function: Any, *specs: tf.TensorSpec) -> Callable[..., Any]:
+    """The function for arguments of these kinds.
+
+    TensorFlow warns if many functions with the same name are traced in another way.
+    """
+    traced: Callable[..., Any] = function.get_concrete_function(*specs)
+    return traced
+
+
+def _descendants(checkpoint: tf.train.Checkpoint) -> list[Any]:
+    return list(tf.train.TrackableView(checkpoint).descendants())
+
+
+def _saved_objects(
+    checkpoint: tf.train.Checkpoint, graph: bytes
+) -> Iterator[tuple[Any, dict[str, str]]]:
+    """The objects with values in a checkpoint: for each value its name and its key."""
+    nodes = TrackableObjectGraph.FromString(graph).nodes
+    objects: dict[int, Any] = {0: checkpoint}
+    waiting = [0]
+    while waiting:
+        number = waiting.pop()
+        children = tf.train.TrackableView.children(objects[number])
+        for child in nodes[number].children:
+            if child.node_id not in objects:
+                objects[child.node_id] = children[child.local_name]
+                waiting.append(child.node_id)
+    if len(objects) != len(nodes):
+        raise NotPlannable("an optimizer with slots of its own")
+    for number, node in enumerate(nodes):
+        if node.HasField("registered_saver"):
+            raise NotPlannable(node.registered_saver.name)
+        if node.attributes:
+            keys = {attribute.name: attribute.checkpoint_key for attribute in node.attributes}
+            yield objects[number], keys
+
+
+def _parts(whole: Any) -> Iterator[tuple[str, tf.Variable]]:
+    """The parts of a split variable, and the place of each one, as `tf.raw_ops.SaveV2` has it."""
+    shape = " ".join(map(str, whole.shape))
+    rest = ":-" * (len(whole.shape) - 1)
+    start = 0
+    for part in whole.variables:
+        yield f"{shape} {start},{part.shape[0]}{rest}", part
+        start += part.shape[0]
+
+
+def _cpu_of(variable: tf.Variable) -> str:
+    """The CPU of a variable's machine."""
+    device = tf.DeviceSpec.from_string(variable.device)
+    return str(device.replace(device_type="CPU", device_index=0).to_string())

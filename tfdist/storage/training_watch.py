@@ -1,0 +1,61 @@
+"""Tells an evaluator that no training runs any more, for which it would wait forever.
+
+    watch = TrainingWatch(OutputDirectory("/shared/run1"), timeout=300.0)
+    while not is_complete():
+        watch.look(1.0)         # raises OutputError when no chief has run for 300 s
+        sleep(1.0)
+
+The chief holds the lock of the output directory while it trains, on this machine or another one.
+"""
+
+from __future__ import annotations
+
+from tfdist.errors import OutputError, log
+from tfdist.storage import lock
+from tfdist.storage.output_directory import OutputDirectory
+
+# Seconds after which the log says what the evaluator waits for.
+_NOTICE_SECONDS = 30.0
+
+
+class TrainingWatch:
+    """Looks for the chief of the training in an output directory.
+
+    Args:
+      output: the output directory.
+      timeout: seconds without a chief after which there is none.
+    """
+
+    def __init__(self, output: OutputDirectory, timeout: float) -> None:
+        self._output = output
+        self._timeout = timeout
+        self._missing = 0.0
+        self._has_trained = False
+
+    def look(self, seconds: float) -> None:
+        """Looks once.
+
+        Args:
+          seconds: the time since the last look in which this task only waited.
+
+        Raises:
+          OutputError: no chief has run for too long.
+        """
+        if lock.is_held(self._output.lock) is not False:
+            # Where the file system has no locks, nothing is known.
+            self._missing, self._has_trained = 0.0, True
+            return
+        before, self._missing = self._missing, self._missing + seconds
+        if before < _NOTICE_SECONDS <= self._missing:
+            log(
+                f"the evaluator waits for the chief: no training runs in {self._output.path}; it "
+                f"gives up in {max(0.0, self._timeout - self._missing):.0f} s"
+            )
+        if self._missing >= self._timeout:
+            ended = "has ended before it was complete" if self._has_trained else "has not started"
+            raise OutputError(
+                self._output.path,
+                problem=f"has no training to evaluate: the chief {ended}, and none has run for "
+                f"{self._timeout:g} s (--startup_timeout)",
+                remedy="Look at the log of the chief, and start both again.",
+            )

@@ -1,0 +1,305 @@
+"""Splits the tables of `Embedding` and the kernels of `Dense` of Keras 3 over the ps.
+
+    apply()
+    strategy.layer_partitioner = partition_bytes(1 << 20)
+    with strategy.scope():
+        table = keras.layers.Embedding(1 << 20, 16)
+        table.build()
+    len(table.trainable_variables)    # 64
+
+A Keras 3 variable holds one `tf.Variable`, so TensorFlow's `ShardedVariable` does not fit into it.
+Here, each part is a Keras variable of the layer. The optimizer sees only parts: it has slots for
+each, and a part of a table gets the gradients of its own rows. The two layers look up, or multiply,
+part by part. All other layers, and subclasses of these two, keep their variables whole.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist.errors import UsageError
+from tfdist.strategies.parameter_server.variables.part_initializers import part_initializer
+
+# The layers that can use a variable in parts, and the name of that variable.
+_SPLIT = {keras.layers.Embedding: "embeddings", keras.layers.Dense: "kernel"}
+# Regularizers whose value for a variable is the sum over its parts.
+_ADDITIVE = (
+    type(None),
+    keras.regularizers.L1,
+    keras.regularizers.L2,
+    keras.regularizers.L1L2,
+)
+_ATTRIBUTE = "_tfdist_split"
+
+
+class SplitVariable:
+    """A variable in parts, in place of the Keras variable of a layer. It converts to a tensor.
+
+    Not a trackable object: its parts are variables of the layer.
+
+    Args:
+      parts: the Keras variables, in the order of their rows.
+      offsets: the first row of each part, and the number of rows.
+    """
+
+    def __init__(self, parts: Sequence[Any], offsets: Sequence[int]) -> None:
+        self.parts = parts
+        self.offsets = offsets
+        self.shape = (offsets[-1], *parts[0].shape[1:])
+        self._whole: Any = None
+
+    @property
+    def dtype(self) -> str:
+        dtype: str = self.parts[0].dtype
+        return dtype
+
+    def put_together(self) -> None:
+        """Makes TensorFlow save the parts as one tensor, if they have values."""
+        values = [part._value for part in self.parts]
+        if self._whole is None and None not in map(_or_none, values):
+            self._whole = tf.__internal__.distribute.ShardedVariable(
+                values, name=self.parts[0].path
+            )
+
+    def numpy(self) -> np.ndarray:
+        """The whole value."""
+        return np.concatenate([part.numpy() for part in self.parts])
+
+    def assign(self, value: Any) -> None:
+        """Sets the value of all parts."""
+        if tuple(value.shape) != self.shape:
+            raise ValueError(f"shape: received {tuple(value.shape)}; accepted: {self.shape}.")
+        for part, (begin, end) in zip(self.parts, pairwise(self.offsets), strict=True):
+            part.assign(value[begin:end])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self.numpy().astype(dtype or self.dtype)
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        whole = tf.concat([part.value for part in self.parts], axis=0, name=name or "whole")
+        return whole if dtype is None else tf.cast(whole, dtype)
+
+
+def offsets_of(rows: int, parts: int) -> list[int]:
+    """Where each part begins, and the end: `div` partitioning, as in `tf.nn.embedding_lookup`."""
+    sizes = [rows // parts + (part < rows % parts) for part in range(parts)]
+    return [0, *accumulate(sizes)]
+
+
+def _or_none(value: Any) -> bool | None:
+    return None if value is None else True
+
+
+def _split(layer: Any) -> SplitVariable | None:
+    found: SplitVariable | None = vars(layer).get(_ATTRIBUTE)
+    return found
+
+
+def _splits(add_weight: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps `add_weight` to return a `SplitVariable` for a large table or kernel."""
+
+    @functools.wraps(add_weight)
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        count = _parts_of(layer, kwargs) if not args else 1
+        if count == 1:
+            return add_weight(layer, *args, **kwargs)
+        shape, name = tuple(kwargs["shape"]), kwargs["name"]
+        initializer = keras.initializers.get(kwargs["initializer"])
+        offsets = offsets_of(shape[0], count)
+        parts = []
+        for part, (begin, end) in enumerate(pairwise(offsets)):
+            own = {
+                "shape": (end - begin, *shape[1:]),
+                "initializer": part_initializer(initializer, shape, begin),
+                "name": f"{name}_part_{part}",
+            }
+            parts.append(add_weight(layer, **{**kwargs, **own}))
+        split = SplitVariable(parts, offsets)
+        object.__setattr__(layer, _ATTRIBUTE, split)
+        split.put_together()
+        tf.distribute.get_strategy().split_variables.add(split)
+        return split
+
+    return call
+
+
+def _parts_of(layer: Any, weight: dict[str, Any]) -> int:
+    """The number of parts of a weight that a layer adds; 1 if it stays whole."""
+    strategy = tf.distribute.get_strategy()
+    partitioner = getattr(strategy, "layer_partitioner", None)
+    if (
+        partitioner is None
+        or _SPLIT.get(type(layer)) != weight.get("name")
+        or len(weight["shape"]) != 2
+        or layer.quantization_mode is not None
+        or layer.lora_rank
+        or weight.get("constraint") is not None
+        or type(weight.get("regularizer")) not in _ADDITIVE
+    ):
+        return 1
+    dtype = tf.as_dtype(weight.get("dtype") or layer.variable_dtype)
+    return int(partitioner(tf.TensorShape(weight["shape"]), dtype)[0])
+
+
+def _looks_up(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps `Embedding.call` to read only the rows of the batch from each part."""
+
+    @functools.wraps(own)
+    def call(layer: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        split = _split(layer)
+        if split is None:
+            return own(layer, inputs, *args, **kwargs)
+        if isinstance(inputs, tf.SparseTensor):
+            raise UsageError(
+                f"input of layer {layer.name}",
+                received="a SparseTensor",
+                accepted="a dense or ragged tensor, for a table in parts",
+                remedy="Convert the input, or leave out --partition_bytes and "
+                "--variable_partitions.",
+            )
+        if keras.backend.standardize_dtype(inputs.dtype) not in ("int32", "int64"):
+            inputs = keras.ops.cast(inputs, "int32")
+        rows = tf.ragged.map_flat_values(functools.partial(_rows, split), inputs)
+        return keras.ops.cast(rows, dtype=layer.compute_dtype)
+
+    return call
+
+
+def _rows(split: SplitVariable, indices: tf.Tensor) -> tf.Tensor:
+    # Keras counts negative indices from the end of the table.
+    count = tf.constant(split.shape[0], indices.dtype)
+    indices = tf.where(indices < 0, indices + count, indices)
+    # With a list, this is `div` partitioning, as in `offsets_of`.
+    return tf.nn.embedding_lookup([part.value for part in split.parts], indices)
+
+
+def _multiplies(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps `Dense.call` to multiply part by part."""
+
+    @functools.wraps(own)
+    def call(layer: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        split = _split(layer)
+        if split is None:
+            return own(layer, inputs, *args, **kwargs)
+        if isinstance(inputs, tf.SparseTensor):
+            result = keras.ops.matmul(inputs, tf.convert_to_tensor(split))
+        else:
+            sizes = [part.shape[0] for part in split.parts]
+            columns = tf.split(inputs, sizes, axis=-1)
+            products = map(keras.ops.matmul, columns, split.parts)
+            result = functools.reduce(keras.ops.add, products)
+        if layer.bias is not None:
+            result = keras.ops.add(result, layer.bias)
+        return result if layer.activation is None else layer.activation(result)
+
+    return call
+
+
+def _whole_weights(layer: Any, split: SplitVariable) -> list[Any]:
+    bias = getattr(layer, "bias", None)
+    return [split] if bias is None else [split, bias]
+
+
+def _saves(own: Callable[..., None]) -> Callable[..., None]:
+    """Wraps `save_own_variables` to write the file of a layer without parts."""
+
+    @functools.wraps(own)
+    def call(layer: Any, store: Any) -> None:
+        split = _split(layer)
+        if split is None:
+            return own(layer, store)
+        for index, weight in enumerate(_whole_weights(layer, split)):
+            store[str(index)] = weight.numpy()
+        return None
+
+    return call
+
+
+def _loads(own: Callable[..., None]) -> Callable[..., None]:
+    """Wraps `load_own_variables` to read the file of a layer without parts."""
+
+    @functools.wraps(own)
+    def call(layer: Any, store: Any) -> None:
+        split = _split(layer)
+        if split is None:
+            return own(layer, store)
+        for index, weight in enumerate(_whole_weights(layer, split)):
+            weight.assign(np.asarray(store[str(index)]))
+        return None
+
+    return call
+
+
+def _gets(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps `get_weights` to return whole arrays."""
+
+    @functools.wraps(own)
+    def call(layer: Any) -> Any:
+        split = _split(layer)
+        if split is None:
+            return own(layer)
+        return [weight.numpy() for weight in _whole_weights(layer, split)]
+
+    return call
+
+
+def _sets(own: Callable[..., None]) -> Callable[..., None]:
+    """Wraps `set_weights` to take whole arrays."""
+
+    @functools.wraps(own)
+    def call(layer: Any, weights: Any) -> None:
+        split = _split(layer)
+        if split is None:
+            return own(layer, weights)
+        for weight, value in zip(_whole_weights(layer, split), weights, strict=True):
+            weight.assign(np.asarray(value))
+        return None
+
+    return call
+
+
+def _refuses(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps a method that replaces the kernel or table."""
+
+    @functools.wraps(own)
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if (split := _split(layer)) is not None:
+            raise UsageError(
+                f"{own.__name__} of layer {layer.name}",
+                received=f"a variable in {len(split.parts)} parts",
+                accepted="a whole variable",
+                remedy="Leave out --partition_bytes and --variable_partitions.",
+            )
+        return own(layer, *args, **kwargs)
+
+    return call
+
+
+@functools.cache
+def apply() -> None:
+    """Patches `Embedding` and `Dense` of Keras 3 to split variables.
+
+    Only in the scope of a strategy that has a `layer_partitioner`, which takes the shape and the
+    dtype of a variable and returns the number of its parts by axis; and `split_variables`, a set.
+    """
+    keras.layers.Embedding.call = _looks_up(keras.layers.Embedding.call)
+    keras.layers.Dense.call = _multiplies(keras.layers.Dense.call)
+    wrappers = {
+        "add_weight": _splits,
+        "save_own_variables": _saves,
+        "load_own_variables": _loads,
+        "get_weights": _gets,
+        "set_weights": _sets,
+        "enable_lora": _refuses,
+        "quantize": _refuses,
+    }
+    for kind in _SPLIT:
+        for name, wrap in wrappers.items():
+            setattr(kind, name, wrap(getattr(kind, name)))

@@ -1,0 +1,1 @@
+"""What strategies with a copy of the model in each replica take from TensorFlow's internals."""

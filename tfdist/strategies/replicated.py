@@ -1,0 +1,100 @@
+"""The base class of strategies where TensorFlow sums the replicas' gradients in each step."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.compat import checks, metric_states
+from tfdist.compat import keras as keras_compat
+from tfdist.compat.denominators import reduce_weighted
+from tfdist.errors import UsageError
+from tfdist.strategies.base import OptionsT, Strategy
+from tfdist.strategies.checkpointing import Checkpointing
+from tfdist.strategies.collectives import sums_of_pairs
+from tfdist.strategies.equal_weights import EqualWeights
+from tfdist.strategies.keras2_gradients import aggregation_of, reduce_gradients
+from tfdist.strategies.replicas import collective_sparse_gradients, sync_on_read
+from tfdist.strategies.replicas.keras3_statistics import Statistics
+from tfdist.upstream import keras3_optimizer, replica_seeds
+
+
+class ReplicaCheckpointing(Checkpointing):
+    """Averages the variables that Keras 3 keeps per replica, such as moving statistics."""
+
+    def __init__(self, statistics: Statistics) -> None:
+        self._statistics = statistics
+
+    def synchronize(self) -> None:
+        self._statistics.average()
+
+
+class Replicas(Strategy[OptionsT]):
+    """A `Strategy` over a synchronous `tf.distribute.Strategy`; subclasses implement `build`."""
+
+    def set_up(self, options: OptionsT) -> None:
+        sync_on_read.apply()
+        collective_sparse_gradients.apply()
+        replica_seeds.apply(replica_seeds.of_replica)
+        self.tf_strategy = self.build(options)
+        self._statistics = Statistics(self.tf_strategy, is_chief=self.topology.is_chief)
+        self.checkpointing = ReplicaCheckpointing(self._statistics)
+
+    def build(self, options: OptionsT) -> tf.distribute.Strategy:
+        """Builds the `tf.distribute.Strategy` of this task."""
+        raise NotImplementedError
+
+    @property
+    def gradient_dtype(self) -> str | None:
+        """The dtype in which the gradients are summed; None for their own."""
+        return None
+
+    def scope(self) -> AbstractContextManager[Any]:
+        scope: AbstractContextManager[Any] = self.tf_strategy.scope()
+        return scope
+
+    def wrap_optimizer(self, optimizer: Any) -> Any:
+        if keras_compat.is_keras_3(optimizer):
+            checks.check_made_in_scope(optimizer, self.tf_strategy, self.name)
+            sum_pairs = keras3_optimizer.take_sum(optimizer)
+            return keras3_optimizer.apply_reduced(optimizer, self._reducing(sum_pairs))
+        found = aggregation_of(optimizer)
+        if found is None and self.gradient_dtype is not None:
+            raise UsageError(
+                "--gradient_dtype",
+                received=f"{self.gradient_dtype} with {type(optimizer).__name__}",
+                accepted="only a tf.keras.optimizers.Optimizer",
+                remedy="Leave it out, or choose another optimizer.",
+            )
+        if found is None:
+            return optimizer
+        owner, name = found
+        return reduce_gradients(optimizer, self._reducing(getattr(owner, name)))
+
+    def _reducing(self, sum_pairs: Any) -> Any:
+        """The function of the gradients of the whole batch, from TensorFlow's sum of pairs."""
+        sums = partial(sums_of_pairs, sum_pairs, self.gradient_dtype)
+        return partial(reduce_weighted, sums=sums, replicas=self.topology.num_replicas)
+
+    def sum_of_step(self, value: tf.Tensor) -> tf.Tensor:
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+
+    def states_of_replica(self, model: tf.keras.Model) -> list[tf.Variable]:
+        return list(filter(sync_on_read.is_on_read, metric_states.states_of(model)))
+
+    def prepare(self, model: tf.keras.Model) -> None:
+        checks.check_is_not_compiled_by_xla(model, self.name)
+        if keras_compat.is_keras_3(model):
+            checks.check_model_of_keras_3(model, self.name)
+            checks.check_scope(model, self.tf_strategy, self.name)
+
+    def callbacks(self) -> list[tf.keras.callbacks.Callback]:
+        is_chief = self.topology.is_chief
+        return [
+            self._statistics,
+            EqualWeights(self.tf_strategy, self.gather, None, is_chief=is_chief),
+        ]

@@ -1,0 +1,1 @@
+"""What runs beside the training processes. They import nothing of it."""

@@ -1,0 +1,298 @@
+"""`tfdist render`: prints what an engine needs to run a job.
+
+tfdist render hosts --worker_hosts=10.0.0.1:2222,10.0.0.2:2222     # TF_CONFIG of each task
+tfdist render slurm --workers=4 train.py --output_dir=/shared/run1 | sbatch
+tfdist render jobset --workers=4 --image=IMAGE train.py … | kubectl apply -f -
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from tfdist.cluster import Cluster
+from tfdist.cluster.config import ClusterFlags
+from tfdist.cluster.environments.host_flags import from_flags
+from tfdist.config.strategies import table
+from tfdist.coordination.seal import new_token
+from tfdist.errors import EXIT_OK, UsageError
+from tfdist.tools.commands.arguments import (
+    Commands,
+    count,
+    flag,
+    hosts_flags,
+    script_arguments,
+)
+from tfdist.tools.launch.job_spec import JobSpec
+from tfdist.tools.render import by_hand, jobset, mpirun, slurm, tfjob
+from tfdist.tools.render.pods import Manifest, Pods
+from tfdist.tools.render.rendered_job import RenderedJob
+
+_KINDS = {
+    "jobset": "JobSet",
+    "trainjob": "TrainJob of Kubeflow Trainer v2",
+    "tfjob": "TFJob of Kubeflow's older operator",
+}
+_PODS = {
+    "claim": "the PersistentVolumeClaim that all pods mount",
+    "mount": "the path at which they mount it",
+    "cpu": "the cores of a pod that trains",
+    "memory": "the memory of a pod",
+    "gpus": "the GPUs of a pod that trains",
+    "queue": "the queue of Kueue",
+}
+
+
+def add_to(commands: Commands) -> None:
+    """Adds the command to the parser."""
+    render = commands.add_parser(
+        "render",
+        help="print what an engine needs to run a job: a batch script, or each task's place",
+        description="Prints what an engine needs to run a job.",
+        allow_abbrev=False,
+    )
+    engines = render.add_subparsers(metavar="ENGINE", required=True)
+    _add_hosts(engines)
+    _add_slurm(engines)
+    _add_kubernetes(engines)
+    _add_mpi(engines)
+
+
+def _add_hosts(engines: Commands) -> None:
+    parser = engines.add_parser(
+        "hosts",
+        help="what to type on each machine: TF_CONFIG, flags or whole commands",
+        description="Prints the TF_CONFIG or the flags of each task, for a job that you start by "
+        "hand on several machines; with SCRIPT, the command of each task.",
+        usage="%(prog)s [options] [-m] [SCRIPT] [ARGS ...]",
+        allow_abbrev=False,
+    )
+    hosts_flags(parser)
+    flag(
+        parser,
+        "hosts",
+        metavar="HOST,...",
+        help=f"instead of addresses: a worker (port {by_hand.WORKER_PORT}) and a ps (port "
+        f"{by_hand.PS_PORT}) on each host; the first worker is the chief",
+    )
+    flag(
+        parser,
+        "evaluator",
+        action="store_true",
+        help="add a task that evaluates the checkpoints",
+    )
+    flag(
+        parser,
+        "cluster_as",
+        choices=by_hand.CLUSTER_AS,
+        default="tf_config",
+        help="tf_config (the default): TF_CONFIG; master: its older dialect, which calls the "
+        "chief `master`; flags: arguments for the script",
+    )
+    script_arguments(parser, required=False)
+    parser.set_defaults(run=_render_hosts)
+    parser.examples = ("tfdist render hosts --worker_hosts=node1:2222,node2:2222 train.py",)
+
+
+def _add_slurm(engines: Commands) -> None:
+    parser = engines.add_parser(
+        "slurm",
+        help="a batch script for sbatch",
+        description="Prints a batch script. A job that fails is requeued, and resumes. Flags of "
+        "sbatch, such as --partition and --time, have precedence over the script's.",
+        usage="%(prog)s [options] [-m] SCRIPT [ARGS ...]",
+        allow_abbrev=False,
+    )
+    _job_flags(parser)
+    parser.set_defaults(run=_render_slurm)
+    parser.examples = ("tfdist render slurm --workers=4 train.py > job.sh && sbatch job.sh",)
+
+
+def _add_kubernetes(engines: Commands) -> None:
+    for name, makes in (
+        ("jobset", jobset.manifest),
+        ("trainjob", jobset.trainjob),
+        ("tfjob", tfjob.manifest),
+    ):
+        parser = engines.add_parser(
+            name,
+            help=f"the manifest of a {_KINDS[name]}",
+            description=f"Prints the manifest of a {_KINDS[name]} as JSON. A job that fails "
+            "starts again, and resumes.",
+            usage="%(prog)s [options] --image=IMAGE [-m] SCRIPT [ARGS ...]",
+            allow_abbrev=False,
+        )
+        flag(parser, "image", required=True, help="the image of the containers")
+        for field, meaning in _PODS.items():
+            if (name, field) == ("tfjob", "queue"):
+                continue  # Kueue deprecates TFJobs, and leaves them out by default.
+            default = getattr(Pods, field)
+            flag(
+                parser,
+                field,
+                type=count if isinstance(default, int) else str,
+                default=default,
+                metavar="N" if isinstance(default, int) else "NAME",
+                help=meaning if default is None else f"{meaning} (default {default})",
+            )
+        _job_flags(parser)
+        parser.set_defaults(run=partial(_render_kubernetes, makes))
+        parser.examples = (
+            f"tfdist render {name} --image=train:1 --workers=4 train.py | kubectl apply -f -",
+        )
+
+
+def _add_mpi(engines: Commands) -> None:
+    for name, makes in (("mpirun", mpirun.mpirun), ("horovodrun", mpirun.horovodrun)):
+        parser = engines.add_parser(
+            name,
+            help=f"the command for {name}",
+            description=f"Prints the command for {name}.",
+            usage="%(prog)s [options] [-m] SCRIPT [ARGS ...]",
+            allow_abbrev=False,
+        )
+        flag(
+            parser,
+            "hosts",
+            default="",
+            metavar="HOST:SLOTS,...",
+            help="the hosts, and the numbers of tasks on each (default: this machine)",
+        )
+        _job_flags(parser)
+        parser.set_defaults(run=partial(_render_mpi, makes))
+        parser.examples = (f"tfdist render {name} --workers=4 train.py",)
+
+
+def _job_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of a `RenderedJob`, and the script."""
+    flag(
+        parser,
+        "strategy",
+        default="auto",
+        values=table.rows(),
+        metavar="NAME",
+        help=f"auto (default), {', '.join(table.rows())}",
+    )
+    flag(parser, "ps", type=count, default=0, metavar="N", help="number of ps (default 0)")
+    flag(
+        parser,
+        "workers",
+        type=count,
+        default=1,
+        metavar="N",
+        help="number of workers (default 1); with ps or an evaluator there is a chief, too",
+    )
+    flag(parser, "evaluator", action="store_true", help="add a task that evaluates the checkpoints")
+    flag(parser, "name", metavar="NAME", help="the job's name (default: that of SCRIPT)")
+    flag(
+        parser,
+        "max_restarts",
+        type=count,
+        default=3,
+        metavar="N",
+        help="how many times a job that failed starts again (default 3); never after a usage error",
+    )
+    flag(
+        parser,
+        "grace_period",
+        type=count,
+        default=60,
+        metavar="S",
+        help="seconds that the tasks have to save before they are ended (default 60)",
+    )
+    flag(
+        parser,
+        "foreign",
+        action="store_true",
+        help="SCRIPT does not use tfdist: start it with tfdist exec",
+    )
+    script_arguments(parser)
+
+
+def _render_slurm(arguments: argparse.Namespace) -> int:
+    print(slurm.script(_job(arguments)), end="")
+    return EXIT_OK
+
+
+def _render_kubernetes(
+    makes: Callable[[RenderedJob, Pods], Manifest], arguments: argparse.Namespace
+) -> int:
+    given = {field: getattr(arguments, field) for field in _PODS if field in arguments}
+    pods = Pods(image=arguments.image, **given)
+    print(json.dumps(makes(_job(arguments), pods), indent=2))
+    return EXIT_OK
+
+
+def _render_mpi(
+    makes: Callable[[RenderedJob, Sequence[str]], str], arguments: argparse.Namespace
+) -> int:
+    slots = [host.strip() for host in arguments.hosts.split(",") if host.strip()]
+    print(makes(_job(arguments), slots))
+    return EXIT_OK
+
+
+def _job(arguments: argparse.Namespace) -> RenderedJob:
+    spec = JobSpec(
+        python="python",
+        script=arguments.script,
+        args=tuple(arguments.args),
+        module=arguments.module,
+        strategy=arguments.strategy,
+        ps=arguments.ps,
+        workers=arguments.workers,
+        chief=bool(arguments.ps) or arguments.evaluator,
+        evaluator=arguments.evaluator,
+    )
+    stem = os.path.splitext(os.path.basename(arguments.script))[0]
+    name = arguments.name or re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-") or "job"
+    return RenderedJob(
+        spec=spec,
+        name=name,
+        max_restarts=arguments.max_restarts,
+        grace_period=arguments.grace_period,
+        foreign=arguments.foreign,
+    )
+
+
+def _render_hosts(arguments: argparse.Namespace) -> int:
+    cluster = _cluster(arguments)
+    options = {"evaluator": arguments.evaluator, "cluster_as": arguments.cluster_as}
+    if arguments.script is None:
+        lines = by_hand.places(cluster, **options)
+    else:
+        module = ["-m"] if arguments.module else []
+        words = ["python", *module, arguments.script, *arguments.args]
+        lines = by_hand.commands(cluster, words, new_token(), **options)
+    for line in lines:
+        print(line)
+    return EXIT_OK
+
+
+def _cluster(arguments: argparse.Namespace) -> Cluster:
+    names = ("chief_hosts", "worker_hosts", "ps_hosts")
+    given = {name: getattr(arguments, name) for name in names}
+    if arguments.hosts is not None:
+        if any(given.values()):
+            raise UsageError(
+                "--hosts",
+                received=f"{arguments.hosts}, and addresses",
+                accepted="either --hosts, or --worker_hosts and the like",
+                remedy="Remove one of them.",
+            )
+        return by_hand.on_each([host.strip() for host in arguments.hosts.split(",")])
+    # An evaluator is valid in any cluster, so this checks only the hosts.
+    flags = ClusterFlags(job_name="evaluator", task_index="0", **given)
+    cluster_config = from_flags(flags)
+    cluster = cluster_config.cluster if cluster_config else Cluster()
+    if not cluster:
+        raise UsageError(
+            "--worker_hosts",
+            received=arguments.worker_hosts,
+            accepted="host:port of each worker, separated by commas",
+            remedy="Name the machines to train on.",
+        )
+    return cluster

@@ -1,0 +1,183 @@
+"""Runs a job as processes on this machine.
+
+    job = JobSpec(python=sys.executable, script="train.py", workers=2)
+    sys.exit(launch(job, environ=os.environ))
+
+The first task that fails ends the others, and so does a signal to the launcher. The tasks get the
+signal first and are killed later if they still run, because TensorFlow ignores SIGTERM. No task
+outlives the launcher. Needs Linux (`prctl`) and Python's main thread.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+
+from tfdist.cluster.config import ClusterConfig
+from tfdist.coordination import shutdown
+from tfdist.coordination.seal import TOKEN_VARIABLE, new_token, token_of
+from tfdist.process.cores import given_cores
+from tfdist.process.setup import DRY_RUN_VARIABLE
+from tfdist.tools.launch.elastic_job import Elasticity, ElasticMembership
+from tfdist.tools.launch.job_spec import FixedMembership, JobSpec, Service, TaskSpec, task_specs
+from tfdist.tools.launch.own_task import RankMembership
+from tfdist.tools.launch.rendezvous import HOST, serve
+from tfdist.tools.launch.signals import signals
+from tfdist.tools.launch.supervision import Supervision
+from tfdist.tools.launch.supervisor import Supervisor
+
+# Longer than a server takes to find that its chief has exited.
+_NOTICE_SECONDS = 10.0
+
+
+def launch(
+    job: JobSpec, *, environ: Mapping[str, str], supervision: Supervision | None = None
+) -> int:
+    """Runs `job` to its end and returns the launcher's exit code, as `run` does.
+
+    Raises:
+      UsageError: a package that the strategy needs is not installed.
+    """
+    with hold_ports(job.num_ports) as ports:
+        tasks = task_specs(job, ports=ports, cores=given_cores(environ), environ=environ)
+        # Separates the tasks from those of another job that uses their ports by mistake.
+        environ = {TOKEN_VARIABLE: new_token(), **environ}
+        token = token_of(environ)
+        service = partial(serve, job.row, len(job.training_hosts), ports[-1], token)
+        return run_tasks(tasks, environ=environ, supervision=supervision, service=service)
+
+
+def run_tasks(
+    tasks: Sequence[TaskSpec],
+    *,
+    environ: Mapping[str, str],
+    supervision: Supervision | None = None,
+    service: Service = nullcontext,
+) -> int:
+    """Runs every task as a process, prints their output, and returns when all have ended.
+
+    Args:
+      tasks: the tasks to start, the chief first.
+      environ: the environment that the tasks inherit.
+      supervision: when to end, kill and restart tasks; by default nothing is restarted.
+      service: what the tasks need while they run; entered again whenever all tasks are started.
+
+    Returns:
+      0 if every task has ended with 0; else the exit code of the first task that failed for the
+      last time, 128 + n for signal n; 128 + n also if signal n to this process ended the job.
+      If the kernel cannot end a task, this process exits with the code instead, because Python
+      would wait for the task.
+    """
+    with signals() as wakeup:
+        return Supervisor(
+            FixedMembership(tasks, service), environ, wakeup, supervision or Supervision()
+        ).run()
+
+
+def describe_model(chief: TaskSpec, environ: Mapping[str, str]) -> int:
+    """Runs the command of the chief up to its model, which its strategy describes; the exit code.
+
+    Args:
+      chief: the task.
+      environ: the environment that it inherits.
+    """
+    inherited = {name: value for name, value in environ.items() if name not in chief.removed}
+    own = {**inherited, **chief.environment, DRY_RUN_VARIABLE: "1"}
+    return subprocess.run(chief.command, env=own).returncode
+
+
+def run_one(
+    config: ClusterConfig,
+    task: TaskSpec,
+    *,
+    environ: Mapping[str, str],
+    supervision: Supervision,
+    startup_timeout: float,
+) -> int:
+    """Runs this machine's task of a job that spans machines, and restarts it when it fails.
+
+    The launchers of different machines do not communicate. The other tasks of an all-reduce fail
+    too, are restarted on their own machines, and all tasks wait for each other at the startup
+    barrier.
+
+    Args:
+      config: the cluster, and the task of this machine.
+      task: the planned task; see `own_task_spec`.
+      environ: the environment that the task inherits.
+      supervision: as for `run_tasks`.
+      startup_timeout: how long a rank of Horovod waits for the launchers of the others, in seconds;
+        a task that uses tfdist waits itself.
+
+    Returns:
+      As `run_tasks`; 1 also if the other launchers did not start in time.
+    """
+    if task.rendezvous_port is not None:
+        return _run_rank(config, task, environ, supervision, startup_timeout)
+    code = run_tasks([task], environ=environ, supervision=supervision)
+    if code == 0 and config.cluster.ps and config.task == config.cluster.chief_task:
+        address = config.cluster.address(config.task)
+        shutdown.announce_completion(address, token_of(environ), _NOTICE_SECONDS)
+    return code
+
+
+def _run_rank(
+    config: ClusterConfig,
+    task: TaskSpec,
+    environ: Mapping[str, str],
+    supervision: Supervision,
+    startup_timeout: float,
+) -> int:
+    # The fork server would be asked for the task before the others are ready.
+    supervision = replace(supervision, preload=())
+    with (
+        signals() as wakeup,
+        closing(RankMembership(config, task, startup_timeout, token_of(environ))) as members,
+    ):
+        return Supervisor(members, environ, wakeup, supervision).run()
+
+
+def run_elastic(
+    job: JobSpec,
+    elasticity: Elasticity,
+    *,
+    environ: Mapping[str, str],
+    supervision: Supervision,
+) -> int:
+    """Runs this machine's tasks of an elastic job; see `tfdist.tools.launch.elastic_job`.
+
+    Returns:
+      As `run`; 1 also if the timeout passed without enough hosts.
+
+    Raises:
+      UsageError: the host discovery script cannot be used, or not with these options.
+    """
+    with hold_ports(elasticity.max_workers + 1) as ports, signals() as wakeup:
+        if elasticity.port is None:
+            environ = {TOKEN_VARIABLE: new_token(), **environ}
+        members = ElasticMembership(
+            job, elasticity, ports, cores=given_cores(environ), environ=environ
+        )
+        with closing(members):
+            return Supervisor(members, environ, wakeup, supervision).run()
+
+
+@contextmanager
+def hold_ports(count: int) -> Iterator[tuple[int, ...]]:
+    """Reserves free ports on 127.0.0.1 while the block runs.
+
+    Each port is bound by a socket that does not listen. Linux lets a task bind and listen on the
+    same port if both sockets have SO_REUSEADDR, as TensorFlow's gRPC and Horovod's rendezvous do.
+    """
+    with ExitStack() as held:
+        ports = []
+        for _ in range(count):
+            holder = held.enter_context(socket.socket())
+            holder.bind((HOST, 0))
+            # Not earlier: the kernel could choose a port that another launcher has reserved.
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            ports.append(int(holder.getsockname()[1]))
+        yield tuple(ports)

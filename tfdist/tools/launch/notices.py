@@ -1,0 +1,112 @@
+"""Warns once about a job that does not do what its user wants, although no task fails.
+
+    notices = Notices(processes)
+    while notices.look():           # every second
+        ...
+    notices.on_success(process)     # a task has ended with code 0
+
+A script that does not distribute trains once in each task, and all of them write the same files. In
+a job of parameter servers whose script needs a chief, all tasks serve, forever.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from tfdist.config.strategies import table
+from tfdist.errors import log
+from tfdist.tools.launch.process import Process
+from tfdist.tools.launch.servers import cpu_seconds
+
+# A task imports TensorFlow and reads data before it joins the others.
+_ALONE_SECONDS = 60.0
+_IDLE_SECONDS = 30.0
+# A task that ends earlier has not trained.
+_SHORTEST_SECONDS = 5.0
+# Seconds of CPU time of all tasks, over `_IDLE_SECONDS`.
+_IDLE = 0.3
+
+# proc(5), net/tcp.
+_LISTENS = "0A"
+
+
+class Notices:
+    """Looks at the ports and the CPU time of the tasks of a job.
+
+    Args:
+      processes: the processes, all just started.
+      clock: returns seconds.
+    """
+
+    def __init__(
+        self, processes: Sequence[Process], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._processes = processes
+        self._clock = clock
+        self._started = clock()
+        tasks = [process.task for process in processes]
+        self._listen = {task.port for task in tasks if task.port}
+        self._connect = {task.rendezvous_port for task in tasks if task.rendezvous_port}
+        self._is_decided = not (self._listen or self._connect)
+        types = {task.type for task in tasks}
+        self._may_serve = "ps" in types and "worker" in types and "chief" not in types
+        self._busy_at, self._used = self._started, 0.0
+
+    def look(self) -> bool:
+        """Looks at the job; whether to look again."""
+        now = self._clock()
+        if not self._is_decided and self._have_met():
+            self._is_decided = True
+        if not self._is_decided and now - self._started >= _ALONE_SECONDS:
+            self._say_alone(f"no task has joined the others after {_ALONE_SECONDS:.0f} s")
+        if self._may_serve and now - self._busy_at >= _IDLE_SECONDS:
+            used = cpu_seconds(self._processes)
+            if 0 <= used - self._used < _IDLE:
+                log(
+                    f"warning: all tasks have been idle for {_IDLE_SECONDS:.0f} s. If the script "
+                    "needs a task of type chief, as tf.distribute's ParameterServerStrategy does, "
+                    "add --chief"
+                )
+                self._may_serve = False
+            self._busy_at, self._used = now, used
+        return not self._is_decided or self._may_serve
+
+    def on_success(self, process: Process) -> None:
+        """Call this when a task has ended with code 0."""
+        seconds = self._clock() - self._started
+        if not self._is_decided and seconds >= _SHORTEST_SECONDS and not self._have_met():
+            self._say_alone(f"{process.name} has ended, and no task had joined the others")
+        self._is_decided = True
+
+    def _say_alone(self, what: str) -> None:
+        self._is_decided = True
+        environments = [process.task.environment for process in self._processes]
+        names = {environment.get(table.STRATEGY_VARIABLE, "") for environment in environments}
+        rows = [row for name, row in table.rows().items() if name in names]
+        # On several machines, tfdist.init starts the rendezvous.
+        lacks_rendezvous = any(row.rendezvous for row in rows) and not self._connect
+        remedy = (
+            "A script that calls hvd.init itself needs --cluster_as=horovodrun, or horovodrun"
+            if lacks_rendezvous
+            else "A script that uses neither tfdist nor tf.distribute trains the same model in "
+            "each task; one that calls hvd.init needs --strategy=horovod"
+        )
+        log(f"warning: {what}. {remedy}")
+
+    def _have_met(self) -> bool:
+        return _is_any_in_use(self._listen, self._connect)
+
+
+def _is_any_in_use(listening: Collection[int], connected: Collection[int]) -> bool:
+    """Whether any port of `listening` is listened on, or any of `connected` has a connection."""
+    for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        if not path.exists():
+            continue
+        for line in path.read_text().splitlines()[1:]:
+            _, local, _, state, *_ = line.split()
+            port = int(local.rpartition(":")[2], 16)
+            if port in (listening if state == _LISTENS else connected):
+                return True
+    return False

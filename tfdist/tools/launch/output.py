@@ -1,0 +1,152 @@
+"""Merges the output of several tasks into one stream of lines, each with its task's name.
+
+    lines = LineReader()
+    for text in lines.feed(b"loss 0.5\nloss", now=time.monotonic()):
+        printer.write(prefix("worker:0", color=None) + text + "\n")
+
+A progress bar overwrites its line with carriage returns, which does not work for several tasks.
+Such a line is printed in its current state every ten seconds, and in its last state at the end.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+
+from tfdist.errors import EXIT_FAILED, log
+
+PROGRESS_SECONDS = 10.0
+#: The longest line, in bytes; the rest of a longer one is left out.
+LINE_BYTES = 1 << 20
+
+_COLORS = (36, 33, 35, 32, 34, 31)  # cyan, yellow, magenta, green, blue, red
+
+
+class LineReader:
+    """Splits the output of one task into lines."""
+
+    def __init__(self) -> None:
+        # What the line shows, before and after its last carriage return.
+        self._state = ""
+        self._rest = bytearray()
+        self._is_cut = False
+        self._shown_at = -math.inf
+
+    def feed(self, data: bytes, now: float) -> list[str]:
+        """The lines that `data` completes, without line ends.
+
+        Args:
+          data: what the task has written; bytes that are not UTF-8 are replaced.
+          now: seconds on any clock that does not go back.
+        """
+        lines = []
+        *ended, last = data.split(b"\n")
+        for part in ended:
+            self._add(part)
+            lines.append(self._take())
+        self._add(last)
+        due = now - self._shown_at >= PROGRESS_SECONDS
+        # A carriage return at the end may be the first half of a line end.
+        if self._rest and self._state and due and not lines:
+            lines = [self._state]
+            self._state = ""
+        if lines:
+            self._shown_at = now
+        return lines
+
+    def finish(self) -> list[str]:
+        """The last line, if the task ended without a line end."""
+        rest = self._take()
+        return [rest] if rest else []
+
+    def _add(self, part: bytes) -> None:
+        # Keras prints backspaces before the carriage return.
+        *overwritten, current = part.replace(b"\b", b"").split(b"\r")
+        for text in overwritten:
+            self._extend(text)
+            self._overwrite()
+        self._extend(current)
+
+    def _extend(self, text: bytes) -> None:
+        room = LINE_BYTES - len(self._rest)
+        self._rest += text[:room]
+        self._is_cut = self._is_cut or len(text) > room
+
+    def _overwrite(self) -> None:
+        """The next text overwrites the line."""
+        if self._rest:
+            cut = " … (a longer line)" if self._is_cut else ""
+            self._state = self._rest.decode("utf-8", errors="replace") + cut
+        self._rest.clear()
+        self._is_cut = False
+
+    def _take(self) -> str:
+        """What a terminal shows of the line: the text after its last carriage return."""
+        self._overwrite()
+        state, self._state = self._state, ""
+        return state
+
+
+class Printer:
+    """Standard output, which may be closed at any time.
+
+    `tfdist.tools.launch.screen` also shows what the tasks do.
+
+    Attributes:
+      failure: the exit code of a job whose output can no longer be printed; None so far.
+      seconds: between two calls of `look`; infinite if there is nothing to look at.
+    """
+
+    seconds = math.inf
+
+    def __init__(self) -> None:
+        self.failure: int | None = None
+
+    def write(self, text: str) -> None:
+        """Prints, or says once on stderr why it cannot."""
+        if self.failure is not None:
+            return
+        try:
+            sys.stdout.buffer.write(text.encode())
+            sys.stdout.buffer.flush()
+        except OSError as error:
+            # As of a program that the signal ends.
+            self.failure = (
+                128 + signal.SIGPIPE if isinstance(error, BrokenPipeError) else EXIT_FAILED
+            )
+            log(f"cannot print the output of the tasks ({error.strerror}): ending them")
+            # Python flushes stdout again at exit; that must not fail a second time.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def started(self, name: str, pid: int) -> None:
+        """A task has a new process."""
+
+    def ended(self, name: str, code: int) -> None:
+        """The process of a task has ended: its exit code, or -n after signal n."""
+
+    def failed(self, how: str) -> None:
+        """A task has failed: a sentence, which also says what follows."""
+
+    def look(self) -> None:
+        """Shows what the tasks do now."""
+
+    def finish(self, code: int) -> None:
+        """The job has ended with this exit code."""
+
+
+def prefix(name: str, color: int | None) -> str:
+    """The prefix of each line of a task; `color` is the task's number, or None for no color."""
+    if color is None:
+        return f"[{name}] "
+    return f"\033[{_COLORS[color % len(_COLORS)]}m[{name}]\033[0m "
+
+
+def is_terminal(kind: str | None) -> bool:
+    """Whether stdout is a terminal that can move its cursor.
+
+    Args:
+      kind: the value of TERM; None without one.
+    """
+    return sys.stdout.isatty() and kind not in (None, "", "dumb", "unknown")

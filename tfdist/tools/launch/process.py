@@ -1,0 +1,165 @@
+"""A task as a process on this machine: starts it, copies its output, ends it.
+
+process = Process(task, prefix("worker:0"), os.environ, Path("/tmp/worker-0.json"), printer)
+process.copy_output()           # whenever its pipe is readable
+if process.has_ended():
+    print(how_it_ended(process.close()))
+
+The kernel kills the process when the launcher exits. Its children are ended with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import IO
+
+from tfdist.errors import EXIT_PREEMPTED, log
+from tfdist.process.excepthook import ERROR_FILE_VARIABLE, Uncaught, read_uncaught
+from tfdist.process.resources import process_status
+from tfdist.tools.launch.hints import hint_for
+from tfdist.tools.launch.job_spec import TaskSpec
+from tfdist.tools.launch.output import LineReader, Printer
+from tfdist.tools.launch.spawn import Start, spawn
+from tfdist.tools.launch.task_log import TaskLog
+
+_LAST_LINES = 20
+_LAST_SECONDS = 0.2
+
+
+class Process:
+    """A started task and its output.
+
+    Args:
+      task: the task to start.
+      line_prefix: precedes each line of its output.
+      environ: the environment that it inherits.
+      error_file: where it writes its uncaught exception; see `tfdist.process.excepthook`.
+      printer: prints its output.
+      start: starts it as the leader of its own process group, so that its children can be ended
+        with it.
+      log_dir: where its whole output is added to a file; None if nowhere.
+    """
+
+    def __init__(
+        self,
+        task: TaskSpec,
+        line_prefix: str,
+        environ: Mapping[str, str],
+        error_file: Path,
+        printer: Printer,
+        start: Start = spawn,
+        log_dir: Path | None = None,
+    ) -> None:
+        inherited = {name: value for name, value in environ.items() if name not in task.removed}
+        error_file.unlink(missing_ok=True)
+        self._error_file = error_file
+        reader, writer = os.pipe()
+        self.pipe = os.fdopen(reader, "rb", buffering=0)
+        environ = {**inherited, **task.environment, ERROR_FILE_VARIABLE: str(error_file)}
+        try:
+            self._started = start(task.command, environ, writer)
+        finally:
+            os.close(writer)
+        self.task = task
+        os.set_blocking(reader, False)
+        self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self._prefix = line_prefix
+        self._printer = printer
+        self._reader = LineReader()
+        self._log = TaskLog(log_dir, task.name) if log_dir else None
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    @property
+    def pid(self) -> int:
+        """Its number, which is also that of its session."""
+        return self._started.pid
+
+    @property
+    def uncaught(self) -> Uncaught | None:
+        """The exception that ends the process, as soon as the process has written it."""
+        return read_uncaught(self._error_file)
+
+    def copy_output(self) -> int | None:
+        """Prints the new output; returns its size: 0 at the end, None if there is none yet."""
+        try:
+            data = os.read(self.pipe.fileno(), 1 << 16)
+        except BlockingIOError:
+            return None
+        if self._log:
+            self._log.write(data)
+        self._show(self._reader.feed(data, time.monotonic()))
+        return len(data)
+
+    @property
+    def sources(self) -> tuple[IO[bytes] | int, ...]:
+        """File descriptors that are readable when the task has written something or has ended."""
+        sentinel = self._started.sentinel
+        return (self.pipe,) if sentinel is None else (self.pipe, sentinel)
+
+    def explain_failure(self) -> None:
+        """Prints what is known about its failure, at the end of the launcher's output."""
+        if self._last_lines and not self.uncaught:
+            log(f"the last lines of {self.name}:")
+            for line in self._last_lines:
+                print(f"[{self.name}] {line}".rstrip(), file=sys.stderr, flush=True)
+        if hint := hint_for(self._last_lines):
+            log(f"hint: {hint}")
+
+    def has_ended(self) -> bool:
+        return self._started.has_ended()
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether its main thread has ended, and another one that the kernel cannot end has not."""
+        with suppress(OSError):
+            return not self.has_ended() and process_status(self.pid)[0] == "Z"
+        return False
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to the task and its children. Must not be called after `close`."""
+        with suppress(ProcessLookupError):
+            try:
+                os.killpg(self._started.pid, number)
+            except ProcessLookupError:
+                # A task of the fork server creates its group a moment after its start.
+                if not self.has_ended():
+                    os.kill(self._started.pid, number)
+
+    def close(self) -> int:
+        """Kills the rest of the group, prints the rest of the output, returns the exit code."""
+        self.signal(signal.SIGKILL)
+        code = self._started.wait()
+        # The filter of `tfdist.process.log_level` ends a moment later. Another process that has
+        # left the group may keep the pipe open for longer.
+        until = time.monotonic() + _LAST_SECONDS
+        while wait([self.pipe.fileno()], max(0.0, until - time.monotonic())) and self.copy_output():
+            pass
+        self._show(self._reader.finish())
+        self.pipe.close()
+        if self._log:
+            self._log.close()
+        return code
+
+    def _show(self, lines: Sequence[str]) -> None:
+        self._last_lines.extend(lines)
+        self._printer.write("".join(f"{(self._prefix + line).rstrip()}\n" for line in lines))
+
+
+def how_it_ended(code: int) -> str:
+    """An exit code of `Process.close` in words."""
+    if code == EXIT_PREEMPTED:
+        return f"was preempted, saved a checkpoint and exited with code {code}"
+    if code > 0:
+        return f"failed with exit code {code}"
+    return f"was killed by signal {-code} ({signal.strsignal(-code)})"

@@ -1,0 +1,100 @@
+"""Runs a job on several hosts from one terminal.
+
+    sys.exit(run_on_hosts(job, hosts_of("a,b:2"), ["ssh"], environ=os.environ, supervision=…))
+
+Each host has one connection. The tasks' environment and the job's token go through it, and not onto
+a command line, which every user of the host can read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from tfdist.coordination.seal import new_token
+from tfdist.tools.launch.host_discovery import Host
+from tfdist.tools.launch.job_spec import JobSpec, TaskSpec
+from tfdist.tools.launch.local import run_tasks
+from tfdist.tools.launch.output import Printer
+from tfdist.tools.launch.remote.panel_rows import HostTasks, name_on
+from tfdist.tools.launch.remote.plan import HostPlan, plan
+from tfdist.tools.launch.supervision import Supervision
+
+# For the tasks of a host to end, after those of the grace period.
+_MARGIN_SECONDS = 10.0
+
+
+def run_on_hosts(
+    job: JobSpec,
+    hosts: Sequence[Host],
+    ssh: Sequence[str],
+    *,
+    environ: Mapping[str, str],
+    supervision: Supervision,
+    tls: bool = False,
+    has_panel: bool = False,
+) -> int:
+    """Runs a job to its end and returns the exit code, as `local.run_tasks` does.
+
+    Args:
+      job: what to run; its number of workers is that of the slots that the chief leaves.
+      hosts: the hosts, with this machine's path of Python and the current directory.
+      ssh: the command of ssh, and its arguments.
+      environ: the environment; variables that change how TensorFlow computes are passed on.
+      supervision: when to end, kill and restart tasks.
+      tls: whether the tasks connect to each other over TLS.
+      has_panel: whether a panel shows the tasks at the end of the terminal.
+
+    Raises:
+      UsageError: there are too few slots.
+    """
+    plans = plan(
+        job,
+        hosts,
+        token=new_token(),
+        environ=environ,
+        directory=os.getcwd(),
+        grace_period=supervision.grace_period,
+        tls=tls,
+        tells=has_panel,
+    )
+    if has_panel:
+        supervision = replace(supervision, make_printer=_panel_of(plans))
+    with tempfile.TemporaryDirectory(prefix="tfdist-hosts-") as directory:
+        tasks = []
+        for number, (host, own) in enumerate(plans.items()):
+            file = Path(directory) / f"{number}.json"
+            file.touch(mode=0o600)
+            file.write_text(json.dumps(own.as_json()))
+            command = [
+                sys.executable,
+                "-m",
+                "tfdist.tools.launch.remote.client",
+                host,
+                str(file),
+                *ssh,
+            ]
+            tasks.append(TaskSpec(host, tuple(command), {"PYTHONUNBUFFERED": "1"}))
+        return run_tasks(
+            tasks,
+            environ=environ,
+            supervision=replace(
+                supervision,
+                preload=(),
+                grace_period=supervision.grace_period + _MARGIN_SECONDS,
+            ),
+        )
+
+
+def _panel_of(plans: Mapping[str, HostPlan]) -> Callable[[], Printer]:
+    from tfdist.tools.launch.screen import Screen  # It imports rich.
+
+    # The chief is the first task of the first host.
+    host, own = next(iter(plans.items()))
+    return partial(Screen, chief=name_on(own.tasks[0].name, host), watch=HostTasks)

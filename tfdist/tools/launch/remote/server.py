@@ -1,0 +1,89 @@
+"""The end of a connection on a host: starts the tasks, and ends them when the connection ends.
+
+    ssh host python -m tfdist.tools.launch.remote.server < plan
+
+The first line of the standard input is the plan. Each further line is the number of a signal for
+the tasks, or 0, which shows that the launcher lives. When there is none for `SILENCE_SECONDS`, or
+at the end of the input, the tasks get SIGTERM. The last line of the output is the exit code,
+because ssh reports 255 for whatever a signal has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import IO, Any
+
+from tfdist.errors import EXIT_USAGE, log
+from tfdist.process.cores import given_cores
+from tfdist.tools.launch.job_spec import TaskSpec
+from tfdist.tools.launch.local import run_tasks
+from tfdist.tools.launch.output import Printer
+from tfdist.tools.launch.remote.panel_rows import RowPrinter
+from tfdist.tools.launch.supervision import Supervision
+from tfdist.tools.launch.task_cores import cores_environment
+
+#: How often the launcher shows that it lives, and how long the tasks run without it, in seconds.
+SIGN_SECONDS, SILENCE_SECONDS = 2.0, 30.0
+#: Precedes the exit code in the last line.
+EXIT_MARK = "\x1etfdist exit "
+
+
+def read_plan(plan: Mapping[str, Any], environ: Mapping[str, str]) -> list[TaskSpec]:
+    """The tasks of this host, which divide its cores."""
+    cores, computing, divides = given_cores(environ), plan["computing"], plan["divides_cores"]
+    result = []
+    for task in plan["tasks"]:
+        name, given = task["name"], task["environment"]
+        own = cores_environment(name, computing, divides, cores, {**environ, **given})
+        result.append(TaskSpec(name, tuple(task["command"]), own | given))
+    return result
+
+
+def main() -> int:
+    """Runs the tasks of the plan on the standard input; the exit code."""
+    lines = sys.stdin.buffer
+    plan = json.loads(lines.readline())
+    try:
+        os.chdir(plan["directory"])
+    except OSError as error:
+        log(f"error: {plan['directory']}: {error.strerror} on this host")
+        return EXIT_USAGE
+    threading.Thread(target=_obey, args=[lines], daemon=True).start()
+    return run_tasks(
+        read_plan(plan, os.environ),
+        environ=os.environ,
+        supervision=Supervision(
+            grace_period=plan["grace_period"],
+            make_printer=RowPrinter if plan["tells"] else Printer,
+        ),
+    )
+
+
+def _obey(lines: IO[bytes]) -> None:
+    """Sends the signals of the launcher to this process, and SIGTERM when it is gone."""
+    heard = time.monotonic()
+
+    def watch() -> None:
+        while time.monotonic() - heard < SILENCE_SECONDS:
+            time.sleep(SIGN_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+    for line in iter(lines.readline, b""):
+        heard = time.monotonic()
+        if number := int(line):
+            os.kill(os.getpid(), number)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    code = main()
+    print(f"{EXIT_MARK}{code}", flush=True)
+    # The threads wait for the input.
+    os._exit(0)

@@ -1,0 +1,131 @@
+"""A panel of the tasks at the end of a terminal, below the lines that they print.
+
+screen = Screen()                    # a `Printer`
+screen.write("[worker:0] epoch 1\\n")
+screen.started("worker:0", pid)
+screen.look()                        # every `screen.seconds`
+screen.finish(code)                  # leaves the last panel, and prints the summary
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Callable
+from typing import IO, cast
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from tfdist.errors import log
+from tfdist.tools.launch.output import Printer
+from tfdist.tools.watch.panel import Panel
+from tfdist.tools.watch.summary import Summary
+from tfdist.tools.watch.tasks import Watched, WatchedTask, how_it_ended
+
+# Between two panels, and between two writes of lines, each of which draws the panel again.
+_PANEL_SECONDS, _LINES_SECONDS = 0.5, 0.1
+
+
+class Screen(Printer):
+    """Prints above a panel, from the start of the first task to `finish`.
+
+    Args:
+      chief: the name of the chief's row; None for the first task that starts.
+      watch: makes what looks at a process that starts, by its name.
+    """
+
+    seconds = _PANEL_SECONDS
+
+    def __init__(
+        self, chief: str | None = None, watch: Callable[[str], Watched] = WatchedTask
+    ) -> None:
+        super().__init__()
+        self._chief = chief
+        self._watch = watch
+        # rich must not write to stdout by itself, which may be closed at any time.
+        self._console = Console(
+            file=cast(IO[str], _File(super().write)), force_terminal=True, highlight=False
+        )
+        # rich would print what goes to stderr on stdout, also where that is another file.
+        self._live = Live(
+            console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        )
+        self._stderr = sys.stderr
+        self._tasks: dict[str, Watched] = {}
+        self._lines: list[str] = []
+        self._written = self._looked = 0.0
+
+    def write(self, text: str) -> None:
+        """Prints lines above the panel, at once or with the next ones."""
+        self._lines.append(text)
+        if time.monotonic() - self._written >= _LINES_SECONDS:
+            self._flush()
+
+    def started(self, name: str, pid: int) -> None:
+        if not self._tasks:
+            self._begin(self._chief or name)
+        self._tasks.setdefault(name, self._watch(name)).started(pid)
+
+    def ended(self, name: str, code: int) -> None:
+        self._tasks[name].ended(how_it_ended(code))
+
+    def failed(self, how: str) -> None:
+        self._summary.failed(how)
+
+    def look(self) -> None:
+        self._look(has_bar=True)
+
+    def finish(self, code: int) -> None:
+        if not self._tasks:
+            return
+        # Steps that were made after the last look would be missing in the bar.
+        self._look(has_bar=False)
+        self._live.stop()
+        sys.stderr = self._stderr
+        for line in self._summary.lines(code, time.time()):
+            log(line)
+
+    def _look(self, *, has_bar: bool) -> None:
+        now = time.time()
+        rows = [row for task in self._tasks.values() for row in task.look(now)]
+        self._summary.saw(rows, now - self._looked)
+        self._looked = now
+        self._flush()
+        panel = self._panel.render(rows, now, self._console.width, has_bar=has_bar)
+        self._live.update(panel, refresh=True)
+
+    def _begin(self, chief: str) -> None:
+        self._looked = time.time()
+        self._panel, self._summary = Panel(chief), Summary(chief, self._looked)
+        self._live.start()
+        if sys.stderr.isatty():
+            sys.stderr = _File(self.write)
+
+    def _flush(self) -> None:
+        self._written = time.monotonic()
+        text = "".join(self._lines).removesuffix("\n")
+        self._lines.clear()
+        if text:
+            self._console.print(Text.from_ansi(text), soft_wrap=True)
+
+
+class _File(io.TextIOBase):
+    """A text file that passes whole lines, or what is flushed, to a function."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._pending = ""
+
+    def write(self, text: str) -> int:
+        self._pending += text
+        if self._pending.endswith("\n"):
+            self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        pending, self._pending = self._pending, ""
+        if pending:
+            self._write(pending)

@@ -1,0 +1,393 @@
+"""Supervises the processes of one job: starts, restarts and ends them.
+
+with signals() as wakeup:
+    code = Supervisor(FixedMembership(tasks), environ, wakeup, options).run()
+
+A task that fails is restarted, alone or together with all others, or ends the job. If the number of
+tasks can change, all tasks are restarted when it does.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import selectors
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+from tfdist.errors import EXIT_FAILED, EXIT_PREEMPTED, EXIT_USAGE, log
+from tfdist.tools.launch.forkserver import ForkServer, fork_server_of
+from tfdist.tools.launch.job_spec import Membership, TaskSpec
+from tfdist.tools.launch.kills import KILL_SECONDS, Kills
+from tfdist.tools.launch.notices import Notices
+from tfdist.tools.launch.output import prefix
+from tfdist.tools.launch.process import Process, how_it_ended
+from tfdist.tools.launch.run_directory import run_directory
+from tfdist.tools.launch.servers import Servers
+from tfdist.tools.launch.signals import INTERRUPTIONS
+from tfdist.tools.launch.spawn import spawn
+from tfdist.tools.launch.supervision import Supervision
+from tfdist.tools.launch.timers import Timers
+
+_LONGEST_RESTART_DELAY = 60.0
+# For the other tasks to exit after a failure; they cannot save without the failed task.
+_FAILURE_SECONDS = 5.0
+# Between two checks of the members, and of whether the tasks have met.
+_CHECK_SECONDS = 1.0
+
+
+class Supervisor:
+    """Runs the tasks of one job; the first task is the chief.
+
+    Args:
+      members: what to start.
+      environ: the environment that the tasks inherit.
+      wakeup: the socket of `signals`.
+      options: when to end, kill and restart tasks.
+    """
+
+    def __init__(
+        self,
+        members: Membership,
+        environ: Mapping[str, str],
+        wakeup: socket.socket,
+        options: Supervision,
+    ) -> None:
+        self._members = members
+        self._tasks: Sequence[TaskSpec] = ()
+        self._environ = environ
+        self._wakeup = wakeup
+        self._options = options
+        self._running: list[Process] = []
+        self._printer = options.make_printer()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(wakeup, selectors.EVENT_READ)
+        self._restarts = 0
+        # Tasks that were restarted alone while the others kept running.
+        self._replaced: set[str] = set()
+        self._kills = Kills()
+        # Whether the kernel cannot end a task.
+        self._has_left = False
+        # Servers that were killed because the training is complete.
+        self._dismissed: set[Process] = set()
+        self._chief_has_ended = False
+        # After a signal, in a restart of all tasks.
+        self._chief_has_saved = False
+        self._restarts_all = False
+        self._is_interrupted = False
+        self._cause: Process | None = None
+        # The exit code, as soon as something other than success has determined it.
+        self._outcome: int | None = None
+        # A pending start keeps the job running; a deadline does not.
+        self._starts, self._deadlines = Timers(), Timers()
+
+    def run(self) -> int:
+        """Runs the job to its end and returns its exit code; see `local.run_tasks`."""
+        with run_directory() as self._directory, ExitStack() as stack:
+            self._service = stack.enter_context(ExitStack())
+            self._server = self._make_server()
+            if self._server:
+                self._selector.register(self._server, selectors.EVENT_READ, self._server)
+            try:
+                self._start_all()
+                while self._running or self._starts:
+                    self._wait()
+                if self._cause and self._outcome != EXIT_PREEMPTED:
+                    self._cause.explain_failure()
+            finally:
+                self._kills.kill(self._running)
+                self._printer.finish(self._outcome or 0)
+                self._selector.close()
+        if self._has_left:
+            # Python would wait for its children.
+            os._exit(self._outcome or EXIT_FAILED)
+        return self._outcome or 0
+
+    def _make_server(self) -> ForkServer | None:
+        tasks = () if self._members.can_change else self._members.tasks()
+        # A new process is faster for a task that starts once.
+        if len(tasks) == 1 and not self._options.max_restarts:
+            return None
+        return fork_server_of(tasks, self._options.preload, self._environ)
+
+    def _start_all(self) -> None:
+        if self._server and not self._server.is_ready:
+            self._starts.set("all", math.inf, self._start_all)
+            return
+        self._restarts_all = False
+        self._chief_has_ended = self._chief_has_saved = False
+        self._replaced.clear()
+        self._deadlines.clear()
+        try:
+            self._tasks = self._members.tasks()
+        except TimeoutError as error:
+            log(f"error: {error}")
+            self._outcome = EXIT_FAILED
+            return
+        if not self._tasks:
+            self._starts.set("all", _CHECK_SECONDS, self._start_all)
+            return
+        if self._members.can_change:
+            self._deadlines.set("membership", _CHECK_SECONDS, self._check_membership)
+        self._service.close()
+        self._service.enter_context(self._members.service())
+        for task in self._tasks:
+            self._start(task)
+        self._notices = Notices(tuple(self._running))
+        self._notice()
+        self._look_at_kills()
+        self._show()
+
+    def _show(self) -> None:
+        self._printer.look()
+        self._deadlines.set("panel", self._printer.seconds, self._show)
+
+    def _notice(self) -> None:
+        if self._notices.look():
+            self._deadlines.set("notices", _CHECK_SECONDS, self._notice)
+
+    def _start(self, task: TaskSpec) -> None:
+        colored = sys.stdout.isatty() and not self._environ.get("NO_COLOR")
+        process = Process(
+            task,
+            prefix(task.name, self._tasks.index(task) if colored else None),
+            self._environ,
+            self._directory / task.name.replace(":", "-"),
+            self._printer,
+            self._server.start if self._server else spawn,
+            self._options.log_dir,
+        )
+        self._running.append(process)
+        self._printer.started(process.name, process.pid)
+        for source in process.sources:
+            self._selector.register(source, selectors.EVENT_READ, process)
+
+    def _wait(self) -> None:
+        seconds = min(self._starts.seconds_to_next(), self._deadlines.seconds_to_next())
+        for key, _ in self._selector.select(None if seconds == math.inf else seconds):
+            if key.data is None:
+                for number in self._wakeup.recv(1 << 12):
+                    self._on_signal(number)
+            elif isinstance(key.data, ForkServer):
+                self._selector.unregister(key.data)
+                key.data.read_ready()
+                if self._starts.cancel("all"):
+                    self._start_all()
+            elif key.fileobj is key.data.pipe and key.data.copy_output() == 0:
+                self._selector.unregister(key.data.pipe)
+        for process in [process for process in self._running if process.has_ended()]:
+            self._on_end(process)
+        if self._printer.failure is not None and self._outcome is None:
+            self._interrupt(signal.SIGTERM, self._printer.failure)
+        for timers in (self._deadlines, self._starts):
+            timers.run_due()
+
+    def _on_signal(self, number: int) -> None:
+        if number not in INTERRUPTIONS:
+            return
+        if self._outcome is None:
+            self._interrupt(number, 128 + number)
+        elif number == signal.SIGINT:
+            # A second Ctrl-C means that the user does not want to wait.
+            self._on_grace_period()
+
+    def _interrupt(self, number: int, code: int) -> None:
+        """Lets all tasks save and exit; `code` is the outcome if the chief has not saved."""
+        self._outcome = EXIT_PREEMPTED if self._chief_has_saved else code
+        self._is_interrupted = True
+        self._starts.clear()
+        # To tasks that are saving already it would be the second signal, which stops them.
+        if not (self._restarts_all and "grace" in self._deadlines):
+            self._end_all(number, self._options.grace_period)
+
+    def _check_membership(self) -> None:
+        self._deadlines.set("membership", _CHECK_SECONDS, self._check_membership)
+        if self._outcome is not None or self._restarts_all or self._chief_has_ended:
+            return
+        if change := self._members.change():
+            log(f"{change}: all tasks save and restart")
+            self._end_all(signal.SIGTERM, self._options.grace_period)
+            self._restart_all(delay=0.0)
+
+    def _forget(self, process: Process) -> None:
+        for source in process.sources:
+            if source in self._selector.get_map():
+                self._selector.unregister(source)
+        self._running.remove(process)
+
+    def _on_end(self, process: Process) -> None:
+        self._forget(process)
+        code = process.close()
+        if process in self._dismissed:
+            code = 0
+        self._printer.ended(process.name, code)
+        if self._outcome is not None:
+            if code == EXIT_PREEMPTED and self._is_interrupted and process.task is self._tasks[0]:
+                # It has saved, so the job can be started again later.
+                self._outcome = code
+        elif self._restarts_all:
+            if process.task is self._tasks[0]:
+                self._chief_has_saved = code == EXIT_PREEMPTED
+                # It received the signal when it had finished training.
+                self._chief_has_ended = code == 0 and self._members.can_change
+            self._restart_all_when_ended()
+        elif code:
+            self._on_failure(process, code)
+        else:
+            self._notices.on_success(process)
+            if process.task is self._tasks[0]:
+                self._chief_has_ended = True
+                seconds = self._options.shutdown_timeout
+                self._deadlines.set("shutdown", seconds, self._on_shutdown_timeout)
+        self._watch_servers()
+
+    def _on_failure(self, process: Process, code: int) -> None:
+        cause = self._first_to_fail(process, code)
+        how = f"{process.name} {how_it_ended(code)}"
+        if cause is not process:
+            how = f"{cause.name} failed, and {process.name} with it"
+        if cause.uncaught:
+            how += f" ({cause.uncaught.error})"
+        self._printer.failed(how)
+        is_late = self._chief_has_ended and process.task.type != "evaluator"
+        if code == EXIT_PREEMPTED and self._members.can_change:
+            # Another machine has noticed first that the hosts have changed.
+            log(f"{how}: reading the list of hosts again{self._names(', ending ')}")
+            self._end_others(process, code)
+            self._restart_all(self._options.restart_delay)
+        elif is_late and code == EXIT_PREEMPTED:
+            pass  # A server that was preempted before the training was complete, and kept serving.
+        elif is_late and (process.name in self._replaced or (process.task.serves and code < 0)):
+            # A server has nothing to finish.
+            log(f"{how}, after the training was complete")
+        elif is_late or code == EXIT_USAGE or self._restarts == self._options.max_restarts:
+            self._fail(process, cause, code, how)
+        else:
+            delay = self._next_delay()
+            how += f", restart {self._restarts} of {self._options.max_restarts}"
+            if self._restarts_alone(process, cause):
+                log(f"{how} in {delay:g} s")
+                self._starts.set(process.name, delay, lambda: self._replace(process.task))
+            else:
+                log(f"{how} of all tasks in {delay:g} s{self._names(', ending ')}")
+                self._end_others(process, code)
+                self._restart_all(delay)
+
+    def _restarts_alone(self, process: Process, cause: Process) -> bool:
+        # A task that has lost the chief exits first; the chief and all other tasks hang.
+        chief = self._tasks[0].name
+        has_lost_chief = cause.uncaught is not None and cause.uncaught.lost_task == chief
+        return process.task.restarts_alone and cause.task.restarts_alone and not has_lost_chief
+
+    def _fail(self, process: Process, cause: Process, code: int, how: str) -> None:
+        given_up = f" (given up after {self._restarts} restarts)" if self._restarts else ""
+        log(f"{how}{given_up}{self._names(', ending ')}")
+        self._cause = cause
+        self._outcome = code if code > 0 else 128 - code
+        self._starts.clear()
+        self._end_others(process, code)
+
+    def _replace(self, task: TaskSpec) -> None:
+        self._replaced.add(task.name)
+        if not self._chief_has_ended or task.type == "evaluator":
+            self._start(task)
+
+    def _next_delay(self) -> float:
+        doubled = 2.0 ** min(self._restarts, 60)
+        self._restarts += 1
+        return min(self._options.restart_delay * doubled, _LONGEST_RESTART_DELAY)
+
+    def _restart_all(self, delay: float) -> None:
+        self._restarts_all = True
+        self._delay = delay
+        # Tasks that wait for a restart alone are started with all others.
+        self._starts.clear()
+        self._restart_all_when_ended()
+
+    def _restart_all_when_ended(self) -> None:
+        if not self._running and not self._chief_has_ended:
+            self._starts.set("all", self._delay, self._start_all)
+
+    def _first_to_fail(self, ended: Process, code: int) -> Process:
+        """The process whose exception came first; `ended` is the first that was seen to end."""
+        times = {
+            process: uncaught.time
+            for process in (ended, *self._running)
+            if (uncaught := process.uncaught)
+        }
+        # A task killed by SIGKILL is itself the root cause.
+        if code == -signal.SIGKILL or not times:
+            return ended
+        return min(times, key=lambda process: times[process])
+
+    def _end_others(self, ended: Process, code: int) -> None:
+        """Ends the running tasks after a task has ended with `code`."""
+        if code != EXIT_PREEMPTED:
+            self._end_all(signal.SIGTERM, min(_FAILURE_SECONDS, self._options.grace_period))
+        elif ended.task.restarts_alone or self._has_ps():
+            # The others do not notice its exit.
+            self._end_all(signal.SIGTERM, self._options.grace_period)
+        else:
+            # The others are saving too; a second signal would stop them.
+            self._end_all(None, self._options.grace_period)
+
+    def _end_all(self, number: int | None, grace_period: float) -> None:
+        for process in self._running:
+            if number is not None:
+                process.signal(number)
+        if self._running:
+            self._deadlines.set("grace", grace_period, self._on_grace_period)
+
+    def _on_grace_period(self) -> None:
+        self._deadlines.cancel("grace")
+        if self._running:
+            log(f"killing{self._names(' ')}: still running after the grace period")
+        self._kills.kill(self._running)
+
+    def _look_at_kills(self) -> None:
+        self._deadlines.set("kills", KILL_SECONDS / 2, self._look_at_kills)
+        for process in self._kills.look(self._running):
+            why = "it waits for a disk or a network file system"
+            log(f"the kernel cannot end {process.name} (process {process.pid}): {why}")
+            self._forget(process)
+            self._has_left = True
+            self._outcome = self._outcome or EXIT_FAILED
+            self._starts.clear()
+            self._end_all(signal.SIGTERM, min(_FAILURE_SECONDS, self._options.grace_period))
+
+    def _on_shutdown_timeout(self) -> None:
+        lingering = [process for process in self._running if process.task.type != "evaluator"]
+        if lingering:
+            names = ", ".join(process.name for process in lingering)
+            log(
+                f"{self._tasks[0].name} ended {self._options.shutdown_timeout:g} s ago, "
+                f"still running: {names}"
+            )
+        # It may have started too late to reach any other task.
+        self._kills.kill(process for process in lingering if process.name in self._replaced)
+
+    def _watch_servers(self) -> None:
+        # Starts again after each end of a task: servers have the whole time to end by themselves.
+        if self._chief_has_ended and self._outcome is None and self._has_ps():
+            servers = Servers(self._tasks[0], self._running)
+            seconds = self._options.server_timeout
+            self._deadlines.set("servers", seconds, lambda: self._end_servers(servers))
+
+    def _end_servers(self, servers: Servers) -> None:
+        if self._outcome is not None or not servers.are_done():
+            self._watch_servers()
+            return
+        if idle := ", ".join(process.name for process in servers.workers):
+            log(f"ending {idle}: idle since {self._tasks[0].name} has ended")
+        self._dismissed.update(servers.processes)
+        self._kills.kill(servers.processes)  # A server has nothing to save.
+
+    def _has_ps(self) -> bool:
+        return any(task.type == "ps" for task in self._tasks)
+
+    def _names(self, before: str) -> str:
+        names = ", ".join(process.name for process in self._running)
+        return before + names if names else ""

@@ -1,0 +1,69 @@
+"""The file with the whole output of a task: `--log_dir`.
+
+file = TaskLog(Path("/tmp/logs"), "worker:0")      # /tmp/logs/worker-0.log
+file.write(b"...")
+file.close()
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import IO
+
+from tfdist.errors import UsageError, log
+from tfdist.process.paths import local_path
+
+
+class TaskLog:
+    """Adds to the file, so that it also has the output of earlier starts.
+
+    Args:
+      directory: where the file is; see `make_directory`.
+      task: the name of the task.
+    """
+
+    def __init__(self, directory: Path, task: str) -> None:
+        self._path = directory / f"{task.replace(':', '-')}.log"
+        self._file: IO[bytes] | None = None
+        try:
+            self._file = self._path.open("ab", buffering=0)
+        except OSError as error:
+            self._give_up(error)
+
+    def write(self, data: bytes) -> None:
+        """Adds what the task has printed; says once why it cannot."""
+        if self._file is None:
+            return
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self._give_up(error)
+
+    def close(self) -> None:
+        """Ends it."""
+        if self._file is not None:
+            self._file.close()
+
+    def _give_up(self, error: OSError) -> None:
+        log(f"warning: cannot write {self._path}: {error.strerror}; the training goes on")
+        self.close()
+        self._file = None
+
+
+def make_directory(path: str) -> Path:
+    """Creates the directory of the files, if there is none.
+
+    Raises:
+      UsageError: this process cannot create it.
+    """
+    directory = local_path("--log_dir", path)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            "--log_dir",
+            received=path,
+            accepted=f"a directory that this process can create ({error.strerror})",
+            remedy="Choose another one.",
+        ) from None
+    return directory

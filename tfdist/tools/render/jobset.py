@@ -1,0 +1,128 @@
+"""A JobSet of Kubernetes, and a TrainJob of Kubeflow Trainer v2, as JSON for `kubectl apply -f -`.
+
+    print(json.dumps(manifest(job, pods), indent=2))
+
+Each role is an indexed job; pods find each other by their DNS names. A pod that ends with the code
+of a usage error fails the JobSet; any other failure starts all of them again, and they resume from
+the checkpoint. The JobSet has succeeded when the chief has. JSON, because a YAML dump turns the
+string `y` into a boolean. See jobset.sigs.k8s.io, `api/jobset/v1alpha2`, and
+trainer.kubeflow.org, `v1alpha1`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfdist.cluster.environments.jobset import NAME_VARIABLE, ROLE_VARIABLE, TASKS_VARIABLE
+from tfdist.errors import EXIT_USAGE
+from tfdist.tools.render.pods import Manifest, Pods, as_list, check_name, pod_spec
+from tfdist.tools.render.rendered_job import RenderedJob
+
+# The end of a pod's name, such as RUN-worker-0-9999-abcde.
+_SUFFIX = "-abcde"
+_JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
+_ROLE_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
+_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+
+
+def manifest(job: RenderedJob, pods: Pods) -> Manifest:
+    """The JobSet, its token, and the policy that lets only its own pods in, as a List.
+
+    Raises:
+      UsageError: the name of a pod would be too long.
+    """
+    labels = {_QUEUE_LABEL: pods.queue} if pods.queue else {}
+    jobset = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": job.name, **({"labels": labels} if labels else {})},
+        "spec": _jobset_spec(job, pods),
+    }
+    return as_list(pods, job.name, _JOBSET_LABEL, jobset)
+
+
+def trainjob(job: RenderedJob, pods: Pods) -> Manifest:
+    """The same JobSet as the template of a TrainingRuntime, and a TrainJob that uses it.
+
+    Raises:
+      UsageError: as `manifest`.
+    """
+    group = "trainer.kubeflow.org"
+    labels = {_QUEUE_LABEL: pods.queue} if pods.queue else {}
+    runtime = {
+        "apiVersion": f"{group}/v1alpha1",
+        "kind": "TrainingRuntime",
+        "metadata": {"name": job.name},
+        "spec": {"template": {"spec": _jobset_spec(job, pods)}},
+    }
+    train = {
+        "apiVersion": f"{group}/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": job.name, **({"labels": labels} if labels else {})},
+        "spec": {"runtimeRef": {"apiGroup": group, "kind": "TrainingRuntime", "name": job.name}},
+    }
+    return as_list(pods, job.name, _JOBSET_LABEL, runtime, train)
+
+
+def _jobset_spec(job: RenderedJob, pods: Pods) -> Manifest:
+    roles = job.roles
+    pods_of = (f"{job.name}-{role}-0-{count - 1}{_SUFFIX}" for role, count in roles.items())
+    check_name(job.name, max(pods_of, key=len))
+    tasks = ",".join(f"{role}={count}" for role, count in roles.items())
+    return {
+        "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+        "successPolicy": {
+            "operator": "All",
+            "targetReplicatedJobs": ["chief" if "chief" in roles else "worker"],
+        },
+        "failurePolicy": {
+            "maxRestarts": job.max_restarts,
+            "rules": [
+                {
+                    "name": "usage-error",
+                    "action": "FailJobSet",
+                    "onJobFailureReasons": ["PodFailurePolicy"],
+                }
+            ],
+        },
+        "replicatedJobs": [
+            {"name": role, "replicas": 1, "template": {"spec": _job_spec(job, pods, role, tasks)}}
+            for role in roles
+        ],
+    }
+
+
+def _job_spec(job: RenderedJob, pods: Pods, role: str, tasks: str) -> Manifest:
+    count = job.roles[role]
+    environment = [
+        {"name": TASKS_VARIABLE, "value": tasks},
+        _from_label(NAME_VARIABLE, _JOBSET_LABEL),
+        _from_label(ROLE_VARIABLE, _ROLE_LABEL),
+    ]
+    return {
+        "completionMode": "Indexed",
+        "completions": count,
+        "parallelism": count,
+        # The JobSet starts all pods again, and not a job its own.
+        "backoffLimit": 0,
+        "podFailurePolicy": {
+            "rules": [
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {"operator": "In", "values": [EXIT_USAGE]},
+                }
+            ]
+        },
+        "template": {
+            "spec": {
+                "restartPolicy": "Never",
+                **pod_spec(job, pods, role, environment, "tfdist"),
+            }
+        },
+    }
+
+
+def _from_label(variable: str, label: str) -> Mapping[str, Any]:
+    field = {"fieldPath": f"metadata.labels['{label}']"}
+    return {"name": variable, "valueFrom": {"fieldRef": field}}

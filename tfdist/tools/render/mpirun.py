@@ -1,0 +1,68 @@
+"""The command of a job for `mpirun`, and for `horovodrun`.
+
+print(mpirun(job, ["a:2", "b:2"]))
+print(horovodrun(job, ["a:2", "b:2"]))
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from tfdist.coordination.seal import TOKEN_VARIABLE
+from tfdist.errors import UsageError
+from tfdist.tools.render.rendered_job import EXPORT_TOKEN, RenderedJob
+
+
+def mpirun(job: RenderedJob, hosts: Sequence[str]) -> str:
+    """The lines of a shell that start a job with Open MPI.
+
+    Args:
+      job: the job.
+      hosts: `host:slots` of each host; empty for this machine.
+    """
+    count = sum(job.roles.values())
+    # By default Open MPI binds each rank to one core, and gives a hyperthreaded core one rank.
+    words = [
+        "mpirun",
+        "-np",
+        str(count),
+        "-x",
+        TOKEN_VARIABLE,
+        "--bind-to",
+        "none",
+        "--map-by",
+        "slot",
+    ]
+    words += ["--host", ",".join(hosts)] if hosts else ["--oversubscribe"]
+    return f"{EXPORT_TOKEN}\n{shlex.join([*words, *job.command(by_rank=True)])}"
+
+
+def horovodrun(job: RenderedJob, hosts: Sequence[str]) -> str:
+    """The command for `horovodrun` over Gloo.
+
+    Args:
+      job: the job.
+      hosts: `host:slots` of each host; empty for this machine.
+
+    Raises:
+      UsageError: the job has other tasks than workers, or another strategy.
+    """
+    roles = job.roles
+    if job.spec.row.source != "horovodrun" or {*roles} != {"worker"}:
+        raise UsageError(
+            "--strategy",
+            received=f"{job.spec.strategy} with {', '.join(roles)}",
+            accepted="horovod with workers alone, under horovodrun",
+            remedy="Choose --strategy=horovod, or another engine.",
+        )
+    count = roles["worker"]
+    words = [
+        "horovodrun",
+        "--gloo",
+        "-np",
+        str(count),
+        "-H",
+        ",".join(hosts) or f"localhost:{count}",
+    ]
+    return shlex.join([*words, *job.command()])

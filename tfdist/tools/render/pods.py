@@ -1,0 +1,157 @@
+"""What all manifests for Kubernetes share: the pods, a token, a network policy, a list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfdist.cluster.environments.jobset import PORT
+from tfdist.coordination.seal import TOKEN_VARIABLE, new_token
+from tfdist.errors import UsageError
+from tfdist.tools.render.rendered_job import RenderedJob
+
+Manifest = dict[str, Any]
+
+# The container of each pod, as Kubeflow's TFJob calls it.
+_CONTAINER = "tensorflow"
+# A DNS label has at most so many characters.
+_LABEL = 63
+_USER = 65534
+# The job's token in its Secret.
+_TOKEN_KEY = "token"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pods:
+    """What the pods of a job are made of.
+
+    Attributes:
+      image: the container's image.
+      claim: the PersistentVolumeClaim that all pods mount.
+      mount: the path at which they mount it.
+      cpu: the cores of a pod that trains, as Kubernetes writes quantities.
+      memory: the memory of every pod.
+      gpus: the GPUs of a pod that trains.
+      queue: the queue of Kueue; None without Kueue.
+      token: the job's token.
+    """
+
+    image: str
+    claim: str = "shared"
+    mount: str = "/shared"
+    cpu: str = "2"
+    memory: str = "4Gi"
+    gpus: int = 0
+    queue: str | None = None
+    token: str = field(default_factory=new_token, repr=False)
+
+
+def check_name(name: str, longest: str) -> None:
+    """Refuses the name of a job of which a pod or a service would have a name that is no DNS label
+    of RFC 1035.
+
+    Args:
+      name: the job's name.
+      longest: the longest name that contains it.
+
+    Raises:
+      UsageError: it is too long, or begins with a digit.
+    """
+    if len(longest) > _LABEL or name[0].isdigit():
+        raise UsageError(
+            "--name",
+            received=name,
+            accepted=f"a letter and at most {len(name) - len(longest) + _LABEL - 1} letters, "
+            "digits and hyphens, because pods and services have this name",
+            remedy="Choose another name.",
+        )
+
+
+def pod_spec(
+    job: RenderedJob, pods: Pods, role: str, environment: Sequence[Mapping[str, Any]], port: str
+) -> Manifest:
+    """The specification of a pod.
+
+    Args:
+      job: the job.
+      pods: what its pods are made of.
+      role: the role of this pod.
+      environment: variables by which it finds its place.
+      port: the name of the container's port.
+    """
+    trains = role in ("chief", "worker")
+    resources: dict[str, Any] = {"cpu": pods.cpu if trains else "1", "memory": pods.memory}
+    if trains and pods.gpus:
+        resources["nvidia.com/gpu"] = pods.gpus
+    return {
+        "terminationGracePeriodSeconds": job.grace_period,
+        "automountServiceAccountToken": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "fsGroup": _USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [
+            {
+                "name": _CONTAINER,
+                "image": pods.image,
+                "command": list(job.command()),
+                # The root file system is read-only.
+                "env": [
+                    *environment,
+                    {"name": "HOME", "value": "/tmp"},
+                    {"name": "PYTHONUNBUFFERED", "value": "1"},
+                    {
+                        "name": TOKEN_VARIABLE,
+                        "valueFrom": {"secretKeyRef": {"name": job.name, "key": _TOKEN_KEY}},
+                    },
+                ],
+                "ports": [{"name": port, "containerPort": PORT}],
+                "resources": {"requests": dict(resources), "limits": dict(resources)},
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "readOnlyRootFilesystem": True,
+                    "capabilities": {"drop": ["ALL"]},
+                },
+                "volumeMounts": [
+                    {"name": "shared", "mountPath": pods.mount},
+                    {"name": "tmp", "mountPath": "/tmp"},
+                ],
+            }
+        ],
+        "volumes": [
+            {"name": "shared", "persistentVolumeClaim": {"claimName": pods.claim}},
+            {"name": "tmp", "emptyDir": {}},
+        ],
+    }
+
+
+def as_list(pods: Pods, name: str, label: str, *items: Manifest) -> Manifest:
+    """The manifests of a job as one, with its token and a policy that lets only its own pods in.
+
+    Args:
+      pods: what its pods are made of.
+      name: the job's name.
+      label: the label that its pods have, with this name as the value.
+      items: the other manifests.
+    """
+    token = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name},
+        "stringData": {_TOKEN_KEY: pods.token},
+    }
+    all_items = [token, *items, _own_pods_policy(name, label)]
+    return {"apiVersion": "v1", "kind": "List", "items": all_items}
+
+
+def _own_pods_policy(name: str, label: str) -> Manifest:
+    own = {"podSelector": {"matchLabels": {label: name}}}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": name},
+        "spec": {**own, "policyTypes": ["Ingress"], "ingress": [{"from": [own]}]},
+    }

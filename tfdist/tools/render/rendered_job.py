@@ -1,0 +1,82 @@
+"""`RenderedJob`: what runs, in how many tasks, for every engine."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tfdist.coordination.seal import TOKEN_VARIABLE
+from tfdist.errors import UsageError
+from tfdist.tools.launch.job_spec import JobSpec
+
+#: Gives the tasks of a job a new token; a line of a shell.
+EXPORT_TOKEN = f"export {TOKEN_VARIABLE}=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')"
+
+# RFC 1123, as Slurm's file names and Kubernetes's names allow it.
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenderedJob:
+    """A job for an engine.
+
+    Attributes:
+      spec: the script, the strategy and the tasks.
+      name: the job's name.
+      max_restarts: how many times the engine starts the job again after a failure.
+      grace_period: seconds that the tasks have to save before the engine ends them.
+      foreign: whether the script does not use tfdist; it is then started by `tfdist exec`.
+
+    Raises:
+      UsageError: the name is invalid.
+    """
+
+    spec: JobSpec
+    name: str
+    max_restarts: int = 3
+    grace_period: int = 60
+    foreign: bool = False
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise UsageError(
+                "--name",
+                received=self.name,
+                accepted="lower-case letters, digits and dashes, at most 63",
+                remedy="Correct the name.",
+            )
+
+    @property
+    def roles(self) -> dict[str, int]:
+        """The numbers of tasks by role, in the order of the ranks: ps, evaluator, chief, workers.
+
+        A job with ps or an evaluator has a chief.
+        """
+        spec = self.spec
+        has_chief = spec.chief or bool(spec.ps) or spec.evaluator
+        numbers = {
+            "ps": spec.ps,
+            "evaluator": int(spec.evaluator),
+            "chief": int(has_chief),
+            # Without a chief, as `tfdist run` counts them.
+            "worker": spec.workers,
+        }
+        return {role: count for role, count in numbers.items() if count}
+
+    def command(self, *, by_rank: bool = False) -> tuple[str, ...]:
+        """The command of each task.
+
+        Args:
+          by_rank: whether the engine numbers the tasks, and flags give the ranks their roles.
+        """
+        spec = self.spec
+        roles = []
+        if by_rank:
+            roles += [f"--num_ps={spec.ps}"] if spec.ps else []
+            roles += ["--evaluator"] * spec.evaluator
+        strategy = [f"--strategy={spec.strategy}"]
+        module = ["-m"] if spec.module else []
+        if self.foreign:
+            own = [*strategy, *roles, *module, spec.script]
+            return (spec.python, "-m", "tfdist", "exec", *own, *spec.args)
+        return (spec.python, *module, spec.script, *spec.args, *strategy, *roles)

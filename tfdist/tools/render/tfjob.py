@@ -1,0 +1,52 @@
+"""A TFJob of Kubeflow's Training Operator v1, as JSON for `kubectl apply -f -`.
+
+    print(json.dumps(manifest(job, pods), indent=2))
+
+The operator gives each pod its TF_CONFIG. It never starts all pods again: the container of a task
+that failed starts again in its pod, and the tasks that it takes along do so, too. The operator
+counts these starts of all tasks together. It does not distinguish usage errors: its policy
+`ExitCode` ends a job whose task was preempted (code 75). See github.com/kubeflow/trainer, branch
+release-1.9, `pkg/apis/kubeflow.org/v1` and `pkg/controller.v1/tensorflow`.
+"""
+
+from __future__ import annotations
+
+from tfdist.tools.render.pods import Manifest, Pods, as_list, check_name, pod_spec
+from tfdist.tools.render.rendered_job import RenderedJob
+
+#: The name of each role in a TFJob.
+REPLICA_TYPES = {"ps": "PS", "evaluator": "Evaluator", "chief": "Chief", "worker": "Worker"}
+# The name of the port that TF_CONFIG contains.
+_PORT_NAME = "tfjob-port"
+_JOB_LABEL = "training.kubeflow.org/job-name"
+
+
+def manifest(job: RenderedJob, pods: Pods) -> Manifest:
+    """The TFJob, its token, and the policy that lets only its own pods in, as a List.
+
+    Raises:
+      UsageError: the name of a pod would be too long.
+    """
+    names = (f"{job.name}-{role}-{count - 1}" for role, count in job.roles.items())
+    check_name(job.name, max(names, key=len))
+    tfjob = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": {"name": job.name},
+        "spec": {
+            "runPolicy": {
+                # The operator's default leaves the ps running when the chief has ended.
+                "cleanPodPolicy": "Running",
+                "backoffLimit": job.max_restarts * sum(job.roles.values()),
+            },
+            "tfReplicaSpecs": {
+                REPLICA_TYPES[role]: {
+                    "replicas": count,
+                    "restartPolicy": "OnFailure",
+                    "template": {"spec": pod_spec(job, pods, role, (), _PORT_NAME)},
+                }
+                for role, count in job.roles.items()
+            },
+        },
+    }
+    return as_list(pods, job.name, _JOB_LABEL, tfjob)

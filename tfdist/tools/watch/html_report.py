@@ -1,0 +1,204 @@
+"""A training on one HTML page, which needs no other file and no server.
+
+page = page_of(Run.of("/shared/run1"))
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from html import escape
+from typing import Any
+
+from tfdist.coordination.liveness import hang_report
+from tfdist.process.version import __version__
+from tfdist.storage.output_directory import OutputDirectory, saved_checkpoints
+from tfdist.tools.watch import curves, quantities
+from tfdist.tools.watch.training_log import SPEED, Run
+from tfdist.training.records import events
+
+_STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 60rem; margin: 0 auto;
+       padding: 1rem; }
+h1 { font-size: 1.5rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.15rem; margin-top: 2rem; border-bottom: 1px solid #ccc; }
+.scrolls { overflow-x: auto; }
+table { border-collapse: collapse; }
+th, td { text-align: left; vertical-align: top; padding: .2rem 1rem .2rem 0;
+         overflow-wrap: anywhere; }
+th { min-width: 7rem; }
+.scrolls td, .scrolls th { white-space: nowrap; }
+tr + tr { border-top: 1px solid #eee; }
+.curves { display: flex; flex-wrap: wrap; }
+svg { width: 100%; max-width: 29rem; height: auto; }
+pre { overflow-x: auto; background: #f6f6f6; padding: .5rem; font-size: .85rem; }
+.warning { background: #fff3cd; padding: .5rem 1rem; margin: .5rem 0; overflow-wrap: anywhere; }
+footer { color: #666; font-size: .85rem; margin-top: 3rem; }
+"""
+
+
+def page_of(run: Run) -> str:
+    """The page."""
+    output = OutputDirectory(run.path)
+    starts = [event for event in run.events if event.get("event") == events.START]
+    start = starts[-1] if starts else {}
+    parts = [
+        _warnings(run, output),
+        _section("Result", _table(_result(run, output))),
+        _section("Curves", _curves(run)),
+        _section("Job", _table(_job(start))),
+        _section("Tasks", _table(_object(start.get("tasks")))),
+        _section("Starts and interruptions", _events(run.events)),
+        _section("Last metrics", _records(run.epochs[-10:])),
+        _section("Evaluations", _records(run.evaluations[-10:])),
+        _section("Checkpoints", _checkpoints(output)),
+        _section("Hang report", _hang_report(output)),
+    ]
+    title = escape(f"{run.path.resolve().name}: a training with tfdist")
+    return "\n".join(
+        [
+            "<!DOCTYPE html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{title}</title><style>{_STYLE}</style></head><body>",
+            f"<h1>{escape(str(run.path.resolve()))}</h1>",
+            *parts,
+            f"<footer>tfdist {__version__}, {_time(time.time())}</footer>",
+            "</body></html>\n",
+        ]
+    )
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{title}</h2>{content}</section>" if content else ""
+
+
+def _table(facts: Mapping[str, Any]) -> str:
+    rows = (
+        f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>"
+        for name, value in facts.items()
+    )
+    return f"<table>{''.join(rows)}</table>" if facts else ""
+
+
+def _columns(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
+    )
+    return f'<div class="scrolls"><table><tr>{head}</tr>{body}</table></div>' if body else ""
+
+
+def _result(run: Run, output: OutputDirectory) -> dict[str, str]:
+    last, evaluated = (records[-1] if records else {} for records in (run.epochs, run.evaluations))
+    found = {"state": "complete" if output.done.exists() else "not complete"}
+    if "epoch" in last:  # Estimators have no epochs.
+        found["epochs"] = str(last["epoch"])
+    found["steps"] = str(last.get("step", evaluated.get("global_step", "unknown")))
+    for kind, record in (("training", last), ("evaluator", evaluated)):
+        for name, value in record.items():
+            if name.removeprefix("val_") in run.metrics:
+                found[f"{name} ({kind})"] = _value(value)
+    _, speeds = run.curve(SPEED, "epoch")
+    if speeds:
+        found["examples/s"] = f"{quantities.rate(max(speeds))} in the fastest epoch"
+    times = [each["time"] for each in (*run.events, *run.epochs) if "time" in each]
+    if times:
+        length = quantities.duration(max(times) - min(times))
+        found["time"] = f"{length}, from {_time(min(times))} to {_time(max(times))}"
+    if output.saved_model.is_dir():
+        found["exported model"] = str(output.saved_model.resolve())
+    return found
+
+
+def _job(start: Mapping[str, Any]) -> dict[str, str]:
+    names = ("strategy", "command", "versions")
+    found = {name: str(start[name]) for name in names if name in start}
+    flags = _object(start.get("flags"))
+    if flags:
+        found["flags"] = " ".join(f"--{name}={value}" for name, value in flags.items())
+    return found
+
+
+def _curves(run: Run) -> str:
+    """The curves as a part of the page; empty if there is nothing to draw or no matplotlib."""
+    pictures = []
+    for panel in curves.panels_of([run]):
+        # A picture for each, so that a phone shows one below the other.
+        drawn = curves.draw([run], [panel], "svg", axis=run.axis)
+        if drawn is None:
+            return ""
+        # Without the XML declaration, which HTML does not have.
+        pictures.append(drawn[drawn.index(b"<svg") :].decode())
+    return f'<div class="curves">{"".join(pictures)}</div>' if pictures else ""
+
+
+def _warnings(run: Run, output: OutputDirectory) -> str:
+    found = []
+    restarts = len(run.restarts("step"))
+    if restarts:
+        found.append(f"The training was started again {restarts} time{'s' * (restarts > 1)}.")
+    for record in run.epochs:
+        wrong = [name for name, value in record.items() if value is None]
+        if wrong:
+            name = "epoch" if "epoch" in record else "step"
+            found.append(f"Not finite in {name} {record.get(name)}: {', '.join(wrong)}.")
+            break
+    if (output.path / hang_report.FILE_NAME).exists():
+        found.append("The job made no step, or lost a task: see the hang report below.")
+    return "".join(f'<p class="warning">{escape(text)}</p>' for text in found)
+
+
+def _events(found: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        (_time(each["time"]), str(each.get("event")), str(each.get("epoch", "")), str(each["step"]))
+        for each in found
+    ]
+    return _columns(("time", "event", "complete epochs", "step"), rows)
+
+
+def _records(records: Sequence[Mapping[str, Any]]) -> str:
+    names = list(dict.fromkeys(name for record in records for name in record))
+    rows = [
+        [_time(record[name]) if name == "time" else _value(record.get(name, "")) for name in names]
+        for record in records
+    ]
+    return _columns(names, rows)
+
+
+def _checkpoints(output: OutputDirectory) -> str:
+    rows = []
+    for step, checkpoint in saved_checkpoints(output):
+        # A training that goes on may delete it meanwhile.
+        with suppress(FileNotFoundError):
+            saved = checkpoint.with_name(f"{checkpoint.name}.index").stat().st_mtime
+            files = checkpoint.parent.glob(f"{checkpoint.name}.*")
+            size = quantities.size(sum(file.stat().st_size for file in files))
+            rows.append((f"{step:,}", size, _time(saved), str(checkpoint)))
+    return _columns(("step", "size", "saved", "path"), rows)
+
+
+def _hang_report(output: OutputDirectory) -> str:
+    try:
+        text = (output.path / hang_report.FILE_NAME).read_text(errors="replace")
+    except OSError:
+        return ""
+    return f"<pre>{escape(text)}</pre>"
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return "not finite" if value is None else str(value)
+
+
+def _time(seconds: float) -> str:
+    """In the time zone of this machine."""
+    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %z")

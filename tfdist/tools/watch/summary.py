@@ -1,0 +1,111 @@
+"""The end of a job in five lines.
+
+summary = Summary("worker:0", started=time.time())
+summary.saw(rows, seconds)                   # while the job runs
+summary.failed("worker:1 was killed by signal 9 (Killed), restart 1 of 3 …")
+print("\\n".join(summary.lines(code=0, now=time.time())))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tfdist.coordination.liveness.activity import TRAINING, State
+from tfdist.errors import EXIT_OK, EXIT_PREEMPTED
+from tfdist.storage.output_directory import OutputDirectory, read_json_lines, saved_checkpoints
+from tfdist.tools.watch import quantities
+from tfdist.tools.watch.panel import examples_per_second
+from tfdist.tools.watch.tasks import Row
+
+
+class Summary:
+    """What is worth knowing of a job that has ended.
+
+    Args:
+      chief: the name of its first task.
+      started: when the job began, in seconds since 1970.
+    """
+
+    def __init__(self, chief: str, started: float) -> None:
+        self._chief = chief
+        self._started = started
+        self._training = 0.0
+        self._rate = 0.0
+        self._state: State | None = None
+        self._failures: list[str] = []
+
+    def saw(self, rows: Sequence[Row], seconds: float) -> None:
+        """The tasks at a moment.
+
+        Args:
+          rows: the tasks.
+          seconds: since the last moment.
+        """
+        state = next((row.state for row in rows if row.name == self._chief), None)
+        if state is None:
+            return
+        self._state = state
+        self._training += seconds if state.doing == TRAINING else 0.0
+        self._rate = examples_per_second(rows) or self._rate
+
+    def failed(self, how: str) -> None:
+        """A task has failed, and was restarted or not."""
+        self._failures.append(how)
+
+    def lines(self, code: int, now: float) -> list[str]:
+        """The summary; empty if the chief has said nothing of a training.
+
+        Args:
+          code: the exit code of the job.
+          now: seconds since 1970.
+        """
+        state = self._state
+        if state is None or not state.output:
+            return []
+        seconds = now - self._started
+        # The task may have ended before it could be seen to.
+        last = self._last_epoch(OutputDirectory(state.output).metrics)
+        steps = last.get("step", state.resumed + state.steps)
+        rate = last.get("examples_per_second") or self._rate
+        speed = f"{quantities.rate(rate)} examples/s" if rate else "unknown"
+        if not rate and "steps_per_second" in last:  # Of an Estimator.
+            speed = f"{quantities.rate(last['steps_per_second'])} steps/s"
+        loss = last.get("loss", state.loss)
+        known = quantities.value(loss) if isinstance(loss, float) else ""
+        ending = f", loss {known}" if known else ""
+        share = self._training / seconds if seconds > 0 else 0.0
+        failures = self._failures or ["none"]
+        return [
+            f"result    {_result(code)}",
+            f"speed     {speed}; step {steps:,}{ending}",
+            f"time      {quantities.duration(seconds)}, {share:.0%} of it in training steps",
+            f"saved     {_saved(OutputDirectory(state.output))}",
+            f"failures  {'; '.join(failures[-3:])}"
+            + (f" ({len(failures) - 3} earlier)" if len(failures) > 3 else ""),
+        ]
+
+    def _last_epoch(self, metrics: Path) -> dict[str, Any]:
+        """The last line of the metrics log that is of this job; empty if there is none."""
+        try:
+            records = read_json_lines(metrics)
+        except OSError:
+            return {}
+        return records[-1] if records and records[-1].get("time", 0) >= self._started else {}
+
+
+def _result(code: int) -> str:
+    if code == EXIT_OK:
+        return "complete"
+    if code == EXIT_PREEMPTED:
+        return "preempted and saved; start the job again to resume"
+    return f"failed with code {code}"
+
+
+def _saved(output: OutputDirectory) -> str:
+    """The newest checkpoint and the exported model."""
+    found = saved_checkpoints(output)
+    parts = [f"checkpoint {found[-1][1]}"] if found else ["no checkpoint"]
+    model = output.saved_model
+    return ", ".join([*parts, f"model {model}"] if model.is_dir() else parts)

@@ -1,0 +1,1 @@
+"""The writers of what a training records: events, TensorBoard, trackers, Prometheus."""

@@ -1,0 +1,117 @@
+"""Serves the metrics of a job to Prometheus. Needs prometheus_client: the extra `prometheus`.
+
+    serve("127.0.0.1", 9100, reporter.activity, peers=2)      # then GET /metrics, until the end
+
+The numbers come from what the chief says of itself and from the last line of its metrics log, when
+they are asked for, so that nothing is done in a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tfdist.coordination.liveness.activity import Activity
+from tfdist.errors import UsageError, log
+from tfdist.storage.output_directory import NO_METRICS, OutputDirectory, read_json_lines
+
+
+def serve(host: str, port: int, activity: Activity, peers: int) -> None:
+    """Serves in a thread, until the process ends.
+
+    Args:
+      host: the address of an interface of this machine.
+      port: the port.
+      activity: what the chief does.
+      peers: the number of tasks that make each step together.
+
+    Raises:
+      UsageError: prometheus_client is not installed, or the address cannot be used.
+    """
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client.process_collector import ProcessCollector
+    except ImportError:
+        raise UsageError(
+            "--prometheus_port",
+            received=port,
+            accepted="with prometheus_client",
+            remedy="Install it: pip install 'tfdist[prometheus]'.",
+        ) from None
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(_Collector(activity, peers))
+    try:
+        start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        raise UsageError(
+            "--prometheus_port",
+            received=f"{port} on {host}",
+            accepted=f"an address of the chief's machine that is free ({error.strerror})",
+            remedy="Choose another --prometheus_port or --prometheus_host.",
+        ) from None
+    log(f"metrics for Prometheus: http://{host}:{port}/metrics")
+
+
+class _Collector:
+    """The metrics of a job at the moment of a request."""
+
+    def __init__(self, activity: Activity, peers: int) -> None:
+        self._activity = activity
+        self._peers = peers
+
+    def describe(self) -> list[Any]:
+        """No names: prometheus_client would collect all metrics once to find them."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        state = self._activity.state
+        steps = state.resumed + state.steps
+        examples = steps * state.examples_per_step * self._peers
+        yield CounterMetricFamily("tfdist_steps", "Updates of the weights.", value=steps)
+        yield CounterMetricFamily("tfdist_examples", "Examples of these updates.", value=examples)
+        gauges = {
+            "tfdist_goal_steps": ("The updates of the whole training; 0: unknown.", state.goal),
+            "tfdist_epoch": ("The current epoch, from 1.", state.epoch),
+            "tfdist_epochs": ("The epochs of the training; 0: unknown.", state.epochs),
+            "tfdist_loss": ("The mean loss of the epoch so far; -Inf: unknown.", state.loss),
+            "tfdist_last_step_timestamp_seconds": ("The time of the last step.", state.last_step),
+        }
+        for name, (meaning, value) in gauges.items():
+            yield GaugeMetricFamily(name, meaning, value=value)
+        doing = GaugeMetricFamily("tfdist_doing", "What the chief does: 1.", labels=["activity"])
+        doing.add_metric([state.doing], 1)
+        yield doing
+        last = GaugeMetricFamily(
+            "tfdist_metric", "Of the last epoch, as in the metrics log.", labels=["name"]
+        )
+        for name, value in _last_metrics(state.output).items():
+            last.add_metric([name], value)
+        yield last
+
+
+def _last_metrics(output: str) -> Mapping[str, float]:
+    if not output:
+        return {}
+    directory = OutputDirectory(output)
+    last, evaluated = (
+        records[-1] if (records := _read(path)) else {}
+        for path in (directory.metrics, directory.eval_metrics)
+    )
+    # An Estimator's own log has no metrics but the loss.
+    found = last if "epoch" in last else {**last, **evaluated}
+    return {
+        name: float(value)
+        for name, value in found.items()
+        if name not in NO_METRICS and isinstance(value, int | float)
+    }
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    try:
+        return read_json_lines(path)
+    except OSError:
+        return []
