@@ -232,12 +232,6 @@ class InGraphOptions(Options):
         "compute each microbatch again for its gradient; a worker then keeps the activations of at "
         "most as many microbatches as there are stages, not of all",
     )
-    balance: str = option(
-        "parameters",
-        "with --stages: what the stages have an equal share of; the time is measured for each "
-        "layer before the first step",
-        choices=("parameters", "time"),
-    )
 
     def check(self, cluster: Cluster) -> None:
         workers = max(1, len(cluster.worker))

@@ -6,7 +6,6 @@ checkpoints. The other workers only serve. Each step is one TensorFlow function 
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,7 +17,7 @@ from tfdist.compat import checks
 from tfdist.config.strategies.rows import InGraphOptions
 from tfdist.coordination import probe
 from tfdist.coordination.liveness import heartbeat
-from tfdist.errors import LostTaskError, UsageError, log
+from tfdist.errors import LostTaskError, UsageError
 from tfdist.process.devices import use_devices
 from tfdist.strategies.base import DatasetFunction, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
@@ -26,11 +25,9 @@ from tfdist.strategies.in_graph import batches
 from tfdist.strategies.in_graph.grid import grid_of
 from tfdist.strategies.in_graph.model_check import check_model
 from tfdist.strategies.in_graph.split_model import SplitModel
-from tfdist.strategies.in_graph.stage_times import seconds_of
 from tfdist.strategies.in_graph.stages import stages_of
 from tfdist.strategies.in_graph.variables import spread
 from tfdist.strategies.serving import serve_until_end
-from tfdist.upstream.keras_callback_logs import ignores_step_logs
 
 
 class _Checkpointing(Checkpointing):
@@ -57,34 +54,6 @@ class _Checkpointing(Checkpointing):
         split_model = self._strategy.split_model
         with nullcontext() if split_model is None else split_model.undone():
             yield
-
-
-class _IdleReport(tf.keras.callbacks.Callback):
-    """Adds `idle_share` to an epoch's logs, the share of the steps so far that stages were idle.
-
-    Also logs it after the first epoch.
-    """
-
-    def __init__(self, strategy: InGraph) -> None:
-        super().__init__()
-        ignores_step_logs(self)
-        self._strategy = strategy
-        self._has_reported = False
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        split_model = self._strategy.split_model
-        if split_model is None:
-            return
-        idle = split_model.idle
-        if logs is not None:
-            logs["idle_share"] = idle.measured
-        if self._has_reported:
-            return
-        self._has_reported = True
-        log(
-            f"in_graph: stages idle for {idle.measured:.0%} of a step "
-            f"(bound for equal stages: {idle.bound:.0%})"
-        )
 
 
 class InGraph(Strategy[InGraphOptions]):
@@ -174,10 +143,7 @@ class InGraph(Strategy[InGraphOptions]):
         inputs, _, _ = tf.keras.utils.unpack_x_y_sample_weight(self._element_spec)
         if inputs is not None:
             check_model(model, inputs, recompute=self.options.recompute)
-        measure = None
-        if self.options.balance == "time":
-            measure = functools.partial(seconds_of, model, inputs)
-        stages = stages_of(model, self.options.stages, measure)
+        stages = stages_of(model, self.options.stages)
         self.split_model = SplitModel(
             model,
             self.grid,
@@ -192,10 +158,6 @@ class InGraph(Strategy[InGraphOptions]):
             f"stage {index} on {', '.join(map(str, self.grid.workers_of(index)))}: {stage}"
             for index, stage in enumerate(self.split_model.stages)
         ]
-
-    def callbacks(self) -> list[tf.keras.callbacks.Callback]:
-        is_measured = self.options.stages > 1 and not self.options.recompute
-        return [_IdleReport(self)] if is_measured else []
 
     def serve(self) -> None:
         if self._is_client:

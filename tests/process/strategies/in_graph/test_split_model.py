@@ -62,8 +62,6 @@ last = [layers.Flatten(), layers.Dense(5, "tanh"), Slow(), layers.Dense(1)]
 model = tf.keras.Sequential([tf.keras.Input([4]), first, *last])
 train(model)
 split = strategy.split_model
-# The step goes on after the last work of stage 0.
-assert 0 < split.idle.measured < 1, split.idle.measured
 train(model)
 assert strategy.split_model is split
 
