@@ -25,6 +25,41 @@ from tfdist.process.setup import DRY_RUN_VARIABLE
 
 
 @dataclass(frozen=True, kw_only=True)
+class TaskSettings:
+    """What a strategy gets to know of its task and of the job's flags.
+
+    Attributes:
+      cluster: the job's tasks; empty for a single process and under `horovodrun`.
+      task: this task.
+      options: the options of this task's strategy.
+      evaluates: whether this task is the evaluator.
+      num_gpus: the number of GPUs that this task uses; None for all that it sees.
+      startup_timeout: seconds that the tasks of the job wait for each other before training.
+      given_heartbeat_timeout: seconds without a heartbeat after which another task is considered
+        lost; None for the default.
+      token: the job's token; tasks with different tokens do not train together.
+      is_restartable: whether a launcher on this task's machine restarts the task when it fails.
+      is_dry_run: whether this task only describes its model, and connects to no other task.
+    """
+
+    cluster: Cluster = field(default_factory=Cluster)
+    task: Task = field(default_factory=lambda: ClusterConfig().task)
+    options: Options = field(default_factory=Options)
+    evaluates: bool = False
+    num_gpus: int | None = None
+    startup_timeout: float = JobFlags().startup_timeout
+    given_heartbeat_timeout: float | None = None
+    token: str = ""
+    is_restartable: bool = False
+    is_dry_run: bool = False
+
+    @property
+    def heartbeat_timeout(self) -> float:
+        """Seconds without a heartbeat after which another task is considered lost."""
+        return self.given_heartbeat_timeout or HEARTBEAT_TIMEOUT
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskRole:
     """The role of one task in a job.
 
@@ -92,14 +127,20 @@ class TaskRole:
         return self.own_spec.strategy_path(self.options, for_estimators=self.for_estimators)
 
     @property
-    def startup_timeout(self) -> float:
-        """Seconds that the tasks of the job wait for each other before training."""
-        return self.flags.startup_timeout
-
-    @property
-    def heartbeat_timeout(self) -> float:
-        """Seconds without a heartbeat after which another task is considered lost."""
-        return self.flags.heartbeat_timeout or HEARTBEAT_TIMEOUT
+    def settings(self) -> TaskSettings:
+        """What this task's strategy gets to know."""
+        return TaskSettings(
+            cluster=self.cluster,
+            task=self.task,
+            options=self.options,
+            evaluates=self.evaluates,
+            num_gpus=self.flags.num_gpus,
+            startup_timeout=self.flags.startup_timeout,
+            given_heartbeat_timeout=self.flags.heartbeat_timeout,
+            token=self.token,
+            is_restartable=self.is_restartable,
+            is_dry_run=self.is_dry_run,
+        )
 
     @property
     def job_id(self) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -133,6 +133,22 @@ def count_batches(dataset: tf.data.Dataset) -> int:
     if batches == UNKNOWN:
         batches = int(dataset.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1))
     return batches
+
+
+def steps_of(batches: Sequence[int], replicas: int) -> int:
+    """The number of steps that the longest shard needs.
+
+    Args:
+      batches: the number of batches of each shard, or UNKNOWN, or INFINITE.
+      replicas: the number of replicas that share a shard.
+
+    Returns:
+      UNKNOWN if any shard is; INFINITE if any is and none is unknown.
+    """
+    for special in (UNKNOWN, INFINITE):
+        if special in batches:
+            return special
+    return -(-max(batches) // replicas)
 
 
 def with_repeats(dataset: tf.data.Dataset, count: int, source: tf.data.Dataset) -> tf.data.Dataset:

@@ -21,7 +21,7 @@ class LocalDevices(Replicas[LocalDevicesOptions]):
     devices: list[str]
 
     def build(self, options: LocalDevicesOptions) -> tf.distribute.Strategy:
-        self.devices = use_devices(self.role.flags.num_gpus, options.num_cpu_devices)
+        self.devices = use_devices(self.settings.num_gpus, options.num_cpu_devices)
         return self.build_over(self.devices)
 
     def build_over(self, devices: list[str]) -> tf.distribute.Strategy:

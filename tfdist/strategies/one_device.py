@@ -16,16 +16,15 @@ class OneDevice(Strategy[Options]):
     """Training without `tf.distribute`. The evaluator of every job also uses this class."""
 
     name = "one_device"
-    executes_several_steps = True
 
     def set_up(self, options: Options) -> None:
-        use_devices(self.role.flags.num_gpus)
+        use_devices(self.settings.num_gpus)
         self.tf_strategy = tf.distribute.get_strategy()
 
     @property
     def topology(self) -> Topology:
         own = str(self.task)
-        return Topology(own, (own,), is_chief=not self.role.evaluates)
+        return Topology(own, (own,), is_chief=not self.settings.evaluates)
 
     def scope(self) -> AbstractContextManager[Any]:
         scope: AbstractContextManager[Any] = self.tf_strategy.scope()

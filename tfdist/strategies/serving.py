@@ -32,6 +32,7 @@ def serve_until_end(
     strategy: Strategy[Any],
     others: Sequence[Task] = (),
     *,
+    watches_chief: bool = True,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Returns when the chief and the others have exited.
@@ -39,6 +40,7 @@ def serve_until_end(
     Args:
       strategy: the strategy of this task.
       others: tasks that are served besides the chief.
+      watches_chief: whether this task waits for the chief in a step, and so ends if that is lost.
       sleep: waits for a number of seconds.
 
     Raises:
@@ -48,18 +50,18 @@ def serve_until_end(
     chief = strategy.cluster.chief_task
     exited = f"{chief} and all workers have exited" if others else f"{chief} has exited"
     log(f"{strategy.task} serves until {exited}")
-    # The workers of an Estimator do not wait for each other, so none of them is monitored.
-    watched = {} if strategy.for_estimators else {str(chief): strategy.cluster.address(chief)}
+    watched = {str(chief): strategy.cluster.address(chief)} if watches_chief else {}
     served = _Served(strategy, chief, others)
-    with strategy.preemption.serving(), heartbeat.watched(watched, strategy.role.heartbeat_timeout):
+    timeout = strategy.settings.heartbeat_timeout
+    with strategy.preemption.serving(), heartbeat.watched(watched, timeout):
         while not served.have_exited():
             sleep(_POLL_SECONDS)
     if strategy.preemption.is_requested and not served.has_completed:
         sys.exit(EXIT_PREEMPTED)
     if not served.has_started:
-        log(f"error: {chief} has not started within {strategy.role.startup_timeout:g} s")
+        log(f"error: {chief} has not started within {strategy.settings.startup_timeout:g} s")
         sys.exit(EXIT_FAILED)
-    if strategy.role.is_restartable and not served.has_completed:
+    if strategy.settings.is_restartable and not served.has_completed:
         log(f"error: {chief} was lost")
         sys.exit(EXIT_FAILED)
     log(f"{strategy.task} exits because {exited}")
@@ -86,7 +88,7 @@ class _Served:
 
     def have_exited(self) -> bool:
         """Probes the tasks once; returns whether they have been gone for long enough."""
-        chief = probe.identify(self._chief, self._strategy.role.token)
+        chief = probe.identify(self._chief, self._strategy.settings.token)
         if self.has_started and chief is Listener.BARRIER:
             # A new process of the chief, which waits there until this task is restarted, too.
             chief = Listener.REFUSED
@@ -111,7 +113,7 @@ class _Served:
             return listener
         now = time.monotonic()
         silent = now - self._silent_since.setdefault(task, now)
-        if silent < self._strategy.role.heartbeat_timeout:
+        if silent < self._strategy.settings.heartbeat_timeout:
             return listener
         if task not in self._lost:
             self._lost.add(task)
@@ -126,6 +128,6 @@ class _Served:
         if self.has_completed:
             return 0.0
         if not self.has_started:
-            return self._strategy.role.startup_timeout
-        is_certain = set(found) == {Listener.REFUSED} and not self._strategy.role.is_restartable
+            return self._strategy.settings.startup_timeout
+        is_certain = set(found) == {Listener.REFUSED} and not self._strategy.settings.is_restartable
         return _EXIT_SECONDS if is_certain else _LOST_SECONDS

@@ -1,6 +1,6 @@
 """`TrainingState`: the strategy, the preemption signals and the data that the callbacks share.
 
-state = TrainingState(strategy, preemption)
+state = TrainingState(role, strategy, preemption)
 model.fit(state.dataset(train_input), callbacks=callbacks.standard(state, output_dir, …))
 """
 
@@ -16,7 +16,9 @@ import tensorflow as tf
 
 from tfdist.compat import building, denominators, metric_states, versions
 from tfdist.compat import keras as keras_compat
+from tfdist.config.role import TaskRole
 from tfdist.config.strategies import table
+from tfdist.config.strategies.rows import AccumulationOptions
 from tfdist.coordination.liveness.reporter import Reporter
 from tfdist.coordination.preemption import Preemption
 from tfdist.data import inputs, sharding
@@ -68,6 +70,7 @@ class TrainingState:
     """The state of a job's training in one task.
 
     Args:
+      role: the role of this task.
       strategy: the job's strategy.
       preemption: the signals that this task has received.
       reporter: reports what this task does.
@@ -80,8 +83,13 @@ class TrainingState:
     """
 
     def __init__(
-        self, strategy: Strategy[Any], preemption: Preemption, reporter: Reporter | None = None
+        self,
+        role: TaskRole,
+        strategy: Strategy[Any],
+        preemption: Preemption,
+        reporter: Reporter | None = None,
     ) -> None:
+        self.role = role
         self.strategy = strategy
         self.preemption = preemption
         self.reporter = reporter or Reporter(str(strategy.task))
@@ -97,8 +105,7 @@ class TrainingState:
         self._offset = 0
         if strategy.topology.num_replicas > 1:
             onednn_empty_batches.apply()
-        if not strategy.role.spec.uses_ps:
-            # A variable on a ps need not wait for a worker: its steps have a condition.
+        if not role.spec.workers_read_data:  # Those workers' steps have a condition.
             step_without_batch.apply()
 
     @property
@@ -174,7 +181,7 @@ class TrainingState:
             return
         steps = self.data.cardinality if is_of_data else sharding.UNKNOWN
         needed = steps_per_epoch
-        if self.strategy.role.spec.uses_ps and self.data.batches >= 0:
+        if self.role.spec.workers_read_data and self.data.batches >= 0:
             topology = self.strategy.topology
             # A shard may have one batch more than another.
             steps = (self.data.batches + 1) * topology.num_shards // topology.num_replicas
@@ -190,7 +197,7 @@ class TrainingState:
 
     def warn_if_unsaved(self) -> None:
         """Says when the process ends that nothing of its training was saved."""
-        if self.is_saved is False and self.is_chief and not self.strategy.role.evaluates:
+        if self.is_saved is False and self.is_chief and not self.role.evaluates:
             log("warning: tfdist has saved nothing: the script called no job.fit or job.callbacks")
 
     def eval_dataset(self, data: Data, batch_size: int | None = None) -> tf.data.Dataset:
@@ -199,11 +206,22 @@ class TrainingState:
         return self._distribute(dataset_fn, training=False)
 
     @property
+    def accumulate_steps(self) -> int:
+        """The number of batches of a replica in one update of the weights."""
+        options = self.role.options
+        return options.accumulate_steps if isinstance(options, AccumulationOptions) else 1
+
+    @property
+    def batches_per_update(self) -> int:
+        """The number of per-replica batches whose gradients are combined in one update."""
+        return self.strategy.topology.num_replicas * self.accumulate_steps
+
+    @property
     def examples_per_update(self) -> int | None:
         """The number of examples of a weight update; None if it is unknown."""
         if self.data is None or self.data.batch_size is None:
             return None
-        return self.data.batch_size * self.strategy.batches_per_update
+        return self.data.batch_size * self.batches_per_update
 
     @property
     def steps(self) -> int:
@@ -228,7 +246,8 @@ class TrainingState:
         """
         assert self.data is not None
         shard = self.data.dataset_fn(self.strategy.topology.input_context)
-        return self.strategy.cursor.count_steps(shard)
+        batches = self.strategy.gather(sharding.count_batches(shard))
+        return sharding.steps_of(batches, self.strategy.topology.num_local_replicas)
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         """Makes an optimizer combine the gradients of all replicas; a second call does nothing."""
@@ -247,7 +266,7 @@ class TrainingState:
 
         Logs once, for a model that alone knows its output layers, that the script must do so.
         """
-        if self.strategy.role.flags.precision == FLOAT32:
+        if self.role.flags.precision == FLOAT32:
             return
         is_known = keras_output_dtype.apply(model)
         if not is_known and not self._is_precision_described:
@@ -298,35 +317,40 @@ class TrainingState:
                 log(f"{self.strategy.name}: {line}")
         self._described = described
         self._weigh(model)
-        if self.strategy.accumulate_steps > 1:
+        shares_variables = self.role.spec.shares_variables
+        if self.accumulate_steps > 1:
             if self.data is None or self.data.batch_size is None:
                 raise UsageError(
                     "--accumulate_steps",
-                    received=f"{self.strategy.accumulate_steps}, with data that is not from "
-                    "job.dataset",
+                    received=f"{self.accumulate_steps}, with data that is not from job.dataset",
                     accepted="training data from job.dataset",
                     remedy="Pass job.dataset(…) to fit, or leave the flag out.",
                 )
             accumulation.accumulate(
                 model,
                 self.data.batch_size,
-                self.strategy.accumulate_steps,
-                self.strategy.reading_once,
+                self.accumulate_steps,
+                reads_once=shares_variables,
             )
         self._wrap_optimizers_of(model)
         building.build_optimizers(model)
-        shares_variables = self.strategy.role.spec.shares_variables
-        if shares_variables or self.strategy.sums_metric_states:
+        if shares_variables or self._sums_metric_states:
             metric_states.require_additions(
                 model, self.strategy.name, shares_variables=shares_variables
             )
+
+    @property
+    def _sums_metric_states(self) -> bool:
+        """Whether a metric's result is that of the sum of its states in the replicas."""
+        topology = self.strategy.topology
+        return topology.num_replicas > 1 and not topology.joins_batches
 
     def _weigh(self, model: tf.keras.Model) -> None:
         """Lets the steps of a model know by what their losses are divided, if replicas can differ
         in it."""
         topology = self.strategy.topology
-        is_whole = not self.strategy.sums_metric_states  # One loss over the whole batch.
-        if is_whole or topology.averages_weights or not topology.is_synchronous:
+        is_one_loss = not self._sums_metric_states
+        if is_one_loss or topology.averages_weights or not topology.is_synchronous:
             return
         keras_denominators.apply(tf.keras.Model)
         sums = self.strategy.sum_of_step
@@ -339,13 +363,13 @@ class TrainingState:
                 functools.partial(keras_denominators.loss_trackers, model),
                 functools.partial(keras_denominators.has_other_losses, model),
                 sums and functools.partial(keras_denominators.keeping_losses, model, sums),
-                is_loop=self.strategy.accumulate_steps > 1,
+                is_loop=self.accumulate_steps > 1,
                 says=self.is_chief,
             ),
         )
 
     def _grouped(self, shard: tf.data.Dataset) -> tf.data.Dataset:
-        steps = self.strategy.accumulate_steps
+        steps = self.accumulate_steps
         return accumulation.grouped(shard, steps) if steps > 1 else shard
 
     def _dataset_fn(self, data: Data, *, trains: bool, batch_size: int | None) -> DatasetFunction:
@@ -353,7 +377,7 @@ class TrainingState:
             data,
             trains=trains,
             batch_size=batch_size,
-            reads_here=not self.strategy.role.spec.uses_ps,
+            reads_here=not self.role.spec.workers_read_data,
         )
         return sharding.without_autotune(function)
 

@@ -120,7 +120,7 @@ class ParameterServerOptions(SynchronousUpdates, AccumulationOptions):
 
 
 @dataclass(frozen=True)
-class LocalSGDOptions(Options):
+class LocalSGDOptions(AccumulationOptions):
     """The options of local SGD, in which tasks average their weights and not their gradients."""
 
     sync_period: int | None = option(
@@ -145,9 +145,8 @@ class LocalSGDOptions(Options):
         most=1.0,
         same_in_all_tasks=True,
     )
-    # A strategy that can sum gradients in another dtype, or several of them, makes options of it.
+    # A strategy that can sum gradients in another dtype makes an option of it.
     gradient_dtype: str | None = None
-    accumulate_steps: int = 1
 
     def check(self, cluster: Cluster) -> None:
         if self.sync_period is None:
@@ -189,7 +188,7 @@ class AllReduceOptions(Options):
 
 
 @dataclass(frozen=True)
-class MultiWorkerMirroredOptions(AllReduceOptions, AccumulationOptions, LocalSGDOptions):
+class MultiWorkerMirroredOptions(AllReduceOptions, LocalSGDOptions):
     """The options of TensorFlow's all-reduce, of gradients or of weights."""
 
     @property
@@ -207,7 +206,7 @@ class HorovodGradientOptions(Options):
 
 
 @dataclass(frozen=True)
-class HorovodOptions(HorovodGradientOptions, AccumulationOptions, LocalSGDOptions):
+class HorovodOptions(HorovodGradientOptions, LocalSGDOptions):
     """The options of Horovod's all-reduce, of gradients or of weights."""
 
 
@@ -262,6 +261,7 @@ ROWS = (
             "tfdist.estimator.sessions:LocalSessions",
             one_gpu="Add --strategy=mirrored to train on all of them.",
         ),
+        executes_several_steps=True,
         single_replica=True,
         one_gpu="Add --strategy=mirrored to train on all of them.",
     ),
@@ -274,6 +274,7 @@ ROWS = (
             "tfdist.estimator.mirrored:MirroredSessions",
             LocalDevicesOptions,
         ),
+        executes_several_steps=True,
     ),
     StrategySpec(
         "central_storage",
@@ -294,6 +295,8 @@ ROWS = (
         ),
         spans_tasks=True,
         uses_ps=True,
+        workers_read_data=True,
+        workers_may_rejoin=True,
         serving=("worker", "ps"),
         shares_variables=True,
     ),
@@ -308,6 +311,7 @@ ROWS = (
         ),
         spans_tasks=True,
         elastic=True,
+        executes_several_steps=True,
     ),
     StrategySpec(
         "in_graph",
@@ -332,6 +336,7 @@ ROWS = (
         packages=("horovod",),
         spans_tasks=True,
         elastic=True,
+        executes_several_steps=True,
         rendezvous="tfdist.coordination.stores.horovod_rendezvous",
         source="horovodrun",
         one_gpu="Start a rank for each GPU.",

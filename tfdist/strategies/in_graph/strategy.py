@@ -73,7 +73,7 @@ class InGraph(Strategy[InGraphOptions]):
     def set_up(self, options: InGraphOptions) -> None:
         tasks = [task for task in self.cluster.tasks() if task.type == self.task.type]
         place = self.cluster.local_rank_of(self.task, tasks) if self.cluster else (0, 1)
-        use_devices(self.role.flags.num_gpus, place=place)
+        use_devices(self.settings.num_gpus, place=place)
         if self._is_client:
             self._connect()
         else:
@@ -93,6 +93,7 @@ class InGraph(Strategy[InGraphOptions]):
             is_chief=self._is_client,
             num_replicas=replicas,
             num_local_replicas=replicas,
+            joins_batches=True,
         )
 
     def scope(self) -> AbstractContextManager[Any]:
@@ -120,10 +121,6 @@ class InGraph(Strategy[InGraphOptions]):
         dataset = batches.joined(local, self.topology.num_replicas)
         self._element_spec = dataset.element_spec
         return dataset
-
-    @property
-    def sums_metric_states(self) -> bool:
-        return False  # A metric sees the predictions for the whole batch.
 
     def prepare(self, model: tf.keras.Model) -> None:
         self._check_compiled(model)
@@ -174,7 +171,7 @@ class InGraph(Strategy[InGraphOptions]):
             for task in self.cluster.tasks()
             if task != self.task
         }
-        is_connected = not self.role.is_dry_run
+        is_connected = not self.settings.is_dry_run
         if servers and is_connected:
             self._wait_for(servers)
             tf.config.experimental_connect_to_cluster(
@@ -183,17 +180,18 @@ class InGraph(Strategy[InGraphOptions]):
                 task_index=self.task.index,
                 protocol="grpc",
             )
-            heartbeat.watch_in_subprocess(servers, self.role.heartbeat_timeout)
+            heartbeat.watch_in_subprocess(servers, self.settings.heartbeat_timeout)
         self.tf_strategy = tf.distribute.get_strategy()
         self.grid = grid_of(self.cluster, self.task, self.options.stages, is_connected=is_connected)
         self.checkpointing = _Checkpointing(self)
 
     def _wait_for(self, servers: dict[str, str]) -> None:
         """Waits for the workers' servers: TensorFlow would wait for them without a limit."""
-        deadline = time.monotonic() + self.role.startup_timeout
+        deadline = time.monotonic() + self.settings.startup_timeout
         for task, address in servers.items():
             if not probe.wait_for_server(address, deadline - time.monotonic()):
-                raise LostTaskError(task, address, self.role.startup_timeout, "--startup_timeout")
+                seconds = self.settings.startup_timeout
+                raise LostTaskError(task, address, seconds, "--startup_timeout")
 
     def _check_compiled(self, model: tf.keras.Model) -> None:
         """Checks the arguments of `compile`."""

@@ -29,7 +29,6 @@ from tfdist.strategies.cursor import EpochCursor
 from tfdist.strategies.parameter_server.steps.coordinator import EpochCoordinator
 from tfdist.strategies.parameter_server.steps.synchronous_epoch import Synchronous
 from tfdist.strategies.parameter_server.tensorflow_strategy import PassesShards
-from tfdist.strategies.parameter_server.variables import local_reads
 from tfdist.strategies.parameter_server.variables import partitioner as partitioners
 from tfdist.strategies.parameter_server.variables.checkpoint_layout import WholeLayout
 from tfdist.strategies.parameter_server.variables.partitioner import Partitioner, partitioner_of
@@ -79,8 +78,8 @@ class _Cursor(EpochCursor):
 
     sees_steps = False
 
-    def __init__(self, steps_of: Callable[[int], int], coordinator: EpochCoordinator) -> None:
-        super().__init__(steps_of)
+    def __init__(self, coordinator: EpochCoordinator) -> None:
+        super().__init__()
         self._coordinator = coordinator
 
     @property
@@ -93,7 +92,6 @@ class _Cursor(EpochCursor):
 
     @property
     def measured(self) -> dict[str, float]:
-        """What is known of the steps of the last training epoch."""
         return self._coordinator.measured
 
     def step_of_epoch(self, steps: Sequence[int]) -> int:
@@ -128,7 +126,7 @@ class ParameterServer(Strategy[ParameterServerOptions]):
             keras2_steps_per_execution.apply()
         tasks = [task for task in self.cluster.tasks() if task.type == self.task.type]
         use_devices(
-            0 if self.task.type == "ps" else self.role.flags.num_gpus,
+            0 if self.task.type == "ps" else self.settings.num_gpus,
             place=self.cluster.local_rank_of(self.task, tasks),
         )
         if self.task.type != "chief":
@@ -190,9 +188,6 @@ class ParameterServer(Strategy[ParameterServerOptions]):
             split.put_together()
         self.checkpointing.layout = WholeLayout(model, self.tf_strategy.placement)
 
-    def reading_once(self, model: tf.keras.Model) -> AbstractContextManager[None]:
-        return local_reads.reading_once(model.trainable_variables)
-
     def describe(self, model: tf.keras.Model) -> list[str]:
         variables = self.checkpointing.layout.variables()
         lines = [
@@ -203,9 +198,6 @@ class ParameterServer(Strategy[ParameterServerOptions]):
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
         return [] if keras_compat.is_keras_3(tf.keras.Model) else [_WithoutTrainGraph()]
-
-    def measured(self) -> dict[str, float]:
-        return self.cursor.measured
 
     def serve(self) -> None:
         if self._is_chief:
@@ -230,22 +222,22 @@ class ParameterServer(Strategy[ParameterServerOptions]):
         if self._replicas is not None:
             self._synchronous = Synchronous(
                 replicas_to_aggregate=self._replicas,
-                recovery_timeout=self.role.startup_timeout,
+                recovery_timeout=self.settings.startup_timeout,
                 packs_transfers=packs_transfers,
             )
         # A strategy has one coordinator, so Keras uses this one.
         coordinator = EpochCoordinator(
             self.tf_strategy,
             packs_transfers=packs_transfers,
-            heartbeat_timeout=self.role.heartbeat_timeout,
+            heartbeat_timeout=self.settings.heartbeat_timeout,
             synchronous=self._synchronous,
         )
         self.checkpointing = _Checkpointing(len(self.cluster.ps))
-        self.cursor = _Cursor(self.steps_of, coordinator)
+        self.cursor = _Cursor(coordinator)
         servers = [task for task in self.cluster.tasks() if task != self.task]
         heartbeat.watch_in_subprocess(
             {str(task): self.cluster.address(task) for task in servers},
-            self.role.heartbeat_timeout,
+            self.settings.heartbeat_timeout,
             calls={str(task): partial(_call, task, coordinator) for task in servers},
         )
 
