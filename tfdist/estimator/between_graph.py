@@ -19,11 +19,12 @@ import tensorflow as tf
 from tfdist.cluster import Cluster, Task
 from tfdist.config.role import TaskRole
 from tfdist.config.strategies.rows import SynchronousUpdates
+from tfdist.data.feed import Feed
 from tfdist.estimator.optimizers import distributed
 from tfdist.estimator.sessions import LocalSessions, not_wrapped
 from tfdist.estimator.sync_replicas import SyncReplicasOptimizer
 from tfdist.process.devices import use_devices
-from tfdist.strategies.base import DatasetFunction, Strategy, Topology
+from tfdist.strategies.base import Strategy, Topology
 from tfdist.strategies.serving import serve_until_end
 
 
@@ -61,7 +62,7 @@ class BetweenGraph(Strategy[SynchronousUpdates]):
     def wrap_optimizer(self, optimizer: Any) -> Any:
         return optimizer
 
-    def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
+    def distribute(self, feed: Feed) -> tf.data.Dataset:
         raise RuntimeError(
             "This job is for Estimators and sessions. Call tfdist.init() to use Keras's fit."
         )

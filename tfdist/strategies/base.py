@@ -13,7 +13,7 @@ callbacks that it needs.
         def topology(self): ...
         def scope(self): ...
         def wrap_optimizer(self, optimizer): ...
-        def distribute(self, dataset_fn, *, training): ...
+        def distribute(self, feed): ...
         def prepare(self, model): ...            # may be left out
 
 `set_up`, `topology`, `scope`, `wrap_optimizer` and `distribute` are abstract. The hooks `prepare`,
@@ -37,7 +37,7 @@ from tfdist.config.role import TaskSettings
 from tfdist.coordination.agreement import Agreement
 from tfdist.coordination.preemption import Preemption
 from tfdist.coordination.stores.kv_store import KeyValueStore
-from tfdist.data.inputs import DatasetFunction
+from tfdist.data.feed import Feed
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.cursor import EpochCursor
 
@@ -163,14 +163,11 @@ class Strategy(ABC, Generic[OptionsT]):
         """
 
     @abstractmethod
-    def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
+    def distribute(self, feed: Feed) -> tf.data.Dataset:
         """The dataset for `model.fit` or `model.evaluate`. Every training task must call it.
 
         Args:
-          dataset_fn: takes a `tf.distribute.InputContext` and returns that shard, in batches of
-            the per-replica size.
-          training: True for training data, which may repeat examples if the engine needs equal
-            numbers of steps. False for evaluation data, which contains every example once.
+          feed: `feed.local` is this task's shard, in batches of the per-replica size.
         """
 
     def prepare(self, model: tf.keras.Model) -> None:

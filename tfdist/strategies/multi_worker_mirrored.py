@@ -15,11 +15,12 @@ from tfdist.config.strategies.rows import AllReduceOptions
 from tfdist.coordination.agreement import SHARE_DIRECTORY, Agreement
 from tfdist.coordination.probe import wait_for_server
 from tfdist.data import sharding
+from tfdist.data.feed import Feed
 from tfdist.data.position import Position
 from tfdist.data.sharding import TakesShards, shards_of
 from tfdist.process.devices import use_devices
 from tfdist.process.resources import check_semaphores
-from tfdist.strategies.base import DatasetFunction, Topology
+from tfdist.strategies.base import Topology
 from tfdist.strategies.collectives import PACK_BYTES
 from tfdist.strategies.replicas import keras_local_calls, sync_on_read
 from tfdist.strategies.replicas.keras3_statistics import Statistics
@@ -161,14 +162,13 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
             sync_on_read.reduce_metrics_at_once(model)
         keras_local_calls.apply(model, _is_distributed)
 
-    def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
-        local = dataset_fn(self.topology.input_context)
-        batches = int(local.cardinality())
+    def distribute(self, feed: Feed) -> tf.data.Dataset:
+        batches = int(feed.local.cardinality())
         replicas = self.topology.num_local_replicas
         steps = sharding.steps_of(self.gather(batches), replicas)
         missing = steps * replicas - batches
-        even = sharding.with_empty_batches(local, missing) if steps >= 0 else None
-        shards = sharding.Shards(local) if even is None else sharding.Shards(even, is_even=True)
+        even = sharding.with_empty_batches(feed.local, missing) if steps >= 0 else None
+        shards = sharding.Shards(even or feed.local, is_even=even is not None)
         return sharding.for_keras(shards, steps)
 
     def gather(self, number: int) -> list[int]:

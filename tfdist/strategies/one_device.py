@@ -8,8 +8,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.config.options import Options
+from tfdist.data.feed import Feed
 from tfdist.process.devices import use_devices
-from tfdist.strategies.base import DatasetFunction, Strategy, Topology
+from tfdist.strategies.base import Strategy, Topology
 
 
 class OneDevice(Strategy[Options]):
@@ -33,5 +34,5 @@ class OneDevice(Strategy[Options]):
     def wrap_optimizer(self, optimizer: Any) -> Any:
         return optimizer
 
-    def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
-        return dataset_fn(self.topology.input_context)
+    def distribute(self, feed: Feed) -> tf.data.Dataset:
+        return feed.local

@@ -1,7 +1,7 @@
 """`--accumulate_steps=K`: each update of the weights uses K batches, one after the other.
 
-    groups = grouped(dataset, 4)                     # batches of 16 examples: groups of 64
-    accumulate(model, 16, 4, reads_once=False)       # computes their gradients 16 by 16
+    feed = Feed(data, context, trains=True, accumulate_steps=4)  # batches of 16 examples
+    accumulate(model, 16, 4, reads_once=False)                   # in groups of 64
 
 A step of Keras is an update, so checkpoints, schedules and callbacks count updates. The gradient is
 the mean over all examples of the group, also in the smaller last group of an epoch, as with batches
@@ -22,37 +22,10 @@ from tfdist.compat import keras as keras_compat
 from tfdist.compat.gradients import scaled, with_shapes
 from tfdist.errors import UsageError
 from tfdist.strategies.parameter_server.variables.local_reads import reading_once
-from tfdist.upstream import dataset_inputs, keras3_optimizer
+from tfdist.upstream import keras3_optimizer
 
 _FLAG = "--accumulate_steps"
 _ACCUMULATES = "_tfdist_accumulates"
-
-
-def grouped(dataset: tf.data.Dataset, steps: int) -> tf.data.Dataset:
-    """Joins the batches of a dataset in groups.
-
-    Args:
-      dataset: batches of tensors; all but the last have the same size.
-      steps: the number of batches in a group.
-
-    Raises:
-      UsageError: the size of the batches is unknown, or the elements are not dense tensors.
-    """
-    size = dataset_inputs.batch_size(dataset)
-    specs = tf.nest.flatten(dataset.element_spec)
-    if size is None or not all(isinstance(spec, tf.TensorSpec) for spec in specs):
-        raise UsageError(
-            _FLAG,
-            received=f"{steps}, with elements {dataset.element_spec}",
-            accepted="a dataset of dense tensors that batch(size) has joined",
-            remedy="Leave it out, or call dataset.batch(size) in the input function.",
-        )
-    groups = dataset.rebatch(size * steps)
-    # Unknown in a graph, such as that in which a worker makes its shard.
-    batches = tf.get_static_value(dataset.cardinality())
-    if batches is None or batches < 0:
-        return groups
-    return groups.apply(tf.data.experimental.assert_cardinality(-(-batches // steps)))
 
 
 def accumulate(model: Any, batch_size: int, steps: int, *, reads_once: bool) -> None:

@@ -7,7 +7,6 @@ model.fit(state.dataset(train_input), callbacks=callbacks.standard(state, output
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,14 +20,14 @@ from tfdist.config.strategies import table
 from tfdist.config.strategies.rows import AccumulationOptions
 from tfdist.coordination.liveness.reporter import Reporter
 from tfdist.coordination.preemption import Preemption
-from tfdist.data import inputs, sharding
-from tfdist.data.inputs import Data, DatasetFunction
+from tfdist.data import sharding
+from tfdist.data.feed import Feed
+from tfdist.data.inputs import Data
 from tfdist.errors import UsageError, log
 from tfdist.process.precision import FLOAT32
 from tfdist.strategies.base import Strategy
 from tfdist.training import accumulation, data_checks, declarations
 from tfdist.upstream import (
-    dataset_inputs,
     keras3_repeated_rows,
     keras_denominators,
     keras_output_dtype,
@@ -37,8 +36,6 @@ from tfdist.upstream import (
 )
 
 _WRAPPED = "_tfdist_is_wrapped"
-# An input function that takes longer is not called a second time.
-_QUICK_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -46,19 +43,25 @@ class TrainingData:
     """The training data of `fit`.
 
     Attributes:
-      dataset_fn: the function that creates a shard.
-      element_spec: the `tf.TypeSpec` of a shard's elements.
+      feed: the shards.
+      element_spec: the `tf.TypeSpec` of the elements that Keras sees.
       cardinality: the steps per epoch, `sharding.UNKNOWN`, or `sharding.INFINITE`.
-      batch_size: the number of examples of a per-replica batch; None if it is unknown.
-      batches: the batches of a shard, or their groups with `--accumulate_steps`;
-        `sharding.UNKNOWN`, or `sharding.INFINITE`.
     """
 
-    dataset_fn: DatasetFunction
+    feed: Feed
     element_spec: Any
     cardinality: int
-    batch_size: int | None
-    batches: int
+
+    @property
+    def batch_size(self) -> int | None:
+        """The number of examples of a per-replica batch; None if it is unknown."""
+        return self.feed.batch_size
+
+    @property
+    def batches(self) -> int:
+        """The batches of a shard, or their groups with `--accumulate_steps`; `sharding.UNKNOWN`, or
+        `sharding.INFINITE`."""
+        return int(self.feed.local.cardinality())
 
     @property
     def is_infinite(self) -> bool:
@@ -98,7 +101,6 @@ class TrainingState:
         self.data: TrainingData | None = None
         self.scales_learning_rate = False
         self.is_saved: bool | None = None
-        self._passed: Any = None
         self._described: Sequence[str] = ()
         self._is_precision_described = False
         # The steps of the training minus those that the cursor has counted.
@@ -115,42 +117,25 @@ class TrainingState:
 
     def dataset(self, data: Data, batch_size: int | None = None) -> tf.data.Dataset:
         """The dataset for `model.fit`; see `tfdist.Job.dataset`."""
-        dataset_fn = self._dataset_fn(data, trains=True, batch_size=batch_size)
-        self._passed = data
-        created: list[tuple[tf.distribute.InputContext, tf.data.Dataset, float]] = []
-
-        def timed(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            started = time.monotonic()
-            shard = dataset_fn(context)
-            if not created:
-                self._agreement.check(
-                    "job.dataset",
-                    lambda: declarations.of_data(data, shard),
-                    remedy=declarations.SAME_DATA,
-                )
-            created.append((context, shard, time.monotonic() - started))
-            data_checks.check_batched(shard)
-            return self._grouped(shard)
-
-        dataset = self._distribute(timed, training=True)
-        context, shard, seconds = created[0]
-        if self.is_chief and seconds < _QUICK_SECONDS:
-            data_checks.warn_if_not_sharded(dataset_fn, context, int(shard.cardinality()))
-        data_checks.warn_if_too_few(self.strategy, int(shard.cardinality()))
-        size = dataset_inputs.batch_size(shard)
-        self.data = TrainingData(
-            lambda context: self._grouped(dataset_fn(context)),
-            dataset.element_spec,
-            int(dataset.cardinality()),
-            size,
-            int(self._grouped(shard).cardinality()),
+        feed = self._feed(data, trains=True, batch_size=batch_size)
+        shard = feed.batches
+        self._agreement.check(
+            "job.dataset",
+            lambda: declarations.of_data(data, shard),
+            remedy=declarations.SAME_DATA,
         )
+        data_checks.check_batched(shard)
+        dataset = self._distribute(feed)
+        data_checks.warn_if_not_sharded(feed, self.strategy.topology)
+        data_checks.warn_if_too_few(self.strategy, int(shard.cardinality()))
+        self.data = TrainingData(feed, dataset.element_spec, int(dataset.cardinality()))
         return dataset
 
     def call_data(self, method: str) -> None:
         """Calls a method of the user's training data, if it is an object that has it: Keras calls
         `on_epoch_begin` and `on_epoch_end` of a `keras.utils.PyDataset`."""
-        getattr(self._passed, method, lambda: None)()
+        if self.data is not None:
+            getattr(self.data.feed.data, method, lambda: None)()
 
     def check_length(
         self, steps_per_epoch: int | None, epochs: int, *, is_of_data: bool = False
@@ -202,8 +187,7 @@ class TrainingState:
 
     def eval_dataset(self, data: Data, batch_size: int | None = None) -> tf.data.Dataset:
         """The dataset for `model.evaluate`, or for the validation of `model.fit`."""
-        dataset_fn = self._dataset_fn(data, trains=False, batch_size=batch_size)
-        return self._distribute(dataset_fn, training=False)
+        return self._distribute(self._feed(data, trains=False, batch_size=batch_size))
 
     @property
     def accumulate_steps(self) -> int:
@@ -245,7 +229,7 @@ class TrainingState:
         Every training task must call it.
         """
         assert self.data is not None
-        shard = self.data.dataset_fn(self.strategy.topology.input_context)
+        shard = self.data.feed.shard(self.strategy.topology.input_context)
         batches = self.strategy.gather(sharding.count_batches(shard))
         return sharding.steps_of(batches, self.strategy.topology.num_local_replicas)
 
@@ -368,21 +352,18 @@ class TrainingState:
             ),
         )
 
-    def _grouped(self, shard: tf.data.Dataset) -> tf.data.Dataset:
-        steps = self.accumulate_steps
-        return accumulation.grouped(shard, steps) if steps > 1 else shard
-
-    def _dataset_fn(self, data: Data, *, trains: bool, batch_size: int | None) -> DatasetFunction:
-        function = inputs.shard_function(
+    def _feed(self, data: Data, *, trains: bool, batch_size: int | None) -> Feed:
+        return Feed(
             data,
+            self.strategy.topology.input_context,
             trains=trains,
             batch_size=batch_size,
             reads_here=not self.role.spec.workers_read_data,
+            accumulate_steps=self.accumulate_steps if trains else 1,
         )
-        return sharding.without_autotune(function)
 
-    def _distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
-        dataset = self.strategy.distribute(dataset_fn, training=training)
+    def _distribute(self, feed: Feed) -> tf.data.Dataset:
+        dataset = self.strategy.distribute(feed)
         self.strategy.cursor.follow(dataset)
         return dataset
 

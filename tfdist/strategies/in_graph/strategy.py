@@ -17,9 +17,10 @@ from tfdist.compat import checks
 from tfdist.config.strategies.rows import InGraphOptions
 from tfdist.coordination import probe
 from tfdist.coordination.liveness import heartbeat
+from tfdist.data.feed import Feed
 from tfdist.errors import LostTaskError, UsageError
 from tfdist.process.devices import use_devices
-from tfdist.strategies.base import DatasetFunction, Strategy, Topology
+from tfdist.strategies.base import Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.in_graph import batches
 from tfdist.strategies.in_graph.grid import grid_of
@@ -108,9 +109,8 @@ class InGraph(Strategy[InGraphOptions]):
                 vars(own)[name] = lambda grads_and_vars: grads_and_vars
         return optimizer
 
-    def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
-        local = dataset_fn(self.topology.input_context)
-        for spec in tf.nest.flatten(local.element_spec):
+    def distribute(self, feed: Feed) -> tf.data.Dataset:
+        for spec in tf.nest.flatten(feed.local.element_spec):
             if not isinstance(spec, tf.TensorSpec):
                 raise UsageError(
                     "data",
@@ -118,7 +118,7 @@ class InGraph(Strategy[InGraphOptions]):
                     accepted=f"dense tensors under {self.name}, which divides and joins batches",
                     remedy="Convert it in the input function, or choose another strategy.",
                 )
-        dataset = batches.joined(local, self.topology.num_replicas)
+        dataset = batches.joined(feed.local, self.topology.num_replicas)
         self._element_spec = dataset.element_spec
         return dataset
 

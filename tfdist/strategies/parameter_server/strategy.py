@@ -22,8 +22,9 @@ from tfdist.compat import keras as keras_compat
 from tfdist.config.strategies.rows import ParameterServerOptions
 from tfdist.coordination.liveness import heartbeat
 from tfdist.data import sharding
+from tfdist.data.feed import Feed
 from tfdist.process.devices import use_devices
-from tfdist.strategies.base import DatasetFunction, Strategy, Topology
+from tfdist.strategies.base import Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.cursor import EpochCursor
 from tfdist.strategies.parameter_server.steps.coordinator import EpochCoordinator
@@ -164,14 +165,14 @@ class ParameterServer(Strategy[ParameterServerOptions]):
             optimizer if self._synchronous is None else self._synchronous.recorder.wrap(optimizer)
         )
 
-    def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
+    def distribute(self, feed: Feed) -> tf.data.Dataset:
         topology = self.topology
         makers = tuple(
-            partial(dataset_fn, topology.input_context_of(shard))
+            partial(feed.shard, topology.input_context_of(shard))
             for shard in range(topology.num_shards)
         )
-        shards = sharding.Shards(makers[0](), makers, trains=training)
-        finite = int(shards.local.cardinality()) != sharding.INFINITE
+        shards = sharding.Shards(feed.local, makers, trains=feed.trains)
+        finite = int(feed.local.cardinality()) != sharding.INFINITE
         return sharding.for_keras(shards, sharding.UNKNOWN if finite else sharding.INFINITE)
 
     def prepare(self, model: tf.keras.Model) -> None:
