@@ -161,7 +161,7 @@ FIXES = (
         "tests/upstream/test_keras3_saving.py::test_every_task_writes_model_checkpoints",
     ),
     Fix(
-        "strategies.parameter_server.steps.keras3_coordinator",
+        "strategies.parameter_server.steps.keras3",
         "fit does not schedule its steps on the coordinator of parameter servers",
         "keras/src/backend/tensorflow/trainer.py",
         "Keras 3",
