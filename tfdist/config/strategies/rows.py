@@ -103,20 +103,10 @@ class ParameterServerOptions(SynchronousUpdates, AccumulationOptions):
             )
         super().check(cluster)
         if self.sync and self.accumulate_steps > 1:
-            raise UsageError(
-                "--accumulate_steps",
-                received=f"{self.accumulate_steps} with --sync",
-                accepted="one of these flags",
-                remedy="Leave one of them out, or choose larger batches.",
-            )
+            raise _not_both("accumulate_steps", self.accumulate_steps, "--sync")
         if self.partition_bytes is not None and self.variable_partitions is not None:
-            raise UsageError(
-                "--partition_bytes",
-                received=f"{self.partition_bytes} with "
-                f"--variable_partitions={self.variable_partitions}",
-                accepted="one of these flags",
-                remedy="Leave one of them out.",
-            )
+            other = f"--variable_partitions={self.variable_partitions}"
+            raise _not_both("partition_bytes", self.partition_bytes, other)
 
 
 @dataclass(frozen=True)
@@ -158,20 +148,20 @@ class LocalSGDOptions(AccumulationOptions):
                         accepted="only together with --sync_period",
                         remedy="Add --sync_period, or leave it out.",
                     )
-        elif self.accumulate_steps > 1:
-            raise UsageError(
-                "--accumulate_steps",
-                received=f"{self.accumulate_steps} with --sync_period",
-                accepted="one of these flags, because local SGD sends no gradients",
-                remedy="Leave one of them out.",
-            )
-        elif self.gradient_dtype is not None:
-            raise UsageError(
-                "--gradient_dtype",
-                received=f"{self.gradient_dtype} with --sync_period",
-                accepted="one of these flags, because local SGD sends no gradients",
-                remedy="Leave one of them out.",
-            )
+            return
+        for flag in ("accumulate_steps", "gradient_dtype"):
+            if (value := getattr(self, flag)) not in (1, None):
+                reason = ", because local SGD sends no gradients"
+                raise _not_both(flag, value, "--sync_period", reason)
+
+
+def _not_both(flag: str, value: object, other: str, reason: str = "") -> UsageError:
+    return UsageError(
+        f"--{flag}",
+        received=f"{value} with {other}",
+        accepted=f"one of these flags{reason}",
+        remedy="Leave one of them out.",
+    )
 
 
 _GRADIENT_DTYPE = "send and sum the gradients in this dtype, which halves the traffic"
