@@ -68,12 +68,12 @@ class BetweenGraph(Strategy[SynchronousUpdates]):
         )
 
     def serve(self) -> None:
-        if self.task.type != "ps":
+        if not self.settings.serves:
             super().serve()
         chief = self.cluster.chief_task
         others = [task for task in self.cluster.training_tasks if task != chief]
         # The workers of an Estimator do not wait for each other, so none of them is watched.
-        serve_until_end(self, others, watches_chief=False)
+        serve_until_end(self.settings, self.preemption, others, watches_chief=False)
 
 
 class BetweenGraphSessions(LocalSessions):

@@ -40,6 +40,7 @@ from tfdist.coordination.stores.kv_store import KeyValueStore
 from tfdist.data.feed import Feed
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.cursor import EpochCursor
+from tfdist.strategies.serving import serve_until_end
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 
@@ -221,4 +222,6 @@ class Strategy(ABC, Generic[OptionsT]):
         Raises:
           RuntimeError: this task trains.
         """
-        raise RuntimeError(f"{self.task} trains under {self.name}: there is nothing to serve.")
+        if not self.settings.serves:
+            raise RuntimeError(f"{self.task} trains under {self.name}: there is nothing to serve.")
+        serve_until_end(self.settings, self.preemption)

@@ -28,7 +28,6 @@ class Job:
     cluster = Cluster(chief=("a:1",), worker=("b:1",), ps=("c:1",))
 
     def __init__(self) -> None:
-        self.settings = self
         self.preemption = Preemption()
         self.seconds = 0.0
 
@@ -40,7 +39,7 @@ class Job:
         """The exit code; None if the server returns normally."""
         try:
             own: Any = self
-            serve_until_end(own, others, watches_chief=False, sleep=self.sleep)
+            serve_until_end(own, self.preemption, others, watches_chief=False, sleep=self.sleep)
         except SystemExit as error:
             return int(error.code or 0)
         return None

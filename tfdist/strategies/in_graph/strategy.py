@@ -28,7 +28,6 @@ from tfdist.strategies.in_graph.model_check import check_model
 from tfdist.strategies.in_graph.split_model import SplitModel
 from tfdist.strategies.in_graph.stages import stages_of
 from tfdist.strategies.in_graph.variables import spread
-from tfdist.strategies.serving import serve_until_end
 
 
 class _Checkpointing(Checkpointing):
@@ -155,11 +154,6 @@ class InGraph(Strategy[InGraphOptions]):
             f"stage {index} on {', '.join(map(str, self.grid.workers_of(index)))}: {stage}"
             for index, stage in enumerate(self.split_model.stages)
         ]
-
-    def serve(self) -> None:
-        if self._is_client:
-            super().serve()
-        serve_until_end(self)
 
     @property
     def _is_client(self) -> bool:

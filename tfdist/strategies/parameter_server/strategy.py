@@ -33,7 +33,6 @@ from tfdist.strategies.parameter_server.tensorflow_strategy import PassesShards
 from tfdist.strategies.parameter_server.variables import partitioner as partitioners
 from tfdist.strategies.parameter_server.variables.checkpoint_layout import WholeLayout
 from tfdist.strategies.parameter_server.variables.partitioner import Partitioner, partitioner_of
-from tfdist.strategies.serving import serve_until_end
 from tfdist.upstream import keras2_class_weight, keras2_steps_per_execution
 
 
@@ -199,11 +198,6 @@ class ParameterServer(Strategy[ParameterServerOptions]):
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
         return [] if keras_compat.is_keras_3(tf.keras.Model) else [_WithoutTrainGraph()]
-
-    def serve(self) -> None:
-        if self._is_chief:
-            super().serve()
-        serve_until_end(self)
 
     def _coordinate(self, partitioner: Partitioner | None) -> None:
         jobs = self.cluster.jobs()

@@ -71,7 +71,7 @@ def test_several_gpus_are_refused_for_the_workers_of_an_estimator() -> None:
 
 
 def test_flags_of_keras_models_are_refused_for_estimators() -> None:
-    with pytest.raises(UsageError, match="--jit_compile: received True; accepted: with Keras"):
+    with pytest.raises(UsageError, match="--jit_compile: received True; accepted: only with Keras"):
         role(jit_compile=True, for_estimators=True)
     with pytest.raises(UsageError, match="--resume_hyperparameters: received 'script'; accepted: "):
         role(resume_hyperparameters="script", for_estimators=True)
@@ -79,7 +79,7 @@ def test_flags_of_keras_models_are_refused_for_estimators() -> None:
 
 def test_mixed_precision_is_refused_for_estimators() -> None:
     assert role(precision="float32", for_estimators=True).flags.precision == "float32"
-    with pytest.raises(UsageError, match="--precision: received 'auto'; accepted: float32 with"):
+    with pytest.raises(UsageError, match="--precision: received 'auto'; accepted: only with"):
         role(precision="auto", for_estimators=True)
 
 
