@@ -73,24 +73,13 @@ def test_a_layer_used_twice_is_in_one_stage() -> None:
     assert sorted(name for one in found for name in one) == ["a", "b", "shared"]
 
 
-def test_the_costs_can_be_given() -> None:
-    model = sequential(Dense(8, name="a"), Dense(8, name="b"), Dense(8, name="c"))
-    seconds = {"a": 9.0, "b": 1.0, "c": 1.0}
-    found = names(model, 2, measure=lambda _: lambda layer: seconds[layer.name])
-    assert found == [["a"], ["b", "c"]]
-
-
-def test_the_stages_of_the_script_are_used_and_nothing_is_measured() -> None:
+def test_the_stages_of_the_script_are_used() -> None:
     with stage(1):
         last = Dense(2, name="last")
     with stage(0):
         first = Dense(2, name="first")
     model = sequential(first, Dense(64, name="large"), last, Dense(2, name="end"))
-
-    def measure(_: Any) -> Any:
-        raise AssertionError("the script has the stages")
-
-    assert names(model, 2, measure=measure) == [["first", "large"], ["last", "end"]]
+    assert names(model, 2) == [["first", "large"], ["last", "end"]]
 
 
 def test_the_layers_of_a_nested_model_follow_its_stage() -> None:
