@@ -144,8 +144,8 @@ def test_every_task_names_a_task_with_a_different_cluster_description(three: Clu
 
     for outcome in outcomes:
         assert outcome.verdict.startswith(
-            "worker:2 has a different cluster description than worker:0 and worker:1: worker:2 is "
-            f"at 127.0.0.1:{port} for worker:2 and at {three.address(W2)} for the others."
+            f"the address of worker:2 is not the same in all tasks: {three.address(W2)} in "
+            f"worker:0 and worker:1, 127.0.0.1:{port} in worker:2."
         )
 
 
@@ -154,12 +154,13 @@ def test_every_task_names_a_task_with_a_different_cluster_description(three: Clu
     [
         (
             {"versions": {"python": "4"}},
-            "worker:1 has python 4; the others have 3. Give all tasks the same one.",
+            "python is not the same in all tasks: 3 in worker:0 and worker:2, 4 in worker:1. Give "
+            "all tasks the same one.",
         ),
         (
             {"strategy": "horovod"},
-            "worker:1 has --strategy horovod; the others have multi_worker_mirrored. Give "
-            "all tasks the same one.",
+            "--strategy is not the same in all tasks: multi_worker_mirrored in worker:0 and "
+            "worker:2, horovod in worker:1. Give all tasks the same one.",
         ),
     ],
 )
@@ -174,7 +175,7 @@ def test_every_task_names_a_task_with_a_different_version_or_strategy(
     ("task", "is_swapped", "sentence"),
     [
         (W0, False, "worker:0 was started twice: on host "),
-        (W1, True, "worker:0 and worker:1 have different cluster descriptions: worker:0 is at "),
+        (W1, True, "the address of worker:0 is not the same in all tasks: "),
     ],
 )
 def test_both_tasks_with_one_port_name_the_mistake(
@@ -200,8 +201,8 @@ def test_a_task_that_starts_later_receives_the_same_error(three: Cluster) -> Non
     time.sleep(1.0)
     participants.start(config(three, W2))
     assert {outcome.verdict for outcome in participants.outcomes()} == {
-        "worker:1 has --strategy horovod; the others have multi_worker_mirrored. Give "
-        "all tasks the same one."
+        "--strategy is not the same in all tasks: multi_worker_mirrored in worker:0 and "
+        "worker:2, horovod in worker:1. Give all tasks the same one."
     }
 
 
