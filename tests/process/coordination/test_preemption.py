@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.coordination.kv_store import RendezvousStore
 from tfdist.coordination.preemption import SIGNALS, Preemption
+from tfdist.coordination.stores.kv_store import RendezvousStore
 from tfdist.errors import EXIT_PREEMPTED
 
 pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(30)]

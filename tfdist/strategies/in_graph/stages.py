@@ -9,8 +9,9 @@ from typing import Any
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
 from tfdist.layers.stage import stage_of
+from tfdist.process import quantities
 from tfdist.strategies.in_graph.cut import cut
-from tfdist.strategies.sizes import bytes_of, readable
+from tfdist.strategies.sizes import bytes_of
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Stage:
         names = [layer.name for layer in self.layers]
         names = names if len(names) < 4 else [names[0], "…", names[-1]]
         parameters = sum(variable.shape.num_elements() or 0 for variable in self.variables)
-        size = readable(sum(map(bytes_of, self.variables)))
+        size = quantities.size(sum(map(bytes_of, self.variables)))
         return f"{', '.join(names)}: {parameters:,} parameters, {size}"
 
 
