@@ -166,13 +166,9 @@ class Horovod(Ranks[HorovodGradientOptions]):
 class HorovodCollectives:
     """Horovod's collectives, as `tfdist.strategies.collectives` defines them."""
 
-    @property
-    def rank(self) -> int:
-        return int(hvd.rank())
-
-    @property
-    def size(self) -> int:
-        return int(hvd.size())
+    def __init__(self) -> None:
+        self.rank = int(hvd.rank())
+        self.size = int(hvd.size())
 
     def sum(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return by_dtype(partial(hvd.grouped_allreduce, op=hvd.Sum), values)
