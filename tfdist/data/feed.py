@@ -86,10 +86,13 @@ class Feed:
     def is_not_sharded(self) -> bool:
         """Whether the input function returns the whole dataset although others read it, too: it
         has not asked for the number of its shard."""
+        datasets = [self.batches, *dataset_inputs.ancestors(self.batches)]
+        if self._shards or self._context.num_input_pipelines == 1:
+            return False
+        sizes = [int(each.cardinality()) for each in datasets]
         # A single batch may be the shard of a small dataset; negative numbers are unknown and
-        # infinite.
-        has_several = int(self.batches.cardinality()) > 1 < self._context.num_input_pipelines
-        return has_several and not self._shards
+        # infinite. A generator, whose length is unknown, may still ask when it is read.
+        return sizes[0] > 1 and sharding.UNKNOWN not in sizes
 
     def _call(self, context: tf.distribute.InputContext) -> tf.data.Dataset:
         """Calls the user's function, and sees whether it shards."""

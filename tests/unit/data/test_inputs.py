@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -350,6 +350,17 @@ def test_a_share_of_a_global_batch_is_no_missing_shard() -> None:
 
     context = tf.distribute.InputContext(2, 1, num_replicas_in_sync=2)
     assert not Feed(data, context, trains=True).is_not_sharded
+
+
+def test_a_generator_may_shard_when_it_is_read() -> None:
+    def data(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        def numbers() -> Iterator[int]:
+            yield from range(context.input_pipeline_id, 6, context.num_input_pipelines)
+
+        dataset = tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec([]))
+        return dataset.apply(tf.data.experimental.assert_cardinality(3))
+
+    assert not Feed(data, tf.distribute.InputContext(2, 1), trains=True).is_not_sharded
 
 
 def test_a_cache_in_a_file_is_no_shard(tmp_path: Path) -> None:
