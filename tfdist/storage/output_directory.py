@@ -348,6 +348,13 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     return records
 
 
+def last_json_line(path: Path) -> dict[str, Any]:
+    """The last object of `read_json_lines`; empty if there is none, or if it cannot be read."""
+    with suppress(OSError):
+        return next(reversed(read_json_lines(path)), {})
+    return {}
+
+
 def as_json(value: Any) -> Any:
     """A metric's value, a number or an array, for JSON: None (null) if it is not finite."""
     array = np.asarray(value, dtype=float)

@@ -23,7 +23,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +172,7 @@ class Activity:
     def _set(self, **changes: Any) -> None:
         with self._lock:
             self._state = replace(self._state, **changes)
-            content = {"state": asdict(self._state), "events": list(self._events)}
+            content = {"state": vars(self._state), "events": list(self._events)}
             line = json.dumps(content).encode() + b"\n"
             if len(line) <= _SIZE:
                 self._memory[: len(line)] = line

@@ -8,22 +8,24 @@ All functions are pure. Their sentences are the same in every task that has the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
+from statistics import median_low
 
 from tfdist.cluster import Cluster, Task
 from tfdist.coordination.startup.protocol import Hello
 
-#: Seconds that the clocks of two tasks may be apart before a warning.
-CLOCK_TOLERANCE = 5.0
+# Seconds that the clock of a task may be from those of the others before a warning.
+_CLOCK_TOLERANCE = 5.0
+# The tasks that a sentence names.
+_MOST_NAMES = 6
 
 _ORDER = ("chief", "worker", "ps")
 
 
-def names(tasks: Iterable[Task], most: int = 6) -> str:
+def names(tasks: Iterable[Task]) -> str:
     """`chief:0, worker:0 and ps:1`; of many tasks only the first."""
     known = [str(task) for task in ordered(tasks)]
-    if len(known) > most:
-        known = [*known[: most - 1], f"{len(known) - most + 1} more"]
+    if len(known) > _MOST_NAMES:
+        known = [*known[: _MOST_NAMES - 1], f"{len(known) - _MOST_NAMES + 1} more"]
     return " and ".join([", ".join(known[:-1]), known[-1]] if len(known) > 1 else known)
 
 
@@ -84,24 +86,18 @@ def find(
     return None
 
 
-def clocks(offsets: Mapping[Task, float], tolerance: float = CLOCK_TOLERANCE) -> list[str]:
+def clocks(offsets: Mapping[Task, float]) -> list[str]:
     """A sentence for each task whose clock is far from those of the others.
 
     Args:
       offsets: by task, seconds that its clock is ahead of this machine's; this task's is 0.
-      tolerance: seconds from the median that are accepted.
     """
-    if len(offsets) == 2:
-        (one, early), (other, late) = sorted(offsets.items(), key=lambda item: item[1])
-        if late - early <= tolerance:
-            return []
-        return [f"the clock of {other} is {late - early:.1f} s ahead of that of {one}."]
-    middle = median(offsets.values())
+    middle = median_low(offsets.values())
     return [
         f"the clock of {task} is {abs(offsets[task] - middle):.1f} s "
         f"{'ahead of' if offsets[task] > middle else 'behind'} those of the others."
         for task in ordered(offsets)
-        if abs(offsets[task] - middle) > tolerance
+        if abs(offsets[task] - middle) > _CLOCK_TOLERANCE
     ]
 
 

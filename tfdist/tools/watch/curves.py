@@ -47,12 +47,7 @@ def plot(
     """
     suffix = Path(picture).suffix.lower()
     if suffix not in FORMATS:
-        raise UsageError(
-            "--output",
-            received=os.fspath(picture),
-            accepted=f"a file that ends with {', '.join(FORMATS)}",
-            remedy="Choose one of these formats.",
-        )
+        raise UsageError.choice("--output", os.fspath(picture), FORMATS)
     runs = [Run.of(output_dir) for output_dir in output_dirs]
     panels = panels_of(runs, metrics)
     drawn = draw(runs, panels, suffix.removeprefix("."), axis=axis or runs[0].axis)
@@ -127,12 +122,7 @@ def panels_of(runs: Sequence[Run], metrics: Sequence[str] | None = None) -> list
     known = list(dict.fromkeys(name for run in runs for name in run.metrics))
     for name in metrics or ():
         if name not in [*known, SPEED]:
-            raise UsageError(
-                "--metrics",
-                received=name,
-                accepted=", ".join([*known, SPEED]),
-                remedy="Choose some of these.",
-            )
+            raise UsageError.choice("--metrics", name, [*known, SPEED])
     has_speed = any(SPEED in record for run in runs for record in run.epochs)
     return list(metrics or [*known, *([SPEED] if has_speed else [])])
 
