@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster import Cluster, Task
+from tfdist.cluster.task_types import CHIEF, WORKER
 from tfdist.config.strategies.rows import SynchronousUpdates
 from tfdist.estimator.optimizers import distributed
 from tfdist.estimator.sessions import LocalSessions, not_wrapped
@@ -33,7 +34,7 @@ class BetweenGraph(Strategy[SynchronousUpdates]):
     for_estimators = True
 
     def set_up(self, options: SynchronousUpdates) -> None:
-        if self.task.type == "ps":
+        if self.task.kind.serves:
             use_devices(0)
         else:
             place = self.cluster.local_rank_of(self.task, self.cluster.training_tasks)
@@ -67,10 +68,11 @@ class BetweenGraph(Strategy[SynchronousUpdates]):
         )
 
     def serve(self) -> None:
-        if self.task.type != "ps":
+        if not self.task.kind.serves:
             super().serve()
         chief = self.cluster.chief_task
-        serve_until_end(self, [task for task in self.cluster.training_tasks if task != chief])
+        others = [task for task in self.cluster.training_tasks if task != chief]
+        serve_until_end(self.role, self.preemption, others)
 
 
 class BetweenGraphSessions(LocalSessions):
@@ -82,7 +84,7 @@ class BetweenGraphSessions(LocalSessions):
         self._has_trained = False
         self._cluster, self._task = with_chief(strategy.cluster, strategy.task)
         self._server = tf.distribute.Server(
-            self._cluster.jobs(),
+            self._cluster.jobs(in_tensorflow=True),
             job_name=self._task.type,
             task_index=self._task.index,
             protocol="grpc",
@@ -111,7 +113,7 @@ class BetweenGraphSessions(LocalSessions):
 
     def device_setter(self) -> Callable[[tf.Operation], str] | None:
         return tf.compat.v1.train.replica_device_setter(
-            cluster=self._cluster.jobs(), worker_device=self._device
+            cluster=self._cluster.jobs(in_tensorflow=True), worker_device=self._device
         )
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
@@ -172,6 +174,6 @@ def with_chief(cluster: Cluster, task: Task) -> tuple[Cluster, Task]:
     if cluster.chief:
         return cluster, task
     renamed = Cluster(chief=cluster.worker[:1], worker=cluster.worker[1:], ps=cluster.ps)
-    if task.type != "worker":
+    if not task.kind.trains:
         return renamed, task
-    return renamed, Task("worker", task.index - 1) if task.index else Task("chief", 0)
+    return renamed, Task(WORKER, task.index - 1) if task.index else Task(CHIEF, 0)

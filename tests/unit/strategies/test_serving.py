@@ -39,7 +39,7 @@ class Job:
     def serve(self, *others: Task) -> int | None:
         """The exit code; None if the server returns normally."""
         try:
-            serve_until_end(self, others, sleep=self.sleep)  # type: ignore[arg-type]
+            serve_until_end(self, self.preemption, others, sleep=self.sleep)  # type: ignore[arg-type]
         except SystemExit as error:
             return int(error.code or 0)
         return None

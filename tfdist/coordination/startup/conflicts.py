@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
-from tfdist.cluster import Cluster, Task
+from tfdist.cluster import Cluster, Task, task_types
 from tfdist.coordination.startup.protocol import Hello
 
 #: Seconds that the clocks of two tasks may be apart before a warning.
 CLOCK_TOLERANCE = 5.0
 
 _REMEDY = "Give all tasks the same one."
-_ORDER = ("chief", "worker", "ps")
 
 
 def names(tasks: Iterable[Task], most: int = 6) -> str:
@@ -30,7 +29,8 @@ def names(tasks: Iterable[Task], most: int = 6) -> str:
 
 def ordered(tasks: Iterable[Task]) -> list[Task]:
     """Tasks in the order of a cluster: chief, workers, ps."""
-    return sorted(set(tasks), key=lambda task: (_ORDER.index(task.type), task.index))
+    order = [*task_types.rows()]
+    return sorted(set(tasks), key=lambda task: (order.index(task.type), task.index))
 
 
 def are_of_one_job(one: Hello, other: Hello) -> bool:

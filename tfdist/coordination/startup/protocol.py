@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tfdist.cluster import JOB_NAMES, Cluster, Task
+from tfdist.cluster import Cluster, Task, task_types
 from tfdist.coordination.seal import NONCE_LENGTH
 from tfdist.errors import UsageError
 from tfdist.process.version import __version__
@@ -37,7 +37,7 @@ _PROTOCOL = "tfdist/5"
 # Characters of a text, and of a verdict or of a line of the matrix.
 _TEXT_LIMIT, _LINE_LIMIT = 255, 4096
 _MATRIX_LINES = 50
-_TASK = re.compile(rf"({'|'.join(JOB_NAMES)}):([0-9]{{1,6}})")
+_TASK = re.compile(r"(\w+):([0-9]{1,6})")
 
 # The outcome of an attempt to reach a task; `Reach.kind`.
 REACHED = "reached"
@@ -255,7 +255,7 @@ def decode(line: bytes, cluster: Cluster | None = None) -> Message | OtherCluste
 
 def _description(content: Mapping[str, Any]) -> Description:
     jobs = content["jobs"]
-    if not set(jobs) <= set(JOB_NAMES):
+    if not set(jobs) <= set(task_types.in_cluster()):
         raise ValueError("jobs")
     return Description(Cluster(**jobs))
 
@@ -324,7 +324,7 @@ _DECODERS: Mapping[str, Callable[[Mapping[str, Any]], Message]] = {
 
 def _task(value: str) -> Task:
     match = _TASK.fullmatch(value)
-    if match is None:
+    if match is None or match[1] not in task_types.in_cluster():
         raise ValueError("task")
     return Task(match[1], int(match[2]))
 

@@ -109,7 +109,7 @@ class InGraph(Strategy[InGraphOptions]):
             self._connect()
         else:
             self._server = tf.distribute.Server(
-                tf.train.ClusterSpec(self.cluster.jobs()),
+                tf.train.ClusterSpec(self.cluster.jobs(in_tensorflow=True)),
                 job_name=self.task.type,
                 task_index=self.task.index,
                 protocol="grpc",
@@ -200,7 +200,7 @@ class InGraph(Strategy[InGraphOptions]):
     def serve(self) -> None:
         if self._is_client:
             super().serve()
-        serve_until_end(self)
+        serve_until_end(self.role, self.preemption)
 
     @property
     def _is_client(self) -> bool:
@@ -216,7 +216,7 @@ class InGraph(Strategy[InGraphOptions]):
         if servers and is_connected:
             self._wait_for(servers)
             tf.config.experimental_connect_to_cluster(
-                tf.train.ClusterSpec(self.cluster.jobs()),
+                tf.train.ClusterSpec(self.cluster.jobs(in_tensorflow=True)),
                 job_name=self.task.type,
                 task_index=self.task.index,
                 protocol="grpc",

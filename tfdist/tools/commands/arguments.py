@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tfdist.cluster.config import ClusterFlags
+from tfdist.cluster.task_counts import TaskCounts
+from tfdist.cluster.task_types import TaskType
 from tfdist.config import flags
 from tfdist.errors import UsageError
 
@@ -21,27 +22,36 @@ Commands = Any
 
 
 def read_cluster_flags(arguments: argparse.Namespace) -> ClusterFlags:
-    """The values of the flags that `cluster_flags` adds."""
-    names = [item.name for item in fields(ClusterFlags)]
-    return ClusterFlags(**{name: getattr(arguments, name) for name in names})
+    """The values of the flags that `cluster_flags` and `hosts_flags` add."""
+    names = ClusterFlags.defined()
+    return ClusterFlags(**{name: getattr(arguments, name, None) for name in names})
 
 
 def cluster_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that describe a cluster and this process's task."""
-    flag(parser, "job_name", metavar="NAME", help="the type of this task")
-    flag(parser, "task_index", metavar="N", help="the index of this task in its type, from 0")
-    hosts_flags(parser)
+    for name, help in ClusterFlags.defined().items():
+        flag(parser, name, metavar=None if name.endswith("_hosts") else "NAME", help=help)
 
 
 def hosts_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that describe a cluster."""
-    for name in ("worker", "chief", "ps"):
-        flag(
-            parser,
-            f"{name}_hosts",
-            metavar="HOST:PORT,...",
-            help=f"the addresses of the tasks of type {name!r}, separated by commas",
-        )
+    for name, help in ClusterFlags.defined().items():
+        if name.endswith("_hosts"):
+            flag(parser, name, help=help)
+
+
+def number_flags(parser: argparse.ArgumentParser, kinds: Mapping[str, TaskType]) -> None:
+    """Adds the flags that ask for tasks of some types, by the flag's name."""
+    for name, kind in kinds.items():
+        if kind.most == 1:
+            flag(parser, name, action="store_true", help=kind.help)
+        else:
+            flag(parser, name, type=int, metavar="N", help=kind.help)
+
+
+def read_numbers(arguments: argparse.Namespace, kinds: Mapping[str, TaskType]) -> TaskCounts:
+    """The values of the flags that `number_flags` has added."""
+    return TaskCounts(**{kind.name: getattr(arguments, name) for name, kind in kinds.items()})
 
 
 def option_flags(parser: argparse.ArgumentParser, exclude: Sequence[str] = ()) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields
 
+from tfdist.cluster import task_types
 from tfdist.cluster.config import ClusterFlags
 from tfdist.config.strategies import table
 from tfdist.errors import UsageError
@@ -63,8 +63,7 @@ def elasticity_of(arguments: argparse.Namespace) -> Elasticity | None:
                 remedy="Pass the program that lists the hosts, or use --workers.",
             )
         return None
-    cluster = [item.name for item in fields(ClusterFlags)]
-    for name in ("ps", "workers", "chief", "evaluator", "dry_run", *cluster):
+    for name in (*task_types.by_flag(), "dry_run", *ClusterFlags.defined()):
         if getattr(arguments, name) not in (None, False):
             raise UsageError(
                 f"--{name}",

@@ -10,8 +10,8 @@ import argparse
 import os
 import sys
 
+from tfdist.cluster import task_types
 from tfdist.cluster.discovery import discover
-from tfdist.cluster.roles import Roles
 from tfdist.config.strategies import table
 from tfdist.coordination.seal import token_of
 from tfdist.errors import EXIT_FAILED, log
@@ -19,9 +19,10 @@ from tfdist.tools.commands.arguments import (
     Commands,
     check_script,
     cluster_flags,
-    count,
     flag,
+    number_flags,
     read_cluster_flags,
+    read_numbers,
     script_arguments,
     some_seconds,
 )
@@ -51,21 +52,7 @@ def add_to(commands: Commands) -> None:
         help="horovod for a script that calls hvd.init; else the default will do",
     )
     cluster_flags(parser)
-    flag(
-        parser,
-        "num_ps",
-        type=count,
-        default=0,
-        metavar="N",
-        help="where an engine numbers the tasks, the first N ranks are ps, and the next one is the "
-        "chief",
-    )
-    flag(
-        parser,
-        "evaluator",
-        action="store_true",
-        help="where an engine numbers the tasks, the rank after those of the ps is the evaluator",
-    )
+    number_flags(parser, task_types.by_rank_flag())
     flag(
         parser,
         "cluster_as",
@@ -100,7 +87,9 @@ def add_to(commands: Commands) -> None:
 def _exec(arguments: argparse.Namespace) -> int:
     check_script(arguments)
     config = discover(
-        read_cluster_flags(arguments), os.environ, Roles(arguments.num_ps, arguments.evaluator)
+        read_cluster_flags(arguments),
+        os.environ,
+        read_numbers(arguments, task_types.by_rank_flag()),
     )
     row = table.named(arguments.strategy, os.environ, config.cluster, config.source)
     table.check_cluster(row, config.cluster, config.source)

@@ -14,9 +14,11 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tfdist.cluster import Cluster
+from tfdist.cluster import Cluster, task_types
 from tfdist.cluster.config import ClusterFlags
 from tfdist.cluster.environments.host_flags import from_flags
+from tfdist.cluster.task_counts import TaskCounts
+from tfdist.cluster.task_types import EVALUATOR, WORKER, TaskType
 from tfdist.config.strategies import table
 from tfdist.coordination.seal import new_token
 from tfdist.errors import EXIT_OK, UsageError
@@ -25,6 +27,9 @@ from tfdist.tools.commands.arguments import (
     count,
     flag,
     hosts_flags,
+    number_flags,
+    read_cluster_flags,
+    read_numbers,
     script_arguments,
 )
 from tfdist.tools.launch.job_spec import JobSpec
@@ -79,12 +84,7 @@ def _add_hosts(engines: Commands) -> None:
         help=f"instead of addresses: a worker (port {by_hand.WORKER_PORT}) and a ps (port "
         f"{by_hand.PS_PORT}) on each host; the first worker is the chief",
     )
-    flag(
-        parser,
-        "evaluator",
-        action="store_true",
-        help="add a task that evaluates the checkpoints",
-    )
+    number_flags(parser, _beside())
     flag(
         parser,
         "cluster_as",
@@ -177,16 +177,7 @@ def _job_flags(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"auto (default), {', '.join(table.rows())}",
     )
-    flag(parser, "ps", type=count, default=0, metavar="N", help="number of ps (default 0)")
-    flag(
-        parser,
-        "workers",
-        type=count,
-        default=1,
-        metavar="N",
-        help="number of workers (default 1); with ps or an evaluator there is a chief, too",
-    )
-    flag(parser, "evaluator", action="store_true", help="add a task that evaluates the checkpoints")
+    number_flags(parser, _numbered())
     flag(parser, "name", metavar="NAME", help="the job's name (default: that of SCRIPT)")
     flag(
         parser,
@@ -213,6 +204,15 @@ def _job_flags(parser: argparse.ArgumentParser) -> None:
     script_arguments(parser)
 
 
+def _numbered() -> dict[str, TaskType]:
+    """The types whose numbers are given; a chief is added where one is needed."""
+    return {name: kind for name, kind in task_types.by_flag().items() if not kind.leads}
+
+
+def _beside() -> dict[str, TaskType]:
+    return {name: kind for name, kind in task_types.by_flag().items() if not kind.in_cluster}
+
+
 def _render_slurm(arguments: argparse.Namespace) -> int:
     print(slurm.script(_job(arguments)), end="")
     return EXIT_OK
@@ -236,16 +236,16 @@ def _render_mpi(
 
 
 def _job(arguments: argparse.Namespace) -> RenderedJob:
+    counts = read_numbers(arguments, _numbered())
+    if arguments.workers is None:
+        counts = TaskCounts(**{**counts, WORKER: 1})
     spec = JobSpec(
         python="python",
         script=arguments.script,
         args=tuple(arguments.args),
         module=arguments.module,
         strategy=arguments.strategy,
-        ps=arguments.ps,
-        workers=arguments.workers,
-        chief=bool(arguments.ps) or arguments.evaluator,
-        evaluator=arguments.evaluator,
+        counts=counts.with_chief(),
     )
     stem = os.path.splitext(os.path.basename(arguments.script))[0]
     name = arguments.name or re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-") or "job"
@@ -260,23 +260,22 @@ def _job(arguments: argparse.Namespace) -> RenderedJob:
 
 def _render_hosts(arguments: argparse.Namespace) -> int:
     cluster = _cluster(arguments)
-    options = {"evaluator": arguments.evaluator, "cluster_as": arguments.cluster_as}
+    beside, cluster_as = read_numbers(arguments, _beside()).tasks(), arguments.cluster_as
     if arguments.script is None:
-        lines = by_hand.places(cluster, **options)
+        lines = by_hand.places(cluster, beside, cluster_as=cluster_as)
     else:
         module = ["-m"] if arguments.module else []
         words = ["python", *module, arguments.script, *arguments.args]
-        lines = by_hand.commands(cluster, words, new_token(), **options)
+        lines = by_hand.commands(cluster, words, new_token(), beside, cluster_as=cluster_as)
     for line in lines:
         print(line)
     return EXIT_OK
 
 
 def _cluster(arguments: argparse.Namespace) -> Cluster:
-    names = ("chief_hosts", "worker_hosts", "ps_hosts")
-    given = {name: getattr(arguments, name) for name in names}
+    given = read_cluster_flags(arguments)
     if arguments.hosts is not None:
-        if any(given.values()):
+        if given:
             raise UsageError(
                 "--hosts",
                 received=f"{arguments.hosts}, and addresses",
@@ -285,8 +284,7 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
             )
         return by_hand.on_each([host.strip() for host in arguments.hosts.split(",")])
     # An evaluator is valid in any cluster, so this checks only the hosts.
-    flags = ClusterFlags(job_name="evaluator", task_index="0", **given)
-    cluster_config = from_flags(flags)
+    cluster_config = from_flags(ClusterFlags(job_name=EVALUATOR, task_index="0", **given))
     cluster = cluster_config.cluster if cluster_config else Cluster()
     if not cluster:
         raise UsageError(

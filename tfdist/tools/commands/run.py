@@ -7,13 +7,15 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
-from tfdist.cluster import Cluster
+from tfdist.cluster import Cluster, task_types
 from tfdist.cluster.config import ClusterConfig, ClusterFlags
 from tfdist.cluster.environments.host_flags import from_flags
 from tfdist.cluster.environments.tf_config import from_tf_config
+from tfdist.cluster.task_counts import TaskCounts
+from tfdist.cluster.task_types import WORKER
 from tfdist.config.flags import JobFlags
 from tfdist.config.strategies import table
 from tfdist.errors import EXIT_OK, UsageError, log
@@ -27,8 +29,10 @@ from tfdist.tools.commands.arguments import (
     cluster_flags,
     count,
     flag,
+    number_flags,
     option_flags,
     read_cluster_flags,
+    read_numbers,
     read_option_flags,
     script_arguments,
     seconds,
@@ -73,21 +77,7 @@ def add_to(commands: Commands) -> None:
         help=f"auto (default), {', '.join(table.rows())}; auto selects parameter_server with ps, "
         "multi_worker_mirrored with several training tasks, and one_device otherwise",
     )
-    flag(run, "ps", type=int, metavar="N", help="number of parameter servers (default 0)")
-    flag(run, "workers", type=int, metavar="N", help="number of workers (default 1)")
-    flag(
-        run,
-        "chief",
-        action="store_true",
-        help="add a chief: with parameter_server it coordinates the workers, with other strategies "
-        "it trains too; without this flag worker 0 is the chief",
-    )
-    flag(
-        run,
-        "evaluator",
-        action="store_true",
-        help="add a task that evaluates the checkpoints",
-    )
+    number_flags(run, task_types.by_flag())
     cluster_flags(run)
     flag(
         run,
@@ -278,14 +268,14 @@ def _run(arguments: argparse.Namespace) -> int:
             supervision=supervision,
             startup_timeout=JobFlags.of(**given).startup_timeout,
         )
-    job = _job(arguments, given, 1 if arguments.workers is None else arguments.workers)
+    job = _job(arguments, given, default_workers=1)
     if elasticity:
         return local.run_elastic(job, elasticity, environ=os.environ, supervision=supervision)
     if not arguments.dry_run:
         if arguments.isolate:
             isolate("--isolate")
             log("the job has its own network (--isolate): no connections to or from others")
-        elif job.chief + job.workers + job.ps > 1:
+        elif job.counts.in_cluster > 1:
             log("other users and machines can connect to the tasks; --isolate prevents it")
         return local.launch(job, environ=os.environ, supervision=supervision)
     with local.hold_ports(job.num_ports) as ports:
@@ -314,7 +304,7 @@ def _run_on_hosts(
     supervision: Supervision,
     has_panel: bool,
 ) -> int:
-    names = ["host_discovery_script", "dry_run", *(item.name for item in fields(ClusterFlags))]
+    names = ["host_discovery_script", "dry_run", *ClusterFlags.defined()]
     if arguments.hosts is not None:
         names.append("hostfile")
     for name in names:
@@ -330,8 +320,7 @@ def _run_on_hosts(
     else:
         hosts = hosts_in(arguments.hostfile)
     slots = sum(host.slots for host in hosts)
-    workers = arguments.workers or max(1, slots - arguments.chief)
-    job = _job(arguments, given, workers)
+    job = _job(arguments, given, default_workers=max(1, slots - arguments.chief))
     return run_on_hosts(
         job,
         hosts,
@@ -343,7 +332,12 @@ def _run_on_hosts(
     )
 
 
-def _job(arguments: argparse.Namespace, given: Mapping[str, Any], workers: int) -> JobSpec:
+def _job(
+    arguments: argparse.Namespace, given: Mapping[str, Any], *, default_workers: int
+) -> JobSpec:
+    counts = read_numbers(arguments, task_types.by_flag())
+    if arguments.workers is None:
+        counts = TaskCounts(**{**counts, WORKER: default_workers})
     return JobSpec(
         python=sys.executable,
         script=arguments.script,
@@ -351,10 +345,7 @@ def _job(arguments: argparse.Namespace, given: Mapping[str, Any], workers: int) 
         module=arguments.module,
         strategy=arguments.strategy,
         flags=given,
-        ps=arguments.ps or 0,
-        workers=workers,
-        chief=arguments.chief,
-        evaluator=arguments.evaluator,
+        counts=counts,
         cluster_as=arguments.cluster_as,
         divides_cores=arguments.cores == "divide",
     )
@@ -380,7 +371,7 @@ def _modules_of(strategy: str) -> tuple[str, ...]:
 
 def _one_task(arguments: argparse.Namespace, options: Mapping[str, Any]) -> ClusterConfig | None:
     """This machine's task of a job on several machines; None if the whole job runs here."""
-    numbers = ("ps", "workers", "chief", "evaluator")
+    numbers = task_types.by_flag()
     given = [f"--{name}" for name in numbers if getattr(arguments, name) not in (None, False)]
     config = from_flags(read_cluster_flags(arguments))
     if config is not None and given:

@@ -201,9 +201,7 @@ class ElasticMembership:
         environment = {
             "TF_CONFIG": cluster.tf_config(task),
             **rendezvous,
-            **cores_environment(
-                str(task), list(map(str, mine)), job.divides_cores, self._cores, self._environ
-            ),
+            **cores_environment(task, mine, job.divides_cores, self._cores, self._environ),
             **job_environment(job, task),
         }
         command = command_of(job.python, job.script, job.args, module=job.module)

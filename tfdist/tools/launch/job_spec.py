@@ -1,6 +1,6 @@
 """Plans a job as data, before anything is started: each task's command and environment.
 
-    job = JobSpec(python=sys.executable, script="train.py", workers=2)
+    job = JobSpec(python=sys.executable, script="train.py", counts=TaskCounts(worker=2))
     for task in task_specs(job, ports=(4001, 4002), cores=8, environ=os.environ):
         print(task.name, task.shell())
 
@@ -16,7 +16,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-from tfdist.cluster import Cluster, Task, environments, host_and_port
+from tfdist.cluster import Cluster, Task, environments, host_and_port, task_types
+from tfdist.cluster.task_counts import TaskCounts
+from tfdist.cluster.task_types import PS, WORKER, TaskType
 from tfdist.config.flags import FLAGS_VARIABLE, JobFlags
 from tfdist.config.strategies import table
 from tfdist.coordination.shutdown import RESTARTABLE_VARIABLE
@@ -41,7 +43,8 @@ PLACE_VARIABLES = (
 
 #: How a task gets the cluster: in TF_CONFIG, in its older dialect, as flags of the script, or in
 #: the variables of `horovodrun`.
-CLUSTER_AS = ("tf_config", "master", "flags", "horovodrun")
+OLDER = "master"  # As it calls the chief.
+CLUSTER_AS = ("tf_config", OLDER, "flags", "horovodrun")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +58,8 @@ class JobSpec:
       module: run `script` as `python -m` does.
       strategy: a name in the strategy table; `auto` chooses one by the number of tasks.
       flags: the flags of the job that were given before the script, by name.
-      ps: the number of parameter servers.
-      workers: the number of workers.
-      chief: whether there is a chief as well; under `parameter_server` it coordinates the
-        workers, elsewhere it is one more task that trains.
-      evaluator: whether a task outside the cluster evaluates the checkpoints.
+      counts: the numbers of tasks. Under `parameter_server` a chief coordinates the workers;
+        elsewhere it is one more task that trains.
       cluster_as: how a task gets the cluster; one of `CLUSTER_AS`.
       divides_cores: whether each training task is pinned to its own cores of this machine.
       is_auto: whether `strategy` was `auto`.
@@ -74,64 +74,66 @@ class JobSpec:
     module: bool = False
     strategy: str = "auto"
     flags: Mapping[str, Any] = field(default_factory=dict)
-    ps: int = 0
-    workers: int = 1
-    chief: bool = False
-    evaluator: bool = False
+    counts: TaskCounts = field(default_factory=lambda: TaskCounts(worker=1))
     cluster_as: str = "tf_config"
     divides_cores: bool = True
     is_auto: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        if self.ps < 0:
-            raise UsageError(
-                "--ps", received=self.ps, accepted="a number from 0", remedy="Correct the number."
-            )
-        if self.workers < 1:
+        ps, workers = self.counts[PS], self.counts[WORKER]
+        if workers < 1:
             raise UsageError(
                 "--workers",
-                received=self.workers,
+                received=workers,
                 accepted="a number from 1",
                 remedy="Ask for at least one worker: workers compute the gradients.",
             )
+        for kind in self.counts.kinds():
+            if self.counts[kind.name] < 0:
+                raise UsageError(
+                    f"--{kind.flag}",
+                    received=self.counts[kind.name],
+                    accepted="a number from 0",
+                    remedy="Correct the number.",
+                )
         if self.strategy == "auto":
             # The choice does not depend on the addresses.
-            addresses = range(1, 1 + self.chief + self.workers + self.ps)
-            name = table.choose(self.cluster(addresses), "default", self.flags.get("num_gpus"))
+            cluster = self.cluster(range(1, 1 + self.counts.in_cluster))
+            name = table.choose(cluster, "default", self.flags.get("num_gpus"))
             object.__setattr__(self, "strategy", name)
             object.__setattr__(self, "is_auto", True)
         strategy = self.row
-        if self.ps and not strategy.uses_ps:
+        if ps and not strategy.uses_ps:
             raise UsageError(
                 "--ps",
-                received=self.ps,
+                received=ps,
                 accepted=f"0 under {self.strategy}",
                 remedy=f"Remove the ps, or choose --strategy={_names(lambda row: row.uses_ps)}.",
             )
-        if not self.ps and strategy.uses_ps:
+        if not ps and strategy.uses_ps:
             raise UsageError(
                 "--ps",
-                received=self.ps,
+                received=ps,
                 accepted=f"a number from 1 under {self.strategy}",
                 remedy="Ask for at least one ps: they hold the variables.",
             )
         if not strategy.spans_tasks:
             remedy = f"Choose --strategy={_names(lambda row: row.spans_tasks)}."
-            if self.workers > 1:
+            if workers > 1:
                 raise UsageError(
                     "--workers",
-                    received=self.workers,
+                    received=workers,
                     accepted=f"1: {self.strategy} trains in one process",
                     remedy=remedy,
                 )
-            if self.chief:
+            if self.counts.training > workers:
                 raise UsageError(
                     "--chief",
                     received=True,
                     accepted=f"no chief: {self.strategy} trains in one process",
                     remedy=remedy,
                 )
-        check_cluster_as(self.cluster_as, strategy, has_chief=self.chief)
+        check_cluster_as(self.cluster_as, strategy, has_chief=self.counts.training > workers)
         check_options(strategy, self.flags, self.cluster(range(1, 1 + self.num_ports)))
 
     @property
@@ -142,21 +144,21 @@ class JobSpec:
     @property
     def num_ports(self) -> int:
         """The number of ports: one per task of the cluster, and one for a rendezvous."""
-        return self.chief + self.workers + self.ps + (self.row.rendezvous is not None)
+        return self.counts.in_cluster + (self.row.rendezvous is not None)
 
     @property
     def training_hosts(self) -> list[str]:
         """The host of each training task: the chief, if there is one, then the workers."""
-        return [HOST] * (self.chief + self.workers)
+        return [HOST] * self.counts.training
 
     def cluster(self, ports: Iterable[int]) -> Cluster:
         """The cluster on these ports: chief first, then workers, then ps."""
-        addresses = iter([f"{HOST}:{port}" for port in ports])
-        return Cluster(
-            chief=tuple(next(addresses) for _ in range(self.chief)),
-            worker=tuple(next(addresses) for _ in range(self.workers)),
-            ps=tuple(next(addresses) for _ in range(self.ps)),
-        )
+        return self.counts.cluster(f"{HOST}:{port}" for port in ports)
+
+    @property
+    def reads_cluster(self) -> bool:
+        """Whether a task needs the addresses of the others."""
+        return self.row.reads_cluster or self.counts.in_cluster > self.counts.training
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,11 @@ class TaskSpec:
     def type(self) -> str:
         """The task's type: `worker` of `worker:0`."""
         return self.name.partition(":")[0]
+
+    @property
+    def kind(self) -> TaskType:
+        """What is known about its type; a worker's for a connection to a host."""
+        return task_types.rows().get(self.type) or task_types.row(WORKER)
 
     def shell(self) -> str:
         """The task as one command for a POSIX shell."""
@@ -262,21 +269,20 @@ def task_specs(
         kept; another job's TF_CONFIG or Horovod rank is removed.
     """
     cluster = job.cluster(ports)
-    computing = [str(task) for task in job.row.compute_tasks(cluster)]
-    evaluators = (Task("evaluator", 0),) if job.evaluator else ()
+    computing = job.row.compute_tasks(cluster)
     result = []
-    for task in (*cluster.tasks(), *evaluators):
+    for task in job.counts.tasks():
         environment = {
             **_place(job, cluster, task, ports),
-            **cores_environment(str(task), computing, job.divides_cores, cores, environ),
+            **cores_environment(task, computing, job.divides_cores, cores, environ),
             **job_environment(job, task),
         }
         removed = (name for name in PLACE_VARIABLES if name in environ and name not in environment)
         command = command_of(job.python, job.script, job.args, module=job.module)
         if job.cluster_as == "flags":
             command += tuple(cluster.flags(task))
-        restarts_alone = task.type == "evaluator" or (
-            job.row.uses_ps and task.type == "worker" and task != cluster.chief_task
+        restarts_alone = task.kind.restarts_alone or (
+            job.row.uses_ps and task.kind.trains and task != cluster.chief_task
         )
         result.append(
             TaskSpec(
@@ -285,7 +291,7 @@ def task_specs(
                 environment,
                 tuple(removed),
                 restarts_alone=restarts_alone,
-                serves=job.row.serves(cluster, task),
+                serves=task.kind.serves or job.row.serves(cluster, task),
                 port=port_of(cluster, task) if job.row.reads_cluster else None,
                 rendezvous_port=ports[-1]
                 if job.row.rendezvous and len(job.training_hosts) > 1
@@ -302,8 +308,8 @@ def job_environment(job: JobSpec, task: Task) -> dict[str, str]:
     if not (job.is_auto and job.row.single_replica):
         # A flag of the script may give a single process several GPUs.
         result[table.STRATEGY_VARIABLE] = job.strategy
-    if task.type == "ps":
-        # TensorFlow allocates the memory of every visible GPU, and a ps needs none.
+    if not task.kind.has_gpu:
+        # TensorFlow allocates the memory of every visible GPU.
         result["CUDA_VISIBLE_DEVICES"] = "-1"
     return result
 
@@ -334,7 +340,7 @@ def check_cluster_as(cluster_as: str, row: table.StrategySpec, *, has_chief: boo
     """
     accepted = ["tf_config"]
     if row.reads_cluster:
-        accepted += ["master", "flags"]
+        accepted += [OLDER, "flags"]
     if row.rendezvous:
         accepted += ["horovodrun"]
     if cluster_as not in accepted:
@@ -344,7 +350,7 @@ def check_cluster_as(cluster_as: str, row: table.StrategySpec, *, has_chief: boo
             accepted=f"{' or '.join(accepted)} with {row.name}",
             remedy="Leave it out.",
         )
-    if cluster_as == "master" and not has_chief:
+    if cluster_as == OLDER and not has_chief:
         raise UsageError(
             "--cluster_as",
             received="master in a cluster without a chief",
@@ -365,8 +371,8 @@ def _place(job: JobSpec, cluster: Cluster, task: Task, ports: Sequence[int]) -> 
     if job.cluster_as == "flags":
         return {}
     # Under every strategy the evaluator is outside the cluster and reads TF_CONFIG.
-    if task.type == "evaluator" or job.row.reads_cluster:
-        return {"TF_CONFIG": cluster.tf_config(task, older=job.cluster_as == "master")}
+    if not task.kind.in_cluster or job.reads_cluster:
+        return {"TF_CONFIG": cluster.tf_config(task, older=job.cluster_as == OLDER)}
     return rendezvous_environment(
         job.row, len(job.training_hosts), cluster.training_tasks.index(task), ports[-1]
     )

@@ -1,6 +1,6 @@
 """Runs a job as processes on this machine.
 
-    job = JobSpec(python=sys.executable, script="train.py", workers=2)
+    job = JobSpec(python=sys.executable, script="train.py", counts=TaskCounts(worker=2))
     sys.exit(launch(job, environ=os.environ))
 
 The first task that fails ends the others, and so does a signal to the launcher. The tasks get the
@@ -118,7 +118,8 @@ def run_one(
     if task.rendezvous_port is not None:
         return _run_rank(config, task, environ, supervision, startup_timeout)
     code = run_tasks([task], environ=environ, supervision=supervision)
-    if code == 0 and config.cluster.ps and config.task == config.cluster.chief_task:
+    has_servers = any(task.kind.serves for task in config.cluster.tasks())
+    if code == 0 and has_servers and config.task == config.cluster.chief_task:
         address = config.cluster.address(config.task)
         shutdown.announce_completion(address, token_of(environ), _NOTICE_SECONDS)
     return code

@@ -24,7 +24,7 @@ from tfdist.coordination.stores import horovod_rendezvous
 from tfdist.coordination.stores.kv_store import RendezvousStore
 from tfdist.errors import log
 from tfdist.process.cores import ALL_CORES, CORES_VARIABLE
-from tfdist.tools.launch.job_spec import TaskSpec, passed_flags, port_of
+from tfdist.tools.launch.job_spec import OLDER, TaskSpec, passed_flags, port_of
 from tfdist.tools.launch.rendezvous import serve_hosts
 
 
@@ -60,15 +60,13 @@ def own_task_spec(
     if cluster_as == "flags":
         command = (*command, *config.cluster.flags(config.task))
         removed = ("TF_CONFIG",)
-    elif cluster_as == "horovodrun" and config.task.type != "evaluator":
+    elif cluster_as == "horovodrun" and config.task.kind.in_cluster:
         hosts, host, rendezvous_port = _ranks(config)
         rank = config.cluster.training_tasks.index(config.task)
         environment |= horovod_rendezvous.environment_of(hosts, rank, host, rendezvous_port)
         removed, port = ("TF_CONFIG",), None
-    elif config.source != "TF_CONFIG" or cluster_as == "master":
-        environment["TF_CONFIG"] = config.cluster.tf_config(
-            config.task, older=cluster_as == "master"
-        )
+    elif config.source != "TF_CONFIG" or cluster_as == OLDER:
+        environment["TF_CONFIG"] = config.cluster.tf_config(config.task, older=cluster_as == OLDER)
     if strategy != "auto":
         environment[table.STRATEGY_VARIABLE] = strategy
     return TaskSpec(

@@ -27,21 +27,21 @@ _IDLE = 0.01
 
 
 class Servers:
-    """The ps and workers of a job that run after its chief has succeeded.
+    """The servers and workers of a job that run after its chief has succeeded.
 
     Args:
       chief: the chief of the job.
       running: the processes of the job that have not ended.
 
     Attributes:
-      processes: those of the ps and workers.
+      processes: those of the servers and workers.
       workers: those of the workers.
     """
 
     def __init__(self, chief: TaskSpec, running: Iterable[Process]) -> None:
-        self.processes = [process for process in running if process.task.type in ("worker", "ps")]
-        self.workers = [process for process in self.processes if process.task.type == "worker"]
-        self._workers_may_serve = chief.type == "chief"
+        self.processes = [process for process in running if process.task.kind.in_cluster]
+        self.workers = [process for process in self.processes if process.task.kind.trains]
+        self._workers_may_serve = chief.kind.leads
         self._time = time.monotonic()
         self._before = cpu_seconds(self.workers)
 

@@ -252,7 +252,7 @@ class Supervisor:
         if cause.uncaught:
             how += f" ({cause.uncaught.error})"
         self._printer.failed(how)
-        is_late = self._chief_has_ended and process.task.type != "evaluator"
+        is_late = self._chief_has_ended and process.task.kind.in_cluster
         if code == EXIT_PREEMPTED and self._members.can_change:
             # Another machine has noticed first that the hosts have changed.
             log(f"{how}: reading the list of hosts again{self._names(', ending ')}")
@@ -292,7 +292,7 @@ class Supervisor:
 
     def _replace(self, task: TaskSpec) -> None:
         self._replaced.add(task.name)
-        if not self._chief_has_ended or task.type == "evaluator":
+        if not self._chief_has_ended or not task.kind.in_cluster:
             self._start(task)
 
     def _next_delay(self) -> float:
@@ -327,7 +327,7 @@ class Supervisor:
         """Ends the running tasks after a task has ended with `code`."""
         if code != EXIT_PREEMPTED:
             self._end_all(signal.SIGTERM, min(_FAILURE_SECONDS, self._options.grace_period))
-        elif ended.task.restarts_alone or self._has_ps():
+        elif ended.task.restarts_alone or self._has_servers():
             # The others do not notice its exit.
             self._end_all(signal.SIGTERM, self._options.grace_period)
         else:
@@ -359,7 +359,7 @@ class Supervisor:
             self._end_all(signal.SIGTERM, min(_FAILURE_SECONDS, self._options.grace_period))
 
     def _on_shutdown_timeout(self) -> None:
-        lingering = [process for process in self._running if process.task.type != "evaluator"]
+        lingering = [process for process in self._running if process.task.kind.in_cluster]
         if lingering:
             names = ", ".join(process.name for process in lingering)
             log(
@@ -371,7 +371,7 @@ class Supervisor:
 
     def _watch_servers(self) -> None:
         # Starts again after each end of a task: servers have the whole time to end by themselves.
-        if self._chief_has_ended and self._outcome is None and self._has_ps():
+        if self._chief_has_ended and self._outcome is None and self._has_servers():
             servers = Servers(self._tasks[0], self._running)
             seconds = self._options.server_timeout
             self._deadlines.set("servers", seconds, lambda: self._end_servers(servers))
@@ -385,8 +385,8 @@ class Supervisor:
         self._dismissed.update(servers.processes)
         self._kills.kill(servers.processes)  # A server has nothing to save.
 
-    def _has_ps(self) -> bool:
-        return any(task.type == "ps" for task in self._tasks)
+    def _has_servers(self) -> bool:
+        return any(task.kind.serves for task in self._tasks)
 
     def _names(self, before: str) -> str:
         names = ", ".join(process.name for process in self._running)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tfdist.cluster import task_types
 from tfdist.cluster.environments.jobset import PORT
 from tfdist.coordination.seal import TOKEN_VARIABLE, new_token
 from tfdist.errors import UsageError
@@ -80,7 +81,7 @@ def pod_spec(
       environment: variables by which it finds its place.
       port: the name of the container's port.
     """
-    trains = role in ("chief", "worker")
+    trains = task_types.row(role).trains
     resources: dict[str, Any] = {"cpu": pods.cpu if trains else "1", "memory": pods.memory}
     if trains and pods.gpus:
         resources["nvidia.com/gpu"] = pods.gpus

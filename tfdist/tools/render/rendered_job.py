@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tfdist.cluster import task_types
 from tfdist.coordination.seal import TOKEN_VARIABLE
 from tfdist.errors import UsageError
 from tfdist.tools.launch.job_spec import JobSpec
@@ -47,33 +48,23 @@ class RenderedJob:
             )
 
     @property
-    def roles(self) -> dict[str, int]:
-        """The numbers of tasks by role, in the order of the ranks: ps, evaluator, chief, workers.
+    def counts(self) -> dict[str, int]:
+        """The numbers of tasks by type, in the order of the ranks: ps, evaluator, chief, workers.
 
         A job with ps or an evaluator has a chief.
         """
-        spec = self.spec
-        has_chief = spec.chief or bool(spec.ps) or spec.evaluator
-        numbers = {
-            "ps": spec.ps,
-            "evaluator": int(spec.evaluator),
-            "chief": int(has_chief),
-            # Without a chief, as `tfdist run` counts them.
-            "worker": spec.workers,
-        }
-        return {role: count for role, count in numbers.items() if count}
+        return self.spec.counts.with_chief().in_order_of_ranks()
 
     def command(self, *, by_rank: bool = False) -> tuple[str, ...]:
         """The command of each task.
 
         Args:
-          by_rank: whether the engine numbers the tasks, and flags give the ranks their roles.
+          by_rank: whether the engine numbers the tasks, and flags give the ranks their types.
         """
         spec = self.spec
         roles = []
-        if by_rank:
-            roles += [f"--num_ps={spec.ps}"] if spec.ps else []
-            roles += ["--evaluator"] * spec.evaluator
+        for flag, count in spec.counts.rank_flags().items() if by_rank else ():
+            roles.append(f"--{flag}" if flag in task_types.rows() else f"--{flag}={count}")
         strategy = [f"--strategy={spec.strategy}"]
         module = ["-m"] if spec.module else []
         if self.foreign:

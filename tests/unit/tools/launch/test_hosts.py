@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.job_specs import job_spec
 from tfdist.errors import UsageError
 from tfdist.tools.launch.host_discovery import Host
-from tfdist.tools.launch.job_spec import JobSpec, TaskSpec, task_specs
+from tfdist.tools.launch.job_spec import TaskSpec, task_specs
 from tfdist.tools.launch.remote import server
 from tfdist.tools.launch.remote.hosts import hosts_in, hosts_of
 from tfdist.tools.launch.remote.plan import HostPlan, plan
@@ -24,7 +25,7 @@ ENVIRON = {"TF_X": "1", "TF_CONFIG": "{}", "HOROVOD_RANK": "3", "HOROVOD_LOG": "
 def planned(
     hosts: str, *, tls: bool = False, environ: Mapping[str, str] = ENVIRON, **options: Any
 ) -> dict[str, HostPlan]:
-    job = JobSpec(python="python", script="train.py", **options)
+    job = job_spec(**options)
     return plan(
         job,
         hosts_of(hosts),
@@ -105,17 +106,17 @@ def test_a_host_gives_its_tasks_the_cores_and_threads_of_a_job_without_hosts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server, "given_cores", lambda _: 8)
-    job = JobSpec(python="python", script="train.py", divides_cores=divides_cores, **options)
+    job = job_spec(divides_cores=divides_cores, **options)
     ports = range(4001, 4001 + job.num_ports)
     expected = settings(task_specs(job, ports=ports, cores=8, environ=user), user)
     told = planned("a:3", environ=user, divides_cores=divides_cores, **options)["a"]
     there = server.read_plan(json.loads(json.dumps(told.as_json())), {})
     assert settings(there, {}) == expected
-    if job.workers > 1:
+    if job.counts["worker"] > 1:
         shares = {name: found.get("TFDIST_CORES") for name, found in expected.items()}
-        number = 3 if job.chief and not job.ps else 2
+        number = 3 if job.counts["chief"] and not job.counts["ps"] else 2
         assert shares["worker:1"] == (f"{number - 1}/{number}" if divides_cores else "0/1")
-    if job.ps and not user:
+    if job.counts["ps"] and not user:
         assert expected["ps:0"]["OMP_NUM_THREADS"] == "2"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.job_specs import job_spec as spec
 from tests.support.processes import ROOT
 from tfdist.errors import UsageError
 from tfdist.process import setup
@@ -20,10 +21,6 @@ from tfdist.tools.launch.output import LINE_BYTES, PROGRESS_SECONDS, LineReader,
 pytestmark = pytest.mark.stacks("newest", horovod=("2.15",))
 
 GOLDEN = Path(__file__).parent / "golden"
-
-
-def spec(**given: Any) -> JobSpec:
-    return JobSpec(**{"python": "python", "script": "train.py", **given})
 
 
 def planned(
@@ -165,7 +162,7 @@ def test_the_older_dialect_of_tf_config_calls_the_chief_master() -> None:
 
 def test_a_job_is_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        spec().workers = 2  # type: ignore[misc]
+        spec().strategy = "horovod"  # type: ignore[misc]
 
 
 def test_lines_are_whole_however_they_arrive() -> None:

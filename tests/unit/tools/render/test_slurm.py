@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.job_specs import job_spec
 from tfdist.errors import UsageError
 from tfdist.tools.commands import cli
-from tfdist.tools.launch.job_spec import JobSpec
 from tfdist.tools.render import slurm
 from tfdist.tools.render.rendered_job import RenderedJob
 
@@ -29,7 +29,7 @@ JOBS: dict[str, dict[str, Any]] = {
 
 
 def job(name: str, **options: Any) -> RenderedJob:
-    spec = JobSpec(python="python", script="train.py", args=("--epochs=3",), **JOBS[name])
+    spec = job_spec(args=("--epochs=3",), **JOBS[name])
     return RenderedJob(spec=spec, name="train", **options)
 
 

@@ -3,7 +3,7 @@
     plan(job, hosts, token="3f2a", environ=os.environ, directory="/home/me")
 
 The chief and the workers fill the slots in the order of the hosts. The ps are on the hosts in turn,
-and the evaluator on the first one.
+and a task beside the cluster on the first one.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tfdist.cluster import Cluster, Task
 from tfdist.cluster.ports import ports_of
+from tfdist.cluster.task_types import WORKER
 from tfdist.coordination.seal import TOKEN_VARIABLE
 from tfdist.errors import UsageError
 from tfdist.tools.launch.host_discovery import Host
 from tfdist.tools.launch.job_spec import (
+    OLDER,
     PLACE_VARIABLES,
     JobSpec,
     TaskSpec,
@@ -82,26 +83,22 @@ def plan(
       UsageError: there are too few slots.
     """
     slots = [host.name for host in hosts for _ in range(host.slots)]
-    training = job.chief + job.workers
+    training = job.counts.training
     if training > len(slots):
         raise UsageError(
             "--workers",
-            received=job.workers,
-            accepted=f"at most {len(slots) - job.chief}: the hosts have {len(slots)} slots",
+            received=job.counts[WORKER],
+            accepted=f"at most {len(slots) - training + job.counts[WORKER]}: the hosts have "
+            f"{len(slots)} slots",
             remedy="Add hosts or slots: host:2 has two.",
         )
     names = [host.name for host in hosts]
-    places = slots[:training] + list(itertools.islice(itertools.cycle(names), job.ps))
+    others = job.counts.in_cluster - training
+    places = slots[:training] + list(itertools.islice(itertools.cycle(names), others))
     ports = ports_of(places, token)
-    addresses = [f"{host}:{port}" for host, port in zip(places, ports, strict=True)]
-    cluster = Cluster(
-        chief=tuple(addresses[: job.chief]),
-        worker=tuple(addresses[job.chief : training]),
-        ps=tuple(addresses[training:]),
-    )
-    at = dict(zip(cluster.tasks(), places, strict=True))
-    if job.evaluator:
-        at[Task("evaluator", 0)] = names[0]
+    cluster = job.counts.cluster(f"{h}:{port}" for h, port in zip(places, ports, strict=True))
+    at = dict.fromkeys(job.counts.tasks(), names[0])
+    at |= dict(zip(cluster.tasks(), places, strict=True))
     common = {
         **{
             name: value
@@ -114,7 +111,7 @@ def plan(
     tasks: dict[str, list[TaskSpec]] = {}
     for task, host in at.items():
         environment = common | job_environment(job, task)
-        needs_tunnel = tls and task.type != "evaluator"
+        needs_tunnel = tls and task.kind.in_cluster
         if needs_tunnel or job.cluster_as == "horovodrun":
             # It finds its place from TF_CONFIG.
             command = _execute(job, tls=needs_tunnel)
@@ -124,7 +121,7 @@ def plan(
             if job.cluster_as == "flags":
                 command += tuple(cluster.flags(task))
             else:
-                environment["TF_CONFIG"] = cluster.tf_config(task, older=job.cluster_as == "master")
+                environment["TF_CONFIG"] = cluster.tf_config(task, older=job.cluster_as == OLDER)
         tasks.setdefault(host, []).append(TaskSpec(str(task), command, environment))
     return {
         host: HostPlan(

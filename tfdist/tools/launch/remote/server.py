@@ -19,6 +19,7 @@ import time
 from collections.abc import Mapping
 from typing import IO, Any
 
+from tfdist.cluster import Task
 from tfdist.errors import EXIT_USAGE, log
 from tfdist.process.cores import given_cores
 from tfdist.tools.launch.job_spec import TaskSpec
@@ -36,11 +37,12 @@ EXIT_MARK = "\x1etfdist exit "
 
 def read_plan(plan: Mapping[str, Any], environ: Mapping[str, str]) -> list[TaskSpec]:
     """The tasks of this host, which divide its cores."""
-    cores, computing, divides = given_cores(environ), plan["computing"], plan["divides_cores"]
+    cores, divides = given_cores(environ), plan["divides_cores"]
+    computing = [*map(Task.named, plan["computing"])]
     result = []
     for task in plan["tasks"]:
         name, given = task["name"], task["environment"]
-        own = cores_environment(name, computing, divides, cores, {**environ, **given})
+        own = cores_environment(Task.named(name), computing, divides, cores, {**environ, **given})
         result.append(TaskSpec(name, tuple(task["command"]), own | given))
     return result
 
