@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +16,9 @@ from tfdist.errors import UsageError
 class ClusterFlags(dict[str, str]):
     """The cluster flags of a training script that were given, as text, by name."""
 
-    def __init__(self, **given: str | None) -> None:
-        super().__init__({name: text for name, text in given.items() if text is not None})
+    def __init__(self, given: Iterable[tuple[str, str]] = (), /, **more: str | None) -> None:
+        super().__init__(given)
+        self.update({name: text for name, text in more.items() if text is not None})
 
     @staticmethod
     def defined() -> dict[str, str]:

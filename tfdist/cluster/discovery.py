@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from tfdist.cluster import environments
 from tfdist.cluster.config import ClusterConfig, ClusterFlags
 from tfdist.cluster.environments.base import RankEnvironment
-from tfdist.cluster.task_counts import TaskCounts, check_none
+from tfdist.cluster.task_counts import TaskCounts
+from tfdist.errors import refuse
 
 
 def discover(
@@ -43,8 +44,8 @@ def discover(
 
 def _check_no_counts(counts: TaskCounts | None, source: str) -> None:
     flags = " or ".join(f"--{kind.flag}" for kind in counts.kinds()) if counts else ""
-    check_none(
-        counts or TaskCounts(),
+    refuse(
+        counts.rank_flags() if counts else {},
         f"only where an engine numbers the tasks, such as Slurm, and not with {source}",
         f"Leave it out. With tfdist run, write {flags} before the script.",
     )

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tfdist.cluster import task_types
 from tfdist.cluster.cluster import Cluster, Task
 from tfdist.cluster.task_types import CHIEF, WORKER, TaskType
-from tfdist.errors import UsageError
+from tfdist.errors import UsageError, refuse
 
 #: The type of each component of a job, in order, separated by commas.
 ROLES_VARIABLE = "TFDIST_ROLES"
@@ -28,12 +28,12 @@ ROLES_VARIABLE = "TFDIST_ROLES"
 class TaskCounts(Counter[str]):
     """The numbers of tasks by type, in the order of a cluster; 0 for a type that is left out."""
 
-    def __init__(self, **numbers: int | None) -> None:
+    def __init__(self, given: Iterable[tuple[str, int]] = (), /, **more: int | None) -> None:
         super().__init__()
+        numbers = {**dict(given), **more}
         for name in task_types.rows():
-            if number := numbers.pop(name, 0):
+            if number := numbers.get(name):
                 self[name] = int(number)
-        assert not numbers, numbers
 
     def kinds(self) -> list[TaskType]:
         """The types of which there is a task."""
@@ -68,6 +68,10 @@ class TaskCounts(Counter[str]):
         """The same with a chief, if there is a task that does not train."""
         return self if self.training == self.total() else TaskCounts(**{**self, CHIEF: 1})
 
+    def with_workers(self, number: int) -> TaskCounts:
+        """The same with a number of workers, if it has none."""
+        return TaskCounts(**{WORKER: number, **self})
+
     def in_order_of_ranks(self) -> dict[str, int]:
         """The numbers of tasks by type, in the order of the ranks."""
         order = sorted(self.kinds(), key=lambda kind: kind.rank)
@@ -95,23 +99,8 @@ def named_types(environ: Mapping[str, str], counts: TaskCounts) -> tuple[str, ..
             remedy="Correct the roles.",
         )
     if names:
-        check_none(counts, f"only without {ROLES_VARIABLE}, which is {text}")
+        refuse(counts.rank_flags(), f"only without {ROLES_VARIABLE}, which is {text}")
     return names
-
-
-def check_none(counts: TaskCounts, accepted: str, remedy: str = "Leave one of them out.") -> None:
-    """Refuses the flags of `TaskCounts.rank_flags`.
-
-    Args:
-      counts: what was given.
-      accepted: what is accepted, in words.
-      remedy: what the user should do.
-
-    Raises:
-      UsageError: one was given.
-    """
-    for flag, number in counts.rank_flags().items():
-        raise UsageError(f"--{flag}", received=number, accepted=accepted, remedy=remedy)
 
 
 def ranks(

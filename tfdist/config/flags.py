@@ -22,6 +22,7 @@ from tfdist.cluster import task_types
 from tfdist.cluster.config import ClusterFlags
 from tfdist.cluster.task_counts import TaskCounts
 from tfdist.cluster.task_types import TaskType
+from tfdist.config.launch_options import LaunchOptions
 from tfdist.config.options import Option, Options, option
 from tfdist.config.strategies import table
 from tfdist.errors import EXIT_OK, EXIT_USAGE, UsageError, exit_on_usage_error, log
@@ -213,17 +214,6 @@ def _rank_help(kind: TaskType) -> str:
     return f"{what} {kind.name}, where an engine such as Slurm numbers the tasks"
 
 
-#: The flags that only `tfdist run` has; a script does not know them.
-LAUNCHER_FLAGS = frozenset(
-    {
-        *("cluster_as", "grace_period", "max_restarts"),
-        *("restart_delay", "start_method", "cores", "onednn", "dry_run", "host_discovery_script"),
-        *("min_workers", "max_workers", "elastic_timeout", "host", "port"),
-        *("hosts", "hostfile", "ssh", "isolate", "tls", "plain", "log_dir"),
-    }
-)
-
-
 def define_flags() -> None:
     """Defines tfdist's flags with absl, and makes every flag accept dashes.
 
@@ -324,7 +314,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         sys.exit(EXIT_OK)  # absl has printed the help.
     except flags.Error as error:
         name = getattr(error, "flagname", None)
-        if name in LAUNCHER_FLAGS or name in task_types.by_flag():
+        if name in {**LaunchOptions.defined(), **task_types.by_flag()}:
             log(f"error: --{name} is a flag of tfdist run. Write it before the script")
         else:
             log(f"error: {error}")

@@ -131,7 +131,7 @@ def check_cluster(spec: StrategySpec, cluster: Cluster, source: str) -> None:
     elif cluster.ps and not spec.uses_ps:
         accepted, remedy = "no ps", "Remove the ps from the cluster"
     elif len(cluster.training_tasks) > 1 and not spec.spans_tasks:
-        accepted, remedy = "one process", "Leave the cluster out"
+        accepted, remedy = "one task that trains", "Start one worker alone"
     if accepted is not None:
         raise UsageError(
             "--strategy",

@@ -1,21 +1,20 @@
-"""Arguments that several `tfdist` commands share, and argparse types."""
+"""Arguments that several `tfdist` commands share."""
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tfdist.cluster.config import ClusterFlags
 from tfdist.cluster.task_counts import TaskCounts
 from tfdist.cluster.task_types import TaskType
 from tfdist.config import flags
+from tfdist.config.flags import AUTO
+from tfdist.config.options import Option
+from tfdist.config.strategies import table
 from tfdist.errors import UsageError
-
-#: What argparse makes of the text of a flag's value.
-_TYPES: dict[type, Callable[[str], Any]] = {int: int, float: float, str: str}
 
 # The result of `ArgumentParser.add_subparsers`.
 Commands = Any
@@ -54,40 +53,66 @@ def read_numbers(arguments: argparse.Namespace, kinds: Mapping[str, TaskType]) -
     return TaskCounts(**{kind.name: getattr(arguments, name) for name, kind in kinds.items()})
 
 
-def option_flags(parser: argparse.ArgumentParser, exclude: Sequence[str] = ()) -> None:
-    """Adds the flags of jobs and of all strategies, except `strategy`.
+def strategy_flag(parser: argparse.ArgumentParser, help: str, default: str | None = AUTO) -> None:
+    """Adds `--strategy`."""
+    flag(parser, "strategy", default=default, values=table.rows(), metavar="NAME", help=help)
 
-    Args:
-      parser: the parser.
-      exclude: flags that the command itself has.
-    """
+
+def job_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of jobs and of all strategies, except `strategy`."""
     group = parser.add_argument_group(
         "flags of the job",
         "for a script that uses tfdist; the same flags after SCRIPT have precedence",
     )
-    for name, defined in flags.option_flags().items():
-        if name == "strategy" or name in exclude:
-            continue
+    add_options(group, _job_options())
+
+
+def read_job_flags(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The values of the flags that `job_flags` has added, if they were given, by name.
+
+    Raises:
+      UsageError: a value is out of its bounds.
+    """
+    given = read_options(arguments, _job_options())
+    flags.JobFlags.of(**given)
+    return given
+
+
+def _job_options() -> dict[str, Option]:
+    return {name: each for name, each in flags.option_flags().items() if name != "strategy"}
+
+
+def add_options(parser: Any, options: Mapping[str, Option]) -> None:
+    """Adds a flag for each option, without a default.
+
+    Args:
+      parser: an `ArgumentParser`, or one of its groups.
+      options: the options, by name.
+    """
+    for name, defined in options.items():
+        help = defined.full_help.replace("%", "%%")
         if defined.type is bool:
-            spellings = dict.fromkeys([name, name.replace("_", "-")])
-            for value, prefix in ((True, "--"), (False, "--no")):
-                group.add_argument(
-                    *(prefix + each for each in spellings),
-                    dest=name,
-                    action="store_const",
-                    const=value,
-                    help=defined.full_help if value else argparse.SUPPRESS,
-                )
+            flag(parser, name, action="store_const", const=True, help=help)
+            no = dict.fromkeys(f"--no{each}" for each in (name, name.replace("_", "-")))
+            parser.add_argument(
+                *no, dest=name, action="store_const", const=False, help=argparse.SUPPRESS
+            )
         else:
             metavar = {int: "N", float: "X", str: "NAME"}[defined.type]
             flag(
-                group,
+                parser,
                 name,
-                type=_TYPES[defined.type],
+                type=defined.type,
                 values=defined.choices,
                 metavar=metavar,
-                help=defined.full_help.replace("%", "%%"),
+                help=help,
             )
+
+
+def read_options(arguments: argparse.Namespace, options: Iterable[str]) -> dict[str, Any]:
+    """The values of the flags that `add_options` has added, if they were given, by name."""
+    values = {name: getattr(arguments, name, None) for name in options}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def script_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -119,21 +144,6 @@ def check_script(arguments: argparse.Namespace) -> None:
         )
 
 
-def read_option_flags(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The values of the flags that `option_flags` has added, if they were given, by name.
-
-    Raises:
-      UsageError: a value is out of its bounds.
-    """
-    given = {
-        name: value
-        for name in flags.option_flags()
-        if name != "strategy" and (value := getattr(arguments, name, None)) is not None
-    }
-    flags.JobFlags.of(**given)
-    return given
-
-
 def flag(parser: Any, name: str, *, values: Iterable[str] = (), **options: Any) -> None:
     """Adds a flag that accepts underscores and dashes, as the flags of scripts do.
 
@@ -147,33 +157,3 @@ def flag(parser: Any, name: str, *, values: Iterable[str] = (), **options: Any) 
     action = parser.add_argument(*spellings, dest=name, **options)
     if values:
         action.completer = lambda **_: list(values)
-
-
-def count(text: str) -> int:
-    """An argparse `type`: an integer of at least 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"received {text!r}; accepted: a number from 0")
-    return int(text)
-
-
-def positive(text: str) -> int:
-    """An argparse `type`: an integer of at least 1."""
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"received {text!r}; accepted: a number from 1")
-    return int(text)
-
-
-def seconds(text: str) -> float:
-    """An argparse `type`: seconds, at least 0."""
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"received {text!r}; accepted: seconds from 0")
-    return value
-
-
-def some_seconds(text: str) -> float:
-    """An argparse `type`: seconds, above 0."""
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"received {text!r}; accepted: seconds above 0")
-    return value

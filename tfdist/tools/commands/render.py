@@ -17,20 +17,22 @@ from functools import partial
 from tfdist.cluster import Cluster, task_types
 from tfdist.cluster.config import ClusterFlags
 from tfdist.cluster.environments.host_flags import from_flags
-from tfdist.cluster.task_counts import TaskCounts
-from tfdist.cluster.task_types import EVALUATOR, WORKER, TaskType
+from tfdist.cluster.task_types import EVALUATOR, TaskType
+from tfdist.config.options import Option
 from tfdist.config.strategies import table
 from tfdist.coordination.seal import new_token
 from tfdist.errors import EXIT_OK, UsageError
 from tfdist.tools.commands.arguments import (
     Commands,
-    count,
+    add_options,
     flag,
     hosts_flags,
     number_flags,
     read_cluster_flags,
     read_numbers,
+    read_options,
     script_arguments,
+    strategy_flag,
 )
 from tfdist.tools.launch.job_spec import JobSpec
 from tfdist.tools.render import by_hand, jobset, mpirun, slurm, tfjob
@@ -41,14 +43,6 @@ _KINDS = {
     "jobset": "JobSet",
     "trainjob": "TrainJob of Kubeflow Trainer v2",
     "tfjob": "TFJob of Kubeflow's older operator",
-}
-_PODS = {
-    "claim": "the PersistentVolumeClaim that all pods mount",
-    "mount": "the path at which they mount it",
-    "cpu": "the cores of a pod that trains",
-    "memory": "the memory of a pod",
-    "gpus": "the GPUs of a pod that trains",
-    "queue": "the queue of Kueue",
 }
 
 
@@ -127,20 +121,9 @@ def _add_kubernetes(engines: Commands) -> None:
             allow_abbrev=False,
         )
         flag(parser, "image", required=True, help="the image of the containers")
-        for field, meaning in _PODS.items():
-            if (name, field) == ("tfjob", "queue"):
-                continue  # Kueue deprecates TFJobs, and leaves them out by default.
-            default = getattr(Pods, field)
-            flag(
-                parser,
-                field,
-                type=count if isinstance(default, int) else str,
-                default=default,
-                metavar="N" if isinstance(default, int) else "NAME",
-                help=meaning if default is None else f"{meaning} (default {default})",
-            )
+        add_options(parser, _pod_options(name))
         _job_flags(parser)
-        parser.set_defaults(run=partial(_render_kubernetes, makes))
+        parser.set_defaults(run=partial(_render_kubernetes, name, makes))
         parser.examples = (
             f"tfdist render {name} --image=train:1 --workers=4 train.py | kubectl apply -f -",
         )
@@ -169,38 +152,10 @@ def _add_mpi(engines: Commands) -> None:
 
 def _job_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of a `RenderedJob`, and the script."""
-    flag(
-        parser,
-        "strategy",
-        default="auto",
-        values=table.rows(),
-        metavar="NAME",
-        help=f"auto (default), {', '.join(table.rows())}",
-    )
+    strategy_flag(parser, f"auto (default), {', '.join(table.rows())}")
     number_flags(parser, _numbered())
     flag(parser, "name", metavar="NAME", help="the job's name (default: that of SCRIPT)")
-    flag(
-        parser,
-        "max_restarts",
-        type=count,
-        default=3,
-        metavar="N",
-        help="how many times a job that failed starts again (default 3); never after a usage error",
-    )
-    flag(
-        parser,
-        "grace_period",
-        type=count,
-        default=60,
-        metavar="S",
-        help="seconds that the tasks have to save before they are ended (default 60)",
-    )
-    flag(
-        parser,
-        "foreign",
-        action="store_true",
-        help="SCRIPT does not use tfdist: start it with tfdist exec",
-    )
+    add_options(parser, RenderedJob.defined())
     script_arguments(parser)
 
 
@@ -218,11 +173,16 @@ def _render_slurm(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _pod_options(kind: str) -> dict[str, Option]:
+    # Kueue deprecates TFJobs, and leaves them out by default.
+    left_out = "queue" if kind == "tfjob" else ""
+    return {name: each for name, each in Pods.defined().items() if name != left_out}
+
+
 def _render_kubernetes(
-    makes: Callable[[RenderedJob, Pods], Manifest], arguments: argparse.Namespace
+    kind: str, makes: Callable[[RenderedJob, Pods], Manifest], arguments: argparse.Namespace
 ) -> int:
-    given = {field: getattr(arguments, field) for field in _PODS if field in arguments}
-    pods = Pods(image=arguments.image, **given)
+    pods = Pods(image=arguments.image, **read_options(arguments, _pod_options(kind)))
     print(json.dumps(makes(_job(arguments), pods), indent=2))
     return EXIT_OK
 
@@ -238,7 +198,7 @@ def _render_mpi(
 def _job(arguments: argparse.Namespace) -> RenderedJob:
     counts = read_numbers(arguments, _numbered())
     if arguments.workers is None:
-        counts = TaskCounts(**{**counts, WORKER: 1})
+        counts = counts.with_workers(1)
     spec = JobSpec(
         python="python",
         script=arguments.script,
@@ -252,9 +212,7 @@ def _job(arguments: argparse.Namespace) -> RenderedJob:
     return RenderedJob(
         spec=spec,
         name=name,
-        max_restarts=arguments.max_restarts,
-        grace_period=arguments.grace_period,
-        foreign=arguments.foreign,
+        **read_options(arguments, RenderedJob.defined()),
     )
 
 

@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from tfdist.process.resources import is_suspended, process_status
-from tfdist.tools.launch.job_spec import TaskSpec
 from tfdist.tools.launch.process import Process
+from tfdist.tools.launch.task_plan import TaskSpec
 
 # Seconds of CPU time per second. A server without requests uses none.
 _IDLE = 0.01

@@ -20,8 +20,8 @@ from contextlib import ExitStack
 
 from tfdist.errors import EXIT_FAILED, EXIT_PREEMPTED, EXIT_USAGE, log
 from tfdist.tools.launch.forkserver import ForkServer, fork_server_of
-from tfdist.tools.launch.job_spec import Membership, TaskSpec
 from tfdist.tools.launch.kills import KILL_SECONDS, Kills
+from tfdist.tools.launch.membership import Membership
 from tfdist.tools.launch.notices import Notices
 from tfdist.tools.launch.output import prefix
 from tfdist.tools.launch.process import Process, how_it_ended
@@ -30,6 +30,7 @@ from tfdist.tools.launch.servers import Servers
 from tfdist.tools.launch.signals import INTERRUPTIONS
 from tfdist.tools.launch.spawn import spawn
 from tfdist.tools.launch.supervision import Supervision
+from tfdist.tools.launch.task_plan import TaskSpec
 from tfdist.tools.launch.timers import Timers
 
 _LONGEST_RESTART_DELAY = 60.0

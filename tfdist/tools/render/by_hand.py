@@ -10,12 +10,12 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from tfdist.cluster import Cluster, Task
+from tfdist.config.launch_options import FLAGS, OLDER, TF_CONFIG
 from tfdist.coordination.seal import TOKEN_VARIABLE
-from tfdist.tools.launch import job_spec
-from tfdist.tools.launch.job_spec import OLDER
+from tfdist.tools.launch.task_plan import cluster_for
 
 #: What a task can get its place from.
-CLUSTER_AS = job_spec.CLUSTER_AS[:3]
+CLUSTER_AS = (TF_CONFIG, OLDER, FLAGS)
 WORKER_PORT, PS_PORT = 2222, 2223
 
 
@@ -27,7 +27,7 @@ def on_each(hosts: Sequence[str]) -> Cluster:
 
 
 def places(
-    cluster: Cluster, beside: Sequence[Task] = (), *, cluster_as: str = CLUSTER_AS[0]
+    cluster: Cluster, beside: Sequence[Task] = (), *, cluster_as: str = TF_CONFIG
 ) -> Iterator[str]:
     """A line for each task: the variable to export, or the flags for the script."""
     for task in (*cluster.tasks(), *beside):
@@ -41,7 +41,7 @@ def commands(
     token: str,
     beside: Sequence[Task] = (),
     *,
-    cluster_as: str = CLUSTER_AS[0],
+    cluster_as: str = TF_CONFIG,
 ) -> Iterator[str]:
     """A comment with the task and its host, and the line of a shell that starts it, for each task.
 
@@ -64,7 +64,5 @@ def commands(
 
 def _place(cluster: Cluster, task: Task, cluster_as: str) -> tuple[str, list[str]]:
     """The assignment of a variable, or flags."""
-    if cluster_as == "flags":
-        return "", cluster.flags(task)
-    config = cluster.tf_config(task, older=cluster_as == OLDER)
-    return f"TF_CONFIG={shlex.quote(config)}", []
+    variables, flags = cluster_for(cluster, task, cluster_as)
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items()), flags

@@ -14,7 +14,7 @@ from tfdist.config.flags import FLAGS_VARIABLE, read_flags
 from tfdist.errors import EXIT_USAGE
 from tfdist.tools.commands import cli
 from tfdist.tools.launch.job_spec import task_specs
-from tfdist.tools.launch.own_task import own_task_spec
+from tfdist.tools.launch.task_plan import ScriptSpec, own_place, task_plan
 
 pytestmark = pytest.mark.stacks("newest")
 
@@ -91,5 +91,12 @@ def test_a_task_without_flags_has_none_of_another_job(script: str) -> None:
 
 def test_the_task_of_this_machine_gets_them_too() -> None:
     config = ClusterConfig(Cluster(worker=("a:1", "b:1")), Task("worker", 0), "TF_CONFIG")
-    task = own_task_spec(config, ["python", "train.py"], "auto", flags={"all_reduce": "ring"})
+    job = ScriptSpec(
+        python="python",
+        script="train.py",
+        strategy="multi_worker_mirrored",
+        flags={"all_reduce": "ring"},
+    )
+    place = own_place(job, config, {}, restarts=True)
+    task = task_plan(job, config.cluster, config.task, place)
     assert json.loads(task.environment[FLAGS_VARIABLE]) == {"all_reduce": "ring"}

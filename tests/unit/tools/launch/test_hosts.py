@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +38,23 @@ def planned(
     )
 
 
+def tasks_of(plan: HostPlan, environ: Mapping[str, str] | None = None) -> dict[str, TaskSpec]:
+    """The tasks that a host with an environment plans, by name."""
+    there = {**(environ or {}), **plan.variables}
+    found = server.read_plan(json.loads(json.dumps(asdict(plan))), there)
+    return {task.name: replace(task, environment=task.environ(there)) for task in found}
+
+
 def test_the_tasks_fill_the_slots() -> None:
     plans = planned(
         "a,b:2", strategy="parameter_server", ps=3, workers=2, chief=True, evaluator=True
     )
-    names = {host: [task.name for task in own.tasks] for host, own in plans.items()}
+    names = {host: own.tasks for host, own in plans.items()}
     assert names == {
         "a": ["chief:0", "ps:0", "ps:2", "evaluator:0"],
         "b": ["worker:0", "worker:1", "ps:1"],
     }
-    config = json.loads(plans["b"].tasks[0].environment["TF_CONFIG"])
+    config = json.loads(tasks_of(plans["b"])["worker:0"].environment["TF_CONFIG"])
     hosts = {
         name: [address.partition(":")[0] for address in addresses]
         for name, addresses in config["cluster"].items()
@@ -58,7 +66,8 @@ def test_the_tasks_fill_the_slots() -> None:
 
 
 def test_a_task_gets_what_changes_tensorflow_and_not_another_place() -> None:
-    environment = planned("a,b", workers=2, cluster_as="flags")["a"].tasks[0].environment
+    plan = planned("a,b", workers=2, cluster_as="flags")["a"]
+    environment = tasks_of(plan)["worker:0"].environment
     assert environment["TF_X"] == "1"
     assert environment["HOROVOD_LOG"] == "a"
     assert environment["TFDIST_JOB_TOKEN"] == "token"
@@ -66,7 +75,8 @@ def test_a_task_gets_what_changes_tensorflow_and_not_another_place() -> None:
 
 
 def test_tfdist_exec_makes_the_tunnel_of_each_task_in_the_cluster() -> None:
-    tasks = planned("a:2", tls=True, workers=2, cluster_as="flags", evaluator=True)["a"].tasks
+    plan = planned("a:2", tls=True, workers=2, cluster_as="flags", evaluator=True)["a"]
+    tasks = [*tasks_of(plan).values()]
     execute = ("python", "-m", "tfdist", "exec", "--strategy=multi_worker_mirrored")
     assert tasks[0].command == (*execute, "--cluster_as=flags", "--tls", "train.py")
     assert json.loads(tasks[0].environment["TF_CONFIG"])["task"] == {"type": "worker", "index": 0}
@@ -75,7 +85,7 @@ def test_tfdist_exec_makes_the_tunnel_of_each_task_in_the_cluster() -> None:
 
 def test_the_tasks_of_a_host_divide_its_cores() -> None:
     plans = planned("a:2", workers=2)
-    tasks = server.read_plan(json.loads(json.dumps(plans["a"].as_json())), {"TF_X": "2"})
+    tasks = [*tasks_of(plans["a"], {"TF_X": "2"}).values()]
     assert [task.environment["TFDIST_CORES"] for task in tasks] == ["0/2", "1/2"]
     assert tasks[0].environment["TF_X"] == "1"
     assert tasks[0].command == ("python", "train.py")
@@ -110,8 +120,7 @@ def test_a_host_gives_its_tasks_the_cores_and_threads_of_a_job_without_hosts(
     ports = range(4001, 4001 + job.num_ports)
     expected = settings(task_specs(job, ports=ports, cores=8, environ=user), user)
     told = planned("a:3", environ=user, divides_cores=divides_cores, **options)["a"]
-    there = server.read_plan(json.loads(json.dumps(told.as_json())), {})
-    assert settings(there, {}) == expected
+    assert settings([*tasks_of(told).values()], {}) == expected
     if job.counts["worker"] > 1:
         shares = {name: found.get("TFDIST_CORES") for name, found in expected.items()}
         number = 3 if job.counts["chief"] and not job.counts["ps"] else 2
@@ -125,8 +134,9 @@ def test_a_ps_on_a_host_where_no_task_computes_may_use_all_cores(
 ) -> None:
     monkeypatch.setattr(server, "given_cores", lambda _: 8)
     plans = planned("a,b", workers=1, ps=2)
-    told = json.loads(json.dumps(plans["b"].as_json()))
-    assert settings(server.read_plan(told, {}), {}) == {"ps:1": {"CUDA_VISIBLE_DEVICES": "-1"}}
+    assert settings([*tasks_of(plans["b"]).values()], {}) == {
+        "ps:1": {"CUDA_VISIBLE_DEVICES": "-1"}
+    }
 
 
 def test_there_must_be_a_slot_for_each_task() -> None:

@@ -54,7 +54,7 @@ def test_a_mistake_is_found_before_anything_is_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for flags, message in (
-        (["--strategy=mirrored", "--workers=2"], "--workers: received 2"),
+        (["--strategy=mirrored", "--workers=2"], "--strategy: received 'mirrored with 2 worker'"),
         (["--name=My_Job"], "--name: received 'My_Job'"),
     ):
         with pytest.raises(SystemExit):
