@@ -218,7 +218,7 @@ def create(
     preemption = Preemption()
     release = server_messages.hold()
     try:
-        strategy = strategy_class(role, preemption)
+        strategy = strategy_class(role.settings, preemption)
     finally:
         if not role.serves:  # A server logs again when its chief connects.
             release()
@@ -228,8 +228,8 @@ def create(
         # TensorFlow replaces the handlers that are set before its strategy is built.
         preemption.listen(has_nothing_to_save=role.evaluates)
     if not role.serves:
-        _use_precision(strategy)
-    state = TrainingState(strategy, preemption, reporter)
+        _use_precision(job_flags, strategy)
+    state = TrainingState(role, strategy, preemption, reporter)
     if not role.serves and not role.evaluates and not role.is_dry_run and state.is_chief:
         _set_up_monitoring(job_flags, state)
     return job_class(role, state)
@@ -275,12 +275,12 @@ def _set_up_tensorflow(job_flags: JobFlags) -> None:
         tf.config.threading.set_inter_op_parallelism_threads(job_flags.num_inter_threads)
 
 
-def _use_precision(strategy: Strategy[Any]) -> None:
+def _use_precision(job_flags: JobFlags, strategy: Strategy[Any]) -> None:
     # A measurement must wait for the strategy, which sets up the devices.
-    chosen = precision.choose(strategy.role.flags.precision)
+    chosen = precision.choose(job_flags.precision)
     if chosen.ratio is not None and (store := strategy.kv_store) is not None:
         chosen = replace(chosen, policy=_policy_of_all(store, chosen.policy, strategy))
-    if strategy.role.flags.precision != precision.FLOAT32:
+    if job_flags.precision != precision.FLOAT32:
         log(f"precision: {chosen}")
     chosen.use()
 
@@ -288,7 +288,7 @@ def _use_precision(strategy: Strategy[Any]) -> None:
 def _policy_of_all(store: KeyValueStore, own: str, strategy: Strategy[Any]) -> str:
     """The policy that the chief has chosen, perhaps before a restart."""
     is_chief = strategy.topology.is_chief
-    policy = store.get(_POLICY_KEY, 0.0 if is_chief else strategy.role.startup_timeout)
+    policy = store.get(_POLICY_KEY, 0.0 if is_chief else strategy.settings.startup_timeout)
     if policy is None and is_chief:
         store.put(_POLICY_KEY, policy := own)
     if policy is None:
@@ -313,10 +313,9 @@ def _wait_for_peers(role: TaskRole, reporter: Reporter) -> None:
         cluster=role.cluster,
         task=role.task,
         strategy=role.variant,
-        timeout=role.startup_timeout,
+        timeout=role.flags.startup_timeout,
         token=role.token,
-        # A restarted worker joins while the others train.
-        joins=role.spec.uses_ps,
+        joins=role.spec.workers_may_rejoin,
         versions=startup.versions(role.spec.packages, "" if role.serves else sys.argv[0]),
         report_port=reporter.port,
     )

@@ -31,7 +31,8 @@ class TaskCounts(Counter[str]):
     def __init__(self, given: Iterable[tuple[str, int]] = (), /, **more: int | None) -> None:
         super().__init__()
         numbers = {**dict(given), **more}
-        for name in task_types.rows():
+        # Without numbers it asks no table, which an import may still be filling.
+        for name in task_types.rows() if numbers else ():
             if number := numbers.get(name):
                 self[name] = int(number)
 

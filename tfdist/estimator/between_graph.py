@@ -18,12 +18,14 @@ import tensorflow as tf
 
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.task_types import CHIEF, WORKER
+from tfdist.config.role import TaskRole
 from tfdist.config.strategies.rows import SynchronousUpdates
+from tfdist.data.feed import Feed
 from tfdist.estimator.optimizers import distributed
 from tfdist.estimator.sessions import LocalSessions, not_wrapped
 from tfdist.estimator.sync_replicas import SyncReplicasOptimizer
 from tfdist.process.devices import use_devices
-from tfdist.strategies.base import DatasetFunction, Strategy, Topology
+from tfdist.strategies.base import Strategy, Topology
 from tfdist.strategies.serving import serve_until_end
 
 
@@ -31,14 +33,13 @@ class BetweenGraph(Strategy[SynchronousUpdates]):
     """Between-graph replication, with a TensorFlow server in each task."""
 
     name = "parameter_server"
-    for_estimators = True
 
     def set_up(self, options: SynchronousUpdates) -> None:
         if self.task.kind.serves:
             use_devices(0)
         else:
             place = self.cluster.local_rank_of(self.task, self.cluster.training_tasks)
-            use_devices(self.role.flags.num_gpus, place=place)
+            use_devices(self.settings.num_gpus, place=place)
         self.tf_strategy = tf.distribute.get_strategy()
 
     @property
@@ -62,24 +63,25 @@ class BetweenGraph(Strategy[SynchronousUpdates]):
     def wrap_optimizer(self, optimizer: Any) -> Any:
         return optimizer
 
-    def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
+    def distribute(self, feed: Feed) -> tf.data.Dataset:
         raise RuntimeError(
             "This job is for Estimators and sessions. Call tfdist.init() to use Keras's fit."
         )
 
     def serve(self) -> None:
-        if not self.task.kind.serves:
+        if not self.settings.serves:
             super().serve()
         chief = self.cluster.chief_task
         others = [task for task in self.cluster.training_tasks if task != chief]
-        serve_until_end(self.role, self.preemption, others)
+        # The workers of an Estimator do not wait for each other, so none of them is watched.
+        serve_until_end(self.settings, self.preemption, others, watches_chief=False)
 
 
 class BetweenGraphSessions(LocalSessions):
     """Sessions on this task's TensorFlow server, with variables on the ps."""
 
-    def __init__(self, strategy: Strategy[Any]) -> None:
-        super().__init__(strategy)
+    def __init__(self, strategy: Strategy[Any], role: TaskRole) -> None:
+        super().__init__(strategy, role)
         self.sync_optimizer: SyncReplicasOptimizer | None = None
         self._has_trained = False
         self._cluster, self._task = with_chief(strategy.cluster, strategy.task)

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from tfdist.errors import OutputError, UsageError
+from tfdist.process.atomic_file import replacing
 from tfdist.process.paths import local_path
 from tfdist.storage.trust import open_own
 
@@ -170,8 +171,8 @@ def check_writable(*directories: Path) -> None:
     for directory in directories:
         existing = next(path for path in (directory, *directory.parents) if path.exists())
         try:
-            with _temporary_file(existing / "writable", rename=False) as probe:
-                probe.write_text("\n")
+            with tempfile.TemporaryFile(dir=existing) as probe:
+                probe.write(b"\n")
         except OSError as error:
             raise not_writable(directory, error) from None
 
@@ -287,8 +288,10 @@ def write_text(path: Path, text: str) -> None:
     Raises:
       OutputError: the file could not be written; an existing file is unchanged.
     """
-    with writing(path), _temporary_file(path) as temporary:
-        temporary.write_text(text)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            temporary.write_text(text)
 
 
 def saved_checkpoints(output: OutputDirectory) -> list[tuple[int, Path]]:
@@ -351,16 +354,3 @@ def as_json(value: Any) -> Any:
     if array.ndim:
         return [as_json(element) for element in array]
     return float(array) if np.isfinite(array) else None
-
-
-@contextmanager
-def _temporary_file(path: Path, *, rename: bool = True) -> Iterator[Path]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # `tempfile` creates files that only their owner can read.
-    temporary = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
-    try:
-        yield temporary
-        if rename:
-            os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Keeps a parameter server or a worker running until the tasks that it serves have exited.
 
-serve_until_end(role, preemption)                                            # serves the chief
-serve_until_end(role, preemption, others=role.cluster.training_tasks[1:])    # and the workers
+serve_until_end(settings, preemption)                                    # serves the chief
+serve_until_end(settings, preemption, cluster.training_tasks[1:])        # and the workers
 
 TensorFlow's server is not told when training ends, so this polls the addresses of those tasks.
 `run_function` does so for a type of task that serves something of its own.
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from tfdist.cluster import Task
-from tfdist.config.role import TaskRole
+from tfdist.config.role import TaskRole, TaskSettings
 from tfdist.config.strategies import table
 from tfdist.coordination import probe
 from tfdist.coordination.liveness import heartbeat
@@ -55,24 +55,26 @@ def run_function(role: TaskRole, chief_at: tuple[str, int]) -> NoReturn:
             os._exit(EXIT_FAILED)
 
     threading.Thread(target=serve, name=role.task.type, daemon=True).start()
-    serve_until_end(role, preemption, chief_at=chief_at)
+    serve_until_end(role.settings, preemption, watches_chief=False, chief_at=chief_at)
     sys.exit(EXIT_OK)
 
 
 def serve_until_end(
-    role: TaskRole,
+    settings: TaskSettings,
     preemption: Preemption,
     others: Sequence[Task] = (),
     *,
+    watches_chief: bool = True,
     chief_at: tuple[str, int] | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Returns when the chief and the others have exited.
 
     Args:
-      role: the role of this task.
-      preemption: the preemption state of this process.
+      settings: what is known of this task.
+      preemption: the signals that this task has received.
       others: tasks that are served besides the chief.
+      watches_chief: whether this task waits for the chief in a step, and so ends if that is lost.
       chief_at: where the chief answers as long as it runs, if it may have no TensorFlow server.
       sleep: waits for a number of seconds.
 
@@ -80,25 +82,24 @@ def serve_until_end(
       SystemExit: this task was preempted (EXIT_PREEMPTED); or the chief never started, or it was
         lost and is restarted together with this task (EXIT_FAILED).
     """
-    chief = role.cluster.chief_task
+    chief = settings.cluster.chief_task
     exited = f"{chief} and all workers have exited" if others else f"{chief} has exited"
-    log(f"{role.task} serves until {exited}")
-    # The workers of an Estimator do not wait for each other, so none of them is monitored.
-    has_server = not role.for_estimators and chief_at is None
-    watched = {str(chief): role.cluster.address(chief)} if has_server else {}
-    served = _Served(role, others, chief_at)
-    with preemption.serving(), heartbeat.watched(watched, role.heartbeat_timeout):
+    log(f"{settings.task} serves until {exited}")
+    watched = {str(chief): settings.cluster.address(chief)} if watches_chief else {}
+    served = _Served(settings, others, chief_at)
+    timeout = settings.heartbeat_timeout
+    with preemption.serving(), heartbeat.watched(watched, timeout):
         while not served.have_exited():
             sleep(_POLL_SECONDS)
     if preemption.is_requested and not served.has_completed:
         sys.exit(EXIT_PREEMPTED)
     if not served.has_started:
-        log(f"error: {chief} has not started within {role.startup_timeout:g} s")
+        log(f"error: {chief} has not started within {settings.startup_timeout:g} s")
         sys.exit(EXIT_FAILED)
-    if role.is_restartable and not served.has_completed:
+    if settings.is_restartable and not served.has_completed:
         log(f"error: {chief} was lost")
         sys.exit(EXIT_FAILED)
-    log(f"{role.task} exits because {exited}")
+    log(f"{settings.task} exits because {exited}")
 
 
 class _Served:
@@ -110,12 +111,12 @@ class _Served:
     """
 
     def __init__(
-        self, role: TaskRole, others: Sequence[Task], chief_at: tuple[str, int] | None
+        self, settings: TaskSettings, others: Sequence[Task], chief_at: tuple[str, int] | None
     ) -> None:
         self.has_started = False
         self.has_completed = False
-        self._role = role
-        self._chief = role.cluster.address(role.cluster.chief_task)
+        self._settings = settings
+        self._chief = settings.cluster.address(settings.cluster.chief_task)
         self._chief_at = chief_at
         self._others = others
         self._gone_since: float | None = None
@@ -127,7 +128,7 @@ class _Served:
         """Probes the tasks once; returns whether they have been gone for long enough."""
         chief = Listener.SERVER
         if self._chief_at is None or not probe.accepts(self._chief_at):
-            chief = probe.identify(self._chief, self._role.token)
+            chief = probe.identify(self._chief, self._settings.token)
         if self.has_started and chief is Listener.BARRIER:
             # A new process of the chief, which waits there until this task is restarted, too.
             chief = Listener.REFUSED
@@ -146,19 +147,19 @@ class _Served:
 
     def _identify(self, task: Task) -> Listener:
         """What listens at the address of a task; nothing if it has not answered for too long."""
-        listener = probe.identify(self._role.cluster.address(task))
+        listener = probe.identify(self._settings.cluster.address(task))
         if listener is not Listener.SILENT:
             self._silent_since.pop(task, None)
             return listener
         now = time.monotonic()
         silent = now - self._silent_since.setdefault(task, now)
-        if silent < self._role.heartbeat_timeout:
+        if silent < self._settings.heartbeat_timeout:
             return listener
         if task not in self._lost:
             self._lost.add(task)
             log(
                 f"{task} was lost: it has not answered for {silent:.0f} s (--heartbeat_timeout), "
-                f"and {self._role.cluster.chief_task} has exited"
+                f"and {self._settings.cluster.chief_task} has exited"
             )
         return Listener.REFUSED
 
@@ -167,6 +168,6 @@ class _Served:
         if self.has_completed:
             return 0.0
         if not self.has_started:
-            return self._role.startup_timeout
-        is_certain = set(found) == {Listener.REFUSED} and not self._role.is_restartable
+            return self._settings.startup_timeout
+        is_certain = set(found) == {Listener.REFUSED} and not self._settings.is_restartable
         return _EXIT_SECONDS if is_certain else _LOST_SECONDS

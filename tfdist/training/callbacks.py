@@ -37,7 +37,7 @@ def standard(
     save_steps: int | None = None,
 ) -> list[tf.keras.callbacks.Callback]:
     """The callbacks of `Job.callbacks`, in the order that they require."""
-    if state.strategy.role.is_dry_run:
+    if state.role.is_dry_run:
         raise UsageError(
             "--dry_run",
             received="a script that calls job.callbacks",
@@ -48,7 +48,7 @@ def standard(
     output = OutputDirectory(output_dir)
     callbacks = [*state.strategy.callbacks(), StepWatch(state, output), ExamplesPerSecond(state)]
     callbacks.append(progress_of(state))
-    if steps := state.strategy.role.flags.profiled_steps:
+    if steps := state.role.flags.profiled_steps:
         callbacks.append(profile_of(state, output, steps))
     if state.is_chief:
         lock.hold(output.lock)

@@ -80,7 +80,7 @@ class Resume(tf.keras.callbacks.Callback):
 
     def set_model(self, model: tf.keras.Model) -> None:
         versions.check_is_of_tf_keras(model, tf.keras.Model)
-        if self._strategy.role.flags.jit_compile:
+        if self._state.role.flags.jit_compile:
             # Keras has not made its train function yet.
             model.jit_compile = True
         super().set_model(model)
@@ -210,7 +210,7 @@ class Resume(tf.keras.callbacks.Callback):
         history.add_earlier_epochs(
             self.model.history, self._output.metrics, epochs=self._earlier_epochs
         )
-        self._strategy.finish(self.model)
+        self._checkpointing.finish(self.model)
         self._state.reporter.end_watch()
 
     def _before_step(self, steps: Callable[[], Sequence[int]], count: int) -> None:
@@ -226,7 +226,7 @@ class Resume(tf.keras.callbacks.Callback):
         if not position.steps:
             return position
         saved_by = position.batches_per_update, len(position.steps)
-        if saved_by != (self._strategy.batches_per_update, self._topology.num_shards):
+        if saved_by != (self._state.batches_per_update, self._topology.num_shards):
             if self._state.is_chief:
                 logging.warning(
                     "The checkpoint is from a job with %d batches per update and %d shards of the "
@@ -260,7 +260,7 @@ class Resume(tf.keras.callbacks.Callback):
         number = self._state.steps
         # Do not save again before the first step of an epoch what the last epoch's end has saved.
         if self._saves and (number != self._saved or not steps):
-            batches = self._strategy.batches_per_update
+            batches = self._state.batches_per_update
             position = Position(self._finished, tuple(steps), batches, self._hyperparameters)
             with (
                 self._state.reporter.activity.doing(activity.SAVING),

@@ -161,12 +161,8 @@ def options_of(
         tasks.
     """
     if for_estimators and spec.estimator is None:
-        raise UsageError(
-            "--strategy",
-            received=f"{spec.name} for an Estimator",
-            accepted=", ".join(other.name for other in rows().values() if other.estimator),
-            remedy="Choose one of these.",
-        )
+        names = [other.name for other in rows().values() if other.estimator]
+        raise UsageError.choice("--strategy", f"{spec.name} for an Estimator", names)
     options_class = spec.options_class(for_estimators=for_estimators)
     for flag in sorted(given.keys() - options_class.defined().keys()):
         is_of_strategy = flag in spec.options.defined()

@@ -16,8 +16,6 @@ from tfdist.coordination.startup.protocol import Hello
 #: Seconds that the clocks of two tasks may be apart before a warning.
 CLOCK_TOLERANCE = 5.0
 
-_REMEDY = "Give all tasks the same one."
-
 
 def names(tasks: Iterable[Task], most: int = 6) -> str:
     """`chief:0, worker:0 and ps:1`; of many tasks only the first."""
@@ -116,24 +114,13 @@ def _twice(task: Task, processes: Sequence[Hello], misplaced: Mapping[Task, Hell
     return f"{sentence} End one of them, or give it an index of its own."
 
 
-def _descriptions(clusters: Mapping[Task, Cluster]) -> str:
-    groups = _groups(clusters)
-    rest = groups[0]
-    others = [task for group in groups[1:] for task in group]
-    ours, theirs = (entries(clusters[group[0]]) for group in (rest, groups[1]))
-    task = next(task for task in ordered([*ours, *theirs]) if ours.get(task) != theirs.get(task))
-    here, there = (f"at {known[task]}" if task in known else "absent" for known in (ours, theirs))
-    if len(rest) == len(groups[1]):
-        return (
-            f"{names([*rest, *others])} have different cluster descriptions: {task} is {here} for "
-            f"{names(rest)} and {there} for {names(groups[1])}. Give all tasks the same one."
-        )
-    have = "has" if len(others) == 1 else "have"
-    return (
-        f"{names(others)} {have} a different cluster description than {names(rest)}: "
-        f"{task} is {there} for {names(groups[1])} and {here} for the others. "
-        "Give all tasks the same one."
-    )
+def _descriptions(clusters: Mapping[Task, Cluster]) -> str | None:
+    """The address of the first task for which the two most common descriptions differ."""
+    known = {cluster: entries(cluster) for cluster in set(clusters.values())}
+    ours, theirs = (known[clusters[group[0]]] for group in _groups(clusters)[:2])
+    differs = next(task for task in ordered([*ours, *theirs]) if ours.get(task) != theirs.get(task))
+    found = {task: known[cluster].get(differs, "none") for task, cluster in clusters.items()}
+    return _apart(f"the address of {differs}", found)
 
 
 def _misplaced(task: Task, misplaced: Mapping[Task, Hello], hellos: Mapping[Task, Hello]) -> str:
@@ -159,15 +146,8 @@ def _apart(what: str, values: Mapping[Task, str]) -> str | None:
     groups = _groups(values)
     if len(groups) == 1:
         return None
-    rest, others = groups[0], groups[1:]
-    if len(rest) == len(others[0]):
-        found = [f"{values[group[0]]} in {names(group)}" for group in groups]
-        return f"{what} is not the same in all tasks: {', '.join(found)}. {_REMEDY}"
-    found = [
-        f"{names(group)} {'has' if len(group) == 1 else 'have'} {what} {values[group[0]]}"
-        for group in others
-    ]
-    return f"{', '.join(found)}; the others have {values[rest[0]]}. {_REMEDY}"
+    found = [f"{values[group[0]]} in {names(group)}" for group in groups]
+    return f"{what} is not the same in all tasks: {', '.join(found)}. Give all tasks the same one."
 
 
 def _groups(values: Mapping[Task, object]) -> list[list[Task]]:

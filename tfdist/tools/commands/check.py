@@ -28,9 +28,9 @@ def add_to(commands: Commands) -> None:
         "check",
         help="check that the tasks of a job reach each other",
         description="Checks the configuration of one task without training. Connects to the other "
-        "tasks, which run the same command, and prints which task reaches which and the task at "
-        "fault. Flags or TF_CONFIG define the cluster and this task. Exit code 0: all tasks reach "
-        "each other, 1: they do not, 2: the configuration is invalid. Without "
+        "tasks, which run the same command, and prints the task at fault, and which tasks do not "
+        "reach it. Flags or TF_CONFIG define the cluster and this task. Exit code 0: all tasks "
+        "reach each other, 1: they do not, 2: the configuration is invalid. Without "
         f"--startup_timeout they wait {_STARTUP_TIMEOUT:g} seconds for each other.",
         allow_abbrev=False,
     )
@@ -65,5 +65,5 @@ def _check(arguments: argparse.Namespace) -> int:
     if outcome.verdict:
         print(f"tfdist: error: {outcome}")
         return EXIT_FAILED
-    print(f"tfdist: all {len(tasks)} tasks reach each other ({outcome.seconds:.2f} s)\n{outcome}")
+    print(f"tfdist: all {len(tasks)} tasks reach each other ({outcome.seconds:.2f} s).")
     return EXIT_OK

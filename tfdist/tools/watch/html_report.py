@@ -14,9 +14,10 @@ from typing import Any
 
 from tfdist.cluster.task_types import EVALUATOR
 from tfdist.coordination.liveness import hang_report
+from tfdist.process import quantities
 from tfdist.process.version import __version__
 from tfdist.storage.output_directory import OutputDirectory, saved_checkpoints
-from tfdist.tools.watch import curves, quantities
+from tfdist.tools.watch import curves
 from tfdist.tools.watch.training_log import SPEED, Run
 from tfdist.training.records import events
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from tfdist.coordination.liveness.activity import TRAINING, State
 from tfdist.errors import EXIT_OK, EXIT_PREEMPTED
+from tfdist.process import quantities
 from tfdist.storage.output_directory import OutputDirectory, read_json_lines, saved_checkpoints
-from tfdist.tools.watch import quantities
 from tfdist.tools.watch.panel import examples_per_second
 from tfdist.tools.watch.tasks import Row
 
