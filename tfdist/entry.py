@@ -19,7 +19,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 from absl import app, flags, logging
 from absl.logging import converter
@@ -186,6 +186,9 @@ def create(
     """
     # The class of the jobs of Estimators is the only other one.
     role = find_role(job_flags, environ, for_estimators=job_class is not Job)
+    reporter = Reporter(str(role.task), job=role.job_id, token=role.token)
+    if role.task.kind.function is not None and waits_for_peers:
+        _serve_function(role, reporter)
     # All usage errors that need no TensorFlow are found by now. TensorFlow is imported before the
     # barrier, so that the tasks that have passed it need about the same time to their first step.
     try:
@@ -204,7 +207,6 @@ def create(
 
     checks.check_precision(job_flags.precision, role.spec)
     log(f"{role.config}, {role.spec.name}; {setup.description(environ)}")
-    reporter = Reporter(str(role.task), job=role.job_id, token=role.token)
     if waits_for_peers:
         thread_stacks.answer_signal()
         excepthook.on_loss(reporter.report_loss)
@@ -292,6 +294,16 @@ def _policy_of_all(store: KeyValueStore, own: str, strategy: Strategy[Any]) -> s
     if policy is None:
         raise TimeoutError("The chief has not said which precision it uses.")
     return policy
+
+
+def _serve_function(role: TaskRole, reporter: Reporter) -> NoReturn:
+    """Runs a task of a type that serves something of its own."""
+    from tfdist.strategies.serving import run_function
+
+    log(f"{role.config}, {role.spec.name}")
+    thread_stacks.answer_signal()
+    _wait_for_peers(role, reporter)
+    run_function(role, reporter.endpoints[str(role.cluster.chief_task)])
 
 
 def _wait_for_peers(role: TaskRole, reporter: Reporter) -> None:

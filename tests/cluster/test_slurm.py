@@ -54,9 +54,9 @@ import os, sys
 sys.path.insert(0, {root!r})
 from tfdist.cluster.config import ClusterFlags
 from tfdist.cluster.discovery import discover
-from tfdist.cluster.roles import Roles
+from tfdist.cluster.task_counts import TaskCounts
 
-config = discover(ClusterFlags(), os.environ, Roles(num_ps={num_ps}))
+config = discover(ClusterFlags(), os.environ, TaskCounts(ps={num_ps}))
 place = config.cluster.address(config.task).partition(":")[0] if config.cluster else "alone"
 print(os.environ["SLURMD_NODENAME"], place, config.task, config.cluster.jobs(), flush=True)
 """

@@ -107,13 +107,15 @@ class TaskRole:
 
     @property
     def evaluates(self) -> bool:
-        """Whether this task is the evaluator."""
-        return self.task.type == "evaluator"
+        """Whether this task evaluates the checkpoints."""
+        return self.task.kind.evaluates
 
     @property
     def serves(self) -> bool:
         """Whether this task serves other tasks and does not train."""
-        return self.spec.serves(self.cluster, self.task, for_estimators=self.for_estimators)
+        estimators = self.for_estimators
+        is_server = self.spec.serves(self.cluster, self.task, for_estimators=estimators)
+        return is_server or self.task.kind.function is not None
 
     @property
     def waits_for_peers(self) -> bool:
@@ -123,13 +125,14 @@ class TaskRole:
 
     @property
     def own_spec(self) -> StrategySpec:
-        """The strategy of this task; `one_device` for an evaluator, which does not train."""
-        return table.row("one_device") if self.evaluates else self.spec
+        """The strategy of this task: the job's, unless its type has one of its own."""
+        own = self.task.kind.strategy
+        return table.row(own) if own else self.spec
 
     @property
     def options(self) -> Options:
         """The options of this task's strategy."""
-        return Options() if self.evaluates else self.job_options
+        return Options() if self.task.kind.strategy else self.job_options
 
     @property
     def strategy_path(self) -> str:
@@ -184,7 +187,7 @@ def find_role(
     Raises:
       UsageError: a flag or an environment variable is invalid; the error names it.
     """
-    config = discover(flags.cluster, environ, flags.roles)
+    config = discover(flags.cluster, environ, flags.counts)
     cluster = config.cluster
     spec = table.named(flags.strategy, environ, cluster, config.source, flags.num_gpus)
     table.check_cluster(spec, cluster, config.source)
@@ -200,7 +203,7 @@ def find_role(
     chief_evaluates = (
         config.has_master or not cluster.chief or (estimator and estimator.chief_evaluates) or False
     )
-    if config.task.type == "evaluator":
+    if config.task.kind.evaluates:
         if for_estimators and chief_evaluates and cluster:
             raise UsageError(
                 "task.type",

@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster import Cluster, Task
+from tfdist.cluster.task_types import CHIEF, WORKER
 from tfdist.config.role import TaskRole
 from tfdist.config.strategies.rows import SynchronousUpdates
 from tfdist.data.feed import Feed
@@ -34,7 +35,7 @@ class BetweenGraph(Strategy[SynchronousUpdates]):
     name = "parameter_server"
 
     def set_up(self, options: SynchronousUpdates) -> None:
-        if self.task.type == "ps":
+        if self.task.kind.serves:
             use_devices(0)
         else:
             place = self.cluster.local_rank_of(self.task, self.cluster.training_tasks)
@@ -85,7 +86,7 @@ class BetweenGraphSessions(LocalSessions):
         self._has_trained = False
         self._cluster, self._task = with_chief(strategy.cluster, strategy.task)
         self._server = tf.distribute.Server(
-            self._cluster.jobs(),
+            self._cluster.jobs(in_tensorflow=True),
             job_name=self._task.type,
             task_index=self._task.index,
             protocol="grpc",
@@ -114,7 +115,7 @@ class BetweenGraphSessions(LocalSessions):
 
     def device_setter(self) -> Callable[[tf.Operation], str] | None:
         return tf.compat.v1.train.replica_device_setter(
-            cluster=self._cluster.jobs(), worker_device=self._device
+            cluster=self._cluster.jobs(in_tensorflow=True), worker_device=self._device
         )
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
@@ -175,6 +176,6 @@ def with_chief(cluster: Cluster, task: Task) -> tuple[Cluster, Task]:
     if cluster.chief:
         return cluster, task
     renamed = Cluster(chief=cluster.worker[:1], worker=cluster.worker[1:], ps=cluster.ps)
-    if task.type != "worker":
+    if not task.kind.trains:
         return renamed, task
-    return renamed, Task("worker", task.index - 1) if task.index else Task("chief", 0)
+    return renamed, Task(WORKER, task.index - 1) if task.index else Task(CHIEF, 0)

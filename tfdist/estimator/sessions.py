@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from tfdist.cluster import task_types
 from tfdist.config.role import TaskRole
 from tfdist.errors import UsageError
 from tfdist.storage import lock
@@ -171,11 +172,11 @@ class LocalSessions(Sessions):
 
     def _check_trains(self) -> None:
         """Rejects an evaluator: its session would wait two hours for the chief's variables."""
-        if self.strategy.task.type == "evaluator":
+        if self.strategy.settings.evaluates:
             raise UsageError(
                 "task.type",
-                received="evaluator, for session code",
-                accepted="chief, worker, ps",
+                received=f"{self.strategy.task.type}, for session code",
+                accepted=", ".join(task_types.in_cluster()),
                 remedy="Leave the evaluator out and evaluate in the chief, or use the model "
                 "function in an Estimator.",
             )

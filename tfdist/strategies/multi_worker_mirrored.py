@@ -221,7 +221,7 @@ def build_strategy(
             wait_for_server(cluster.address(cluster.chief_task), _SERVER_SECONDS)
     return MultiWorkerMirroredStrategy(
         cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec(cluster.jobs()),
+            tf.train.ClusterSpec(cluster.jobs(in_tensorflow=True)),
             task_type=own.type if cluster else None,
             task_id=own.index if cluster else None,
             rpc_layer="grpc",

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster import Task
+from tfdist.cluster.task_types import WORKER
 from tfdist.compat import checks, metric_states
 from tfdist.compat import keras as keras_compat
 from tfdist.data import sharding
@@ -112,7 +113,7 @@ class Ranks(Strategy[OptionsT]):
     @property
     def topology(self) -> Topology:
         rank, size = self.collectives.rank, self.collectives.size
-        ranks = [Task("worker", rank) for rank in range(size)]
+        ranks = [Task(WORKER, rank) for rank in range(size)]
         tasks = tuple(map(str, self.cluster.training_tasks or ranks))
         return Topology(
             tasks[rank],

@@ -4,26 +4,59 @@ serve_until_end(settings, preemption)                                    # serve
 serve_until_end(settings, preemption, cluster.training_tasks[1:])        # and the workers
 
 TensorFlow's server is not told when training ends, so this polls the addresses of those tasks.
+`run_function` does so for a type of task that serves something of its own.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from tfdist.cluster import Task
-from tfdist.config.role import TaskSettings
+from tfdist.config.role import TaskRole, TaskSettings
+from tfdist.config.strategies import table
 from tfdist.coordination import probe
 from tfdist.coordination.liveness import heartbeat
 from tfdist.coordination.preemption import Preemption
 from tfdist.coordination.probe import RUNNING, Listener
-from tfdist.errors import EXIT_FAILED, EXIT_PREEMPTED, log
+from tfdist.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED, log
 
 _POLL_SECONDS = 0.25
 # How long tasks must be gone before they count as exited. The longer time is for a failure of the
 # network, and for a launcher, which sends the completion notice a moment after the chief's exit.
 _EXIT_SECONDS, _LOST_SECONDS = 0.25, 3.0
+
+
+def run_function(role: TaskRole, chief_at: tuple[str, int]) -> NoReturn:
+    """Runs the function of this task's type until the job ends, and exits.
+
+    Args:
+      role: the role of this task.
+      chief_at: the host and the port where the chief reports what it does.
+
+    Raises:
+      SystemExit: as `serve_until_end`; with EXIT_OK at the end of the job.
+    """
+    assert role.task.kind.function is not None
+    function = table.load(role.task.kind.function)
+    preemption = Preemption()
+    preemption.listen(has_nothing_to_save=True)
+
+    def serve() -> None:
+        try:
+            function(role)
+        except BaseException:
+            # As in the main thread, where nothing waits for it.
+            sys.excepthook(*sys.exc_info())
+            os._exit(EXIT_FAILED)
+
+    threading.Thread(target=serve, name=role.task.type, daemon=True).start()
+    serve_until_end(role.settings, preemption, watches_chief=False, chief_at=chief_at)
+    sys.exit(EXIT_OK)
 
 
 def serve_until_end(
@@ -32,6 +65,7 @@ def serve_until_end(
     others: Sequence[Task] = (),
     *,
     watches_chief: bool = True,
+    chief_at: tuple[str, int] | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Returns when the chief and the others have exited.
@@ -41,6 +75,7 @@ def serve_until_end(
       preemption: the signals that this task has received.
       others: tasks that are served besides the chief.
       watches_chief: whether this task waits for the chief in a step, and so ends if that is lost.
+      chief_at: where the chief answers as long as it runs, if it may have no TensorFlow server.
       sleep: waits for a number of seconds.
 
     Raises:
@@ -51,7 +86,7 @@ def serve_until_end(
     exited = f"{chief} and all workers have exited" if others else f"{chief} has exited"
     log(f"{settings.task} serves until {exited}")
     watched = {str(chief): settings.cluster.address(chief)} if watches_chief else {}
-    served = _Served(settings, chief, others)
+    served = _Served(settings, others, chief_at)
     timeout = settings.heartbeat_timeout
     with preemption.serving(), heartbeat.watched(watched, timeout):
         while not served.have_exited():
@@ -75,11 +110,14 @@ class _Served:
       has_completed: whether the chief's launcher has sent the completion notice.
     """
 
-    def __init__(self, settings: TaskSettings, chief: Task, others: Sequence[Task]) -> None:
+    def __init__(
+        self, settings: TaskSettings, others: Sequence[Task], chief_at: tuple[str, int] | None
+    ) -> None:
         self.has_started = False
         self.has_completed = False
         self._settings = settings
-        self._chief = settings.cluster.address(chief)
+        self._chief = settings.cluster.address(settings.cluster.chief_task)
+        self._chief_at = chief_at
         self._others = others
         self._gone_since: float | None = None
         # By task, since when it accepts connections and answers none: it is stopped.
@@ -88,7 +126,9 @@ class _Served:
 
     def have_exited(self) -> bool:
         """Probes the tasks once; returns whether they have been gone for long enough."""
-        chief = probe.identify(self._chief, self._settings.token)
+        chief = Listener.SERVER
+        if self._chief_at is None or not probe.accepts(self._chief_at):
+            chief = probe.identify(self._chief, self._settings.token)
         if self.has_started and chief is Listener.BARRIER:
             # A new process of the chief, which waits there until this task is restarted, too.
             chief = Listener.REFUSED

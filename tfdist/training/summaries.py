@@ -6,7 +6,6 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import tensorflow as tf
@@ -142,7 +141,7 @@ def facts_of(state: TrainingState) -> dict[str, Any]:
         name: value
         for options in (role.flags, role.job_options)
         for name, defined in options.defined().items()
-        if (value := asdict(options)[name]) != defined.default
+        if (value := getattr(options, name)) != defined.default
     }
     return {
         "strategy": state.strategy.name,

@@ -29,7 +29,7 @@ def set_heartbeat(cluster: Cluster, seconds: float) -> None:
         heartbeat_timeout_in_ms=round(1000 * seconds),
         coordinated_jobs=[
             _CoordinatedJob(name=name, num_tasks=len(hosts))
-            for name, hosts in cluster.jobs().items()
+            for name, hosts in cluster.jobs(in_tensorflow=True).items()
         ],
     )
 

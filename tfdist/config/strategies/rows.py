@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfdist.cluster import Cluster
+from tfdist.cluster.task_types import PS, WORKER
 from tfdist.config.options import Options, option
 from tfdist.config.strategies.spec import EstimatorSpec, StrategySpec
 from tfdist.errors import UsageError
@@ -280,14 +281,14 @@ ROWS = (
             "tfdist.estimator.between_graph:BetweenGraph",
             "tfdist.estimator.between_graph:BetweenGraphSessions",
             SynchronousUpdates,
-            serving=("ps",),
+            serving=(PS,),
             one_gpu="Start one worker per GPU, and select its GPU with CUDA_VISIBLE_DEVICES.",
         ),
         spans_tasks=True,
         uses_ps=True,
         workers_read_data=True,
         workers_may_rejoin=True,
-        serving=("worker", "ps"),
+        serving=(WORKER, PS),
         shares_variables=True,
     ),
     StrategySpec(
@@ -308,7 +309,7 @@ ROWS = (
         "tfdist.strategies.in_graph.strategy:InGraph",
         InGraphOptions,
         spans_tasks=True,
-        serving=("worker",),
+        serving=(WORKER,),
         fit_only=True,
         describes_model=True,
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tfdist.cluster import Cluster, Task
+from tfdist.cluster import Cluster, Task, task_types
 from tfdist.config.options import Options
 from tfdist.errors import UsageError
 
@@ -94,11 +94,11 @@ class StrategySpec:
 
         Excludes a chief whose workers serve: it only schedules their steps, except with Estimators.
         """
-        only_schedules = "worker" in self.serving
+        only_schedules = any(task_types.row(name).trains for name in self.serving)
         return [
             task
             for task in cluster.training_tasks
-            if not (only_schedules and task.type == "chief" and cluster.worker)
+            if not (only_schedules and task.kind.leads and cluster.worker)
         ]
 
     def serves(self, cluster: Cluster, task: Task, *, for_estimators: bool = False) -> bool:

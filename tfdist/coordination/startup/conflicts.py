@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median_low
 
-from tfdist.cluster import Cluster, Task
+from tfdist.cluster import Cluster, Task, task_types
 from tfdist.coordination.startup.protocol import Hello
 
 # Seconds that the clock of a task may be from those of the others before a warning.
 _CLOCK_TOLERANCE = 5.0
 # The tasks that a sentence names.
 _MOST_NAMES = 6
-
-_ORDER = ("chief", "worker", "ps")
 
 
 def names(tasks: Iterable[Task]) -> str:
@@ -31,7 +29,8 @@ def names(tasks: Iterable[Task]) -> str:
 
 def ordered(tasks: Iterable[Task]) -> list[Task]:
     """Tasks in the order of a cluster: chief, workers, ps."""
-    return sorted(set(tasks), key=lambda task: (_ORDER.index(task.type), task.index))
+    order = [*task_types.rows()]
+    return sorted(set(tasks), key=lambda task: (order.index(task.type), task.index))
 
 
 def are_of_one_job(one: Hello, other: Hello) -> bool:

@@ -60,7 +60,7 @@ def peers_of(cluster: Cluster, task: Task) -> list[Task]:
     others = tasks[place + 1 :] + tasks[:place]
     near = others if task == cluster.chief_task else others[:_NEIGHBORS]
     far = others[len(near) :]
-    return [*near, *(each for each in far if each.type == "ps" or each == cluster.chief_task)]
+    return [*near, *(each for each in far if each.kind.serves or each == cluster.chief_task)]
 
 
 class PeerTable:
@@ -133,7 +133,9 @@ class PeerTable:
 
     def reaches(self, peer: Peer) -> bool:
         """Whether this task can train with the peer, as far as their connection is concerned."""
-        return peer.is_reached or (peer.reach.kind == protocol.RUNNING and self._can_join())
+        # A service of its own, which a task of another type serves, is no TensorFlow server.
+        may_run = peer.reach.kind == protocol.RUNNING or not peer.task.kind.in_tensorflow
+        return peer.is_reached or (may_run and self._can_join())
 
     def reaches_all(self) -> bool:
         """Whether this task reaches all peers that it must connect to."""
@@ -157,5 +159,9 @@ class PeerTable:
         A single task that runs may be left over from an older job.
         """
         chief = self.me.cluster.chief_task
-        needed = [peer for task, peer in self.peers.items() if task.type == "ps" or task == chief]
+        needed = [
+            peer
+            for task, peer in self.peers.items()
+            if task == chief or (task.kind.serves and task.kind.in_tensorflow)
+        ]
         return self._joins and all(peer.reach.kind == protocol.RUNNING for peer in needed)

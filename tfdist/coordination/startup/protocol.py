@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from tfdist.cluster import JOB_NAMES, Cluster, Task
+from tfdist.cluster import Cluster, Task, task_types
 from tfdist.coordination.seal import NONCE_LENGTH
 from tfdist.errors import UsageError
 from tfdist.process.version import __version__
@@ -37,7 +37,7 @@ _PROTOCOL = "tfdist/6"
 # Characters of a text, and texts of a list.
 _TEXT_LIMIT, _LINES = 4096, 50
 _LONGEST_NAME = 100
-_TASK = re.compile(rf"({'|'.join(JOB_NAMES)}):([0-9]{{1,6}})")
+_TASK = re.compile(r"(\w+):([0-9]{1,6})")
 
 # The outcome of an attempt to reach a task; `Reach.kind`.
 REACHED = "reached"
@@ -283,7 +283,7 @@ def _finite(value: Any) -> float:
 
 def _task(value: Any) -> Task:
     match = _TASK.fullmatch(value)
-    if match is None:
+    if match is None or match[1] not in task_types.in_cluster():
         raise ValueError("task")
     return Task(match[1], int(match[2]))
 
@@ -292,7 +292,7 @@ def _cluster(value: Any) -> Cluster:
     # `decode` has replaced the digest in a hello.
     if isinstance(value, Cluster):
         return value
-    if not set(value) <= set(JOB_NAMES):
+    if not set(value) <= set(task_types.in_cluster()):
         raise ValueError("jobs")
     return Cluster(**value)
 

@@ -78,7 +78,7 @@ class InGraph(Strategy[InGraphOptions]):
             self._connect()
         else:
             self._server = tf.distribute.Server(
-                tf.train.ClusterSpec(self.cluster.jobs()),
+                tf.train.ClusterSpec(self.cluster.jobs(in_tensorflow=True)),
                 job_name=self.task.type,
                 task_index=self.task.index,
                 protocol="grpc",
@@ -169,7 +169,7 @@ class InGraph(Strategy[InGraphOptions]):
         if servers and is_connected:
             self._wait_for(servers)
             tf.config.experimental_connect_to_cluster(
-                tf.train.ClusterSpec(self.cluster.jobs()),
+                tf.train.ClusterSpec(self.cluster.jobs(in_tensorflow=True)),
                 job_name=self.task.type,
                 task_index=self.task.index,
                 protocol="grpc",

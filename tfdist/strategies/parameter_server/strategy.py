@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster import Task, host_and_port
+from tfdist.cluster.task_types import CHIEF
 from tfdist.compat import building, checks
 from tfdist.compat import keras as keras_compat
 from tfdist.config.strategies.rows import ParameterServerOptions
@@ -126,12 +127,12 @@ class ParameterServer(Strategy[ParameterServerOptions]):
             keras2_steps_per_execution.apply()
         tasks = [task for task in self.cluster.tasks() if task.type == self.task.type]
         use_devices(
-            0 if self.task.type == "ps" else self.settings.num_gpus,
+            self.settings.num_gpus if self.task.kind.has_gpu else 0,
             place=self.cluster.local_rank_of(self.task, tasks),
         )
-        if self.task.type != "chief":
+        if not self.task.kind.leads:
             self._server = tf.distribute.Server(
-                tf.train.ClusterSpec(self.cluster.jobs()),
+                tf.train.ClusterSpec(self.cluster.jobs(in_tensorflow=True)),
                 job_name=self.task.type,
                 task_index=self.task.index,
                 protocol="grpc",
@@ -200,14 +201,14 @@ class ParameterServer(Strategy[ParameterServerOptions]):
         return [] if keras_compat.is_keras_3(tf.keras.Model) else [_WithoutTrainGraph()]
 
     def _coordinate(self, partitioner: Partitioner | None) -> None:
-        jobs = self.cluster.jobs()
-        if "chief" not in jobs:
+        jobs = self.cluster.jobs(in_tensorflow=True)
+        if not self.cluster.chief:
             host, _ = host_and_port(self.cluster.address(self.task))
-            jobs["chief"] = [f"{host}:{_free_port()}"]
+            jobs[CHIEF] = [f"{host}:{_free_port()}"]
         is_keras_3 = keras_compat.is_keras_3(tf.keras.Model)
         self.tf_strategy = PassesShards(
             tf.distribute.cluster_resolver.SimpleClusterResolver(
-                tf.train.ClusterSpec(jobs), task_type="chief", task_id=0, rpc_layer="grpc"
+                tf.train.ClusterSpec(jobs), task_type=CHIEF, task_id=0, rpc_layer="grpc"
             ),
             # TensorFlow's partitioned variables do not fit into those of Keras 3.
             variable_partitioner=None if is_keras_3 else partitioner,
@@ -250,7 +251,7 @@ def _prepare_keras_3() -> None:
 
 def _call(task: Task, coordinator: EpochCoordinator) -> bool:
     """Makes a small remote call of a task; whether it is connected."""
-    if task.type == "worker" and coordinator.is_reconnecting(task.index):
+    if task.kind.trains and coordinator.is_reconnecting(task.index):
         return False
     with tf.device(f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"):
         tf.identity(0).numpy()

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfdist.cluster.task_types import EVALUATOR
 from tfdist.errors import UsageError, log
 from tfdist.process.paths import local_path
 from tfdist.tools.watch.training_log import SPEED, Axis, Run
@@ -136,7 +137,7 @@ def _draw(place: Any, name: str, runs: Sequence[Run], axis: Axis) -> None:
         sources = [
             ("training", "-", run.curve(name, axis)),
             ("validation", "--", run.curve(f"val_{name}", axis)),
-            ("evaluator", ":", run.evaluation(name, axis)),
+            (EVALUATOR, ":", run.evaluation(name, axis)),
         ]
         for order, (source, line, (places, found)) in enumerate(sources):
             if found:

@@ -12,6 +12,7 @@ from tfdist.config.flags import JobFlags
 from tfdist.config.role import TaskRole, find_role
 from tfdist.config.strategies import StrategySpec, register, table
 from tfdist.errors import UsageError
+from tfdist.process import plugins
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
@@ -44,7 +45,7 @@ def test_a_broken_package_leaves_the_other_strategies(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     point = EntryPoint("broken", "no_such_module:ROW", table.ENTRY_POINTS)
-    monkeypatch.setattr(table, "entry_points", lambda group: [point])
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [point])
     table._register_installed.cache_clear()
     assert set(table.rows()) == set(rows)
     (line,) = capsys.readouterr().err.splitlines()
