@@ -20,11 +20,11 @@ import tensorflow as tf
 from tfdist.compat import denominators
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.gradients import scaled, with_shapes
+from tfdist.compat.replaced import replace, replaced
 from tfdist.errors import UsageError
-from tfdist.upstream import dataset_inputs, keras3_optimizer
+from tfdist.upstream import autograph, dataset_inputs, keras3_optimizer
 
 _FLAG = "--accumulate_steps"
-_ACCUMULATES = "_tfdist_accumulates"
 
 Reading = Callable[[Any], AbstractContextManager[None]]
 
@@ -59,8 +59,6 @@ def grouped(dataset: tf.data.Dataset, steps: int) -> tf.data.Dataset:
 def accumulate(model: Any, batch_size: int, steps: int, reading_once: Reading) -> None:
     """Makes the train step of a compiled model compute its gradients batch by batch.
 
-    A second call changes nothing.
-
     Args:
       model: the model; its train step calls its optimizer once.
       batch_size: the number of examples in a batch.
@@ -71,20 +69,14 @@ def accumulate(model: Any, batch_size: int, steps: int, reading_once: Reading) -
     Raises:
       UsageError: the model has several optimizers, a legacy one, or a loss that is a sum.
     """
-    if _ACCUMULATES in vars(model):
-        return
     _check(model)
     own = model.train_step
 
     def train_step(data: Any) -> Any:
-        # As Keras 2 does for the method that is replaced here.
-        context = tf.__internal__.autograph.control_status_ctx()
-        converted = tf.__internal__.autograph.tf_convert(own, context)
-        return _update(_Step(model, converted, data, batch_size, steps), reading_once(model))
+        step = _Step(model, autograph.converted(own), data, batch_size, steps)
+        return _update(step, reading_once(model))
 
-    # Keras would track the attributes of an assignment.
-    vars(model)["train_step"] = train_step
-    vars(model)[_ACCUMULATES] = True
+    replace(model, "train_step", train_step)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -213,7 +205,7 @@ class _Step:
 def _recorded(optimizer: Any) -> Iterator[list[_Call]]:
     """Within the block, records the calls of the optimizer in place of making them."""
     name = "apply" if keras_compat.is_keras_3(optimizer) else "apply_gradients"
-    own, before = getattr(optimizer, name), vars(optimizer).get(name)
+    own = getattr(optimizer, name)
     calls: list[_Call] = []
 
     @tf.autograph.experimental.do_not_convert
@@ -233,15 +225,8 @@ def _recorded(optimizer: Any) -> Iterator[list[_Call]]:
             )
         return optimizer.iterations
 
-    # Keras 2 treats an attribute that is set in the usual way as a hyperparameter.
-    vars(optimizer)[name] = record
-    try:
+    with replaced(optimizer, name, record):
         yield calls
-    finally:
-        if before is None:
-            del vars(optimizer)[name]
-        else:
-            vars(optimizer)[name] = before
 
 
 @contextmanager
@@ -253,15 +238,8 @@ def _without_results(model: Any) -> Iterator[list[bool]]:
         asked.append(True)
         return {}
 
-    # A strategy may have replaced it, too.
-    before = vars(model).get("get_metrics_result")
-    vars(model)["get_metrics_result"] = no_results
-    try:
+    with replaced(model, "get_metrics_result", no_results):
         yield asked
-    finally:
-        del vars(model)["get_metrics_result"]
-        if before is not None:
-            vars(model)["get_metrics_result"] = before
 
 
 def _call(

@@ -149,10 +149,5 @@ class MetricsLog(tf.keras.callbacks.Callback):
             self._is_cut = True
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        record = {
-            "epoch": epoch + 1,
-            "step": self._state.steps,
-            "time": self._clock(),
-            **{name: output_directory.as_json(value) for name, value in (logs or {}).items()},
-        }
-        output_directory.append_json_line(self._output.metrics, record)
+        place = {"epoch": epoch + 1, "step": self._state.steps, "time": self._clock()}
+        output_directory.append_metrics(self._output.metrics, logs, **place)

@@ -21,7 +21,7 @@ import tensorflow as tf
 from absl import logging
 
 from tfdist.compat import keras as keras_compat
-from tfdist.compat import versions
+from tfdist.compat import replaced, versions
 from tfdist.compat.train_functions import AfterSkippedSteps
 from tfdist.coordination.agreement import SHARE_DIRECTORY
 from tfdist.coordination.liveness import activity
@@ -76,10 +76,12 @@ class Resume(tf.keras.callbacks.Callback):
         self._saved = 0
         # The steps of the first epoch that Keras 3, which starts at step 0, skips without training.
         self._skipped = 0
-        self._watching = ExitStack()
+        self._watching, self._fit = ExitStack(), ExitStack()
 
     def set_model(self, model: tf.keras.Model) -> None:
         versions.check_is_of_tf_keras(model, tf.keras.Model)
+        self._fit.close()  # An exception may have ended an earlier one.
+        self._fit = replaced.fitting()
         if self._strategy.role.flags.jit_compile:
             # Keras has not made its train function yet.
             model.jit_compile = True
@@ -103,25 +105,16 @@ class Resume(tf.keras.callbacks.Callback):
         if self._state.is_chief:
             output_directory.remove_leftovers(self._output.path)
             output_directory.remove_leftovers(self._output.checkpoints)
-        self._io_device = io_device.choose(
+        device = io_device.choose(
             self._output.checkpoints, self._checkpointing.io_device, self._checkpointing.owners
         )
+        # Who writes the checkpoints, the final weights and the exported model.
+        self._writer: dict[str, Any] = {"writes": self._state.is_chief, "io_device": device}
         state = self._checkpointing.state(self.model)
         self._checkpointer = checkpointer.Checkpointer(
-            self.model,
-            self._output.checkpoints,
-            writes=self._state.is_chief,
-            keep=self._keep,
-            io_device=self._io_device,
-            state=state,
+            self.model, self._output.checkpoints, keep=self._keep, state=state, **self._writer
         )
-        self._final = FinalWeights(
-            self.model,
-            self._output,
-            writes=self._state.is_chief,
-            io_device=self._io_device,
-            state=state,
-        )
+        self._final = FinalWeights(self.model, self._output, state=state, **self._writer)
         variables = keras_compat.hyperparameters(self.model)
         self._hyperparameters = {name: float(each.numpy()) for name, each in variables.items()}
         epochs = self.params["epochs"]
@@ -168,7 +161,7 @@ class Resume(tf.keras.callbacks.Callback):
         self._cursor.on_step_begin(self._before_step)
         # `history` is Keras's last callback, so the exported model includes the changes of all
         # other callbacks, such as restoring the best weights.
-        self.model.history.on_train_end = self._end
+        replaced.replace(self.model.history, "on_train_end", self._end)
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         self._finished = epoch
@@ -194,15 +187,11 @@ class Resume(tf.keras.callbacks.Callback):
                     self._final.save(Position(self._finished), self._state.steps)
         if self._saves and (self._has_trained or not self._output.saved_model.exists()):
             with self._checkpointing.save_scope(self.model):
-                export.export(
-                    self.model,
-                    self._output,
-                    writes=self._state.is_chief,
-                    io_device=self._io_device,
-                )
+                export.export(self.model, self._output, **self._writer)
         if not self._has_trained or is_complete:
             if self._state.is_chief:
-                checkpointer.mark_done(self._output, self._finished, epochs)
+                # It may have been stopped early.
+                output_directory.mark_done(self._output, finished=self._finished, epochs=epochs)
                 if self._has_trained:
                     self._log_event(events.COMPLETE, self._finished)
         else:
@@ -211,6 +200,7 @@ class Resume(tf.keras.callbacks.Callback):
             self.model.history, self._output.metrics, epochs=self._earlier_epochs
         )
         self._strategy.finish(self.model)
+        self._fit.close()
         self._state.reporter.end_watch()
 
     def _before_step(self, steps: Callable[[], Sequence[int]], count: int) -> None:
@@ -295,11 +285,8 @@ class Resume(tf.keras.callbacks.Callback):
         events.add(self._output, event, epoch=epoch, step=self._state.steps, **facts)
 
     def _log(self, text: str) -> None:
-        self._tell(f"{text} and {self._state.steps} steps in {self._output.path}")
-
-    def _tell(self, text: str) -> None:
         if self._state.is_chief:
-            log(text)
+            log(f"{text} and {self._state.steps} steps in {self._output.path}")
 
 
 class ResumeByStep(Resume):
@@ -313,8 +300,8 @@ class ResumeByStep(Resume):
         if len(self._topology.peers) > 1:
             # Any callback or thread may set `stop_training`, by what its own task sees.
             self._asks = False
-            self.model.history.on_train_batch_end = self._after_step
-            self.model.history.on_epoch_end = self._after_epoch
+            replaced.replace(self.model.history, "on_train_batch_end", self._after_step)
+            replaced.replace(self.model.history, "on_epoch_end", self._after_epoch)
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         self._first_step = batch

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat import building
+from tfdist.compat.replaced import replaced
 from tfdist.strategies.in_graph.variables import reading, tensorflow_variable
 from tfdist.strategies.sizes import bytes_of
 
@@ -39,8 +40,7 @@ def seconds_of(model: Any, inputs: Any, layers: Iterable[Any]) -> Callable[[Any]
 
     with ExitStack() as stack:
         for layer in layers:
-            vars(layer)["call"] = recording(layer, layer.call)
-            stack.callback(vars(layer).pop, "call")
+            stack.enter_context(replaced(layer, "call", recording(layer, layer.call)))
         model(building.zeros(inputs, size=_EXAMPLES))
     return lambda layer: _seconds(layer, *arguments[id(layer)]) if id(layer) in arguments else 0.0
 

@@ -29,6 +29,7 @@ from tfdist.strategies.in_graph.split_model import SplitModel
 from tfdist.strategies.in_graph.stage_times import seconds_of
 from tfdist.strategies.in_graph.stages import stages_of
 from tfdist.strategies.in_graph.variables import spread
+from tfdist.strategies.keras2_gradients import reduce_gradients
 from tfdist.strategies.serving import serve_until_end
 from tfdist.upstream.keras_callback_logs import ignores_step_logs
 
@@ -87,6 +88,20 @@ class _IdleReport(tf.keras.callbacks.Callback):
         )
 
 
+class _SplitEvaluation(tf.keras.callbacks.Callback):
+    """Evaluates a trained model on the workers, also after its `fit`."""
+
+    def __init__(self, strategy: InGraph) -> None:
+        super().__init__()
+        ignores_step_logs(self)
+        self._strategy = strategy
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        split_model = self._strategy.split_model
+        if split_model is not None and split_model.is_of(self.model):
+            split_model.apply()
+
+
 class InGraph(Strategy[InGraphOptions]):
     """Training by one client on workers that serve.
 
@@ -132,11 +147,7 @@ class InGraph(Strategy[InGraphOptions]):
     def wrap_optimizer(self, optimizer: Any) -> Any:
         # Keras 2 would pass the gradients of all variables through one operation, on one device.
         # They are those of the whole batch already.
-        own = getattr(optimizer, "inner_optimizer", optimizer)  # Scaling of losses wraps another.
-        for name in ("aggregate_gradients", "gradient_aggregator"):  # The second is a legacy one's.
-            if hasattr(own, name):
-                vars(own)[name] = lambda grads_and_vars: grads_and_vars
-        return optimizer
+        return reduce_gradients(optimizer, lambda gradients, _: gradients)
 
     def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
         local = dataset_fn(self.topology.input_context)
@@ -159,11 +170,10 @@ class InGraph(Strategy[InGraphOptions]):
     def prepare(self, model: tf.keras.Model) -> None:
         self._check_compiled(model)
         checks.check_no_synchronized_layer(model, self.name)
-        if self.split_model is not None:
-            if self.split_model.is_of(model):
-                return
-            self.split_model.undo()
-            self.split_model = None
+        if self.split_model is not None and self.split_model.is_of(model):
+            self.split_model.apply()
+            return
+        self.split_model = None
         if not model.built:
             raise UsageError(
                 "model",
@@ -185,6 +195,7 @@ class InGraph(Strategy[InGraphOptions]):
             self.options.microbatches,
             recompute=self.options.recompute,
         )
+        self.split_model.apply()
 
     def describe(self, model: tf.keras.Model) -> list[str]:
         assert self.split_model is not None
@@ -195,7 +206,7 @@ class InGraph(Strategy[InGraphOptions]):
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
         is_measured = self.options.stages > 1 and not self.options.recompute
-        return [_IdleReport(self)] if is_measured else []
+        return [_SplitEvaluation(self), *([_IdleReport(self)] if is_measured else [])]
 
     def serve(self) -> None:
         if self._is_client:
