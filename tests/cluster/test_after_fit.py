@@ -16,22 +16,39 @@ pytestmark = [pytest.mark.stacks("2.15", "newest", horovod=("newest",)), pytest.
 PROGRAM = str(Path(__file__).parents[1] / "support" / "after_fit_program.py")
 
 
-@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "horovod"])
-def test_the_chief_predicts_evaluates_and_saves_alone(strategy: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "flags"),
+    [
+        ("multi_worker_mirrored", ["--workers=2"]),
+        ("horovod", ["--workers=2"]),
+        ("parameter_server", ["--workers=2", "--ps=1", "--sync"]),
+        ("one_device", []),
+        ("mirrored", ["--num_cpu_devices=2", "--accumulate_steps=2"]),
+        ("central_storage", ["--num_cpu_devices=2"]),
+        ("in_graph", ["--workers=2", "--stages=2"]),
+    ],
+)
+def test_the_chief_predicts_evaluates_and_saves_alone(
+    strategy: str, flags: list[str], tmp_path: Path
+) -> None:
     output = tmp_path / "output"
-    flags = [f"--strategy={strategy}", "--workers=2"]
-    ended = launch(tmp_path / "log", *flags, PROGRAM, f"--output_dir={output}", deadline=150)
+    arguments = [f"--strategy={strategy}", *flags, PROGRAM, f"--output_dir={output}"]
+    ended = launch(tmp_path / "log", *arguments, deadline=150)
     assert ended.code == 0, ended.output
-    assert re.search(
-        "stopping after step [34] of epoch 2: worker:1 set stop_training", ended.output
-    )
-    assert json.loads((output / "done.json").read_text())["finished"] == 2
+    if strategy in ("multi_worker_mirrored", "horovod"):
+        assert re.search(
+            "stopping after step [34] of epoch 2: worker:1 set stop_training", ended.output
+        )
+        assert json.loads((output / "done.json").read_text())["finished"] == 2
+    # `fit` has given back all methods of Keras's and TensorFlow's objects, and so has `evaluate`.
+    assert json.loads((output / "left.json").read_text()) == []
 
     predictions = np.load(output / "predictions.npz")
-    for name in predictions.files:
+    # The replicas of TensorFlow's own strategy keep moving statistics of their own with Keras 2.
+    for name in () if strategy == "mirrored" else predictions.files:
         np.testing.assert_allclose(
             predictions[name], predictions["exported"], atol=1e-6, err_msg=name
         )
     metrics = json.loads((output / "metrics.json").read_text())
     assert {"accuracy", "activity", "auc", "loss"} == set(metrics["alone"])
-    assert metrics["alone"] == pytest.approx(metrics["all"], abs=1e-6)
+    assert metrics["alone"] == pytest.approx(metrics["all"], abs=1e-5)

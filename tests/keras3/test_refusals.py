@@ -14,7 +14,7 @@ from tfdist.compat import versions
 from tfdist.compat.checks import check_model_of_keras_3
 from tfdist.config.flags import JobFlags
 from tfdist.errors import UsageError
-from tfdist.upstream.keras3_optimizer import apply_reduced, is_wrapped
+from tfdist.upstream.keras3_optimizer import apply_reduced
 
 pytestmark = pytest.mark.stacks("2.21", horovod=("newest",))
 
@@ -40,7 +40,7 @@ def test_an_optimizer_that_clips_is_wrapped_by_fit(options: dict[str, Any]) -> N
     with job.scope():
         model = compiled(optimizer=tf.keras.optimizers.SGD(0.1, **options))
         job._state.prepare(model)
-    assert is_wrapped(model.optimizer)
+    assert "apply" in vars(model.optimizer)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_loss_scale_optimizer_around_a_wrapped_optimizer_is_rejected() -> None
 
         model = compiled(optimizer=scales_loss(tf.keras.optimizers.SGD(0.1)))
         job._state.prepare(model)
-    assert is_wrapped(model.optimizer)
+    assert "apply" in vars(model.optimizer)
 
 
 def test_loss_scaling_under_central_storage_is_rejected() -> None:
@@ -147,4 +147,4 @@ def test_horovods_own_wrapper_is_rejected(tmp_path: Path, tiny: TinyTraining) ->
 
     model = compiled(optimizer=tf.keras.optimizers.SGD(0.1))
     job._state.prepare(model)
-    assert is_wrapped(model.optimizer)
+    assert "apply" in vars(model.optimizer)

@@ -189,6 +189,7 @@ def read_names() -> frozenset[str]:
     )
 
 
+PRIVATE_PACKAGES = ("tensorflow.python", "tensorflow.core", "keras.src")
 BY_NAME = ("getattr", "hasattr", "setattr", "delattr")
 
 
@@ -208,7 +209,9 @@ def private_names(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Import | ast.ImportFrom):
             module = getattr(node, "module", None) or ""
             names = [module, *(alias.name for alias in node.names)]
-            yield from (n for n in names if n.startswith(("tensorflow.python", "keras.src")))
+            yield from (n for n in names if n.startswith(PRIVATE_PACKAGES))
+        elif isinstance(node, ast.Attribute) and node.attr == "__internal__":
+            yield ast.unparse(node)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in BY_NAME:
             name = node.args[1]
             text = name.value if isinstance(name, ast.Constant) else None
@@ -292,6 +295,85 @@ def test_classes_and_modules_of_others_are_patched_in_four_rooms() -> None:
     ]
     assert wrong == []
     assert any(patched(path) for path in files())
+
+
+#: Modules that set attributes of other objects, each with its reason.
+SETS_ATTRIBUTES = {
+    "compat/replaced.py": "the one that replaces methods, and gives them back",
+    "coordination/startup/participant.py": "of its own peers",
+    "estimator/run_config.py": "of a copy of its own object",
+    "process/log_level.py": "of the loader of a module, until it has loaded it",
+    "storage/export.py": "of a new tf.Module",
+    "strategies/parameter_server/steps/coordinator.py": "of a strategy of its own class",
+    "strategies/parameter_server/steps/keras3_coordinator.py": "the functions that Keras makes",
+    "tools/commands/arguments.py": "argcomplete asks for it",
+    "upstream/global_seed.py": "the state of TensorFlow's generator, which is no method",
+    "upstream/keras_layer_creation.py": "of a class, within a block",
+}
+SETTERS = ("setattr", "object.__setattr__")
+#: Where Keras itself keeps the functions that it makes of a model.
+FUNCTION_SLOTS = ("train_function", "test_function", "predict_function")
+
+
+def replaced_methods(path: Path) -> Iterator[str]:
+    """Where a module gives a function to an attribute of an object that is not its own.
+
+    The functions `apply` and `apply_…` of the four rooms change classes. A value whose name is a
+    constant is a mark of tfdist's own.
+    """
+    tree = tree_of(path)
+    relative = path.relative_to(PACKAGE).as_posix()
+    functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    imported = {
+        alias.asname or alias.name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    allowed = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name.lstrip("_").startswith("apply")
+        if relative.startswith(PRIVATE_ROOMS)
+        for inner in ast.walk(node)
+    }
+    for node in (each for each in ast.walk(tree) if each not in allowed):
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in SETTERS:
+            targets = [ast.Subscript(ast.Name(f"vars({ast.unparse(node.args[0])})"), node.args[1])]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in ("update", "setdefault", "pop", "clear"):
+                targets = [ast.Subscript(node.func.value, ast.Constant(node.func.attr))]
+        elif isinstance(node, ast.Delete):
+            targets = node.targets
+        elif isinstance(node, ast.Assign):
+            name = ast.unparse(node.value).partition("(")[0].rpartition(".")[2]
+            is_function = isinstance(node.value, ast.Lambda) or name in (*functions, "partial")
+            targets = [x for x in node.targets if is_function or isinstance(x, ast.Subscript)]
+        for target in targets:
+            if isinstance(target, ast.Attribute):
+                owner = ast.unparse(target.value)
+                # Both tfdist's own objects and Keras's optimizers have this one.
+                known = {*FUNCTION_SLOTS, *assigned_names()} - {"apply"}
+                is_own = target.attr in known
+            elif isinstance(target, ast.Subscript):
+                owner = ast.unparse(target.value)
+                if not owner.startswith("vars(") and not owner.endswith(".__dict__"):
+                    continue
+                owner = owner.removeprefix("vars(").removesuffix(")")
+                is_own = isinstance(target.slice, ast.Name) and target.slice.id.isupper()
+            else:
+                continue
+            if not is_own and owner.partition(".")[0] not in ("self", "cls", *imported):
+                yield ast.unparse(target)
+
+
+def test_one_module_replaces_methods_of_objects_of_others() -> None:
+    found = {path.relative_to(PACKAGE).as_posix(): [*replaced_methods(path)] for path in files()}
+    # In compat/replaced.py, `attributes` are the `vars` of an object.
+    assert {path for path, names in found.items() if names} == {*SETS_ATTRIBUTES} - {
+        "compat/replaced.py"
+    }
 
 
 def test_the_unit_tests_start_no_process() -> None:

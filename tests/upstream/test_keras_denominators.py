@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from tfdist.upstream import keras_denominators
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
 LOSSES = tf.keras.losses
-SETTINGS = Settings(4, 2, list, list, bool, None, is_loop=False, says=False)
+SETTINGS = Settings(4, 2, list, bool, None, is_loop=False, says=False)
 
 
 def masked(values: Any, mask: Any) -> tf.Tensor:
@@ -44,7 +42,7 @@ def shares(compute: Any) -> tuple[float, float]:
     """The share of a step that computes a loss on three examples, and the loss."""
     keras_denominators.apply(tf.keras.Model)
     model = tf.keras.Model()
-    vars(model)["_tfdist_is_weighed"] = SETTINGS
+    vars(model)[denominators.SETTINGS] = SETTINGS
 
     @tf.function
     def step() -> tuple[tf.Tensor, tf.Tensor]:
@@ -90,11 +88,11 @@ def test_a_loss_that_is_logged_by_replica_is_said(
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(Step, "say_once", lambda self, text: said.append(text))
-    keras_denominators.apply(tf.keras.Model)
     model = tf.keras.Sequential([tf.keras.layers.Input([1]), tf.keras.layers.Dense(1)])
     model.compile("sgd", LOSSES.MeanSquaredError(reduction=reduction))
-    trackers = functools.partial(keras_denominators.loss_trackers, model)
-    denominators.weigh(model, dataclasses.replace(SETTINGS, trackers=trackers))
+    keras_denominators.weigh(
+        model, batch_size=4, replicas=1, states=list, sums=None, is_loop=False, says=True
+    )
     model.evaluate(tf.ones([4, 1]), tf.ones([4, 1]), batch_size=2, verbose=0)
     assert any("the logged losses of sums" in text for text in said) == is_said
 
@@ -102,7 +100,7 @@ def test_a_loss_that_is_logged_by_replica_is_said(
 @pytest.mark.parametrize("weight", [None, 0])
 def test_the_loss_of_no_example_is_not_logged(weight: int | None) -> None:
     model = tf.keras.Model()
-    vars(model)["_tfdist_is_weighed"] = SETTINGS
+    vars(model)[denominators.SETTINGS] = SETTINGS
     mean = tf.keras.metrics.Mean()
     with denominators.step_of(model, tf.zeros([0, 2]), evaluates=True) as step:
         assert step is not None

@@ -1,7 +1,7 @@
 """The gradient of the whole batch from the gradients of replicas that have different numbers.
 
-    weigh(model, Settings(batch_size=8, replicas=2, …))     # its steps know their denominators
-    gradients = reduce_weighted(gradients, variables, sum_over_replicas, replicas=2)  # in a step
+    with step_of(model, batch):             # a model of `tfdist.upstream.keras_denominators`
+        means = reduce_weighted(gradients, variables, sum_over_replicas, replicas=2)  # in a step
 
 Keras divides the loss of a replica by what that replica has: its examples, the entries that its
 mask leaves, or the sum of its sample weights. The loss of the whole batch has one denominator, the
@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -25,8 +24,9 @@ from tfdist.errors import log
 
 MEAN, SUM = "mean", "sum"
 
-_WEIGHED = "_tfdist_is_weighed"
-_steps = threading.local()
+#: The name of the attribute of a weighed model that has its settings.
+SETTINGS = "_tfdist_denominators"
+
 _said: set[str] = set()
 
 Sums = Callable[[list[Any], list[Any]], Sequence[Any]]
@@ -40,7 +40,6 @@ class Settings:
       batch_size: the examples of a full batch of a replica; None if it is unknown.
       replicas: the number of replicas whose gradients an update combines.
       states: returns the variables that a step without an example must not change.
-      trackers: returns the metrics in which Keras keeps the mean losses.
       has_other_losses: whether a model adds other losses to one, while a step is traced.
       sums: sums a tensor over the replicas of a step; None if they cannot.
       is_loop: whether a step is a loop over batches, whose number may differ between replicas.
@@ -50,7 +49,6 @@ class Settings:
     batch_size: int | None
     replicas: int
     states: Callable[[], list[tf.Variable]]
-    trackers: Callable[[], list[Any]]
     has_other_losses: Callable[[], bool]
     sums: Callable[[tf.Tensor], tf.Tensor] | None
     is_loop: bool
@@ -178,35 +176,19 @@ class Step:
         return self.examples / self._size
 
 
-def weigh(model: Any, settings: Settings) -> None:
-    """Makes the train step and the test step of a compiled model know their denominators.
+class _Traced(threading.local):
+    """The steps that a thread traces, one within another."""
 
-    A second call replaces the settings.
-
-    Args:
-      model: the model.
-      settings: what its steps have in common.
-    """
-    is_weighed = _WEIGHED in vars(model)
-    # Keras would track the attributes of an assignment.
-    vars(model)[_WEIGHED] = settings
-    if not is_weighed:
-        vars(model)["train_step"] = partial(_call, model, model.train_step, False)
-        vars(model)["test_step"] = partial(_call, model, model.test_step, True)
-        vars(model)["get_metrics_result"] = partial(_results, model.get_metrics_result)
-        model.make_train_function(force=True)
-        model.make_test_function(force=True)
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
 
 
-def is_weighed(train_step: Any) -> bool:
-    """Whether a train step is one of `weigh`."""
-    return isinstance(train_step, partial) and train_step.func is _call
+_traced = _Traced()
 
 
 def current() -> Step | None:
     """The step that this thread traces; None outside of a weighed step."""
-    found: list[Step] = getattr(_steps, "stack", [])
-    return found[-1] if found else None
+    return _traced.steps[-1] if _traced.steps else None
 
 
 def saw_loss(
@@ -293,56 +275,17 @@ def step_of(model: Any, data: Any, *, evaluates: bool = False) -> Iterator[Step 
       data: the batch of the replica.
       evaluates: whether it is a step of an evaluation.
     """
-    settings: Settings | None = vars(model).get(_WEIGHED)
+    settings: Settings | None = getattr(model, SETTINGS, None)
     if settings is None:
         yield None
         return
     step = Step(settings, examples_of(data), evaluates=evaluates)
-    stack: list[Step] = vars(_steps).setdefault("stack", [])
-    stack.append(step)
+    _traced.steps.append(step)
     try:
         yield step
         step.settle()
     finally:
-        stack.pop()
-
-
-@tf.autograph.experimental.do_not_convert
-def _call(model: Any, own: Callable[[Any], Any], evaluates: bool, data: Any) -> Any:
-    # As Keras 2 does for the method that is replaced here.
-    converted = tf.__internal__.autograph.tf_convert(
-        own, tf.__internal__.autograph.control_status_ctx()
-    )
-    for tracker in vars(model)[_WEIGHED].trackers():
-        _let_wait(tracker)
-    with step_of(model, data, evaluates=evaluates):
-        return converted(data)
-
-
-@tf.autograph.experimental.do_not_convert
-def _results(own: Callable[[], Any]) -> Any:
-    step = current()
-    if step is not None:
-        step.settle()
-    return own()
-
-
-def _let_wait(tracker: Any) -> None:
-    """Lets the mean loss wait for the denominators of all replicas, which the update brings."""
-    if _WEIGHED in vars(tracker):
-        return
-    update = tracker.update_state
-
-    @tf.autograph.experimental.do_not_convert
-    def wait(values: Any, sample_weight: Any = None) -> Any:
-        step = current()
-        if step is None:
-            return update(values, sample_weight=sample_weight)
-        step.waiting.append((update, values, sample_weight))
-        return None
-
-    vars(tracker)["update_state"] = wait
-    vars(tracker)[_WEIGHED] = True
+        _traced.steps.pop()
 
 
 def examples_of(data: Any) -> tf.Tensor:

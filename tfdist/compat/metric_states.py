@@ -17,9 +17,9 @@ import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.additions import addend
+from tfdist.compat.replaced import replace
 from tfdist.errors import UsageError
 
-_CHECKED = "_tfdist_is_checked"
 # The names of Keras 3 and of TensorFlow.
 _SUMMED = ("sum", tf.VariableAggregation.SUM)
 
@@ -40,10 +40,9 @@ def require_additions(model: Any, strategy: str, *, shares_variables: bool) -> N
     for metric in sorted(_metrics_of(model), key=lambda metric: len(metric.variables)):
         for variable in metric.variables:
             is_summed = getattr(variable, "aggregation", None) in _SUMMED
-            if (shares_variables or is_summed) and _CHECKED not in vars(variable):
+            if (shares_variables or is_summed) and "assign" not in vars(variable):
                 error = partial(_not_an_addition, metric.name, strategy, shares_variables)
-                vars(variable)[_CHECKED] = True
-                vars(variable)["assign"] = _checked(variable, error, adds=shares_variables)
+                replace(variable, "assign", _checked(variable, error, adds=shares_variables))
 
 
 def states_of(model: Any) -> list[tf.Variable]:

@@ -1,4 +1,4 @@
-"""Wrappers of Keras's train function that skip the completed steps of a resumed epoch.
+"""The functions that Keras makes of a model, and those that skip the steps of a resumed epoch.
 
     model.train_function = after_skipping(model, 30)      # when `fit` has begun
 
@@ -11,6 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+
+
+def forget(model: tf.keras.Model) -> None:
+    """Makes Keras trace the steps of a model again, whose methods have changed."""
+    model.train_function = model.test_function = model.predict_function = None
 
 
 def after_skipping(model: tf.keras.Model, steps: int) -> Callable[[Any], Any]:

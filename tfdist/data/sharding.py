@@ -25,8 +25,6 @@ from tfdist.upstream import dataset_inputs, last_batch_checks, tf_data_autotune
 UNKNOWN = int(tf.data.UNKNOWN_CARDINALITY)
 INFINITE = int(tf.data.INFINITE_CARDINALITY)
 
-_SHARDS = "_tfdist_shards"
-
 
 @dataclass(frozen=True)
 class Shards:
@@ -70,15 +68,28 @@ def for_keras(shards: Shards, steps: int) -> tf.data.Dataset:
         keras_dataset = local.repeat()
     else:
         keras_dataset = local.apply(tf.data.experimental.assert_cardinality(steps))
-    setattr(keras_dataset, _SHARDS, shards)
+    return _ForKeras(keras_dataset, shards, steps)
 
-    def mapped(function: Callable[..., Any], *args: Any, **options: Any) -> tf.data.Dataset:
-        return for_keras(shards.map(function, *args, **options), steps)
 
-    # What Keras does for `class_weight`. Each replica's batches are prefetched in any case.
-    keras_dataset.map = mapped
-    keras_dataset.prefetch = lambda *args, **options: keras_dataset
-    return keras_dataset
+class _ForKeras(tf.data.Dataset):
+    """A dataset that stands for shards; Keras maps it for `class_weight`, and prefetches it."""
+
+    def __init__(self, dataset: tf.data.Dataset, shards: Shards, steps: int) -> None:
+        self._dataset, self.shards, self._steps = dataset, shards, steps
+        super().__init__(tf.data.experimental.to_variant(dataset))
+
+    def _inputs(self) -> list[tf.data.Dataset]:
+        return [self._dataset]
+
+    @property
+    def element_spec(self) -> Any:
+        return self._dataset.element_spec
+
+    def map(self, map_func: Callable[..., Any], *args: Any, **options: Any) -> tf.data.Dataset:
+        return for_keras(self.shards.map(map_func, *args, **options), self._steps)
+
+    def prefetch(self, *args: Any, **options: Any) -> tf.data.Dataset:
+        return self  # Each replica's batches are prefetched in any case.
 
 
 def shards_of(dataset: Any) -> Shards | None:
@@ -87,17 +98,18 @@ def shards_of(dataset: Any) -> Shards | None:
     Raises:
       UsageError: the dataset was derived from one of `for_keras`, other than by `map`.
     """
-    shards: Shards | None = getattr(dataset, _SHARDS, None)
-    if shards is None and isinstance(dataset, tf.data.Dataset):
+    if isinstance(dataset, _ForKeras):
+        return dataset.shards
+    if isinstance(dataset, tf.data.Dataset):
         for ancestor in dataset_inputs.ancestors(dataset):
-            if hasattr(ancestor, _SHARDS):
+            if isinstance(ancestor, _ForKeras):
                 raise UsageError(
                     "data of fit",
                     received="a dataset that was made from the result of job.dataset",
                     accepted="the result of job.dataset itself, or its map",
                     remedy="Apply the transformation in the input function.",
                 )
-    return shards
+    return None
 
 
 def without_autotune(dataset: Any) -> Any:

@@ -202,14 +202,12 @@ class Evaluation:
             # A metric can also be a serialized summary, which is only for TensorBoard.
             if name != "global_step" and np.asarray(value).dtype.kind in "biuf"
         }
-        record = {name: output_directory.as_json(value) for name, value in values.items()}
         # A resumed job re-evaluates later steps.
         output_directory.cut_json_lines(
             self._output.eval_metrics, lambda line: bool(line["global_step"] < step)
         )
-        output_directory.append_json_line(
-            self._output.eval_metrics, {"global_step": step, "time": time.time(), **record}
-        )
+        place = {"global_step": step, "time": time.time()}
+        output_directory.append_metrics(self._output.eval_metrics, values, **place)
         results = ", ".join(f"{name} {np.mean(value):.4f}" for name, value in values.items())
         print(f"step {step}: {results}", flush=True)
 

@@ -47,10 +47,7 @@ class MetricsLog:
           step: the global step.
           values: by name.
         """
-        record = {"step": step, "time": time.time()}
-        for name, value in values.items():
-            record[name] = output_directory.as_json(value)
-        output_directory.append_json_line(self._path, record)
+        output_directory.append_metrics(self._path, values, step=step, time=time.time())
         self._trackers.log(values, step)
 
 

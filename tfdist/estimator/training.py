@@ -6,7 +6,6 @@ export(estimator, serving_input_receiver_fn)
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -138,7 +137,7 @@ def train(
         if job.is_chief:
             log(f"training is complete, at step {step} of {max_steps}")
             if not output.done.exists():
-                _mark_done(output, step)
+                output_directory.mark_done(output, global_step=step)
         return
     if job.is_chief and step:
         log(f"resuming from step {step}")
@@ -179,7 +178,7 @@ def train(
             events.add(output, events.PREEMPTED, step=saved)
         sys.exit(EXIT_PREEMPTED)
     if trackers is not None:
-        _mark_done(output, global_step(estimator))
+        output_directory.mark_done(output, global_step=global_step(estimator))
         events.add(output, events.COMPLETE, step=global_step(estimator))
         trackers.finish()
 
@@ -203,12 +202,6 @@ def _train(
         estimator.train(
             spec.input_fn, max_steps=spec.max_steps, hooks=spec.hooks, saving_listeners=listeners
         )
-
-
-def _mark_done(output: OutputDirectory, step: int) -> None:
-    # Every marker is unique, so that other tasks can detect a new one.
-    done = {"global_step": step, "run": os.urandom(8).hex()}
-    output_directory.write_text(output.done, json.dumps(done) + "\n")
 
 
 def _newest_step(output: OutputDirectory) -> int:

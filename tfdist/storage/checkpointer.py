@@ -12,7 +12,6 @@ while the training goes on.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -30,7 +29,6 @@ from tfdist.storage import layout
 from tfdist.storage.output_directory import (
     OutputDirectory,
     remove_leftovers,
-    write_text,
     writing,
 )
 from tfdist.storage.snapshot import NotPlannable, SavePlan
@@ -207,19 +205,6 @@ def _missed_by_tensorflow(model: tf.keras.Model) -> dict[str, Any]:
     others = [each for each in keras_compat.optimizers_of(model) if each is not own]
     found = {"variables": variables, "other_optimizers": others}
     return {name: values for name, values in found.items() if values}
-
-
-def mark_done(output: OutputDirectory, finished: int, epochs: int) -> None:
-    """Writes the completion marker of a training.
-
-    Args:
-      output: the output directory.
-      finished: the number of completed epochs.
-      epochs: the number of requested epochs; the training may have been stopped early.
-    """
-    # Every marker is unique, so that an evaluator can detect a new one.
-    record = {"finished": finished, "epochs": epochs, "run": os.urandom(8).hex()}
-    write_text(output.done, json.dumps(record) + "\n")
 
 
 def is_complete(output: OutputDirectory, finished: int, epochs: int) -> bool:

@@ -6,6 +6,7 @@ export(model, OutputDirectory("/shared/run1"), writes=job.is_chief)
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import tensorflow as tf
 from absl import logging
 
 from tfdist.compat import keras as keras_compat
+from tfdist.compat.replaced import replaced
 from tfdist.storage.checkpointer import quiet_tensorflow
 from tfdist.storage.output_directory import OutputDirectory, replacing_directory
 from tfdist.strategies.replicas.sync_on_read import are_averages
@@ -122,41 +124,41 @@ def _uncompiled(model: Any) -> Iterator[None]:
 
     `load_model` would not find user-defined ones. Keras's `include_optimizer` has no effect.
     """
-    state = vars(model)
-    compiled_with = {name: state[name] for name in ("compiled", "optimizer") if name in state}
-    state.update(dict.fromkeys(compiled_with))
-    try:
+    with contextlib.ExitStack() as stack:
+        for name in ("compiled", "optimizer"):
+            if name in vars(model):
+                stack.enter_context(replaced(model, name, None))
         yield
-    finally:
-        state.update(compiled_with)
 
 
 def _save_with_keras_2(
     model: tf.keras.Model, directory: Path, options: tf.saved_model.SaveOptions
 ) -> None:
-    arguments: dict[str, Any] = {}
-    if _has_only_layers_of_keras(model) and not _tables_of(model):
-        # `load_model` makes these layers from their configurations. Tracing each of them for
-        # programs without Keras takes four times as long as all the rest.
-        arguments = {"save_traces": False, "signatures": _add_call(model)}
-    model.save(
-        str(directory), save_format="tf", include_optimizer=False, options=options, **arguments
+    save = functools.partial(
+        model.save, str(directory), save_format="tf", include_optimizer=False, options=options
     )
+    if not _has_only_layers_of_keras(model) or _tables_of(model):
+        save()
+        return
+    # `load_model` makes these layers from their configurations. Tracing each of them for programs
+    # without Keras takes four times as long as all the rest.
+    call, serve = _functions_of(model)
+    # Makes `tf.saved_model.load(path)` callable. Keras itself calls the method of the class.
+    with replaced(model, "__call__", call):
+        save(save_traces=False, signatures=serve)
 
 
-def _add_call(model: Any) -> Any:
-    """Makes `tf.saved_model.load(path)` callable; returns the function of `serving_default`."""
+def _functions_of(model: Any) -> tuple[Any, Any]:
+    """What computes a model's outputs: as they are, and as `serving_default`, by their names."""
     # TensorFlow traces these functions while it saves: only then a variable of several replicas is
     # that of the first one, and the parts of a variable are joined.
     signature = [tf.nest.map_structure(lambda each: each.type_spec, model.input)]
     call = tf.function(lambda inputs: model(inputs, training=False), input_signature=signature)
-    # Of the instance: Keras itself calls that of the class.
-    vars(model)["__call__"] = call
 
     def serve(inputs: Any) -> dict[str, tf.Tensor]:
         return dict(zip(model.output_names, tf.nest.flatten(call(inputs)), strict=True))
 
-    return tf.function(serve, input_signature=signature)
+    return call, tf.function(serve, input_signature=signature)
 
 
 def _has_only_layers_of_keras(model: Any) -> bool:

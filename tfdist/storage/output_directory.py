@@ -22,7 +22,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -325,6 +325,32 @@ def append_json_line(path: Path, record: dict[str, Any]) -> None:
             raise
 
 
+def append_metrics(path: Path, metrics: Mapping[str, Any] | None, **place: float) -> None:
+    """Appends a line to a log of metrics.
+
+    Args:
+      path: the log.
+      metrics: numbers and arrays, by name.
+      place: when they were measured: `epoch` or `step`, and `time` in seconds since 1970.
+
+    Raises:
+      OutputError: the line could not be written; the file is unchanged.
+    """
+    values = {name: _as_json(value) for name, value in (metrics or {}).items()}
+    append_json_line(path, {**place, **values})
+
+
+def mark_done(output: OutputDirectory, **facts: int) -> None:
+    """Writes the completion marker of a training.
+
+    Args:
+      output: the output directory.
+      facts: how far it is complete.
+    """
+    # Every marker is unique, so that other tasks can detect a new one.
+    write_text(output.done, json.dumps({**facts, "run": os.urandom(8).hex()}) + "\n")
+
+
 def cut_json_lines(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
     """Removes the lines of a JSON-lines file for which `keep` is false.
 
@@ -355,9 +381,9 @@ def last_json_line(path: Path) -> dict[str, Any]:
     return {}
 
 
-def as_json(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """A metric's value, a number or an array, for JSON: None (null) if it is not finite."""
     array = np.asarray(value, dtype=float)
     if array.ndim:
-        return [as_json(element) for element in array]
+        return [_as_json(element) for element in array]
     return float(array) if np.isfinite(array) else None

@@ -25,14 +25,10 @@ from functools import cached_property, partial
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from tfdist.compat import keras as keras_compat
 from tfdist.strategies.replicas.sync_on_read import is_on_read, value_of, without_wrapper
-
-_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
-_VARIABLE = "VARIABLE_VALUE"
-ShardedVariable: Any = tf.__internal__.distribute.ShardedVariable
+from tfdist.upstream import checkpoint_graph
 
 
 class NotPlannable(Exception):
@@ -98,13 +94,14 @@ class SavePlan:
         self._constants = constants
         self._write: Callable[..., Any] | None = None
         self._own_device = tf.constant(0).device
-        graph = tf.train.load_checkpoint(path).get_tensor(_GRAPH_KEY)
+        graph = tf.train.load_checkpoint(path).get_tensor(checkpoint_graph.KEY)
         self._entries = [
             entry
             for trackable, attributes in _saved_objects(checkpoint, graph)
             for entry in self._entries_of(trackable, attributes)
         ]
-        self._entries.append(_Entry(_GRAPH_KEY, io_device or self._own_device, tf.constant(graph)))
+        device = io_device or self._own_device
+        self._entries.append(_Entry(checkpoint_graph.KEY, device, tf.constant(graph)))
 
     def fits(self, checkpoint: tf.train.Checkpoint) -> bool:
         """Whether the checkpoint consists of the same objects as when the plan was made."""
@@ -147,10 +144,10 @@ class SavePlan:
             state = tf.constant(trackable.serialize()) if is_constant else trackable
             yield _Entry(key, self._io_device or self._own_device, state)
             return
-        is_split = isinstance(trackable, ShardedVariable)
+        is_split = isinstance(trackable, checkpoint_graph.ShardedVariable)
         for part, each in _parts(trackable) if is_split else [("", trackable)]:
             (variable,) = keras_compat.as_tensorflow([each])
-            if name != _VARIABLE or not isinstance(variable, tf.Variable):
+            if name != checkpoint_graph.VARIABLE or not isinstance(variable, tf.Variable):
                 raise NotPlannable(f"{type(variable).__name__} has {name}")
             place = _cpu_of(variable)
             is_here = place == self._own_device
@@ -269,7 +266,7 @@ def _saved_objects(
     checkpoint: tf.train.Checkpoint, graph: bytes
 ) -> Iterator[tuple[Any, dict[str, str]]]:
     """The objects with values in a checkpoint: for each value its name and its key."""
-    nodes = TrackableObjectGraph.FromString(graph).nodes
+    nodes = checkpoint_graph.nodes_of(graph)
     objects: dict[int, Any] = {0: checkpoint}
     waiting = [0]
     while waiting:

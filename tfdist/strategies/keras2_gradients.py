@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat.replaced import replace
+
 
 def aggregation_of(optimizer: Any) -> tuple[Any, str] | None:
     """The object and its attribute that sum the gradients over replicas.
@@ -52,6 +54,5 @@ def reduce_gradients(
         return list(zip(reduced, variables, strict=True))
 
     if found is not None:
-        # Keras treats an attribute that is set in the usual way as a hyperparameter.
-        vars(found[0])[found[1]] = aggregate
+        replace(*found, aggregate)
     return optimizer

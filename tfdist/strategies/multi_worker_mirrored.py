@@ -103,8 +103,13 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
         )
 
     def build(self, options: AllReduceOptions) -> tf.distribute.Strategy:
-        if keras_compat.is_keras_3(tf.keras.Model) and not self._is_chief:
-            keras3_callbacks.apply()
+        if not keras_compat.is_keras_3(tf.keras.Model):
+            sync_on_read.apply_to_metrics(tf.keras.Model)
+        else:
+            keras3_step_results.apply()
+            if not self._is_chief:
+                keras3_callbacks.apply()
+        keras_local_calls.apply(tf.keras.Model, MultiWorkerMirroredStrategy, _is_distributed)
         return build_strategy(self.settings, options)
 
     @property
@@ -156,11 +161,6 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
         sync_on_read.use_own_values(False)
         super().prepare(model)
         self.tf_strategy.model = model
-        if keras_compat.is_keras_3(model):
-            keras3_step_results.apply()
-        else:
-            sync_on_read.reduce_metrics_at_once(model)
-        keras_local_calls.apply(model, _is_distributed)
 
     def distribute(self, feed: Feed) -> tf.data.Dataset:
         batches = int(feed.local.cardinality())

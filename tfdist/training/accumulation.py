@@ -20,18 +20,16 @@ import tensorflow as tf
 from tfdist.compat import denominators
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.gradients import scaled, with_shapes
+from tfdist.compat.replaced import replace, replaced
 from tfdist.errors import UsageError
 from tfdist.strategies.parameter_server.variables.local_reads import reading_once
-from tfdist.upstream import keras3_optimizer
+from tfdist.upstream import autograph, keras3_optimizer
 
 _FLAG = "--accumulate_steps"
-_ACCUMULATES = "_tfdist_accumulates"
 
 
 def accumulate(model: Any, batch_size: int, steps: int, *, reads_once: bool) -> None:
     """Makes the train step of a compiled model compute its gradients batch by batch.
-
-    A second call changes nothing.
 
     Args:
       model: the model; its train step calls its optimizer once.
@@ -43,21 +41,15 @@ def accumulate(model: Any, batch_size: int, steps: int, *, reads_once: bool) -> 
     Raises:
       UsageError: the model has several optimizers, a legacy one, or a loss that is a sum.
     """
-    if _ACCUMULATES in vars(model):
-        return
     _check(model)
     own = model.train_step
 
     def train_step(data: Any) -> Any:
-        # As Keras 2 does for the method that is replaced here.
-        context = tf.__internal__.autograph.control_status_ctx()
-        converted = tf.__internal__.autograph.tf_convert(own, context)
         weights = model.trainable_variables if reads_once else ()
-        return _update(_Step(model, converted, data, batch_size, steps), reading_once(weights))
+        step = _Step(model, autograph.converted(own), data, batch_size, steps)
+        return _update(step, reading_once(weights))
 
-    # Keras would track the attributes of an assignment.
-    vars(model)["train_step"] = train_step
-    vars(model)[_ACCUMULATES] = True
+    replace(model, "train_step", train_step)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -186,7 +178,7 @@ class _Step:
 def _recorded(optimizer: Any) -> Iterator[list[_Call]]:
     """Within the block, records the calls of the optimizer in place of making them."""
     name = "apply" if keras_compat.is_keras_3(optimizer) else "apply_gradients"
-    own, before = getattr(optimizer, name), vars(optimizer).get(name)
+    own = getattr(optimizer, name)
     calls: list[_Call] = []
 
     @tf.autograph.experimental.do_not_convert
@@ -206,15 +198,8 @@ def _recorded(optimizer: Any) -> Iterator[list[_Call]]:
             )
         return optimizer.iterations
 
-    # Keras 2 treats an attribute that is set in the usual way as a hyperparameter.
-    vars(optimizer)[name] = record
-    try:
+    with replaced(optimizer, name, record):
         yield calls
-    finally:
-        if before is None:
-            del vars(optimizer)[name]
-        else:
-            vars(optimizer)[name] = before
 
 
 @contextmanager
@@ -226,15 +211,8 @@ def _without_results(model: Any) -> Iterator[list[bool]]:
         asked.append(True)
         return {}
 
-    # A strategy may have replaced it, too.
-    before = vars(model).get("get_metrics_result")
-    vars(model)["get_metrics_result"] = no_results
-    try:
+    with replaced(model, "get_metrics_result", no_results):
         yield asked
-    finally:
-        del vars(model)["get_metrics_result"]
-        if before is not None:
-            vars(model)["get_metrics_result"] = before
 
 
 def _call(

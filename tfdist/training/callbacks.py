@@ -3,7 +3,7 @@
     model.fit(…, callbacks=job.callbacks(output_dir))
 
 Those of this module work per epoch. The progress, the summaries, the profile and `resume` also
-work per step, except in the chief of parameter servers, whose workers make the steps.
+follow the steps, of which `training.steps` tells them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import tensorflow as tf
 from tfdist.errors import UsageError, log
 from tfdist.storage import lock, output_directory
 from tfdist.storage.output_directory import OutputDirectory
-from tfdist.training.progress import progress_of
-from tfdist.training.resume import resume
+from tfdist.training.progress import Progress
+from tfdist.training.resume import Resume
 from tfdist.training.scalars import scalars
 from tfdist.training.state import TrainingState
-from tfdist.training.step_profile import profile_of
+from tfdist.training.step_profile import Profile, StepProfile
 from tfdist.training.step_watch import StepWatch
-from tfdist.training.summaries import summaries_of
+from tfdist.training.steps import StepFollower, Steps
+from tfdist.training.summaries import Summaries
 
 Logs = dict[str, Any]
 
@@ -46,19 +47,18 @@ def standard(
         )
     state.is_saved = True
     output = OutputDirectory(output_dir)
-    callbacks = [*state.strategy.callbacks(), StepWatch(state, output), ExamplesPerSecond(state)]
-    callbacks.append(progress_of(state))
+    followers: list[StepFollower] = [Progress(state)]
     if steps := state.role.flags.profiled_steps:
-        callbacks.append(profile_of(state, output, steps))
+        followers.append(StepProfile(Profile(state, output, steps)))
+    callbacks = [*state.strategy.callbacks(), StepWatch(state, output), ExamplesPerSecond(state)]
     if state.is_chief:
         lock.hold(output.lock)
         output_directory.check_writable(output.path, output.checkpoints, output.logs)
-        callbacks.append(NonFiniteWarning())
-        callbacks.append(MetricsLog(state, output))
-        callbacks.append(summaries_of(state, output))
+        callbacks += [NonFiniteWarning(), MetricsLog(state, output)]
+        followers.append(Summaries(state, output))
     # Last, so that every epoch with a checkpoint has a line in the metrics log.
-    callbacks.append(resume(state, output, keep=keep, save_steps=save_steps))
-    return callbacks
+    followers.append(Resume(state, output, keep=keep, save_steps=save_steps))
+    return [*callbacks, Steps(state, followers), *followers]
 
 
 class ExamplesPerSecond(tf.keras.callbacks.Callback):
@@ -149,10 +149,5 @@ class MetricsLog(tf.keras.callbacks.Callback):
             self._is_cut = True
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        record = {
-            "epoch": epoch + 1,
-            "step": self._state.steps,
-            "time": self._clock(),
-            **{name: output_directory.as_json(value) for name, value in (logs or {}).items()},
-        }
-        output_directory.append_json_line(self._output.metrics, record)
+        place = {"epoch": epoch + 1, "step": self._state.steps, "time": self._clock()}
+        output_directory.append_metrics(self._output.metrics, logs, **place)

@@ -39,13 +39,14 @@ def evaluate(state: TrainingState, model: tf.keras.Model, dataset_fn: Data) -> d
     Returns:
       The metrics over the examples of all tasks, by name.
     """
-    logs = model.evaluate(
-        state.eval_dataset(dataset_fn),
-        callbacks=state.strategy.callbacks(),
-        return_dict=True,
-        verbose=0,
-    )
-    return state.strategy.cluster_metrics(model, logs)
+    with state.evaluating(model):
+        logs = model.evaluate(
+            state.eval_dataset(dataset_fn),
+            callbacks=state.strategy.callbacks(),
+            return_dict=True,
+            verbose=0,
+        )
+        return state.strategy.cluster_metrics(model, logs)
 
 
 def follow(
@@ -149,10 +150,7 @@ def _record(
 ) -> None:
     # A resumed job re-evaluates later epochs.
     output_directory.cut_json_lines(output.eval_metrics, lambda line: bool(line["epoch"] < epoch))
-    record = {name: output_directory.as_json(value) for name, value in logs.items()}
-    output_directory.append_json_line(
-        output.eval_metrics, {"epoch": epoch, "time": time.time(), **record}
-    )
+    output_directory.append_metrics(output.eval_metrics, logs, epoch=epoch, time=time.time())
     # Keras's TensorBoard counts epochs from 0.
     with output_directory.writing(output.logs), writer.as_default(step=epoch - 1):
         for name, value in scalars(logs).items():

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
+from tfdist.compat import replaced
 from tfdist.data.inputs import Data
 from tfdist.errors import EXIT_OK, UsageError
 from tfdist.storage.output_directory import OutputDirectory
@@ -69,9 +70,12 @@ def fit(
     state.build(model)
     own = callbacks.standard(state, output_dir, keep=keep, save_steps=save_steps)
     validation_data = None if validation is None else state.eval_dataset(validation, batch_size)
-    with steps_per_execution.chosen(
-        state, model, own_callbacks, save_steps=save_steps, validation=validation_data
-    ) as chosen:
+    with (
+        replaced.fitting(),
+        steps_per_execution.chosen(
+            state, model, own_callbacks, save_steps=save_steps, validation=validation_data
+        ) as chosen,
+    ):
         return model.fit(
             data,
             epochs=epochs,

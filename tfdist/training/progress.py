@@ -4,37 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from tfdist.coordination.liveness.activity import TRAINING
 from tfdist.training.state import TrainingState
-from tfdist.upstream.keras_callback_logs import ignores_step_logs
-
-Logs = dict[str, Any]
+from tfdist.training.steps import Logs, StepFollower
 
 # Reading the loss waits for the step.
 _LOSS_SECONDS = 1.0
 
 
-def progress_of(state: TrainingState) -> tf.keras.callbacks.Callback:
-    """The callback for a training."""
-    return StepProgress(state) if state.strategy.cursor.sees_steps else EpochProgress(state)
-
-
-class EpochProgress(tf.keras.callbacks.Callback):
+class Progress(StepFollower):
     """Records the epoch, the number of steps of the training, and the loss of each epoch.
+
+    Also the loss within an epoch, about once a second, where Keras sees the steps.
 
     Args:
       state: counts the steps, and knows the examples of a step.
+      clock: returns seconds, from any starting point.
     """
 
-    def __init__(self, state: TrainingState) -> None:
+    def __init__(self, state: TrainingState, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._state = state
         self._activity = state.reporter.activity
+        self._clock = clock
+        self._read = 0.0
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         state = self._state
@@ -57,22 +53,7 @@ class EpochProgress(tf.keras.callbacks.Callback):
         if logs and "loss" in logs:
             self._activity.describe(loss=float(np.asarray(logs["loss"])))
 
-
-class StepProgress(EpochProgress):
-    """Also records the loss within an epoch, about once a second.
-
-    Args:
-      state: see `EpochProgress`.
-      clock: returns seconds, from any starting point.
-    """
-
-    def __init__(self, state: TrainingState, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(state)
-        ignores_step_logs(self)
-        self._clock = clock
-        self._read = 0.0
-
-    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+    def after_steps(self, batch: int, logs: Logs | None) -> None:
         if self._activity.state.doing != TRAINING:
             self._activity.enter(TRAINING)
         now = self._clock()

@@ -1,6 +1,6 @@
 """Resumes a training, saves its checkpoints, and stops it in all tasks after the same step.
 
-    model.fit(…, callbacks=[…, resume(state, OutputDirectory("/shared/run1"), keep=5)])
+    model.fit(…, callbacks=[…, Resume(state, OutputDirectory("/shared/run1"), keep=5)])
 
 A checkpoint contains a `Position`, which can be within an epoch, so a resumed job neither repeats
 nor skips an example. A job that resumes with a different number of replicas or shards repeats the
@@ -21,7 +21,7 @@ import tensorflow as tf
 from absl import logging
 
 from tfdist.compat import keras as keras_compat
-from tfdist.compat import versions
+from tfdist.compat import replaced, versions
 from tfdist.compat.train_functions import AfterSkippedSteps
 from tfdist.coordination.agreement import SHARE_DIRECTORY
 from tfdist.coordination.liveness import activity
@@ -33,32 +33,26 @@ from tfdist.training import data_checks, declarations, history, resumed_hyperpar
 from tfdist.training.final_weights import FinalWeights
 from tfdist.training.records import events
 from tfdist.training.state import TrainingState
+from tfdist.training.steps import Logs, StepFollower
 from tfdist.training.summaries import facts_of
 from tfdist.upstream import keras_initial_epoch
-from tfdist.upstream.keras_callback_logs import ignores_step_logs
-
-Logs = dict[str, Any]
 
 
-def resume(
-    state: TrainingState, output: OutputDirectory, *, keep: int, save_steps: int | None = None
-) -> Resume:
-    """Creates the callback for this training; the arguments are those of `Job.callbacks`."""
-    kind = ResumeByStep if state.strategy.cursor.sees_steps else Resume
-    return kind(state, output, keep=keep, save_steps=save_steps)
-
-
-class Resume(tf.keras.callbacks.Callback):
+class Resume(StepFollower):
     """Resumes from the newest checkpoint, saves one after each epoch, and exports the model.
 
-    If Keras does not see the steps, the strategy's cursor calls this object before each step.
+    The arguments are those of `Job.callbacks`.
     """
 
     def __init__(
-        self, state: TrainingState, output: OutputDirectory, *, keep: int, save_steps: int | None
+        self,
+        state: TrainingState,
+        output: OutputDirectory,
+        *,
+        keep: int,
+        save_steps: int | None = None,
     ) -> None:
         super().__init__()
-        ignores_step_logs(self)
         self._state = state
         self._strategy = state.strategy
         self._agreement = state.strategy.agreement
@@ -69,6 +63,8 @@ class Resume(tf.keras.callbacks.Callback):
         self._keep = keep
         self._save_steps = save_steps
         self._finished = self._earlier_epochs = 0
+        # The first of the steps that Keras executes at once.
+        self._first_step = 0
         self._has_trained = False
         self._steps = 0
         # How many times `save_steps` the steps at the last save were.
@@ -76,10 +72,12 @@ class Resume(tf.keras.callbacks.Callback):
         self._saved = 0
         # The steps of the first epoch that Keras 3, which starts at step 0, skips without training.
         self._skipped = 0
-        self._watching = ExitStack()
+        self._watching, self._fit = ExitStack(), ExitStack()
 
     def set_model(self, model: tf.keras.Model) -> None:
         versions.check_is_of_tf_keras(model, tf.keras.Model)
+        self._fit.close()  # An exception may have ended an earlier one.
+        self._fit = replaced.fitting()
         if self._state.role.flags.jit_compile:
             # Keras has not made its train function yet.
             model.jit_compile = True
@@ -103,25 +101,16 @@ class Resume(tf.keras.callbacks.Callback):
         if self._state.is_chief:
             output_directory.remove_leftovers(self._output.path)
             output_directory.remove_leftovers(self._output.checkpoints)
-        self._io_device = io_device.choose(
+        device = io_device.choose(
             self._output.checkpoints, self._checkpointing.io_device, self._checkpointing.owners
         )
+        # Who writes the checkpoints, the final weights and the exported model.
+        self._writer: dict[str, Any] = {"writes": self._state.is_chief, "io_device": device}
         state = self._checkpointing.state(self.model)
         self._checkpointer = checkpointer.Checkpointer(
-            self.model,
-            self._output.checkpoints,
-            writes=self._state.is_chief,
-            keep=self._keep,
-            io_device=self._io_device,
-            state=state,
+            self.model, self._output.checkpoints, keep=self._keep, state=state, **self._writer
         )
-        self._final = FinalWeights(
-            self.model,
-            self._output,
-            writes=self._state.is_chief,
-            io_device=self._io_device,
-            state=state,
-        )
+        self._final = FinalWeights(self.model, self._output, state=state, **self._writer)
         variables = keras_compat.hyperparameters(self.model)
         self._hyperparameters = {name: float(each.numpy()) for name, each in variables.items()}
         epochs = self.params["epochs"]
@@ -165,10 +154,14 @@ class Resume(tf.keras.callbacks.Callback):
                 self._topology.peer, self._topology.peers, self._strategy.kv_store
             )
         )
-        self._cursor.on_step_begin(self._before_step)
         # `history` is Keras's last callback, so the exported model includes the changes of all
         # other callbacks, such as restoring the best weights.
-        self.model.history.on_train_end = self._end
+        replaced.replace(self.model.history, "on_train_end", self._end)
+        if len(self._topology.peers) > 1:
+            # Any callback or thread may set `stop_training`, by what its own task sees.
+            self._asks = False
+            replaced.replace(self.model.history, "on_train_batch_end", self._after_step)
+            replaced.replace(self.model.history, "on_epoch_end", self._after_epoch)
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         self._finished = epoch
@@ -194,15 +187,11 @@ class Resume(tf.keras.callbacks.Callback):
                     self._final.save(Position(self._finished), self._state.steps)
         if self._saves and (self._has_trained or not self._output.saved_model.exists()):
             with self._checkpointing.save_scope(self.model):
-                export.export(
-                    self.model,
-                    self._output,
-                    writes=self._state.is_chief,
-                    io_device=self._io_device,
-                )
+                export.export(self.model, self._output, **self._writer)
         if not self._has_trained or is_complete:
             if self._state.is_chief:
-                checkpointer.mark_done(self._output, self._finished, epochs)
+                # It may have been stopped early.
+                output_directory.mark_done(self._output, finished=self._finished, epochs=epochs)
                 if self._has_trained:
                     self._log_event(events.COMPLETE, self._finished)
         else:
@@ -211,15 +200,33 @@ class Resume(tf.keras.callbacks.Callback):
             self.model.history, self._output.metrics, epochs=self._earlier_epochs
         )
         self._checkpointing.finish(self.model)
+        self._fit.close()
         self._state.reporter.end_watch()
 
-    def _before_step(self, steps: Callable[[], Sequence[int]], count: int) -> None:
+    def before_request(self, steps: Callable[[], Sequence[int]], count: int) -> None:
         if self._state.preemption.should_stop():
             self._exit(steps())
         if self._save_steps and self._steps // self._save_steps > self._saved_after:
             self._saved_after = self._steps // self._save_steps
             self._save(steps())
         self._steps += count
+
+    def before_steps(self, batch: int) -> None:
+        self._first_step = batch
+        if not self._state.preemption.begin_step():
+            self._exit(self._of_all_shards(max(batch, self._skipped)))
+
+    def after_steps(self, batch: int, logs: Logs | None) -> None:
+        done = keras_compat.last_step(self.model, batch, self.params["steps"]) + 1
+        self._cursor.saw_steps(max(0, done - max(self._first_step, self._skipped)))
+        if done <= self._skipped or done == self.params["steps"]:
+            return  # The end of the epoch saves.
+        # Without a known number of steps, this may be the last step, and some tasks could exit
+        # before the end of the epoch and others after it.
+        if self.params["steps"] is not None and self._state.preemption.should_stop():
+            self._exit(self._of_all_shards(done))
+        if self._save_steps and done // self._save_steps > self._first_step // self._save_steps:
+            self._save(self._of_all_shards(done))
 
     def _within_epoch(self, position: Position) -> Position:
         """The position from which this job can resume. Every training task must call it."""
@@ -295,43 +302,8 @@ class Resume(tf.keras.callbacks.Callback):
         events.add(self._output, event, epoch=epoch, step=self._state.steps, **facts)
 
     def _log(self, text: str) -> None:
-        self._tell(f"{text} and {self._state.steps} steps in {self._output.path}")
-
-    def _tell(self, text: str) -> None:
         if self._state.is_chief:
-            log(text)
-
-
-class ResumeByStep(Resume):
-    """`Resume` for strategies where Keras sees each step."""
-
-    # The first of the steps that Keras executes per batch callback.
-    _first_step = 0
-
-    def on_train_begin(self, logs: Logs | None = None) -> None:
-        super().on_train_begin(logs)
-        if len(self._topology.peers) > 1:
-            # Any callback or thread may set `stop_training`, by what its own task sees.
-            self._asks = False
-            self.model.history.on_train_batch_end = self._after_step
-            self.model.history.on_epoch_end = self._after_epoch
-
-    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        self._first_step = batch
-        if not self._state.preemption.begin_step():
-            self._exit(self._of_all_shards(max(batch, self._skipped)))
-
-    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        done = keras_compat.last_step(self.model, batch, self.params["steps"]) + 1
-        self._cursor.saw_steps(max(0, done - max(self._first_step, self._skipped)))
-        if done <= self._skipped or done == self.params["steps"]:
-            return  # The end of the epoch saves.
-        # Without a known number of steps, this may be the last step, and some tasks could exit
-        # before the end of the epoch and others after it.
-        if self.params["steps"] is not None and self._state.preemption.should_stop():
-            self._exit(self._of_all_shards(done))
-        if self._save_steps and done // self._save_steps > self._first_step // self._save_steps:
-            self._save(self._of_all_shards(done))
+            log(f"{text} and {self._state.steps} steps in {self._output.path}")
 
     def _after_step(self, batch: int, logs: Logs | None = None) -> None:
         self._take_wish()

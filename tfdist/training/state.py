@@ -7,13 +7,14 @@ model.fit(state.dataset(train_input), callbacks=callbacks.standard(state, output
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat import building, denominators, metric_states, versions
+from tfdist.compat import building, metric_states, replaced, train_functions, versions
 from tfdist.compat import keras as keras_compat
 from tfdist.config.role import TaskRole
 from tfdist.config.strategies import table
@@ -241,8 +242,7 @@ class TrainingState:
             keras3_repeated_rows.apply()
         with self.strategy.scope():
             wrapped = self.strategy.wrap_optimizer(optimizer)
-        # Keras treats an attribute that is set in the usual way as a hyperparameter.
-        vars(wrapped)[_WRAPPED] = True
+        replaced.replace(wrapped, _WRAPPED, True)
         return wrapped
 
     def keep_outputs_float32(self, model: tf.keras.Model) -> None:
@@ -285,6 +285,8 @@ class TrainingState:
         )
         for optimizer in keras_compat.optimizers_of(model):
             versions.check_same_keras(model, optimizer)
+        train_functions.forget(model)
+        replaced.at_end(functools.partial(train_functions.forget, model))
         if len(peers) > 1 and getattr(model, "autotune_steps_per_execution", False):
             raise UsageError(
                 "steps_per_execution",
@@ -318,6 +320,20 @@ class TrainingState:
             )
         self._wrap_optimizers_of(model)
         building.build_optimizers(model)
+        self._require_additions(model)
+        model.make_train_function(force=True)  # `fit` has made one already.
+
+    @contextmanager
+    def evaluating(self, model: tf.keras.Model) -> Iterator[None]:
+        """Within the block, evaluations of the model give what a validation within `fit` gives."""
+        with replaced.fitting():
+            if self._weigh(model):
+                replaced.replace(model, "test_function", None)
+            self._require_additions(model)
+            yield
+
+    def _require_additions(self, model: tf.keras.Model) -> None:
+        shares_variables = self.role.spec.shares_variables
         if shares_variables or self._sums_metric_states:
             metric_states.require_additions(
                 model, self.strategy.name, shares_variables=shares_variables
@@ -329,27 +345,21 @@ class TrainingState:
         topology = self.strategy.topology
         return topology.num_replicas > 1 and not topology.joins_batches
 
-    def _weigh(self, model: tf.keras.Model) -> None:
+    def _weigh(self, model: tf.keras.Model) -> bool:
         """Lets the steps of a model know by what their losses are divided, if replicas can differ
-        in it."""
+        in it; returns whether that is new."""
         topology = self.strategy.topology
-        is_one_loss = not self._sums_metric_states
-        if is_one_loss or topology.averages_weights or not topology.is_synchronous:
-            return
-        keras_denominators.apply(tf.keras.Model)
-        sums = self.strategy.sum_of_step
-        denominators.weigh(
+        is_whole = not self._sums_metric_states  # One loss over the whole batch.
+        if is_whole or topology.averages_weights or not topology.is_synchronous:
+            return False
+        return keras_denominators.weigh(
             model,
-            denominators.Settings(
-                self.data.batch_size if self.data else None,
-                topology.num_replicas,
-                functools.partial(self.strategy.states_of_replica, model),
-                functools.partial(keras_denominators.loss_trackers, model),
-                functools.partial(keras_denominators.has_other_losses, model),
-                sums and functools.partial(keras_denominators.keeping_losses, model, sums),
-                is_loop=self.accumulate_steps > 1,
-                says=self.is_chief,
-            ),
+            batch_size=self.data.batch_size if self.data else None,
+            replicas=topology.num_replicas,
+            states=functools.partial(self.strategy.states_of_replica, model),
+            sums=self.strategy.sum_of_step,
+            is_loop=self.accumulate_steps > 1,
+            says=self.is_chief,
         )
 
     def _feed(self, data: Data, *, trains: bool, batch_size: int | None) -> Feed:
@@ -368,8 +378,9 @@ class TrainingState:
         return dataset
 
     def _wrap_optimizers_of(self, model: tf.keras.Model) -> None:
-        unwrapped = [each for each in keras_compat.optimizers_of(model) if not _is_wrapped(each)]
-        for optimizer in unwrapped:
+        for optimizer in keras_compat.optimizers_of(model):
+            if _is_wrapped(optimizer):
+                continue
             inner = getattr(optimizer, "inner_optimizer", None)
             # In Keras 2, wrapping a wrapped inner optimizer again changes nothing.
             if keras_compat.is_keras_3(model) and inner is not None and _is_wrapped(inner):
@@ -391,9 +402,6 @@ class TrainingState:
                     remedy="Call job.wrap_optimizer where the model gets it.",
                 )
             model.optimizer = wrapped
-        # `fit` has made the function; the strategy may have made it forget what it had traced.
-        if unwrapped or model.train_function is None:
-            model.make_train_function(force=True)
 
 
 def _is_wrapped(optimizer: Any) -> bool:

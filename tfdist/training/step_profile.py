@@ -22,27 +22,11 @@ from tfdist.compat import keras as keras_compat
 from tfdist.errors import log
 from tfdist.storage.output_directory import OutputDirectory
 from tfdist.training.state import TrainingState
-from tfdist.upstream.keras_callback_logs import ignores_step_logs
-
-Logs = dict[str, Any]
+from tfdist.training.steps import Logs, StepFollower
 
 _WAITS, _RUNS, _ENDED = "waits", "runs", "ended"
 _LEAST_SECONDS = 0.5
 _POLL_SECONDS = 0.02
-
-
-def profile_of(
-    state: TrainingState, output: OutputDirectory, steps: tuple[int, int]
-) -> tf.keras.callbacks.Callback:
-    """The callback of `--profile_steps`, in each training task.
-
-    Args:
-      state: counts the steps.
-      output: the output directory.
-      steps: the number of updates before the first step, and after the last one.
-    """
-    sees_steps = state.strategy.cursor.sees_steps
-    return (ProfileBySteps if sees_steps else ProfileByTime)(Profile(state, output, steps))
 
 
 class Profile:
@@ -51,7 +35,7 @@ class Profile:
     Args:
       state: knows the tasks.
       output: the output directory.
-      steps: see `profile_of`.
+      steps: the number of updates before the first step, and after the last one.
     """
 
     def __init__(
@@ -133,16 +117,20 @@ class Profile:
             os.replace(temporary, self._session / f"{name}.xplane.pb")
 
 
-class ProfileBySteps(tf.keras.callbacks.Callback):
-    """For a task whose steps Keras sees."""
+class StepProfile(StepFollower):
+    """The callback of `--profile_steps`, in each training task.
+
+    A coordinator, whose workers make the steps, looks at their number in a thread.
+    """
 
     def __init__(self, profile: Profile) -> None:
         super().__init__()
-        ignores_step_logs(self)
         self._profile = profile
         self._mark: Any = None
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
 
-    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
+    def before_steps(self, batch: int) -> None:
         steps, was_running = self._profile.state.steps, self._profile.is_running
         self._profile.look(steps)
         # Keras 2 marks its steps itself, and has begun this one already.
@@ -151,25 +139,15 @@ class ProfileBySteps(tf.keras.callbacks.Callback):
             self._mark = tf.profiler.experimental.Trace("train", step_num=steps, _r=1)
             self._mark.__enter__()
 
-    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+    def after_steps(self, batch: int, logs: Logs | None) -> None:
         if self._mark is not None:
             self._mark.__exit__(None, None, None)
             self._mark = None
 
-    def on_train_end(self, logs: Logs | None = None) -> None:
-        self._profile.close()
-
-
-class ProfileByTime(tf.keras.callbacks.Callback):
-    """For a coordinator, whose workers make the steps: looks at their number in a thread."""
-
-    def __init__(self, profile: Profile) -> None:
-        super().__init__()
-        self._profile = profile
-        self._ended = threading.Event()
-
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         cursor = self._profile.state.strategy.cursor
+        if cursor.sees_steps:
+            return
         before = self._profile.state.steps - cursor.progress
         self._ended = ended = threading.Event()
 
@@ -182,7 +160,8 @@ class ProfileByTime(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         self._ended.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def on_train_end(self, logs: Logs | None = None) -> None:
         self._profile.close()

@@ -17,39 +17,40 @@ from tfdist.training.records.tensorboard import TensorBoardRun
 from tfdist.training.records.trackers import Trackers
 from tfdist.training.scalars import scalars
 from tfdist.training.state import TrainingState
-from tfdist.upstream.keras_callback_logs import ignores_step_logs
-
-Logs = dict[str, Any]
+from tfdist.training.steps import Logs, StepFollower
 
 # Between two writes within an epoch; the first write shows early that the training has begun.
 _SECONDS = 10.0
 _VALIDATION = "val_"
 
 
-def summaries_of(state: TrainingState, output: OutputDirectory) -> tf.keras.callbacks.Callback:
-    """The callback for a training."""
-    return (StepSummaries if state.strategy.cursor.sees_steps else Summaries)(state, output)
-
-
-class Summaries(tf.keras.callbacks.Callback):
+class Summaries(StepFollower):
     """Writes the runs `train` and `validation`.
 
     `epoch_…` has the metrics of each epoch, over the number of the epoch from 0, as Keras's
     TensorBoard callback does. `step_…` has them about every ten seconds within an epoch, with the
-    examples per second and the seconds per step, over the number of updates.
+    examples per second and the seconds per step, over the number of updates, where Keras sees the
+    steps.
 
     The trackers of `--tracker` get the same values over the number of updates, with the names of
     the metrics log for those of an epoch.
 
     Args:
-      state: describes the job.
+      state: describes the job, and counts the steps.
       output: the output directory.
+      clock: returns seconds, from any starting point.
     """
 
-    def __init__(self, state: TrainingState, output: OutputDirectory) -> None:
+    def __init__(
+        self,
+        state: TrainingState,
+        output: OutputDirectory,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__()
         self._state = state
         self._output = output
+        self._clock = clock
         self._runs = {name: output.logs / name for name in ("train", "validation")}
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
@@ -88,31 +89,11 @@ class Summaries(tf.keras.callbacks.Callback):
         (value,) = keras_compat.as_tensorflow([rate])
         return {"learning_rate": float(tf.convert_to_tensor(value).numpy())}
 
-
-class StepSummaries(Summaries):
-    """Also writes `step_…`, where Keras sees the steps.
-
-    Args:
-      state: counts the steps.
-      output: the output directory.
-      clock: returns seconds, from any starting point.
-    """
-
-    def __init__(
-        self,
-        state: TrainingState,
-        output: OutputDirectory,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(state, output)
-        ignores_step_logs(self)
-        self._clock = clock
-
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         self._last = self._clock(), self._state.steps
         self._logs: Logs | None = None
 
-    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
+    def before_steps(self, batch: int) -> None:
         now, steps = self._clock(), self._state.steps
         seconds, made = now - self._last[0], steps - self._last[1]
         if seconds < _SECONDS or not made:
@@ -126,7 +107,7 @@ class StepSummaries(Summaries):
         self._trackers.log(values, steps)
         self._last = now, steps
 
-    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+    def after_steps(self, batch: int, logs: Logs | None) -> None:
         # The callback that counts the steps is the last one.
         self._logs = logs
 

@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat.additions import addend
+from tfdist.compat.replaced import replace
 
 
 def add_in_one_operation(variables: Iterable[Any]) -> bool:
@@ -31,7 +32,7 @@ def add_in_one_operation(variables: Iterable[Any]) -> bool:
     """
     others = [variable for variable in variables if "_direct_assign" not in vars(variable)]
     for variable in others:
-        variable._direct_assign = partial(_assign, variable._value)
+        replace(variable, "_direct_assign", partial(_assign, variable._value))
     return bool(others)
 
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tfdist.compat.replaced import replace
+
 
 def take_sum(optimizer: Any) -> Callable[[list[tuple[Any, Any]]], list[tuple[Any, Any]]]:
     """Takes the sum over replicas out of an optimizer.
@@ -26,7 +28,7 @@ def take_sum(optimizer: Any) -> Callable[[list[tuple[Any, Any]]], list[tuple[Any
     while hasattr(inner, "inner_optimizer"):
         inner = inner.inner_optimizer
     sum_pairs: Any = inner._all_reduce_sum_gradients
-    inner._all_reduce_sum_gradients = list
+    replace(inner, "_all_reduce_sum_gradients", list)
     return sum_pairs
 
 
@@ -45,7 +47,7 @@ def apply_reduced(optimizer: Any, reduce: Callable[[list[Any], list[Any]], list[
         apply(reduce(list(grads), variables), variables)
 
     # Set on the instance, so that the class, which a saved model names, does not change.
-    optimizer.apply = call
+    replace(optimizer, "apply", call)
     return optimizer
 
 
@@ -54,8 +56,3 @@ def variables_of(optimizer: Any, trainable_variables: Iterable[Any] | None = Non
     if trainable_variables is None:
         trainable_variables = optimizer._trainable_variables
     return list(trainable_variables)
-
-
-def is_wrapped(optimizer: Any) -> bool:
-    """Whether `apply_reduced` was called with this optimizer itself, not with its inner one."""
-    return "apply" in vars(optimizer)

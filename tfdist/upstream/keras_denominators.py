@@ -1,6 +1,6 @@
 """Tells a weighed step by what Keras divides each loss; see `tfdist.compat.denominators`.
 
-    apply(tf.keras.Model)      # before the first step is traced
+    weigh(model, batch_size=8, replicas=2, …)      # before the first step is traced
 
 Keras divides the loss of a replica by what that replica has, and has no API for it. The mean of
 these means is not that of the whole batch if replicas have different numbers.
@@ -15,8 +15,92 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat import denominators
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.denominators import MEAN, SUM, saw_loss
+from tfdist.compat.replaced import replace
+from tfdist.upstream import autograph
+
+_WAITS = "_tfdist_waits"
+
+
+def weigh(
+    model: Any,
+    *,
+    batch_size: int | None,
+    replicas: int,
+    states: Callable[[], list[tf.Variable]],
+    sums: Callable[[tf.Tensor], tf.Tensor] | None,
+    is_loop: bool,
+    says: bool,
+) -> bool:
+    """Makes the train step and the test step of a compiled model know their denominators.
+
+    Args:
+      model: the model; one that is weighed already does not change.
+      batch_size, replicas, states, is_loop, says: see `Settings`.
+      sums: sums a tensor over the replicas of a step; None if they cannot.
+
+    Returns:
+      Whether the model has changed.
+    """
+    if hasattr(model, denominators.SETTINGS):
+        return False
+    apply(keras_compat.keras_of(model).Model)
+    settings = denominators.Settings(
+        batch_size,
+        replicas,
+        states,
+        functools.partial(has_other_losses, model),
+        sums and functools.partial(keeping_losses, model, sums),
+        is_loop=is_loop,
+        says=says,
+    )
+    replace(model, denominators.SETTINGS, settings)
+    replace(model, "train_step", functools.partial(_call, model, model.train_step, False))
+    replace(model, "test_step", functools.partial(_call, model, model.test_step, True))
+    replace(model, "get_metrics_result", functools.partial(_results, model.get_metrics_result))
+    return True
+
+
+def is_weighed(train_step: Any) -> bool:
+    """Whether a train step is one of `weigh`."""
+    return isinstance(train_step, functools.partial) and train_step.func is _call
+
+
+@tf.autograph.experimental.do_not_convert
+def _call(model: Any, own: Callable[[Any], Any], evaluates: bool, data: Any) -> Any:
+    converted = autograph.converted(own)
+    for tracker in loss_trackers(model):
+        _let_wait(tracker)
+    with denominators.step_of(model, data, evaluates=evaluates):
+        return converted(data)
+
+
+@tf.autograph.experimental.do_not_convert
+def _results(own: Callable[[], Any]) -> Any:
+    step = denominators.current()
+    if step is not None:
+        step.settle()
+    return own()
+
+
+def _let_wait(tracker: Any) -> None:
+    """Lets the mean loss wait for the denominators of all replicas, which the update brings."""
+    if _WAITS in vars(tracker):
+        return
+    update = tracker.update_state
+
+    @tf.autograph.experimental.do_not_convert
+    def wait(values: Any, sample_weight: Any = None) -> Any:
+        step = denominators.current()
+        if step is None:
+            return update(values, sample_weight=sample_weight)
+        step.waiting.append((update, values, sample_weight))
+        return None
+
+    replace(tracker, "update_state", wait)
+    replace(tracker, _WAITS, True)
 
 
 def apply(model_class: Any) -> None:

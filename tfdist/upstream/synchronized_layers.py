@@ -14,6 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat.replaced import replace
+
 Sum = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
 
 
@@ -26,8 +28,7 @@ def reduce_over_ranks(model: Any, sum_of: Sum) -> None:
     """
     for layer in tf.train.TrackableView(model).descendants():
         if getattr(layer, "synchronized", None) is True and "_moments" not in vars(layer):
-            # Keras would track an attribute.
-            vars(layer)["_moments"] = _reducing(layer._moments, sum_of)
+            replace(layer, "_moments", _reducing(layer._moments, sum_of))
 
 
 def _reducing(moments: Callable[..., Any], sum_of: Sum) -> Callable[..., Any]:

@@ -97,7 +97,7 @@ def test_a_file_that_is_written_atomically_has_the_default_permissions(tmp_path:
     [(0.5, 0.5), (float("nan"), None), (float("inf"), None), ([1.0, float("nan")], [1.0, None])],
 )
 def test_metrics_are_converted_to_valid_json(value: object, expected: object) -> None:
-    assert output_directory.as_json(np.asarray(value)) == expected
+    assert output_directory._as_json(np.asarray(value)) == expected
 
 
 def test_the_error_for_a_failed_write_names_the_file(tmp_path: Path) -> None:

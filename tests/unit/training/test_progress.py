@@ -11,7 +11,8 @@ import tensorflow as tf
 from tests.conftest import TinyTraining
 from tfdist.coordination.liveness.activity import BETWEEN_EPOCHS, TRAINING, State
 from tfdist.strategies.cursor import EpochCursor
-from tfdist.training.progress import EpochProgress, StepProgress, progress_of
+from tfdist.training.progress import Progress
+from tfdist.training.steps import Steps
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.stacks("2.15", "newest")
 class Seen(tf.keras.callbacks.Callback):
     """The states after each step and each epoch."""
 
-    def __init__(self, callback: EpochProgress) -> None:
+    def __init__(self, callback: Progress) -> None:
         super().__init__()
         self._activity = callback._activity
         self.steps: list[State] = []
@@ -35,7 +36,7 @@ class Seen(tf.keras.callbacks.Callback):
 def train(tiny: TinyTraining, output: Path, epochs: int) -> tuple[Seen, list[float]]:
     job = tiny.job()
     callbacks = job.callbacks(str(output))
-    (own,) = (each for each in callbacks if isinstance(each, EpochProgress))
+    (own,) = (each for each in callbacks if isinstance(each, Progress))
     seen = Seen(own)
     history = tiny.model().fit(
         job.dataset(tiny.train_input), epochs=epochs, callbacks=[*callbacks, seen], verbose=0
@@ -66,6 +67,11 @@ def test_a_coordinator_tells_its_epochs_alone(
     tiny: TinyTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = tiny.job()
-    assert isinstance(progress_of(job._state), StepProgress)
+
+    def acts_on_batches() -> bool:
+        steps = Steps(job._state, [Progress(job._state)])
+        return not getattr(steps.on_train_batch_end, "_is_default", False)
+
+    assert acts_on_batches()
     monkeypatch.setattr(EpochCursor, "sees_steps", False)
-    assert not isinstance(progress_of(job._state), StepProgress)
+    assert not acts_on_batches()

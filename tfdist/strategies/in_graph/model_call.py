@@ -19,16 +19,14 @@ from tfdist.strategies.in_graph.batches import Parts
 from tfdist.strategies.in_graph.gradient_sums import total
 from tfdist.strategies.in_graph.lanes import Lane
 from tfdist.strategies.in_graph.pipeline import Pipeline
+from tfdist.upstream import autograph
 
 
 def call_in_parts(pipeline: Pipeline, call: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps the method `call` of a model, so that it runs in the parts of a pipeline."""
 
     def call_model(inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        # As Keras 2 does for the method that is replaced here.
-        context = tf.__internal__.autograph.control_status_ctx()
-        converted = tf.__internal__.autograph.tf_convert(call, context)
-        return _call(pipeline, converted, inputs, args, kwargs)
+        return _call(pipeline, autograph.converted(call), inputs, args, kwargs)
 
     return call_model
 

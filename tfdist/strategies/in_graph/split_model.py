@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
+from tfdist.compat.replaced import at_end, replace, replaced
 from tfdist.strategies.in_graph.grid import Grid
 from tfdist.strategies.in_graph.model_call import call_in_parts
 from tfdist.strategies.in_graph.pipeline import Pipeline
@@ -19,7 +20,7 @@ from tfdist.strategies.in_graph.variables import move, tensorflow_variable
 
 
 class SplitModel:
-    """Splits a built model in place.
+    """Splits a built model in place; `apply` lets its calls follow.
 
     Args:
       model: a `tf.keras.Model`.
@@ -59,49 +60,47 @@ class SplitModel:
                 weights.append((own, stage))
         pipeline = Pipeline(grid, microbatches, weights, recompute=recompute)
         self._trainable = _trainable(model)
-        self._calls: list[tuple[Any, str, Any]] = [
-            (model, "call", call_in_parts(pipeline, model.call)),
-            (model, "train_step", self._train_step(model.train_step)),
+        self._calls: list[tuple[Any, Any]] = [
+            (model, call_in_parts(pipeline, model.call)),
             *(
-                (layer, "call", pipeline.call_of_layer(layer.call, index))
+                (layer, pipeline.call_of_layer(layer.call, index))
                 for index, stage in enumerate(stages)
                 for layer in stage.layers
             ),
         ]
-        self._replace()
-        self._forget_functions()
+        self._replaced = ExitStack()
+        self._is_applied = False
 
     def is_of(self, model: Any) -> bool:
         """Whether this is the given model, with the same trainable variables as before."""
         return self.model is model and self._trainable == _trainable(model)
 
-    def undo(self) -> None:
-        """Gives the model and its layers their own methods; the variables stay where they are."""
-        self._restore()
-        self._forget_functions()
+    def apply(self) -> None:
+        """Splits the calls of the model and its layers until the training or the evaluation ends,
+        but not the variables, which stay where they are."""
+        if self._is_applied:
+            return
+        at_end(self._end)
+        replace(self.model, "train_step", self._train_step(self.model.train_step))
+        self._replace()
+        self._is_applied = True
 
     @contextmanager
     def undone(self) -> Iterator[None]:
-        """Within the block, the model and its layers have their own methods."""
-        self._restore()
+        """Within the block, the model and its layers have their own calls."""
+        self._replaced.close()
         try:
             yield
         finally:
             self._replace()
 
-    def _restore(self) -> None:
-        for made_by_keras, name, _ in self._calls:
-            del vars(made_by_keras)[name]
-
-    def _forget_functions(self) -> None:
-        # Functions that were traced before call the layers where they were.
-        self.model.train_function = self.model.test_function = None
-        self.model.predict_function = None
+    def _end(self) -> None:
+        self._replaced.close()
+        self._is_applied = False
 
     def _replace(self) -> None:
-        # Keras would track the attributes of an assignment.
-        for made_by_keras, name, method in self._calls:
-            vars(made_by_keras)[name] = method
+        for made_by_keras, call in self._calls:
+            self._replaced.enter_context(replaced(made_by_keras, "call", call))
 
     def _train_step(self, train_step: Any) -> Any:
         """Wraps `train_step`: what follows from the variables, as their updates, runs with them."""

@@ -28,6 +28,8 @@ from tfdist.strategies.in_graph.model_check import check_model
 from tfdist.strategies.in_graph.split_model import SplitModel
 from tfdist.strategies.in_graph.stages import stages_of
 from tfdist.strategies.in_graph.variables import spread
+from tfdist.strategies.keras2_gradients import reduce_gradients
+from tfdist.upstream.keras_callback_logs import ignores_step_logs
 
 
 class _Checkpointing(Checkpointing):
@@ -54,6 +56,20 @@ class _Checkpointing(Checkpointing):
         split_model = self._strategy.split_model
         with nullcontext() if split_model is None else split_model.undone():
             yield
+
+
+class _SplitEvaluation(tf.keras.callbacks.Callback):
+    """Evaluates a trained model on the workers, also after its `fit`."""
+
+    def __init__(self, strategy: InGraph) -> None:
+        super().__init__()
+        ignores_step_logs(self)
+        self._strategy = strategy
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        split_model = self._strategy.split_model
+        if split_model is not None and split_model.is_of(self.model):
+            split_model.apply()
 
 
 class InGraph(Strategy[InGraphOptions]):
@@ -102,11 +118,7 @@ class InGraph(Strategy[InGraphOptions]):
     def wrap_optimizer(self, optimizer: Any) -> Any:
         # Keras 2 would pass the gradients of all variables through one operation, on one device.
         # They are those of the whole batch already.
-        own = getattr(optimizer, "inner_optimizer", optimizer)  # Scaling of losses wraps another.
-        for name in ("aggregate_gradients", "gradient_aggregator"):  # The second is a legacy one's.
-            if hasattr(own, name):
-                vars(own)[name] = lambda grads_and_vars: grads_and_vars
-        return optimizer
+        return reduce_gradients(optimizer, lambda gradients, _: gradients)
 
     def distribute(self, feed: Feed) -> tf.data.Dataset:
         for spec in tf.nest.flatten(feed.local.element_spec):
@@ -124,11 +136,10 @@ class InGraph(Strategy[InGraphOptions]):
     def prepare(self, model: tf.keras.Model) -> None:
         self._check_compiled(model)
         checks.check_no_synchronized_layer(model, self.name)
-        if self.split_model is not None:
-            if self.split_model.is_of(model):
-                return
-            self.split_model.undo()
-            self.split_model = None
+        if self.split_model is not None and self.split_model.is_of(model):
+            self.split_model.apply()
+            return
+        self.split_model = None
         if not model.built:
             raise UsageError(
                 "model",
@@ -147,6 +158,7 @@ class InGraph(Strategy[InGraphOptions]):
             self.options.microbatches,
             recompute=self.options.recompute,
         )
+        self.split_model.apply()
 
     def describe(self, model: tf.keras.Model) -> list[str]:
         assert self.split_model is not None
@@ -154,6 +166,9 @@ class InGraph(Strategy[InGraphOptions]):
             f"stage {index} on {', '.join(map(str, self.grid.workers_of(index)))}: {stage}"
             for index, stage in enumerate(self.split_model.stages)
         ]
+
+    def callbacks(self) -> list[tf.keras.callbacks.Callback]:
+        return [_SplitEvaluation(self)]
 
     @property
     def _is_client(self) -> bool:

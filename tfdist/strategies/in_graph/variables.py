@@ -7,14 +7,14 @@ worker with the fewest bytes, so that no process needs memory for the whole mode
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
+from tfdist.compat.replaced import replaced
 from tfdist.strategies.sizes import bytes_of
 
 # Scalars, such as the step counter, the learning rate and metrics, stay with the client.
@@ -46,20 +46,10 @@ def spread(devices: Sequence[str]) -> Iterator[None]:
 @contextmanager
 def reading(values: Iterable[tuple[tf.Variable, tf.Tensor]]) -> Iterator[None]:
     """Within the block, TensorFlow reads each variable as the given tensor."""
-    variables = []
-    try:
+    with ExitStack() as stack:
         for variable, value in values:
-            # On the instance, in place of the method of its class.
-            vars(variable)["value"] = partial(_given, value)
-            variables.append(variable)
+            stack.enter_context(replaced(variable, "value", lambda value=value: value))
         yield
-    finally:
-        for variable in variables:
-            vars(variable).pop("value")
-
-
-def _given(value: tf.Tensor) -> tf.Tensor:
-    return value
 
 
 def tensorflow_variable(variable: Any) -> tf.Variable:

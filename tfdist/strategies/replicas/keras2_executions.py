@@ -16,8 +16,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat import denominators
+from tfdist.compat.replaced import replaced
 from tfdist.strategies.replicas import sync_on_read
+from tfdist.upstream import keras_denominators
 
 
 class Executions:
@@ -45,13 +46,11 @@ class Executions:
                 model._steps_per_execution.assign(steps)
             return model.train_function
 
-        # Keras would track an attribute.
-        vars(model)["make_train_function"] = make_train_function
         model.train_function = None
         try:
-            yield
+            with replaced(model, "make_train_function", make_train_function):
+                yield
         finally:
-            del vars(model)["make_train_function"]
             model.train_function = None
             self.set_steps(1)
 
@@ -62,8 +61,8 @@ class Executions:
     def _several(self, single: Any) -> Any:
         step = single.python_function
         # A train step of the user may read the results.
-        replaced = vars(self._model).get("train_step")
-        is_of_keras = (replaced is None or denominators.is_weighed(replaced)) and all(
+        own = vars(self._model).get("train_step")
+        is_of_keras = (own is None or keras_denominators.is_weighed(own)) and all(
             getattr(type(self._model), name) is getattr(tf.keras.Model, name)
             for name in ("train_step", "compute_loss")
         )

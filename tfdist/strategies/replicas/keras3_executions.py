@@ -20,6 +20,8 @@ import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
 
+from tfdist.compat.replaced import replaced
+
 # The executions of the training whose iterator Keras makes next.
 _next: list[Executions] = []
 
@@ -46,14 +48,12 @@ class Executions:
 
         _apply()
         _next.append(self)
-        # Keras would track an attribute.
-        vars(model)["make_train_function"] = make_train_function
         model.train_function = None
         try:
-            yield
+            with replaced(model, "make_train_function", make_train_function):
+                yield
         finally:
             _next.clear()
-            del vars(model)["make_train_function"]
             model.train_function = None
 
     def set_steps(self, steps: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
+from tfdist.compat.replaced import replace
 from tfdist.compat.replica_states import differ, warn_of_own_states
 
 
@@ -40,19 +41,10 @@ class Statistics(tf.keras.callbacks.Callback):
         if not keras_compat.is_keras_3(self.model):
             return
         normalization = keras_compat.keras_of(self.model).layers.BatchNormalization
-        layers = [
-            layer
-            for layer in tf.train.TrackableView(self.model).descendants()
-            if isinstance(layer, normalization)
-            # Those of all replicas are valid in a replica without examples.
-            and not layer.synchronized
-            and "_moments" not in vars(layer)
-        ]
-        for layer in layers:
-            layer._moments = _moments_of_examples(layer)
-        if layers:
-            # An earlier `fit` may have traced it.
-            self.model.make_train_function(force=True)
+        for layer in tf.train.TrackableView(self.model).descendants():
+            # Synchronized ones are valid in a replica without examples.
+            if isinstance(layer, normalization) and not layer.synchronized:
+                replace(layer, "_moments", _moments_of_examples(layer))
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         self.average()

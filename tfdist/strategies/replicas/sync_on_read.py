@@ -7,7 +7,7 @@
     use_own_values(True)                                      # in any task, from now on
     model.save(path)
 
-    reduce_metrics_at_once(model)                             # of Keras 2, before the training
+    apply_to_metrics(model)                             # of Keras 2, before the training
 
 Batch normalization's moving statistics and the variables of metrics are sync-on-read. TensorFlow
 reduces each one separately, and three times per checkpoint: hundreds of small all-reduces in which
@@ -17,6 +17,7 @@ is built, which takes a third of the build time. Each step reduces the variables
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -98,25 +99,28 @@ def own_values(is_alone: bool) -> Iterator[None]:
         use_own_values(before)
 
 
-def reduce_metrics_at_once(model: tf.keras.Model) -> None:
-    """Makes each step of a Keras 2 model reduce the variables of all its metrics together."""
-    if "get_metrics_result" in vars(model):
-        return
-    results = model.get_metrics_result
+@functools.cache
+def apply_to_metrics(model_class: Any) -> None:
+    """Makes each step of Keras 2 models reduce the variables of all metrics together.
 
-    def get_metrics_result() -> Any:
+    Args:
+      model_class: `tf.keras.Model`.
+    """
+    results = model_class.get_metrics_result
+
+    @functools.wraps(results)
+    def get_metrics_result(model: Any) -> Any:
         context = tf.distribute.get_replica_context()
         if context is None or _has_own_values:
-            return results()
+            return results(model)
         variables = [each for metric in model.metrics for each in metric.variables]
         try:
             _values_of_step.update(_reduced_in_replica(context, filter(_is_reduced, variables)))
-            return results()
+            return results(model)
         finally:
             _values_of_step.clear()
 
-    # Keras would track an attribute.
-    vars(model)["get_metrics_result"] = get_metrics_result
+    model_class.get_metrics_result = get_metrics_result
 
 
 def are_averages(variables: Iterable[tf.Variable]) -> bool:

@@ -24,6 +24,7 @@ import tensorflow as tf
 from tfdist.compat import denominators
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.gradients import scaled
+from tfdist.compat.replaced import replace
 from tfdist.errors import UsageError
 from tfdist.strategies.parameter_server.transfers.packing import in_packs, pack, unpack
 from tfdist.strategies.parameter_server.transfers.recorded_changes import (
@@ -89,7 +90,7 @@ class Recorder:
                 self._recorded.add(lambda means: apply(means, variables), grads, variables)
                 return optimizer.iterations
 
-            optimizer.apply = record
+            replace(optimizer, "apply", record)
             return optimizer
         apply_gradients = optimizer.apply_gradients
 
@@ -106,8 +107,7 @@ class Recorder:
             )
             return optimizer.iterations
 
-        # Keras 2 treats an attribute that is set in the usual way as a hyperparameter.
-        vars(optimizer)["apply_gradients"] = record_pairs
+        replace(optimizer, "apply_gradients", record_pairs)
         return optimizer
 
     @contextmanager
@@ -359,7 +359,7 @@ def _apply_where_weights_are(optimizer: Any) -> None:
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     name = "_all_reduce_sum_gradients" if keras_compat.is_keras_3(inner) else "aggregate_gradients"
-    vars(inner)[name] = list
+    replace(inner, name, list)
 
 
 def _as_tensors(gradient: Any, variable: tf.Variable) -> Any:

@@ -11,11 +11,12 @@ worker's step has the variable's new value to itself, and its change is part of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Protocol
 
 import tensorflow as tf
 
+from tfdist.compat.replaced import replaced
 from tfdist.upstream import wrapped_variables
 
 
@@ -46,7 +47,7 @@ def recorded_changes(variable: tf.Variable, recorded: _Recorded) -> Iterator[Non
 
         return call
 
-    def replaced(name: str, record: Callable[[Any], None]) -> Callable[..., Any]:
+    def recording(name: str, record: Callable[[Any], None]) -> Callable[..., Any]:
         assign = getattr(variable, name)
 
         @tf.autograph.experimental.do_not_convert
@@ -67,11 +68,14 @@ def recorded_changes(variable: tf.Variable, recorded: _Recorded) -> Iterator[Non
 
     reads = {name: current(method) for name, method in read.items()}
     assigns = {
-        "assign": replaced("assign", values.append),
-        "assign_add": replaced("assign_add", add),
-        "assign_sub": replaced("assign_sub", lambda change: add(-change)),
+        "assign": recording("assign", values.append),
+        "assign_add": recording("assign_add", add),
+        "assign_sub": recording("assign_sub", lambda change: add(-change)),
     }
-    with _replaced(inner, reads), _replaced(variable, assigns):
+    with ExitStack() as stack:
+        for owner, methods in ((inner, reads), (variable, assigns)):
+            for name, method in methods.items():
+                stack.enter_context(replaced(owner, name, method))
         yield
     if values:
         recorded.change(variable, values[-1] - tf.cast(read["read_value"](), variable.dtype))
@@ -86,14 +90,4 @@ def without_counting(variable: tf.Variable) -> AbstractContextManager[None]:
     def assign_add(value: Any, *args: Any, **options: Any) -> Any:
         return variable
 
-    return _replaced(variable, {"assign_add": assign_add})
-
-
-@contextmanager
-def _replaced(variable: tf.Variable, methods: dict[str, Callable[..., Any]]) -> Iterator[None]:
-    vars(variable).update(methods)
-    try:
-        yield
-    finally:
-        for name in methods:
-            del vars(variable)[name]
+    return replaced(variable, "assign_add", assign_add)

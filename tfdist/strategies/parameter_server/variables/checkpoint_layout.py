@@ -17,16 +17,16 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
+from tfdist.compat.replaced import replace
 from tfdist.errors import UsageError
 from tfdist.strategies.parameter_server.variables.placement import Placement
-
-ShardedVariable: Any = tf.__internal__.distribute.ShardedVariable
+from tfdist.upstream.checkpoint_graph import ShardedVariable
 
 
 class WholeLayout:
     """The layout of a built model and its built optimizer.
 
-    Keep the object as long as the checkpoint is used.
+    Keep the object as long as the checkpoint is used, which is at most until `fit` ends.
 
     Args:
       model: the model, some of whose variables may be split.
@@ -98,7 +98,7 @@ class WholeLayout:
                 result[str(int(name) - dropped)] = child if whole is None else whole
             return result
 
-        object.__setattr__(listed, "_trackable_children", children)
+        replace(listed, "_trackable_children", children)
 
     def _without_parts(self, variables: Iterable[Any]) -> list[Any]:
         result: dict[int, Any] = {}

@@ -10,7 +10,7 @@ Rows of a table that a layer gathers are not read as a whole, and are sent for e
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ import tensorflow as tf
 from tensorflow.python.eager import record, tape
 
 from tfdist.compat import keras as keras_compat
+from tfdist.compat.replaced import replaced
 
 
 @contextmanager
@@ -30,14 +31,10 @@ def reading_once(weights: Iterable[Any]) -> Iterator[None]:
     variables = [_resource(each) for each in keras_compat.as_tensorflow(weights)]
     # TensorFlow leaves out the reads that nothing uses.
     values = [variable.value() for variable in variables]
-    try:
+    with ExitStack() as stack:
         for variable, value in zip(variables, values, strict=True):
-            # On the instance, in place of the method of its class.
-            vars(variable)["value"] = partial(_read, variable, value)
+            stack.enter_context(replaced(variable, "value", partial(_read, variable, value)))
         yield
-    finally:
-        for variable in variables:
-            vars(variable).pop("value", None)
 
 
 def _resource(variable: Any) -> tf.Variable:

@@ -1,0 +1,80 @@
+"""Replaces methods of objects that Keras or TensorFlow has made, and gives them back.
+
+    with fitting():
+        replace(model, "train_step", step)          # until the block ends
+        with replaced(optimizer, "apply", record):  # until this block ends
+            …
+
+No other module of tfdist sets a method of an object that is not its own. Outside of `fitting`, such
+as in a custom loop, what `replace` has done stays until the process ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+_fits: list[Fitting] = []
+_MISSING = object()
+
+
+class Fitting(ExitStack):
+    """A training or an evaluation; its end gives back what was replaced since it began.
+
+    It may be within another one. The end of the outer one ends those that an exception has left.
+    """
+
+    def __exit__(self, *details: Any) -> bool | None:
+        if self in _fits:
+            while (inner := _fits.pop()) is not self:
+                inner.close()
+        return super().__exit__(*details)
+
+
+def fitting() -> Fitting:
+    """Begins a training or an evaluation, which ends with the block or with `close`."""
+    _fits.append(Fitting())
+    return _fits[-1]
+
+
+def at_end(call: Callable[[], Any]) -> None:
+    """Calls a function when the innermost training or evaluation ends; never outside of them."""
+    if _fits:
+        _fits[-1].callback(call)
+
+
+def replace(owner: Any, name: str, value: Any) -> None:
+    """Replaces an attribute of an object until the innermost training or evaluation ends.
+
+    Args:
+      owner: the object.
+      name: the name of the attribute.
+      value: a function without the parameter `self`, or any other value.
+    """
+    at_end(_set(owner, name, value))
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Replaces an attribute of an object within the block; the arguments are those of `replace`."""
+    undo = _set(owner, name, value)
+    try:
+        yield
+    finally:
+        undo()
+
+
+def _set(owner: Any, name: str, value: Any) -> Callable[[], None]:
+    # Keras would track the attribute of an assignment, or take it as a hyperparameter.
+    attributes = vars(owner)
+    before = attributes.get(name, _MISSING)
+    attributes[name] = value
+
+    def undo() -> None:
+        if before is _MISSING:
+            attributes.pop(name, None)
+        else:
+            attributes[name] = before
+
+    return undo

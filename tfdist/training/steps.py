@@ -1,0 +1,82 @@
+"""The one Keras callback that sees the steps of a training, and tells the other callbacks.
+
+    followers = [Progress(state), Resume(state, …)]
+    model.fit(…, callbacks=[Steps(state, followers), *followers])
+
+Where a coordinator hands out the steps (parameter servers), Keras refuses callbacks that act on
+batches. There the strategy itself tells of the steps that it is about to request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.training.state import TrainingState
+from tfdist.upstream.keras_callback_logs import ignores_step_logs
+
+Logs = dict[str, Any]
+
+
+class StepFollower(tf.keras.callbacks.Callback):
+    """A callback that `Steps` tells of the steps; by default, it does nothing with them.
+
+    Where Keras sees the steps, it is told of them before and after each execution of one or several
+    steps, and otherwise only of requests.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        ignores_step_logs(self)
+
+    def before_steps(self, batch: int) -> None:
+        """Called before an execution, whose first step in the epoch is `batch`."""
+
+    def after_steps(self, batch: int, logs: Logs | None) -> None:
+        """Called after an execution, with what Keras passes to `on_train_batch_end`."""
+
+    def before_request(self, steps: Callable[[], Sequence[int]], count: int) -> None:
+        """Called before `count` steps are requested.
+
+        Args:
+          steps: returns the number of steps that each shard's reader has made in the epoch.
+          count: the number of steps.
+        """
+
+
+class Steps(tf.keras.callbacks.Callback):
+    """Tells other callbacks of the steps of a training.
+
+    Args:
+      state: knows the strategy.
+      followers: the callbacks, in the order in which they are told.
+    """
+
+    def __init__(self, state: TrainingState, followers: Sequence[StepFollower]) -> None:
+        super().__init__()
+        ignores_step_logs(self)
+        self._known = self._followers = followers
+        self._cursor = state.strategy.cursor
+        if self._cursor.sees_steps:
+            # Keras looks for these names.
+            self.on_train_batch_begin = self._begin
+            self.on_train_batch_end = self._end
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        # A script may have left some of them out.
+        self._followers = [each for each in self._known if each.model is self.model]
+        self._cursor.on_step_begin(self._request)
+
+    def _begin(self, batch: int, logs: Logs | None = None) -> None:
+        for follower in self._followers:
+            follower.before_steps(batch)
+
+    def _end(self, batch: int, logs: Logs | None = None) -> None:
+        for follower in self._followers:
+            follower.after_steps(batch, logs)
+
+    def _request(self, steps: Callable[[], Sequence[int]], count: int) -> None:
+        for follower in self._followers:
+            follower.before_request(steps, count)
