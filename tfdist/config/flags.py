@@ -25,7 +25,7 @@ from tfdist.cluster.task_types import TaskType
 from tfdist.config.launch_options import LaunchOptions
 from tfdist.config.options import Option, Options, option
 from tfdist.config.strategies import table
-from tfdist.errors import EXIT_OK, EXIT_USAGE, UsageError, exit_on_usage_error, log
+from tfdist.errors import EXIT_OK, EXIT_USAGE, UsageError, exit_on_usage_error, log, refuse
 from tfdist.process import precision
 
 AUTO = "auto"
@@ -136,13 +136,9 @@ class JobFlags(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.prometheus_port is None and self.prometheus_host != _LOOPBACK:
-            raise UsageError(
-                "--prometheus_host",
-                received=self.prometheus_host,
-                accepted="with --prometheus_port",
-                remedy="Add the port, or leave it out.",
-            )
+        if self.prometheus_port is None:
+            own = self.given("prometheus_host")
+            refuse(own, "with --prometheus_port", "Add the port, or leave it out.")
         if set(self.trackers) - set(TRACKERS):
             raise UsageError(
                 "--tracker",

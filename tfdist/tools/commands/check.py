@@ -32,7 +32,6 @@ def add_to(commands: Commands) -> None:
         "reach it. Flags or TF_CONFIG define the cluster and this task. Exit code 0: all tasks "
         "reach each other, 1: they do not, 2: the configuration is invalid. Without "
         f"--startup_timeout they wait {_STARTUP_TIMEOUT:g} seconds for each other.",
-        allow_abbrev=False,
     )
     cluster_flags(check)
     strategy_flag(check, "the strategy of the training", default=None)

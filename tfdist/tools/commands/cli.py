@@ -107,6 +107,9 @@ class _Parser(argparse.ArgumentParser):
 
     examples: Sequence[str] = ()
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
     def format_help(self) -> str:
         lines = ["", "examples:", *(f"  {example}" for example in self.examples), ""]
         return super().format_help() + ("\n".join(lines) if self.examples else "")
@@ -153,7 +156,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="tfdist",
         description="Distributed TensorFlow training: one script, every way of distributing it.",
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"tfdist {__version__}")
     parser.examples = (

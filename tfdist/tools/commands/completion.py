@@ -21,7 +21,6 @@ def add_to(commands: Commands) -> None:
         help="print the completion of tfdist for a shell",
         description="Prints the code that completes commands, flags, strategies and files when you "
         "press Tab.",
-        allow_abbrev=False,
     )
     completion.add_argument("shell", choices=_HOW, help="the shell")
     completion.set_defaults(run=_print)

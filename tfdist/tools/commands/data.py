@@ -18,14 +18,12 @@ def add_to(commands: Commands) -> None:
         "data",
         help="write or verify TFRecord files",
         description="Writes a dataset as TFRecord files, or verifies TFRecord files.",
-        allow_abbrev=False,
     )
     actions = data.add_subparsers(required=True, metavar="ACTION")
     cifar10 = actions.add_parser(
         "cifar10",
         help="write CIFAR-10, or data in its format, as TFRecord files",
         description="Writes CIFAR-10, or data in its format, as TFRecord files.",
-        allow_abbrev=False,
     )
     flag(cifar10, "data_dir", required=True, metavar="DIR", help="the directory to write to")
     flag(
@@ -44,7 +42,6 @@ def add_to(commands: Commands) -> None:
         "incomplete file, prints a line with the offset of the first fault. Of a directory, reads "
         f"the files of its {records.MANIFEST_NAME}, or else all files that are named *.tfrecord*. "
         "Exit code 0: all files are intact, 1: some are damaged.",
-        allow_abbrev=False,
     )
     verify.add_argument("files", nargs="+", metavar="FILE", help="a TFRecord file, or a directory")
     verify.set_defaults(run=_verify)

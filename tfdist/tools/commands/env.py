@@ -24,7 +24,6 @@ def add_to(commands: Commands) -> None:
         "these can be imported and what they were built with, and the processor, memory, GPUs and "
         "limits of this machine. Environment variables are printed if their names begin as those "
         "of tfdist, TensorFlow, Keras, Horovod, CUDA, NCCL or OpenMP, and if they hold no secret.",
-        allow_abbrev=False,
     )
     flag(env, "json", action="store_true", help="print it as a JSON object")
     env.set_defaults(run=_env)

@@ -66,7 +66,6 @@ def add_to(commands: Commands) -> None:
         "others, TF_CONFIG or flags; sets what SCRIPT reads; and replaces itself by SCRIPT. A "
         "script that uses tfdist does not need this command.",
         usage="%(prog)s [options] [-m] SCRIPT [ARGS ...]",
-        allow_abbrev=False,
     )
     strategy_flag(parser, "horovod for a script that calls hvd.init; else the default will do")
     cluster_flags(parser)

@@ -32,9 +32,9 @@ _OPTION = re.compile("HOROVOD_(WITH|GPU|NCCL|CUDA|ROCM|CPU_OPERATIONS|BUILD|CMAK
 
 def add_to(commands: Commands) -> None:
     """Adds the command to the parser."""
-    horovod = commands.add_parser(
-        "horovod", help="compile and install Horovod", allow_abbrev=False
-    ).add_subparsers(metavar="COMMAND", required=True)
+    horovod = commands.add_parser("horovod", help="compile and install Horovod").add_subparsers(
+        metavar="COMMAND", required=True
+    )
     build = horovod.add_parser(
         "build",
         help=f"compile Horovod {VERSION} against the installed TensorFlow, and install it",
@@ -43,7 +43,6 @@ def add_to(commands: Commands) -> None:
         "wheel that is already there is installed without compiling. Variables such as "
         "HOROVOD_WITH_MPI=1 or HOROVOD_GPU_OPERATIONS=NCCL are passed on. The build needs "
         f"{', '.join(_TOOLS)} and pip.",
-        allow_abbrev=False,
     )
     build.set_defaults(run=_build)
     build.examples = (

@@ -18,7 +18,6 @@ def add_to(commands: Commands) -> None:
         description="Draws each metric of the training, the validation and the evaluator, and the "
         "examples per second, of one run or of several over each other, with marks where a run was "
         "started again. A run may still be training. Needs matplotlib: pip install 'tfdist[plot]'.",
-        allow_abbrev=False,
     )
     plot.add_argument("output_dirs", metavar="OUTPUT_DIR", nargs="+", help="an output directory")
     flag(

@@ -21,7 +21,7 @@ from tfdist.cluster.task_types import EVALUATOR, TaskType
 from tfdist.config.options import Option
 from tfdist.config.strategies import table
 from tfdist.coordination.seal import new_token
-from tfdist.errors import EXIT_OK, UsageError
+from tfdist.errors import EXIT_OK, UsageError, refuse
 from tfdist.tools.commands.arguments import (
     Commands,
     add_options,
@@ -52,7 +52,6 @@ def add_to(commands: Commands) -> None:
         "render",
         help="print what an engine needs to run a job: a batch script, or each task's place",
         description="Prints what an engine needs to run a job.",
-        allow_abbrev=False,
     )
     engines = render.add_subparsers(metavar="ENGINE", required=True)
     _add_hosts(engines)
@@ -68,7 +67,6 @@ def _add_hosts(engines: Commands) -> None:
         description="Prints the TF_CONFIG or the flags of each task, for a job that you start by "
         "hand on several machines; with SCRIPT, the command of each task.",
         usage="%(prog)s [options] [-m] [SCRIPT] [ARGS ...]",
-        allow_abbrev=False,
     )
     hosts_flags(parser)
     flag(
@@ -99,7 +97,6 @@ def _add_slurm(engines: Commands) -> None:
         description="Prints a batch script. A job that fails is requeued, and resumes. Flags of "
         "sbatch, such as --partition and --time, have precedence over the script's.",
         usage="%(prog)s [options] [-m] SCRIPT [ARGS ...]",
-        allow_abbrev=False,
     )
     _job_flags(parser)
     parser.set_defaults(run=_render_slurm)
@@ -118,7 +115,6 @@ def _add_kubernetes(engines: Commands) -> None:
             description=f"Prints the manifest of a {_KINDS[name]} as JSON. A job that fails "
             "starts again, and resumes.",
             usage="%(prog)s [options] --image=IMAGE [-m] SCRIPT [ARGS ...]",
-            allow_abbrev=False,
         )
         flag(parser, "image", required=True, help="the image of the containers")
         add_options(parser, _pod_options(name))
@@ -136,7 +132,6 @@ def _add_mpi(engines: Commands) -> None:
             help=f"the command for {name}",
             description=f"Prints the command for {name}.",
             usage="%(prog)s [options] [-m] SCRIPT [ARGS ...]",
-            allow_abbrev=False,
         )
         flag(
             parser,
@@ -233,13 +228,8 @@ def _render_hosts(arguments: argparse.Namespace) -> int:
 def _cluster(arguments: argparse.Namespace) -> Cluster:
     given = read_cluster_flags(arguments)
     if arguments.hosts is not None:
-        if given:
-            raise UsageError(
-                "--hosts",
-                received=f"{arguments.hosts}, and addresses",
-                accepted="either --hosts, or --worker_hosts and the like",
-                remedy="Remove one of them.",
-            )
+        both = {"hosts": f"{arguments.hosts}, and addresses"} if given else {}
+        refuse(both, "either --hosts, or --worker_hosts and the like")
         return by_hand.on_each([host.strip() for host in arguments.hosts.split(",")])
     # An evaluator is valid in any cluster, so this checks only the hosts.
     cluster_config = from_flags(ClusterFlags(job_name=EVALUATOR, task_index="0", **given))

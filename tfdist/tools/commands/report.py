@@ -19,7 +19,6 @@ def add_to(commands: Commands) -> None:
         "job and its tasks, its starts, the last metrics, the checkpoints, and the hang report if "
         "there is one. The training may still run. The curves need matplotlib: pip install "
         "'tfdist[plot]'.",
-        allow_abbrev=False,
     )
     report.add_argument("output_dir", metavar="OUTPUT_DIR", help="an output directory")
     flag(report, "output", metavar="FILE", default=_PAGE, help=f"the page (default {_PAGE})")

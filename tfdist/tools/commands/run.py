@@ -57,7 +57,6 @@ def add_to(commands: Commands) -> None:
         "TF_CONFIG describe a cluster, runs only the task of this machine. When a task fails, the "
         "command stops the other tasks and exits with the exit code of the failed task.",
         usage="%(prog)s [options] [-m] SCRIPT [ARGS ...]",
-        allow_abbrev=False,
     )
     strategy_flag(
         run,

@@ -43,7 +43,6 @@ def add_to(commands: Commands) -> None:
         "that this installation has. Checks that all tasks end with the same weights, and that "
         "these are those that NumPy computes in one process. (Asynchronous updates are checked for "
         "the loss alone.) Exit code 0: everything agrees, 1: something does not.",
-        allow_abbrev=False,
     )
     strategy_flag(test, f"one of {', '.join(table.rows())} (default: all)", default=None)
     add_options(test, SelfTestOptions.defined())

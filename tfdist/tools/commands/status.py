@@ -30,7 +30,6 @@ def add_to(commands: Commands) -> None:
         "made since its start, how far the training is, and the last metrics. Only "
         "the user of the job can see it. Exit code 0: the job runs, 1: no task of it runs on this "
         "machine.",
-        allow_abbrev=False,
     )
     status.add_argument("job", metavar="OUTPUT_DIR|PID", help=_JOB_HELP)
     status.set_defaults(run=_status)
@@ -43,7 +42,6 @@ def add_to(commands: Commands) -> None:
         help="show the Python stacks of the tasks of a running job",
         description="Prints the Python stacks of each task of a job on this machine, which goes "
         "on. Exit code 0: all tasks have answered, 1: some have not, or none runs.",
-        allow_abbrev=False,
     )
     trace.add_argument("job", metavar="OUTPUT_DIR|PID", help=_JOB_HELP)
     trace.set_defaults(run=_stacks)
