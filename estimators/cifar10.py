@@ -19,9 +19,9 @@ import tensorflow as tf
 
 from estimators.resnet import check_num_layers, cifar_resnet
 from tfdist.data import cifar10
+from tfdist.data.inputs import DatasetFunction
 from tfdist.errors import UsageError
 from tfdist.estimator import RunConfig
-from tfdist.strategies.base import DatasetFunction
 
 #: The factors of the learning rate after each of the decay epochs.
 DECAYS = (0.1, 0.01, 0.002)

@@ -19,7 +19,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 from absl import app, flags, logging
 from absl.logging import converter
@@ -186,6 +186,9 @@ def create(
     """
     # The class of the jobs of Estimators is the only other one.
     role = find_role(job_flags, environ, for_estimators=job_class is not Job)
+    reporter = Reporter(str(role.task), job=role.job_id, token=role.token)
+    if role.task.kind.function is not None and waits_for_peers:
+        _serve_function(role, reporter)
     # All usage errors that need no TensorFlow are found by now. TensorFlow is imported before the
     # barrier, so that the tasks that have passed it need about the same time to their first step.
     try:
@@ -204,7 +207,6 @@ def create(
 
     checks.check_precision(job_flags.precision, role.spec)
     log(f"{role.config}, {role.spec.name}; {setup.description(environ)}")
-    reporter = Reporter(str(role.task), job=role.job_id, token=role.token)
     if waits_for_peers:
         thread_stacks.answer_signal()
         excepthook.on_loss(reporter.report_loss)
@@ -216,7 +218,7 @@ def create(
     preemption = Preemption()
     release = server_messages.hold()
     try:
-        strategy = strategy_class(role, preemption)
+        strategy = strategy_class(role.settings, preemption)
     finally:
         if not role.serves:  # A server logs again when its chief connects.
             release()
@@ -226,8 +228,8 @@ def create(
         # TensorFlow replaces the handlers that are set before its strategy is built.
         preemption.listen(has_nothing_to_save=role.evaluates)
     if not role.serves:
-        _use_precision(strategy)
-    state = TrainingState(strategy, preemption, reporter)
+        _use_precision(job_flags, strategy)
+    state = TrainingState(role, strategy, preemption, reporter)
     if not role.serves and not role.evaluates and not role.is_dry_run and state.is_chief:
         _set_up_monitoring(job_flags, state)
     return job_class(role, state)
@@ -273,12 +275,12 @@ def _set_up_tensorflow(job_flags: JobFlags) -> None:
         tf.config.threading.set_inter_op_parallelism_threads(job_flags.num_inter_threads)
 
 
-def _use_precision(strategy: Strategy[Any]) -> None:
+def _use_precision(job_flags: JobFlags, strategy: Strategy[Any]) -> None:
     # A measurement must wait for the strategy, which sets up the devices.
-    chosen = precision.choose(strategy.role.flags.precision)
+    chosen = precision.choose(job_flags.precision)
     if chosen.ratio is not None and (store := strategy.kv_store) is not None:
         chosen = replace(chosen, policy=_policy_of_all(store, chosen.policy, strategy))
-    if strategy.role.flags.precision != precision.FLOAT32:
+    if job_flags.precision != precision.FLOAT32:
         log(f"precision: {chosen}")
     chosen.use()
 
@@ -286,12 +288,22 @@ def _use_precision(strategy: Strategy[Any]) -> None:
 def _policy_of_all(store: KeyValueStore, own: str, strategy: Strategy[Any]) -> str:
     """The policy that the chief has chosen, perhaps before a restart."""
     is_chief = strategy.topology.is_chief
-    policy = store.get(_POLICY_KEY, 0.0 if is_chief else strategy.role.startup_timeout)
+    policy = store.get(_POLICY_KEY, 0.0 if is_chief else strategy.settings.startup_timeout)
     if policy is None and is_chief:
         store.put(_POLICY_KEY, policy := own)
     if policy is None:
         raise TimeoutError("The chief has not said which precision it uses.")
     return policy
+
+
+def _serve_function(role: TaskRole, reporter: Reporter) -> NoReturn:
+    """Runs a task of a type that serves something of its own."""
+    from tfdist.strategies.serving import run_function
+
+    log(f"{role.config}, {role.spec.name}")
+    thread_stacks.answer_signal()
+    _wait_for_peers(role, reporter)
+    run_function(role, reporter.endpoints[str(role.cluster.chief_task)])
 
 
 def _wait_for_peers(role: TaskRole, reporter: Reporter) -> None:
@@ -301,10 +313,9 @@ def _wait_for_peers(role: TaskRole, reporter: Reporter) -> None:
         cluster=role.cluster,
         task=role.task,
         strategy=role.variant,
-        timeout=role.startup_timeout,
+        timeout=role.flags.startup_timeout,
         token=role.token,
-        # A restarted worker joins while the others train.
-        joins=role.spec.uses_ps,
+        joins=role.spec.workers_may_rejoin,
         versions=startup.versions(role.spec.packages, "" if role.serves else sys.argv[0]),
         report_port=reporter.port,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 
@@ -46,6 +46,23 @@ class UsageError(ValueError):
         close = get_close_matches(str(received), names, n=1)
         remedy = f"Did you mean {close[0]}?" if close else "Choose one of these."
         return cls(field, received=received, accepted=", ".join(names), remedy=remedy)
+
+
+def refuse(
+    given: Mapping[str, object], accepted: str, remedy: str = "Leave one of them out."
+) -> None:
+    """Refuses flags that were given.
+
+    Args:
+      given: their values, by name without dashes.
+      accepted: what is accepted, in words.
+      remedy: what the user should do.
+
+    Raises:
+      UsageError: one was given; the error names the first.
+    """
+    for name, value in given.items():
+        raise UsageError(f"--{name}", received=value, accepted=accepted, remedy=remedy)
 
 
 class DisagreementError(UsageError):

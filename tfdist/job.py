@@ -115,7 +115,7 @@ class Job:
     def global_batch_size(self, per_replica: int) -> int:
         """The number of examples per update of the weights: `per_replica` times `num_replicas`, and
         times `--accumulate_steps`."""
-        return per_replica * self._strategy.batches_per_update
+        return per_replica * self._state.batches_per_update
 
     def per_replica_batch_size(self, per_task: int) -> int:
         """The batch size of one replica, from the batch size of a task.
@@ -141,7 +141,7 @@ class Job:
           per_replica: the batch size of one replica.
         """
         shards = self.topology.num_shards
-        batch = per_replica * self.topology.num_local_replicas * self._strategy.accumulate_steps
+        batch = per_replica * self.topology.num_local_replicas * self._state.accumulate_steps
         steps = [-(-((examples + shard) // shards) // batch) for shard in range(shards)]
         return max(steps) if self.topology.is_synchronous else sum(steps)
 
@@ -156,7 +156,7 @@ class Job:
         if self.topology.averages_weights:
             return learning_rate
         self._state.scales_learning_rate = True
-        return learning_rate * self._strategy.batches_per_update
+        return learning_rate * self._state.batches_per_update
 
     # The short form.
 

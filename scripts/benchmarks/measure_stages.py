@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
 import subprocess
 import sys
@@ -24,7 +23,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PROGRAM = str(ROOT / "scripts" / "benchmarks" / "stages_training.py")
 DEADLINE = 600.0
-_IDLE = re.compile(r"stages idle for (\S+) of a step \(bound for equal stages: (\S+)\)")
 
 
 def main() -> int:
@@ -42,26 +40,25 @@ def main() -> int:
     arguments = parser.parse_args()
     names = ("kind", "layers", "width", "batch_size")
     flags = [f"--{name}={getattr(arguments, name)}" for name in names]
-    print("| job | examples/s | of one core | idle | bound | MB |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    alone, _, memory = run(["taskset", "-c", "0", sys.executable, PROGRAM, *flags])
-    print(f"| one process on one core | {alone:,.0f} | 1.00 | | | {memory:,.0f} |", flush=True)
+    print("| job | examples/s | of one core | MB |")
+    print("| --- | --- | --- | --- |")
+    alone, memory = run(["taskset", "-c", "0", sys.executable, PROGRAM, *flags])
+    print(f"| one process on one core | {alone:,.0f} | 1.00 | {memory:,.0f} |", flush=True)
     for layout in arguments.layouts:
         replicas, stages, microbatches = map(int, layout.rstrip("r").split("x"))
         recompute = ["--recompute"] if layout.endswith("r") else []
         command = [sys.executable, "-m", "tfdist", "run", f"--workers={replicas * stages}"]
         command += ["--strategy=in_graph", PROGRAM, *flags]
         command += [f"--stages={stages}", f"--microbatches={microbatches}", *recompute]
-        rate, output, memory = run(command)
-        idle, bound = (*_IDLE.findall(output), ("", ""))[0]
+        rate, memory = run(command)
         job = " ".join([f"{replicas} x {stages}, --microbatches={microbatches}", *recompute])
-        cells = [job, f"{rate:,.0f}", f"{rate / alone:.2f}", idle, bound, f"{memory:,.0f}"]
+        cells = [job, f"{rate:,.0f}", f"{rate / alone:.2f}", f"{memory:,.0f}"]
         print(f"| {' | '.join(cells)} |", flush=True)
     return 0
 
 
-def run(command: list[str]) -> tuple[float, str, float]:
-    """Runs a job; its examples/s, what it has printed, and the most MB of one of its tasks."""
+def run(command: list[str]) -> tuple[float, float]:
+    """Runs a job; its examples/s, and the most MB of one of its tasks."""
     with tempfile.TemporaryDirectory(prefix="tfdist-stages-") as directory:
         ended = subprocess.run(
             [*command, f"--output_dir={directory}"],
@@ -75,7 +72,7 @@ def run(command: list[str]) -> tuple[float, str, float]:
             sys.exit(ended.stdout)
         rates = json.loads((Path(directory) / "rates.json").read_text())
         kibibytes = max(int(path.read_text()) for path in Path(directory).glob("memory-*"))
-    return statistics.median(rates), ended.stdout, kibibytes * 1024 / 1e6
+    return statistics.median(rates), kibibytes * 1024 / 1e6
 
 
 if __name__ == "__main__":

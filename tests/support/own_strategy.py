@@ -15,7 +15,8 @@ import tensorflow as tf
 from absl import flags
 
 from tfdist.config.strategies import Options, StrategySpec, option, register
-from tfdist.strategies.base import DatasetFunction, Strategy, Topology
+from tfdist.data.feed import Feed
+from tfdist.strategies.base import Strategy, Topology
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class Scaled(Strategy[ScaledOptions]):
         optimizer.apply_gradients = scaled
         return optimizer
 
-    def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
-        return dataset_fn(self.topology.input_context)
+    def distribute(self, feed: Feed) -> tf.data.Dataset:
+        return feed.local
 
 
 register(StrategySpec(Scaled.name, f"{__name__}:Scaled", ScaledOptions, single_replica=True))

@@ -28,7 +28,7 @@ class Store:
 
 def policy(store: Store, own: str, *, is_chief: bool) -> str:
     strategy: Any = SimpleNamespace(
-        topology=SimpleNamespace(is_chief=is_chief), role=SimpleNamespace(startup_timeout=1.0)
+        topology=SimpleNamespace(is_chief=is_chief), settings=SimpleNamespace(startup_timeout=1.0)
     )
     return _policy_of_all(store, own, strategy)
 

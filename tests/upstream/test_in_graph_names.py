@@ -115,33 +115,6 @@ def test_a_recorded_operation_leaves_the_weights_where_they_are() -> None:
     assert [len(operation.inputs) for operation in merged] == [4]
 
 
-def test_timestamps_of_a_graph_are_in_one_order() -> None:
-    """The reason for the functions in `idle.Clock`: they order the timestamps of one clock only."""
-
-    @tf.function
-    def two() -> tuple[tf.Tensor, tf.Tensor]:
-        return tf.timestamp(), tf.timestamp()
-
-    operations = two.get_concrete_function().graph.get_operations()
-    first, second = (operation for operation in operations if operation.type == "Timestamp")
-    assert second.control_inputs == [first]
-
-
-def test_functions_with_variables_of_their_own_are_not_ordered() -> None:
-    """`idle.Clock`"""
-    variables = [tf.Variable(0.0, dtype=tf.float64) for _ in range(2)]
-    functions = [tf.function(lambda own=own: own.assign(tf.timestamp())) for own in variables]
-
-    @tf.function
-    def both() -> list[tf.Tensor]:
-        return [function() for function in functions]
-
-    operations = both.get_concrete_function().graph.get_operations()
-    calls = [operation for operation in operations if "PartitionedCall" in operation.type]
-    assert len(calls) == 2
-    assert calls[0] not in calls[1].control_inputs
-
-
 def test_a_call_is_converted_as_keras_2_does_it() -> None:
     """`pipeline.Pipeline.call_of_model`"""
     context = tf.__internal__.autograph.control_status_ctx()

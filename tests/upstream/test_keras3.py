@@ -189,7 +189,7 @@ def test_central_storage_does_not_support_moving_statistics() -> None:
 
 
 def test_fit_does_not_accept_a_dataset_with_parameter_servers() -> None:
-    """The workaround is `keras3_coordinator`."""
+    """The workaround is `steps.keras3`."""
     with hold_ports(2) as ports:
         lines = run(
             f"""

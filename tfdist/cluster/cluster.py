@@ -16,13 +16,12 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 
+from tfdist.cluster import task_types
+from tfdist.cluster.task_types import CHIEF, PS, WORKER, TaskType
 from tfdist.errors import UsageError
-
-JOB_NAMES = ("chief", "worker", "ps")
-TASK_TYPES = (*JOB_NAMES, "evaluator")
 
 _HOST = re.compile(
     r"\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\]|[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
@@ -34,7 +33,7 @@ class Task:
     """One process of a job.
 
     Attributes:
-      type: `chief`, `worker`, `ps` or `evaluator`.
+      type: the name of a row of `tfdist.cluster.task_types`, such as `worker`.
       index: the index among the tasks of this type, from 0.
     """
 
@@ -42,13 +41,8 @@ class Task:
     index: int
 
     def __post_init__(self) -> None:
-        if self.type not in TASK_TYPES:
-            raise UsageError(
-                "task.type",
-                received=self.type,
-                accepted=", ".join(TASK_TYPES),
-                remedy="Choose one of these types.",
-            )
+        if self.type not in [*task_types.rows()]:  # A JSON list has no hash.
+            raise UsageError.choice("task.type", self.type, task_types.rows())
         if isinstance(self.index, bool) or not isinstance(self.index, int) or self.index < 0:
             raise UsageError(
                 "task.index",
@@ -57,11 +51,22 @@ class Task:
                 remedy="Number the tasks of each type from 0.",
             )
 
+    @property
+    def kind(self) -> TaskType:
+        """What is known about its type."""
+        return task_types.row(self.type)
+
+    @classmethod
+    def named(cls, name: str) -> Task:
+        """The task of a name: `worker:0`."""
+        type, _, index = name.partition(":")
+        return cls(type, int(index))
+
     def __str__(self) -> str:
         return f"{self.type}:{self.index}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Cluster:
     """The addresses of a job's tasks, as `host:port`; empty for a single process.
 
@@ -70,24 +75,21 @@ class Cluster:
         appears twice; or there is more than one chief, or ps without a chief or worker.
     """
 
-    chief: tuple[str, ...] = ()
-    worker: tuple[str, ...] = ()
-    ps: tuple[str, ...] = ()
+    _addresses: tuple[tuple[str, tuple[str, ...]], ...]
 
-    def __post_init__(self) -> None:
+    def __init__(self, **jobs: Sequence[str]) -> None:
+        """Takes the addresses by type: `Cluster(worker=("10.0.0.1:2222",))`."""
         seen: dict[tuple[str, int], str] = {}
-        for job in fields(self):
-            addresses = getattr(self, job.name)
+        for name, addresses in jobs.items():
             if not isinstance(addresses, (list, tuple)):
                 raise UsageError(
-                    f"cluster.{job.name}",
+                    f"cluster.{name}",
                     received=addresses,
                     accepted="a list of host:port",
                     remedy="Write a list, even for one address.",
                 )
-            object.__setattr__(self, job.name, tuple(addresses))
             for index, address in enumerate(addresses):
-                place = f"cluster.{job.name}[{index}]"
+                place = f"cluster.{name}[{index}]"
                 _check_address(place, address)
                 host, port = host_and_port(address)
                 known = seen.setdefault((host.lower(), port), place)
@@ -98,32 +100,63 @@ class Cluster:
                         accepted="an address that no other task has",
                         remedy=f"Give each task its own port: {known} has the same address.",
                     )
-        if len(self.chief) > 1:
-            raise UsageError(
-                "cluster.chief",
-                received=list(self.chief),
-                accepted="one address",
-                remedy="Make the others workers, because a job has one chief.",
-            )
-        if self.ps and not (self.chief or self.worker):
+            most = task_types.row(name).most
+            if most is not None and len(addresses) > most:
+                raise UsageError(
+                    f"cluster.{name}",
+                    received=list(addresses),
+                    accepted="one address" if most == 1 else f"at most {most} addresses",
+                    remedy=f"Make the others workers, because a job has one {name}.",
+                )
+        # In the order of the table, and without types of which there is no task.
+        named = ((name, tuple(jobs.get(name, ()))) for name in task_types.in_cluster())
+        object.__setattr__(self, "_addresses", tuple(item for item in named if item[1]))
+        if self._addresses and not self:
             raise UsageError(
                 "cluster.worker",
                 received=[],
-                accepted="at least one address in a cluster with ps",
-                remedy="Add a worker, because parameter servers do not train.",
+                accepted=f"at least one address in a cluster with {self._addresses[0][0]}",
+                remedy="Add a worker, because these tasks do not train.",
             )
 
+    @property
+    def chief(self) -> tuple[str, ...]:
+        """The chief's address; empty if worker 0 is the chief."""
+        return self.of(CHIEF)
+
+    @property
+    def worker(self) -> tuple[str, ...]:
+        """The workers' addresses."""
+        return self.of(WORKER)
+
+    @property
+    def ps(self) -> tuple[str, ...]:
+        """The parameter servers' addresses."""
+        return self.of(PS)
+
+    def of(self, type: str) -> tuple[str, ...]:
+        """The addresses of the tasks of a type."""
+        return dict(self._addresses).get(type, ())
+
     def __bool__(self) -> bool:
-        return bool(self.chief or self.worker)
+        return any(task_types.row(name).trains for name, _ in self._addresses)
 
     def __str__(self) -> str:
-        jobs = [f"{len(hosts)} {name}" for name, hosts in self.jobs().items()]
+        jobs = [f"{len(hosts)} {name}" for name, hosts in self._addresses]
         return " + ".join(jobs) or "this process alone"
 
-    def jobs(self) -> dict[str, list[str]]:
-        """The addresses by task type, as `tf.train.ClusterSpec` takes them; omits empty types."""
-        named = ((job.name, list(getattr(self, job.name))) for job in fields(self))
-        return {name: hosts for name, hosts in named if hosts}
+    def jobs(self, *, in_tensorflow: bool = False) -> dict[str, list[str]]:
+        """The addresses by task type; omits empty types.
+
+        Args:
+          in_tensorflow: only the types of TensorFlow's cluster, as `tf.train.ClusterSpec` takes
+            them.
+        """
+        return {
+            name: list(hosts)
+            for name, hosts in self._addresses
+            if task_types.row(name).in_tensorflow or not in_tensorflow
+        }
 
     @cached_property
     def digest(self) -> str:
@@ -133,20 +166,19 @@ class Cluster:
     @property
     def chief_task(self) -> Task:
         """The chief; worker 0 if there is no task of type chief."""
-        return Task("chief", 0) if self.chief else Task("worker", 0)
+        types = (name for name, _ in self._addresses if task_types.row(name).trains)
+        return Task(next(types, WORKER), 0)
 
     @property
     def training_tasks(self) -> tuple[Task, ...]:
         """The chief and the workers, in this order: the members of an all-reduce."""
-        return tuple(
-            Task(name, index)
-            for name in ("chief", "worker")
-            for index in range(len(getattr(self, name)))
-        )
+        return tuple(task for task in self.tasks() if task.kind.trains)
 
     def tasks(self) -> tuple[Task, ...]:
         """All tasks of the cluster, training tasks first."""
-        return self.training_tasks + tuple(Task("ps", index) for index in range(len(self.ps)))
+        return tuple(
+            Task(name, index) for name, hosts in self._addresses for index in range(len(hosts))
+        )
 
     def local_rank_of(self, task: Task, among: Sequence[Task]) -> tuple[int, int]:
         """The local rank of `task` on its host, and the number of tasks in `among` on that host."""
@@ -156,30 +188,34 @@ class Cluster:
 
     def address(self, task: Task) -> str:
         """The `host:port` of a task of this cluster."""
-        addresses: tuple[str, ...] = getattr(self, task.type)
-        return addresses[task.index]
+        return self.of(task.type)[task.index]
 
     def check(self, task: Task) -> None:
-        """Checks that `task` belongs to this cluster; an evaluator belongs to any.
+        """Checks that `task` belongs to this cluster; one beside the cluster belongs to any.
 
         Raises:
           UsageError: it does not.
         """
-        if task.type == "evaluator":
-            if task.index:
+        kind = task.kind
+        if not kind.in_cluster:
+            if kind.most is not None and task.index >= kind.most:
                 raise UsageError(
                     "task.index",
                     received=task.index,
-                    accepted="0",
-                    remedy="Start only one evaluator.",
+                    accepted="0" if kind.most == 1 else f"0 to {kind.most - 1}",
+                    remedy=f"Start only {'one' if kind.most == 1 else kind.most} {kind.name}.",
                 )
             return
-        count = len(getattr(self, task.type))
+        count = len(self.of(task.type))
         if not count:
             raise UsageError(
                 "task.type",
                 received=task.type,
-                accepted=", ".join([*self.jobs(), "evaluator"]),
+                accepted=", ".join(
+                    name
+                    for name, row in task_types.rows().items()
+                    if not row.in_cluster or self.of(name)
+                ),
                 remedy=f"Add the addresses of {task.type!r} to the cluster, or choose another "
                 "type.",
             )
@@ -198,7 +234,7 @@ class Cluster:
           task: the task.
           older: whether to use the older dialect, which calls the chief `master`.
         """
-        names = {"chief": "master"} if older else {}
+        names = {name: old for old, name in task_types.older_names().items()} if older else {}
         jobs = {names.get(name, name): hosts for name, hosts in self.jobs().items()}
         own = {"type": names.get(task.type, task.type), "index": task.index}
         return json.dumps({"cluster": jobs, "task": own}, sort_keys=True)

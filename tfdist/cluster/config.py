@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfdist.cluster.cluster import JOB_NAMES, Cluster, Task
+from tfdist.cluster import task_types
+from tfdist.cluster.cluster import Cluster, Task
+from tfdist.cluster.task_types import WORKER
 from tfdist.errors import UsageError
 
 
-@dataclass(frozen=True)
-class ClusterFlags:
-    """The cluster flags of a training script, as text; None for a flag that was not given."""
+class ClusterFlags(dict[str, str]):
+    """The cluster flags of a training script that were given, as text, by name."""
 
-    job_name: str | None = None
-    task_index: str | None = None
-    chief_hosts: str | None = None
-    worker_hosts: str | None = None
-    ps_hosts: str | None = None
+    def __init__(self, given: Iterable[tuple[str, str]] = (), /, **more: str | None) -> None:
+        super().__init__(given)
+        self.update({name: text for name, text in more.items() if text is not None})
+
+    @staticmethod
+    def defined() -> dict[str, str]:
+        """The help of each flag, by name."""
+        types = task_types.in_cluster()
+        help = "the addresses (host:port) of the tasks of type {}, separated by commas"
+        return {
+            "job_name": f"the type of this task: {', '.join(task_types.rows())}",
+            "task_index": "the index of this task among the tasks of its type, from 0",
+            **{f"{name}_hosts": help.format(name) for name in types},
+        }
 
 
 @dataclass(frozen=True)
@@ -39,7 +49,7 @@ class ClusterConfig:
     """
 
     cluster: Cluster = field(default_factory=Cluster)
-    task: Task = field(default_factory=lambda: Task("worker", 0))
+    task: Task = field(default_factory=lambda: Task(WORKER, 0))
     source: str = "default"
     has_master: bool = False
     model_dir: str | None = None
@@ -61,8 +71,9 @@ def checked(
 ) -> ClusterConfig:
     """Builds and checks the cluster and the task; errors use the source's field names."""
     try:
-        cluster = Cluster(**{name: jobs.get(name) or () for name in JOB_NAMES})
-        task_type = "chief" if task_type == "master" else task_type
+        cluster = Cluster(**{name: jobs.get(name) or () for name in task_types.in_cluster()})
+        if isinstance(task_type, str):
+            task_type = task_types.older_names().get(task_type, task_type)
         task = Task(task_type, whole_number(task_index))  # type: ignore[arg-type]
         cluster.check(task)
     except UsageError as error:

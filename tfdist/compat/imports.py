@@ -7,7 +7,6 @@ They are imported in another process, which may end with a signal or not end at 
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
@@ -33,8 +32,7 @@ def _try(name: str) -> Facts:
     except subprocess.TimeoutExpired:
         return {"import": f"does not end within {_SECONDS:g} s"}
     if done.returncode == 0:
-        facts: Facts = json.loads(done.stdout.splitlines()[-1])
-        return facts
+        return dict(json.loads(done.stdout.splitlines()[-1]))
     lines = done.stderr.strip().splitlines() or ["no message"]
     return {"import": f"fails with code {done.returncode}: {lines[-1]}"}
 
@@ -56,7 +54,7 @@ def _keras() -> Facts:
 
     # `keras` or `tf_keras`.
     package = tf.keras.Model.__module__.partition(".")[0]
-    return {"package of tf.keras": package, "version": importlib.import_module(package).__version__}
+    return {"package of tf.keras": package, "version": sys.modules[package].__version__}
 
 
 def _horovod() -> Facts:

@@ -18,8 +18,11 @@ from typing import Any
 
 from absl import flags
 
+from tfdist.cluster import task_types
 from tfdist.cluster.config import ClusterFlags
-from tfdist.cluster.roles import Roles
+from tfdist.cluster.task_counts import TaskCounts
+from tfdist.cluster.task_types import TaskType
+from tfdist.config.launch_options import LaunchOptions
 from tfdist.config.options import Option, Options, option
 from tfdist.config.strategies import table
 from tfdist.errors import EXIT_OK, EXIT_USAGE, UsageError, exit_on_usage_error, log
@@ -33,17 +36,6 @@ HEARTBEAT_TIMEOUT = 30.0
 #: as a JSON object. The script's own flags take precedence.
 FLAGS_VARIABLE = "TFDIST_FLAGS"
 
-_CLUSTER_FLAGS = {
-    "job_name": "The type of this task: chief, worker, ps or evaluator.",
-    "task_index": "The index of this task among the tasks of its type, from 0.",
-    "chief_hosts": "The chief's host:port. Without a chief, worker 0 is the chief.",
-    "worker_hosts": "The workers' host:port, separated by commas.",
-    "ps_hosts": "The parameter servers' host:port, separated by commas.",
-}
-_ROLE_FLAGS = {
-    "num_ps": "The number of ps, where an engine such as Slurm numbers the tasks: the first ranks.",
-    "evaluator": "Whether one of these ranks is the evaluator: the next one.",
-}
 _DEFINE = {
     bool: flags.DEFINE_bool,
     int: flags.DEFINE_integer,
@@ -66,7 +58,7 @@ class JobFlags(Options):
 
     Attributes:
       cluster: the flags that describe the cluster and this task.
-      roles: how many ranks have which role, where an engine numbers the tasks.
+      counts: how many ranks are ps and the like, where an engine numbers the tasks.
       of_strategy: the flags of strategies that were given, by name.
     """
 
@@ -139,7 +131,7 @@ class JobFlags(Options):
         None, "TensorFlow operations that run in parallel; 0 uses all cores", least=0
     )
     cluster: ClusterFlags = field(default_factory=ClusterFlags)
-    roles: Roles = field(default_factory=Roles)
+    counts: TaskCounts = field(default_factory=TaskCounts)
     of_strategy: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -181,13 +173,13 @@ class JobFlags(Options):
 
     @classmethod
     def of(
-        cls, cluster: ClusterFlags | None = None, roles: Roles | None = None, **given: Any
+        cls, cluster: ClusterFlags | None = None, counts: TaskCounts | None = None, **given: Any
     ) -> JobFlags:
         """The flags of a job, from those of every job and of strategies together.
 
         Args:
           cluster: the flags that describe the cluster and this task.
-          roles: how many ranks have which role.
+          counts: how many ranks are ps and the like.
           **given: the other flags that were given; None for one that was not.
 
         Raises:
@@ -197,7 +189,7 @@ class JobFlags(Options):
         own = {name: given.pop(name) for name in cls.defined() if name in given}
         return cls(
             cluster=cluster or ClusterFlags(),
-            roles=roles or Roles(),
+            counts=counts or TaskCounts(),
             of_strategy=dict(sorted(given.items())),
             **own,
         )
@@ -217,15 +209,9 @@ def option_flags() -> dict[str, Option]:
     return result
 
 
-#: The flags that only `tfdist run` has; a script does not know them.
-LAUNCHER_FLAGS = frozenset(
-    {
-        *("ps", "workers", "chief", "evaluator", "cluster_as", "grace_period", "max_restarts"),
-        *("restart_delay", "start_method", "cores", "onednn", "dry_run", "host_discovery_script"),
-        *("min_workers", "max_workers", "elastic_timeout", "host", "port"),
-        *("hosts", "hostfile", "ssh", "isolate", "tls", "plain", "log_dir"),
-    }
-)
+def _rank_help(kind: TaskType) -> str:
+    what = "whether one rank is" if kind.most == 1 else "the number of ranks that are"
+    return f"{what} {kind.name}, where an engine such as Slurm numbers the tasks"
 
 
 def define_flags() -> None:
@@ -238,18 +224,21 @@ def define_flags() -> None:
     if "strategy" in flags.FLAGS:
         return
     sys.argv[1:] = with_underscores(sys.argv[1:])
-    for name, meaning in _CLUSTER_FLAGS.items():
+    for name, meaning in ClusterFlags.defined().items():
         # Strings, so that the same check as for TF_CONFIG reports an invalid value.
         flags.DEFINE_string(name, None, meaning)
-    # A script may have flags of these names already; they are not tfdist's.
-    if "num_ps" not in flags.FLAGS:
-        flags.DEFINE_integer("num_ps", 0, _ROLE_FLAGS["num_ps"], lower_bound=0)
-    if "evaluator" not in flags.FLAGS:
-        flags.DEFINE_bool("evaluator", False, _ROLE_FLAGS["evaluator"])
+    by_rank = task_types.by_rank_flag()
+    for name, kind in by_rank.items():
+        if name in flags.FLAGS:
+            continue  # A script may have a flag of this name already; it is not tfdist's.
+        if kind.most == 1:
+            flags.DEFINE_bool(name, False, _rank_help(kind))
+        else:
+            flags.DEFINE_integer(name, 0, _rank_help(kind), lower_bound=0)
     for name, defined in option_flags().items():
         # None tells that a flag was not given. `Options` checks the values.
         _DEFINE[defined.type](name, None, defined.full_help)
-    for name in (*_CLUSTER_FLAGS, *_ROLE_FLAGS, *option_flags()):
+    for name in (*ClusterFlags.defined(), *by_rank, *option_flags()):
         # `--help` shows the flags of the script's own module only.
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
 
@@ -268,18 +257,18 @@ def read_flags(
     """
     given = flags_of_environment(environ or {})
     cluster: dict[str, Any] = {}
-    roles: dict[str, Any] = {}
+    counts: dict[str, Any] = {}
     if "strategy" in values and values.is_parsed():
-        cluster = {name: getattr(values, name) for name in _CLUSTER_FLAGS}
-        roles = {
-            name: getattr(values, name)
-            for name, help in _ROLE_FLAGS.items()
-            if name in values and values[name].help == help
+        cluster = {name: getattr(values, name) for name in ClusterFlags.defined()}
+        counts = {
+            kind.name: getattr(values, name)
+            for name, kind in task_types.by_rank_flag().items()
+            if name in values and values[name].help == _rank_help(kind)
         }
         for name in option_flags():
             if name in values and (value := getattr(values, name)) is not None:
                 given[name] = value
-    return JobFlags.of(ClusterFlags(**cluster), Roles(**roles), **given)
+    return JobFlags.of(ClusterFlags(**cluster), TaskCounts(**counts), **given)
 
 
 def flags_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -325,7 +314,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         sys.exit(EXIT_OK)  # absl has printed the help.
     except flags.Error as error:
         name = getattr(error, "flagname", None)
-        if name in LAUNCHER_FLAGS:
+        if name in {**LaunchOptions.defined(), **task_types.by_flag()}:
             log(f"error: --{name} is a flag of tfdist run. Write it before the script")
         else:
             log(f"error: {error}")

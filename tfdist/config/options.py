@@ -154,6 +154,11 @@ class Options:
             if _OPTION in item.metadata
         }
 
+    def given(self, *names: str) -> dict[str, Any]:
+        """Those of these options that do not have their defaults, by name."""
+        values = {name: getattr(self, name) for name in names}
+        return {n: value for n, value in values.items() if value != self.defined()[n].default}
+
     @property
     def implementation(self) -> str | None:
         """The class of the strategy with these options, as `module:name`; None for that of its row

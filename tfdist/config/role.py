@@ -20,8 +20,53 @@ from tfdist.coordination import startup
 from tfdist.coordination.seal import token_of
 from tfdist.coordination.shutdown import RESTARTABLE_VARIABLE
 from tfdist.errors import UsageError
-from tfdist.process.precision import FLOAT32
 from tfdist.process.setup import DRY_RUN_VARIABLE
+
+_TRAIN_KERAS = "Leave it out, or train a Keras model with fit."
+# The flags that Estimators do not support, and what to do instead.
+_OF_KERAS = {
+    "profile_steps": "Leave it out; tf.compat.v1.train.ProfilerHook profiles an Estimator.",
+    "jit_compile": _TRAIN_KERAS,
+    "resume_hyperparameters": _TRAIN_KERAS,
+    "precision": "Leave it out: the model function of an Estimator chooses the dtypes.",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSettings:
+    """What a strategy gets to know of its task and of the job's flags.
+
+    Attributes:
+      cluster: the job's tasks; empty for a single process and under `horovodrun`.
+      task: this task.
+      options: the options of this task's strategy.
+      evaluates: whether this task is the evaluator.
+      serves: whether this task serves other tasks and does not train.
+      num_gpus: the number of GPUs that this task uses; None for all that it sees.
+      startup_timeout: seconds that the tasks of the job wait for each other before training.
+      given_heartbeat_timeout: seconds without a heartbeat after which another task is considered
+        lost; None for the default.
+      token: the job's token; tasks with different tokens do not train together.
+      is_restartable: whether a launcher on this task's machine restarts the task when it fails.
+      is_dry_run: whether this task only describes its model, and connects to no other task.
+    """
+
+    cluster: Cluster = field(default_factory=Cluster)
+    task: Task = field(default_factory=lambda: ClusterConfig().task)
+    options: Options = field(default_factory=Options)
+    evaluates: bool = False
+    serves: bool = False
+    num_gpus: int | None = None
+    startup_timeout: float = JobFlags().startup_timeout
+    given_heartbeat_timeout: float | None = None
+    token: str = ""
+    is_restartable: bool = False
+    is_dry_run: bool = False
+
+    @property
+    def heartbeat_timeout(self) -> float:
+        """Seconds without a heartbeat after which another task is considered lost."""
+        return self.given_heartbeat_timeout or HEARTBEAT_TIMEOUT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,13 +107,15 @@ class TaskRole:
 
     @property
     def evaluates(self) -> bool:
-        """Whether this task is the evaluator."""
-        return self.task.type == "evaluator"
+        """Whether this task evaluates the checkpoints."""
+        return self.task.kind.evaluates
 
     @property
     def serves(self) -> bool:
         """Whether this task serves other tasks and does not train."""
-        return self.spec.serves(self.cluster, self.task, for_estimators=self.for_estimators)
+        estimators = self.for_estimators
+        is_server = self.spec.serves(self.cluster, self.task, for_estimators=estimators)
+        return is_server or self.task.kind.function is not None
 
     @property
     def waits_for_peers(self) -> bool:
@@ -78,13 +125,14 @@ class TaskRole:
 
     @property
     def own_spec(self) -> StrategySpec:
-        """The strategy of this task; `one_device` for an evaluator, which does not train."""
-        return table.row("one_device") if self.evaluates else self.spec
+        """The strategy of this task: the job's, unless its type has one of its own."""
+        own = self.task.kind.strategy
+        return table.row(own) if own else self.spec
 
     @property
     def options(self) -> Options:
         """The options of this task's strategy."""
-        return Options() if self.evaluates else self.job_options
+        return Options() if self.task.kind.strategy else self.job_options
 
     @property
     def strategy_path(self) -> str:
@@ -92,14 +140,21 @@ class TaskRole:
         return self.own_spec.strategy_path(self.options, for_estimators=self.for_estimators)
 
     @property
-    def startup_timeout(self) -> float:
-        """Seconds that the tasks of the job wait for each other before training."""
-        return self.flags.startup_timeout
-
-    @property
-    def heartbeat_timeout(self) -> float:
-        """Seconds without a heartbeat after which another task is considered lost."""
-        return self.flags.heartbeat_timeout or HEARTBEAT_TIMEOUT
+    def settings(self) -> TaskSettings:
+        """What this task's strategy gets to know."""
+        return TaskSettings(
+            cluster=self.cluster,
+            task=self.task,
+            options=self.options,
+            evaluates=self.evaluates,
+            serves=self.serves,
+            num_gpus=self.flags.num_gpus,
+            startup_timeout=self.flags.startup_timeout,
+            given_heartbeat_timeout=self.flags.heartbeat_timeout,
+            token=self.token,
+            is_restartable=self.is_restartable,
+            is_dry_run=self.is_dry_run,
+        )
 
     @property
     def job_id(self) -> str:
@@ -132,40 +187,23 @@ def find_role(
     Raises:
       UsageError: a flag or an environment variable is invalid; the error names it.
     """
-    config = discover(flags.cluster, environ, flags.roles)
+    config = discover(flags.cluster, environ, flags.counts)
     cluster = config.cluster
     spec = table.named(flags.strategy, environ, cluster, config.source, flags.num_gpus)
     table.check_cluster(spec, cluster, config.source)
     options = table.options_of(spec, flags.of_strategy, cluster, for_estimators=for_estimators)
     spec.check_heartbeat(flags.heartbeat_timeout)
-    if for_estimators and flags.profile_steps is not None:
-        raise UsageError(
-            "--profile_steps",
-            received=f"{flags.profile_steps} for an Estimator",
-            accepted="a Keras model",
-            remedy="Leave it out; tf.compat.v1.train.ProfilerHook profiles an Estimator.",
-        )
-    for name in ("jit_compile", "resume_hyperparameters"):
+    for name, remedy in _OF_KERAS.items() if for_estimators else ():
         value = getattr(flags, name)
-        if for_estimators and value != JobFlags.defined()[name].default:
+        if value != JobFlags.defined()[name].default:
             raise UsageError(
-                f"--{name}",
-                received=value,
-                accepted="with Keras models",
-                remedy="Leave it out, or train a Keras model with fit.",
+                f"--{name}", received=value, accepted="only with Keras models", remedy=remedy
             )
-    if for_estimators and flags.precision != FLOAT32:
-        raise UsageError(
-            "--precision",
-            received=flags.precision,
-            accepted=f"{FLOAT32} with Estimators, whose model functions choose the dtypes",
-            remedy="Leave it out, or train with Keras.",
-        )
     estimator = spec.estimator if for_estimators else None
     chief_evaluates = (
         config.has_master or not cluster.chief or (estimator and estimator.chief_evaluates) or False
     )
-    if config.task.type == "evaluator":
+    if config.task.kind.evaluates:
         if for_estimators and chief_evaluates and cluster:
             raise UsageError(
                 "task.type",

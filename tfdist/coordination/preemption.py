@@ -229,12 +229,12 @@ class Preemption:
             return self._requests.get()
         while True:
             with contextlib.suppress(queue.Empty):
-                return self._requests.get_nowait()
-            try:
-                if store.get(self._key("called"), _POLL_SECONDS) is not None:
+                return self._requests.get(timeout=_POLL_SECONDS)
+            # Without a wait, in which Horovod's store is read many times. A store that fails for
+            # good also fails a training step.
+            with contextlib.suppress(Exception):
+                if store.get(self._key("called"), 0.0) is not None:
                     return True
-            except Exception:  # A store that fails for good also fails a training step.
-                self._ended.wait(_POLL_SECONDS)
 
     def _key(self, name: str) -> str:
         return f"tfdist_preempted_{self._round}.{name}"

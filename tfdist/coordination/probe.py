@@ -68,6 +68,13 @@ def identify(address: str, token: str = "") -> Listener:
         return Listener.UNREACHABLE
 
 
+def accepts(address: tuple[str, int]) -> bool:
+    """Whether a process listens at a host and a port."""
+    with contextlib.suppress(OSError), socket.create_connection(address, _CONNECT_SECONDS):
+        return True
+    return False
+
+
 def is_grpc_server(received: bytes) -> bool:
     """Whether the first bytes received on a connection are those of a gRPC server."""
     return received[3:9] == _SETTINGS

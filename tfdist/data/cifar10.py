@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from tfdist.data import memory, records, sources
 from tfdist.data.cifar10_examples import parse, serialized_examples
+from tfdist.data.own_shard import own_shard, sharded_options
 from tfdist.errors import UsageError
 from tfdist.process.paths import local_path
 
@@ -68,12 +69,7 @@ def file_name(split: str, index: int = 0, files: int = 1) -> str:
       UsageError: the split is not `train`, `validation` or `eval`.
     """
     if split not in sources.SPLITS:
-        raise UsageError(
-            "split",
-            received=split,
-            accepted=", ".join(sources.SPLITS),
-            remedy="Choose one of the splits.",
-        )
+        raise UsageError.choice("split", split, sources.SPLITS)
     return f"{split}.tfrecords" if files == 1 else f"{split}-{index:05}-of-{files:05}.tfrecords"
 
 
@@ -202,20 +198,16 @@ def dataset(
     for path, entry in files.items():
         records.check_size(path, entry)
     total = sum(entry.records for entry in files.values())
-    pipelines, pipeline = 1, 0
-    if input_context is not None:
-        pipelines = input_context.num_input_pipelines
-        pipeline = input_context.input_pipeline_id
+    pipelines, pipeline = own_shard(input_context, total, batch_size)
     examples = (total - pipeline + pipelines - 1) // pipelines
-    _check_batch_size(batch_size, examples if not repeat else None, drop_remainder)
-    if examples < 1:
+    if drop_remainder and not repeat and batch_size > examples:
         raise UsageError(
-            "input_context",
-            received=f"{pipelines} input pipelines",
-            accepted=f"at most {total}, the number of examples in {data_dir}'s {split} split",
-            remedy="Use fewer workers or more data.",
+            "batch_size",
+            received=batch_size,
+            accepted=f"at most {examples}, the number of examples in this shard, with "
+            "drop_remainder",
+            remedy="Choose a smaller batch size or fewer workers, or keep the last batch.",
         )
-
     dataset = _read(files, pipelines, pipeline)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(examples))
     if sum(entry.bytes for entry in files.values()) <= memory.available() * _CACHED_SHARE:
@@ -240,14 +232,7 @@ def dataset(
         return crop_and_flip(images, draw_seed, crop=distort, flip=flip), labels
 
     dataset = tf.data.Dataset.zip(tuple(parts)).map(finish, num_parallel_calls=_PARALLEL_BATCHES)
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    options.deterministic = True
-    # A dataset with an input context is already sharded, and `fit` would shard it again. The whole
-    # split cannot be sharded by files, because its cardinality is asserted.
-    policy = tf.data.experimental.AutoShardPolicy
-    options.experimental_distribute.auto_shard_policy = policy.OFF if input_context else policy.DATA
-    return dataset.prefetch(_PREFETCHED_BATCHES).with_options(options)
+    return dataset.prefetch(_PREFETCHED_BATCHES).with_options(sharded_options(input_context))
 
 
 def _read(
@@ -335,21 +320,3 @@ def _listed(
             remedy=f"Write another one: tfdist data cifar10 --data_dir={directory}-cifar10",
         )
     return files
-
-
-def _check_batch_size(batch_size: int, examples: int | None, drop_remainder: bool) -> None:
-    if batch_size < 1:
-        raise UsageError(
-            "batch_size",
-            received=batch_size,
-            accepted="an integer of at least 1",
-            remedy="Choose a larger batch size.",
-        )
-    if examples is not None and drop_remainder and batch_size > examples:
-        raise UsageError(
-            "batch_size",
-            received=batch_size,
-            accepted=f"at most {examples}, the number of examples in this shard, with "
-            "drop_remainder",
-            remedy="Choose a smaller batch size or fewer workers, or keep the last batch.",
-        )

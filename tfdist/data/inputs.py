@@ -85,24 +85,6 @@ def is_whole(data: Any) -> bool:
     return not callable(data) or not takes_argument(data, "context", "input_context")
 
 
-def is_not_sharded(
-    dataset_fn: DatasetFunction, context: tf.distribute.InputContext, batches: int
-) -> bool:
-    """Whether an input function returns the whole dataset although others read it, too.
-
-    Args:
-      dataset_fn: the input function.
-      context: the argument with which it has returned a dataset.
-      batches: the cardinality of this dataset.
-    """
-    # A single batch may be the shard of a small dataset; negative numbers are unknown and infinite.
-    if context.num_input_pipelines == 1 or batches < 2:
-        return False
-    # With the same number of replicas, because the function may divide a global batch size by it.
-    alone = tf.distribute.InputContext(num_replicas_in_sync=context.num_replicas_in_sync)
-    return int(dataset_fn(alone).cardinality()) == batches
-
-
 def _with_own_cache(function: DatasetFunction) -> DatasetFunction:
     @functools.wraps(function)
     def call(context: tf.distribute.InputContext) -> tf.data.Dataset:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tfdist.data import prepared, sources
+from tfdist.data.own_shard import own_shard, sharded_options
 from tfdist.errors import UsageError
 from tfdist.process.paths import local_path
 
@@ -115,25 +116,7 @@ def dataset(
     """
     import tensorflow as tf
 
-    if batch_size < 1:
-        raise UsageError(
-            "batch_size",
-            received=batch_size,
-            accepted="an integer of at least 1",
-            remedy="Choose a larger batch.",
-        )
-    pipelines, pipeline = 1, 0
-    if input_context is not None:
-        pipelines = input_context.num_input_pipelines
-        pipeline = input_context.input_pipeline_id
-    if pipelines > len(images):
-        raise UsageError(
-            "input_context",
-            received=f"{pipelines} input pipelines",
-            accepted=f"at most {len(images)}, the number of examples",
-            remedy="Use fewer workers or more data.",
-        )
-
+    pipelines, pipeline = own_shard(input_context, len(images), batch_size)
     # Sharded in NumPy, so that the graph contains only this shard.
     shard = images[pipeline::pipelines], labels[pipeline::pipelines].astype(np.int32)
     examples = tf.data.Dataset.from_tensor_slices(shard)
@@ -146,12 +129,7 @@ def dataset(
     def scale(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.cast(images[..., tf.newaxis], tf.float32) / 255, labels
 
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    options.deterministic = True
-    if input_context is not None:
-        # The data is already sharded; a strategy would shard it again.
-        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    options = sharded_options(input_context)
     return batches.map(scale).prefetch(_BATCHES_AHEAD).with_options(options)
 
 

@@ -16,13 +16,13 @@ import io
 import json
 import os
 import struct
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tfdist.errors import UsageError
+from tfdist.process import atomic_file
 
 MANIFEST_NAME = "manifest.json"
 
@@ -64,26 +64,20 @@ class Manifest:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a temporary path in the same directory, and renames the file to `path` at the end.
-
-    Flushes the temporary file to the disk before renaming it, and removes it on any error. Only a
-    process that is killed leaves it behind, as a hidden file `.<name>.<random>.partial`.
+    """As `atomic_file.replacing`, and flushes the file to the disk before renaming it.
 
     Raises:
       UsageError: the file cannot be written, for example because the disk is full or the directory
         is read-only.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
-        yield temporary
-        _flush_to_disk(temporary)
-        os.replace(temporary, path)
+        with atomic_file.replacing(path) as temporary:
+            yield temporary
+            _flush_to_disk(temporary)
         # The new name is data of the directory.
         _flush_to_disk(path.parent)
     except OSError as error:
         raise _cannot_write(path, error) from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write(directory: Path, source: str, files: Mapping[str, Iterable[bytes]]) -> Manifest:

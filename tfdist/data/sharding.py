@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -112,8 +112,9 @@ def shards_of(dataset: Any) -> Shards | None:
     return None
 
 
-def without_autotune(dataset_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `dataset_fn` to turn off autotuning, unless the dataset's own options set it.
+def without_autotune(dataset: Any) -> Any:
+    """Turns the autotuning of a dataset off, unless its own options set it; returns anything else
+    as it is.
 
     The autotuning thread sleeps for longer and longer intervals, and the end of an iterator waits
     for it: after each epoch up to the lifetime of the iterator. Without autotuning, automatic
@@ -121,22 +122,17 @@ def without_autotune(dataset_fn: Callable[..., Any]) -> Callable[..., Any]:
     """
     tf_data_autotune.apply()
 
-    @functools.wraps(dataset_fn)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        dataset = dataset_fn(*args, **kwargs)
-        if not isinstance(dataset, tf.data.Dataset):
-            return dataset
-        with warnings.catch_warnings():
-            # In a graph TensorFlow warns that serialization loses the options.
-            warnings.simplefilter("ignore")
-            is_set = dataset.options().autotune.enabled is not None
-        if is_set:
-            return dataset
-        options = tf.data.Options()
-        options.autotune.enabled = False
-        return dataset.with_options(options)
-
-    return call
+    if not isinstance(dataset, tf.data.Dataset):
+        return dataset
+    with warnings.catch_warnings():
+        # In a graph TensorFlow warns that serialization loses the options.
+        warnings.simplefilter("ignore")
+        is_set = dataset.options().autotune.enabled is not None
+    if is_set:
+        return dataset
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
 
 
 def count_batches(dataset: tf.data.Dataset) -> int:
@@ -147,31 +143,87 @@ def count_batches(dataset: tf.data.Dataset) -> int:
     return batches
 
 
-def with_repeats(dataset: tf.data.Dataset, count: int, source: tf.data.Dataset) -> tf.data.Dataset:
-    """Appends `count` batches with one example, the first of `source`, to `dataset`.
+def steps_of(batches: Sequence[int], replicas: int) -> int:
+    """The number of steps that the longest shard needs.
 
-    `source` is another dataset of the same examples, because reading from `dataset` would change
-    its shuffle order.
+    Args:
+      batches: the number of batches of each shard, or UNKNOWN, or INFINITE.
+      replicas: the number of replicas that share a shard.
+
+    Returns:
+      UNKNOWN if any shard is; INFINITE if any is and none is unknown.
     """
-    batch = source.unbatch().batch(1).take(1).get_single_element()
-    return dataset.concatenate(tf.data.Dataset.from_tensors(batch).repeat(count))
+    for special in (UNKNOWN, INFINITE):
+        if special in batches:
+            return special
+    return -(-max(batches) // replicas)
+
+
+def with_repeats(
+    dataset: tf.data.Dataset, count: int, again: Callable[[], tf.data.Dataset]
+) -> tf.data.Dataset:
+    """Appends `count` batches with one example, which is in the dataset.
+
+    Args:
+      dataset: the batches. A second reader of it would change a shuffle order.
+      count: the number of batches.
+      again: returns another dataset of the same examples; called only if these are not dense
+        tensors of known rank.
+    """
+    empty = _empty_batch(dataset.element_spec)
+    if empty is None or not all(isinstance(part, tf.Tensor) for part in tf.nest.flatten(empty)):
+        batch = again().unbatch().batch(1).take(1).get_single_element()
+        return dataset.concatenate(tf.data.Dataset.from_tensors(batch).repeat(count))
+
+    def next_batch(last: Any, element: tuple[Any, tf.Tensor]) -> tuple[Any, Any]:
+        own, is_missing = element
+        first = tf.nest.map_structure(lambda tensor: tensor[:1], last)
+        batch = tf.cond(is_missing, lambda: first, lambda: own)
+        return batch, batch
+
+    own = tf.data.Dataset.zip((dataset, tf.data.Dataset.from_tensors(False).repeat()))
+    missing = tf.data.Dataset.from_tensors((empty, True)).repeat(count)
+    return own.concatenate(missing).scan(empty, next_batch)
 
 
 def with_empty_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset | None:
-    """Appends `count` empty batches to a dataset; None if these are not only tensors.
+    """Appends `count` empty batches to a dataset; None if its type does not tell what they are.
 
     It does not read a batch, unlike `empty_batches`: that could change a shuffle order.
     """
     if not count:
         return dataset
-    specs = tf.nest.flatten(dataset.element_spec)
-    if not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank for spec in specs):
+    empty = _empty_batch(dataset.element_spec)
+    if empty is None:
         return None
-    empty = tf.nest.map_structure(
-        lambda spec: tf.zeros([0, *(size or 0 for size in spec.shape[1:])], spec.dtype),
-        dataset.element_spec,
-    )
     return dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat(count))
+
+
+def _empty_batch(element_spec: Any) -> Any:
+    """A batch without examples; None if the type does not tell its shape."""
+    parts = [_empty_part(spec) for spec in tf.nest.flatten(element_spec)]
+    if any(part is None for part in parts):
+        return None
+    return tf.nest.pack_sequence_as(element_spec, parts)
+
+
+def _empty_part(spec: Any) -> Any:
+    shape = getattr(spec, "shape", tf.TensorShape(None))
+    if not shape.rank:
+        return None
+    if isinstance(spec, tf.TensorSpec):
+        return tf.zeros([0, *(size or 0 for size in shape[1:])], spec.dtype)
+    ragged_rank = spec.ragged_rank if isinstance(spec, tf.RaggedTensorSpec) else 0
+    sizes = shape[ragged_rank + 1 :].as_list()
+    if None in sizes:
+        return None
+    if isinstance(spec, tf.RaggedTensorSpec):
+        splits = [tf.zeros([1], spec.row_splits_dtype)] * ragged_rank
+        return tf.RaggedTensor.from_nested_row_splits(tf.zeros([0, *sizes], spec.dtype), splits)
+    if isinstance(spec, tf.SparseTensorSpec):
+        indices = tf.zeros([0, shape.rank], tf.int64)
+        return tf.SparseTensor(indices, tf.zeros([0], spec.dtype), [0, *sizes])
+    return None
 
 
 def empty_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:

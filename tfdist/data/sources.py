@@ -218,14 +218,11 @@ def _load_download() -> dict[str, Split]:
 
     splits = {split: _in_order(features) for split, features in arrays.items()}
     # Four of the five training batches, which have the same size.
-    first_of_fifth = len(splits["train"].labels) * 4 // 5
+    images, labels = splits["train"].images, splits["train"].labels
+    end = len(labels) * 4 // 5
     return {
-        "train": Split(
-            splits["train"].images[:first_of_fifth], splits["train"].labels[:first_of_fifth]
-        ),
-        "validation": Split(
-            splits["train"].images[first_of_fifth:], splits["train"].labels[first_of_fifth:]
-        ),
+        "train": Split(images[:end], labels[:end]),
+        "validation": Split(images[end:], labels[end:]),
         "eval": splits["test"],
     }
 

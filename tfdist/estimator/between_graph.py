@@ -17,12 +17,15 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster import Cluster, Task
+from tfdist.cluster.task_types import CHIEF, WORKER
+from tfdist.config.role import TaskRole
 from tfdist.config.strategies.rows import SynchronousUpdates
+from tfdist.data.feed import Feed
 from tfdist.estimator.optimizers import distributed
 from tfdist.estimator.sessions import LocalSessions, not_wrapped
 from tfdist.estimator.sync_replicas import SyncReplicasOptimizer
 from tfdist.process.devices import use_devices
-from tfdist.strategies.base import DatasetFunction, Strategy, Topology
+from tfdist.strategies.base import Strategy, Topology
 from tfdist.strategies.serving import serve_until_end
 
 
@@ -30,14 +33,13 @@ class BetweenGraph(Strategy[SynchronousUpdates]):
     """Between-graph replication, with a TensorFlow server in each task."""
 
     name = "parameter_server"
-    for_estimators = True
 
     def set_up(self, options: SynchronousUpdates) -> None:
-        if self.task.type == "ps":
+        if self.task.kind.serves:
             use_devices(0)
         else:
             place = self.cluster.local_rank_of(self.task, self.cluster.training_tasks)
-            use_devices(self.role.flags.num_gpus, place=place)
+            use_devices(self.settings.num_gpus, place=place)
         self.tf_strategy = tf.distribute.get_strategy()
 
     @property
@@ -61,28 +63,30 @@ class BetweenGraph(Strategy[SynchronousUpdates]):
     def wrap_optimizer(self, optimizer: Any) -> Any:
         return optimizer
 
-    def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
+    def distribute(self, feed: Feed) -> tf.data.Dataset:
         raise RuntimeError(
             "This job is for Estimators and sessions. Call tfdist.init() to use Keras's fit."
         )
 
     def serve(self) -> None:
-        if self.task.type != "ps":
+        if not self.settings.serves:
             super().serve()
         chief = self.cluster.chief_task
-        serve_until_end(self, [task for task in self.cluster.training_tasks if task != chief])
+        others = [task for task in self.cluster.training_tasks if task != chief]
+        # The workers of an Estimator do not wait for each other, so none of them is watched.
+        serve_until_end(self.settings, self.preemption, others, watches_chief=False)
 
 
 class BetweenGraphSessions(LocalSessions):
     """Sessions on this task's TensorFlow server, with variables on the ps."""
 
-    def __init__(self, strategy: Strategy[Any]) -> None:
-        super().__init__(strategy)
+    def __init__(self, strategy: Strategy[Any], role: TaskRole) -> None:
+        super().__init__(strategy, role)
         self.sync_optimizer: SyncReplicasOptimizer | None = None
         self._has_trained = False
         self._cluster, self._task = with_chief(strategy.cluster, strategy.task)
         self._server = tf.distribute.Server(
-            self._cluster.jobs(),
+            self._cluster.jobs(in_tensorflow=True),
             job_name=self._task.type,
             task_index=self._task.index,
             protocol="grpc",
@@ -111,7 +115,7 @@ class BetweenGraphSessions(LocalSessions):
 
     def device_setter(self) -> Callable[[tf.Operation], str] | None:
         return tf.compat.v1.train.replica_device_setter(
-            cluster=self._cluster.jobs(), worker_device=self._device
+            cluster=self._cluster.jobs(in_tensorflow=True), worker_device=self._device
         )
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
@@ -172,6 +176,6 @@ def with_chief(cluster: Cluster, task: Task) -> tuple[Cluster, Task]:
     if cluster.chief:
         return cluster, task
     renamed = Cluster(chief=cluster.worker[:1], worker=cluster.worker[1:], ps=cluster.ps)
-    if task.type != "worker":
+    if not task.kind.trains:
         return renamed, task
-    return renamed, Task("worker", task.index - 1) if task.index else Task("chief", 0)
+    return renamed, Task(WORKER, task.index - 1) if task.index else Task(CHIEF, 0)

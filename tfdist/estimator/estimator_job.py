@@ -43,7 +43,7 @@ class EstimatorJob(Job):
         session_recovery_wait.apply()
         estimator = role.own_spec.estimator
         assert estimator is not None
-        self.sessions: Sessions = table.load(estimator.sessions)(state.strategy)
+        self.sessions: Sessions = table.load(estimator.sessions)(state.strategy, role)
 
     def wrap_optimizer(self, optimizer: Optimizer) -> Optimizer:
         """Wraps an optimizer for a model function, or for `model_to_estimator`.

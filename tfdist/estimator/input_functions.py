@@ -96,8 +96,8 @@ def _with_context(input_fn: InputFunction, context: tf.distribute.InputContext) 
             "config": config,
             "input_context": input_context or context,
         }
-        return sharding.without_autotune(input_fn)(
-            **{name: value for name, value in given.items() if name in arguments}
+        return sharding.without_autotune(
+            input_fn(**{name: value for name, value in given.items() if name in arguments})
         )
 
     return call

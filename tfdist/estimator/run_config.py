@@ -51,7 +51,7 @@ class RunConfig(tf.estimator.RunConfig):
         keras_estimator_first_checkpoint.apply(save_first_checkpoint)
         monitored_session_write_errors.apply(write_failed)
         self.job = job
-        model_dir = _agreed_model_dir(model_dir, job.sessions.strategy.role.config.model_dir)
+        model_dir = _agreed_model_dir(model_dir, job.sessions.role.config.model_dir)
         options = _without_strategy(options, job)
         # Workers may start in any order, so none needs a delay.
         options.setdefault("experimental_max_worker_delay_secs", 0)

@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from tfdist.cluster import task_types
+from tfdist.config.role import TaskRole
 from tfdist.errors import UsageError
 from tfdist.storage import lock
 from tfdist.storage.output_directory import OutputDirectory, output_path
@@ -33,13 +35,15 @@ class Sessions:
 
     Args:
       strategy: the job's strategy.
+      role: the role of this task.
     """
 
     #: Whether tasks other than the chief use a temporary output directory.
     has_private_model_dir: ClassVar[bool] = False
 
-    def __init__(self, strategy: Strategy[Any]) -> None:
+    def __init__(self, strategy: Strategy[Any], role: TaskRole) -> None:
         self.strategy = strategy
+        self.role = role
 
     @property
     def environment(self) -> dict[str, str]:
@@ -49,7 +53,7 @@ class Sessions:
     @property
     def config(self) -> tf.compat.v1.ConfigProto:
         """The configuration of this task's sessions: threads and visible GPUs."""
-        flags = self.strategy.role.flags
+        flags = self.role.flags
         config = tf.compat.v1.ConfigProto(
             allow_soft_placement=True,
             intra_op_parallelism_threads=flags.num_intra_threads or 0,
@@ -168,11 +172,11 @@ class LocalSessions(Sessions):
 
     def _check_trains(self) -> None:
         """Rejects an evaluator: its session would wait two hours for the chief's variables."""
-        if self.strategy.task.type == "evaluator":
+        if self.strategy.settings.evaluates:
             raise UsageError(
                 "task.type",
-                received="evaluator, for session code",
-                accepted="chief, worker, ps",
+                received=f"{self.strategy.task.type}, for session code",
+                accepted=", ".join(task_types.in_cluster()),
                 remedy="Leave the evaluator out and evaluate in the chief, or use the model "
                 "function in an Estimator.",
             )

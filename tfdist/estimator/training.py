@@ -61,7 +61,7 @@ def train_and_evaluate(
     job = _job_of(estimator)
     evaluation = Evaluation(estimator, eval_spec, train_spec.max_steps)
     if job.evaluates:
-        evaluation.follow(job.sessions.strategy.role.startup_timeout)
+        evaluation.follow(job.sessions.role.flags.startup_timeout)
         return evaluation.metrics
     listeners = list(train_spec.saving_listeners)
     if _evaluates(job) and not job.sessions.is_coordinated:
@@ -110,7 +110,7 @@ def train(
     job = _job_of(estimator)
     if job.evaluates:
         progress = Progress(estimator, max_steps)
-        timeout = job.sessions.strategy.role.startup_timeout
+        timeout = job.sessions.role.flags.startup_timeout
         watch = TrainingWatch(OutputDirectory(estimator.model_dir), timeout)
         while not progress.is_complete():
             watch.look(_POLL_SECONDS)
@@ -148,7 +148,7 @@ def train(
     steps = PreemptionHook(preemption)
     metrics = trackers = None
     if job.is_chief:
-        trackers = Trackers(job.sessions.strategy.role.flags.trackers, output, job.facts)
+        trackers = Trackers(job.sessions.role.flags.trackers, output, job.facts)
         metrics = MetricsLog(output, trackers, resumed=step)
         events.add(output, events.START, step=step, **job.facts)
     progress = ProgressHook(
@@ -165,7 +165,7 @@ def train(
     reported = job.reporter.watching(
         lambda: preemption.steps_begun,
         output.path,
-        step_timeout=job.sessions.strategy.role.flags.step_timeout,
+        step_timeout=job.sessions.role.flags.step_timeout,
         is_chief=job.is_chief,
         is_in_step=lambda: steps.is_in_step,
     )

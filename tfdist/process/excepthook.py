@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
@@ -34,6 +35,7 @@ from tfdist.errors import (
     UsageError,
     log,
 )
+from tfdist.process.atomic_file import replacing
 
 #: The environment variable with the path of the file in which a task reports its exception.
 ERROR_FILE_VARIABLE = "TFDIST_ERROR_FILE"
@@ -208,13 +210,9 @@ def write_uncaught(error_file: str | None, error: BaseException, seconds: float)
     if not error_file:
         return
     uncaught = Uncaught(_message(error), seconds, _lost_task(error))
-    path = Path(error_file)
-    temporary = path.with_suffix(".new")
-    try:
+    # The launcher may have exited. The traceback is already printed.
+    with suppress(OSError), replacing(Path(error_file)) as temporary:
         temporary.write_text(json.dumps(asdict(uncaught)))
-        os.replace(temporary, path)
-    except OSError:
-        pass  # The launcher has exited. The traceback is already printed.
 
 
 def _message(error: BaseException) -> str:

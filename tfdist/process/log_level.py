@@ -77,14 +77,19 @@ def hold(environ: Mapping[str, str] = os.environ) -> Callable[[], None]:
     level = environ.get(VARIABLE, "")
     if not level.isdecimal() or int(level) == 0:
         return lambda: None
+    command = [sys.executable, "-PS", str(_FILTER), level]
     try:
         stderr = os.dup(2)
-        process, writer = _start_filter(level)
+        # With O_DIRECT the filter reads each message separately.
+        reader, writer = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)
+        # In a session of its own: a signal to this group must not end it before this process.
+        process = subprocess.Popen(command, stdin=reader, stdout=2, start_new_session=True)
     except OSError:
         # There is no stderr, or the sandbox lacks something.
         return lambda: None
     os.dup2(writer, 2)
     os.close(writer)
+    os.close(reader)
 
     def release() -> None:
         os.dup2(stderr, 2)
@@ -93,22 +98,6 @@ def hold(environ: Mapping[str, str] = os.environ) -> Callable[[], None]:
             process.wait(_SECONDS)
 
     return release
-
-
-def _start_filter(level: str) -> tuple[subprocess.Popen[bytes], int]:
-    """The filter, and the file descriptor to write to."""
-    # With O_DIRECT the filter reads each message separately.
-    reader, writer = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)
-    command = [sys.executable, "-PS", str(_FILTER), level]
-    try:
-        # In a session of its own: a signal to this group must not end it before this process.
-        process = subprocess.Popen(command, stdin=reader, stdout=2, start_new_session=True)
-    except OSError:
-        os.close(writer)
-        raise
-    finally:
-        os.close(reader)
-    return process, writer
 
 
 @cache

@@ -59,15 +59,17 @@ def description(environ: Mapping[str, str] = os.environ) -> str:
     return f"oneDNN {onednn}, {cores.description(environ)}"
 
 
-@cache
 def cpu_flags() -> frozenset[str]:
-    """The flags of the first core from /proc/cpuinfo; empty if they are unknown."""
+    """The flags of the first core; empty if they are unknown."""
+    return frozenset(cpu_info().get("flags", "").split())
+
+
+@cache
+def cpu_info() -> Mapping[str, str]:
+    """What Linux says of the first core, such as its `model name` and its `flags`, by name."""
     try:
-        with Path("/proc/cpuinfo").open() as lines:
-            for line in lines:
-                name, _, value = line.partition(":")
-                if name.strip() == "flags":
-                    return frozenset(value.split())
+        first, _, _ = Path("/proc/cpuinfo").read_text().partition("\n\n")
     except OSError:
-        pass
-    return frozenset()
+        return {}
+    lines = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from tfdist.errors import OutputError, UsageError
+from tfdist.process.atomic_file import replacing
 from tfdist.process.paths import local_path
 from tfdist.storage.trust import open_own
 
@@ -170,8 +171,8 @@ def check_writable(*directories: Path) -> None:
     for directory in directories:
         existing = next(path for path in (directory, *directory.parents) if path.exists())
         try:
-            with _temporary_file(existing / "writable", rename=False) as probe:
-                probe.write_text("\n")
+            with tempfile.TemporaryFile(dir=existing) as probe:
+                probe.write(b"\n")
         except OSError as error:
             raise not_writable(directory, error) from None
 
@@ -287,8 +288,10 @@ def write_text(path: Path, text: str) -> None:
     Raises:
       OutputError: the file could not be written; an existing file is unchanged.
     """
-    with writing(path), _temporary_file(path) as temporary:
-        temporary.write_text(text)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            temporary.write_text(text)
 
 
 def saved_checkpoints(output: OutputDirectory) -> list[tuple[int, Path]]:
@@ -371,22 +374,16 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     return records
 
 
+def last_json_line(path: Path) -> dict[str, Any]:
+    """The last object of `read_json_lines`; empty if there is none, or if it cannot be read."""
+    with suppress(OSError):
+        return next(reversed(read_json_lines(path)), {})
+    return {}
+
+
 def _as_json(value: Any) -> Any:
     """A metric's value, a number or an array, for JSON: None (null) if it is not finite."""
     array = np.asarray(value, dtype=float)
     if array.ndim:
         return [_as_json(element) for element in array]
     return float(array) if np.isfinite(array) else None
-
-
-@contextmanager
-def _temporary_file(path: Path, *, rename: bool = True) -> Iterator[Path]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # `tempfile` creates files that only their owner can read.
-    temporary = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
-    try:
-        yield temporary
-        if rename:
-            os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

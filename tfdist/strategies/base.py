@@ -13,10 +13,11 @@ callbacks that it needs.
         def topology(self): ...
         def scope(self): ...
         def wrap_optimizer(self, optimizer): ...
-        def distribute(self, dataset_fn, *, training): ...
+        def distribute(self, feed): ...
         def prepare(self, model): ...            # may be left out
 
-`set_up`, `topology`, `scope`, `wrap_optimizer` and `distribute` are abstract. All other members
+`set_up`, `topology`, `scope`, `wrap_optimizer` and `distribute` are abstract. The hooks `prepare`,
+`describe`, `callbacks`, `cluster_metrics`, `states_of_replica`, `sum_of_step`, `gather` and `serve`
 have defaults. A row in `tfdist.config.strategies` names the class and that of its options.
 """
 
@@ -25,20 +26,21 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import tensorflow as tf
 
 from tfdist.config.options import Options
-from tfdist.config.role import TaskRole
+from tfdist.config.role import TaskSettings
 from tfdist.coordination.agreement import Agreement
 from tfdist.coordination.preemption import Preemption
 from tfdist.coordination.stores.kv_store import KeyValueStore
-from tfdist.data.inputs import DatasetFunction
+from tfdist.data.feed import Feed
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.cursor import EpochCursor
+from tfdist.strategies.serving import serve_until_end
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 
@@ -59,6 +61,8 @@ class Topology:
       is_synchronous: whether each update combines one batch of every shard.
       averages_weights: whether replicas update their weights independently and average them later
         (local SGD), so that an update uses the batch of one replica.
+      joins_batches: whether the losses and the metrics of a step are computed once, for the batches
+        of all replicas together.
     """
 
     peer: str
@@ -70,6 +74,7 @@ class Topology:
     shard: int = 0
     is_synchronous: bool = True
     averages_weights: bool = False
+    joins_batches: bool = False
 
     @property
     def input_context(self) -> tf.distribute.InputContext:
@@ -89,7 +94,7 @@ class Strategy(ABC, Generic[OptionsT]):
     """A distribution strategy in one task.
 
     Args:
-      role: this task's place in the job, and its options.
+      settings: what is known of this task, and its options.
       preemption: the signals that this task has received.
 
     Attributes:
@@ -98,34 +103,39 @@ class Strategy(ABC, Generic[OptionsT]):
       options: the options of this strategy.
       tf_strategy: the `tf.distribute.Strategy`; TensorFlow's default strategy if TensorFlow does
         not distribute the training. Not set in a task that serves.
+      kv_store: the store that the training tasks share; None if this task trains alone.
       checkpointing: saves the state of all tasks in one checkpoint, and restores it.
-      cursor: counts steps, and fast-forwards the data of a resumed job.
+      cursor: counts and measures steps, and fast-forwards the data of a resumed job.
     """
 
     #: The name in the table.
     name: ClassVar[str]
-    #: Whether the strategy is for Estimators and sessions.
-    for_estimators: ClassVar[bool] = False
-    #: Whether several steps may be one call of TensorFlow, if `job.fit` finds them short.
-    executes_several_steps: bool = False
 
     tf_strategy: tf.distribute.Strategy
+    kv_store: KeyValueStore | None = None
     checkpointing: Checkpointing
     cursor: EpochCursor
 
-    def __init__(self, role: TaskRole, preemption: Preemption | None = None) -> None:
-        self.role = role
-        self.cluster = role.cluster
-        self.task = role.task
-        self.options = cast(OptionsT, role.options)
+    def __init__(self, settings: TaskSettings, preemption: Preemption | None = None) -> None:
+        self.settings = settings
+        self.cluster = settings.cluster
+        self.task = settings.task
+        self.options = cast(OptionsT, settings.options)
         self.preemption = preemption or Preemption()
         self.checkpointing = Checkpointing()
-        self.cursor = EpochCursor(self.steps_of)
+        self.cursor = EpochCursor()
         self.set_up(self.options)
+
+    @functools.cached_property
+    def agreement(self) -> Agreement:
+        """Compares what this task is about to do with what the other training tasks do."""
+        return Agreement(self.topology.peer, self.topology.peers, self.kv_store)
 
     @abstractmethod
     def set_up(self, options: OptionsT) -> None:
         """Builds `tf_strategy` and everything else that the engine needs.
+
+        May replace `checkpointing` and `cursor`, and set `kv_store`.
 
         Args:
           options: the options of this strategy, which are checked.
@@ -154,14 +164,11 @@ class Strategy(ABC, Generic[OptionsT]):
         """
 
     @abstractmethod
-    def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
+    def distribute(self, feed: Feed) -> tf.data.Dataset:
         """The dataset for `model.fit` or `model.evaluate`. Every training task must call it.
 
         Args:
-          dataset_fn: takes a `tf.distribute.InputContext` and returns that shard, in batches of
-            the per-replica size.
-          training: True for training data, which may repeat examples if the engine needs equal
-            numbers of steps. False for evaluation data, which contains every example once.
+          feed: `feed.local` is this task's shard, in batches of the per-replica size.
         """
 
     def prepare(self, model: tf.keras.Model) -> None:
@@ -174,12 +181,6 @@ class Strategy(ABC, Generic[OptionsT]):
           UsageError: the strategy cannot train the model.
         """
 
-    def finish(self, model: tf.keras.Model) -> None:
-        """Prepares a model for its use after `fit`, which may be in one task only.
-
-        Called in every training task at the end of each `fit`, after the last save.
-        """
-
     def describe(self, model: tf.keras.Model) -> Sequence[str]:
         """What this strategy has made of a model after `prepare`, as lines for the user.
 
@@ -188,19 +189,9 @@ class Strategy(ABC, Generic[OptionsT]):
         """
         return ()
 
-    def steps_of(self, batches: int) -> int:
-        """The number of steps per epoch if this task's shard has `batches`. Every training task
-        must call it."""
-        return -(-batches // self.topology.num_local_replicas)
-
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
         """The Keras callbacks that the engine needs; they run before all others."""
         return []
-
-    def measured(self) -> dict[str, float]:
-        """What the strategy has measured of the steps of the last epoch, by name, for the chief's
-        log: seconds, shares and counts."""
-        return {}
 
     def cluster_metrics(self, model: tf.keras.Model, logs: dict[str, float]) -> dict[str, float]:
         """The metrics over the examples of all tasks, after an evaluation. Every training task must
@@ -225,40 +216,12 @@ class Strategy(ABC, Generic[OptionsT]):
         `Topology.peers`. Every training task must call it."""
         return [number]
 
-    @property
-    def accumulate_steps(self) -> int:
-        """The number of batches of a replica in one update of the weights."""
-        return int(getattr(self.options, "accumulate_steps", 1))
-
-    @property
-    def batches_per_update(self) -> int:
-        """The number of per-replica batches whose gradients are combined in one update."""
-        return self.topology.num_replicas * self.accumulate_steps
-
-    def reading_once(self, model: tf.keras.Model) -> AbstractContextManager[None]:
-        """A context for the batches of an update, while its graph is made; a strategy whose weights
-        are on other machines makes them read each weight once."""
-        return nullcontext()
-
-    @property
-    def kv_store(self) -> KeyValueStore | None:
-        """The store that the training tasks share; None if this task trains alone."""
-        return None
-
-    @functools.cached_property
-    def agreement(self) -> Agreement:
-        """Compares what this task is about to do with what the other training tasks do."""
-        return Agreement(self.topology.peer, self.topology.peers, self.kv_store)
-
-    @property
-    def sums_metric_states(self) -> bool:
-        """Whether a metric's result is that of the sum of its states in the replicas."""
-        return self.topology.num_replicas > 1
-
     def serve(self) -> None:
         """Serves the other tasks; returns when the chief has finished.
 
         Raises:
           RuntimeError: this task trains.
         """
-        raise RuntimeError(f"{self.task} trains under {self.name}: there is nothing to serve.")
+        if not self.settings.serves:
+            raise RuntimeError(f"{self.task} trains under {self.name}: there is nothing to serve.")
+        serve_until_end(self.settings, self.preemption)

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.data import sharding
+from tfdist.data.feed import Feed
 from tfdist.errors import UsageError
 from tfdist.strategies.local_devices import LocalDevices
 from tfdist.upstream import keras3_central_storage
@@ -82,6 +83,8 @@ class CentralStorage(LocalDevices):
                 remedy="Train with --strategy=mirrored.",
             )
 
-    def fill_last_step(self, local: tf.data.Dataset, source: tf.data.Dataset) -> tf.data.Dataset:
+    def fill_last_step(self, feed: Feed) -> tf.data.Dataset:
         missing = self.topology.num_replicas - 1
-        return local.concatenate(sharding.empty_batches(source, missing)) if missing else local
+        return sharding.with_empty_batches(feed.local, missing) or feed.local.concatenate(
+            sharding.empty_batches(feed.shard(self.topology.input_context), missing)
+        )

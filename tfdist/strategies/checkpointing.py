@@ -67,6 +67,12 @@ class Checkpointing:
         """
         return nullcontext()
 
+    def finish(self, model: tf.keras.Model) -> None:
+        """Prepares a model for its use after `fit`, which may be in one task only.
+
+        Called in every training task at the end of each `fit`, after the last save.
+        """
+
     def wait_for_chief(self) -> None:
         """Returns when the chief has finished saving. Every training task must call it.
 

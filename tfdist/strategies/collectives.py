@@ -30,11 +30,8 @@ class Collectives(Protocol):
       size: the number of tasks.
     """
 
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def size(self) -> int: ...
+    rank: int
+    size: int
 
     def sum(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sums tensors over all tasks; their shapes and dtypes are the same in each task."""
@@ -125,8 +122,9 @@ class TensorFlowCollectives:
         store: KeyValueStore | None,
         timeout: float,
     ) -> None:
+        self.rank = rank
+        self.size = int(strategy.num_replicas_in_sync)
         self._strategy = strategy
-        self._rank = rank
         self._store = store
         self._timeout = timeout
         self._broadcasts = 0
@@ -134,26 +132,18 @@ class TensorFlowCollectives:
         # traces repeatedly.
         self._sums: dict[Any, Any] = {}
 
-    @property
-    def rank(self) -> int:
-        return self._rank
-
-    @property
-    def size(self) -> int:
-        return int(self._strategy.num_replicas_in_sync)
-
     def sum(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return by_dtype(self._sum_of_one_dtype, values)
 
     def gather(self, number: int) -> list[int]:
-        place = tf.one_hot(self._rank, self.size, on_value=number, off_value=0, dtype=tf.int64)
+        place = tf.one_hot(self.rank, self.size, on_value=number, off_value=0, dtype=tf.int64)
         (gathered,) = self.sum([place])
         return [int(value) for value in gathered.numpy()]
 
     def broadcast(self, variables: Sequence[tf.Variable]) -> None:
         variables = keras_compat.as_tensorflow(variables)
         values = [variable.value() for variable in variables]
-        if self._rank != 0:
+        if self.rank != 0:
             values = [tf.zeros_like(value) for value in values]
         for variable, value in zip(variables, self.sum(values), strict=True):
             variable.assign(value)
@@ -163,7 +153,7 @@ class TensorFlowCollectives:
             return text
         self._broadcasts += 1
         key = f"tfdist_broadcast_{self._broadcasts}"
-        if self._rank == 0:
+        if self.rank == 0:
             self._store.put(key, text)
         received = self._store.get(key, self._timeout)
         if received is None:

@@ -12,18 +12,12 @@ from tfdist.data import sharding
 
 
 class EpochCursor:
-    """The cursor for strategies where Keras runs each step itself.
-
-    Args:
-      steps_of: returns the steps per epoch for the number of batches of this task's shard; every
-        training task must call it.
-    """
+    """The cursor for strategies where Keras runs each step itself."""
 
     #: Whether Keras's callbacks see each step; its number is then the same in all tasks.
     sees_steps = True
 
-    def __init__(self, steps_of: Callable[[int], int]) -> None:
-        self._steps_of = steps_of
+    def __init__(self) -> None:
         self._datasets: list[tf.data.Dataset] = []
         self._steps_made = 0
 
@@ -37,6 +31,12 @@ class EpochCursor:
         """A number that changes with every step. It may be read in any thread."""
         return self._steps_made
 
+    @property
+    def measured(self) -> dict[str, float]:
+        """What is known of the steps of the last epoch, by name, for the chief's log: seconds,
+        shares and counts."""
+        return {}
+
     def saw_steps(self, steps: int) -> None:
         """Counts steps that Keras's callbacks have seen; call it only if `sees_steps`."""
         self._steps_made += steps
@@ -45,13 +45,6 @@ class EpochCursor:
         """Registers a result of `Strategy.distribute` for `fast_forward`."""
         shards = sharding.shards_of(dataset)
         self._datasets.append(dataset if shards is None else shards.local)
-
-    def count_steps(self, dataset: tf.data.Dataset) -> int:
-        """Counts the steps per epoch by reading this task's shard once.
-
-        Every training task must call it.
-        """
-        return self._steps_of(sharding.count_batches(dataset))
 
     def step_of_epoch(self, steps: Sequence[int]) -> int:
         """Keras's step number, from the number of steps that each shard's reader has made."""

@@ -8,7 +8,6 @@ Horovod's rendezvous on its address.
 from __future__ import annotations
 
 import atexit
-import functools
 import math
 import os
 import sys
@@ -72,20 +71,19 @@ class Horovod(Ranks[HorovodGradientOptions]):
             keras3_loss.apply()
         if self.cluster:
             self._find_peers()
-        if self.role.flags.heartbeat_timeout is not None or _GLOO_TIMEOUT not in os.environ:
+        if self.settings.given_heartbeat_timeout is not None or _GLOO_TIMEOUT not in os.environ:
             # hvd.init reads this variable, in whole seconds.
-            os.environ[_GLOO_TIMEOUT] = str(math.ceil(self.role.heartbeat_timeout))
+            os.environ[_GLOO_TIMEOUT] = str(math.ceil(self.settings.heartbeat_timeout))
         hvd.init()
+        self.kv_store = self._rendezvous_store()
         self.set_up_ranks(HorovodCollectives(), outer_steps(options))
         if not self.cluster:
             # There was no startup barrier.
             script = sys.argv[0]
             self.agreement.check("starting", lambda: startup.versions(("horovod",), script))
-        # Local SGD averages the weights between steps.
-        self.executes_several_steps = self.local is None
         if is_keras_3 and not self.topology.is_chief:
             keras3_callbacks.apply()
-        use_devices(self.role.flags.num_gpus, local_rank=hvd.local_rank())
+        use_devices(self.settings.num_gpus, local_rank=hvd.local_rank())
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         if self.local or horovod_optimizer.is_distributed(optimizer):
@@ -140,13 +138,12 @@ class Horovod(Ranks[HorovodGradientOptions]):
         for optimizer in optimizers:
             checks.check_optimizer(optimizer, self.name)
 
-    @functools.cached_property
-    def kv_store(self) -> RendezvousStore | None:
+    def _rendezvous_store(self) -> RendezvousStore | None:
         host = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR")
         if hvd.size() == 1 or host is None:  # MPI has no such store.
             return None
         port = int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
-        return RendezvousStore(host, port, self.role.token)
+        return RendezvousStore(host, port, self.settings.token)
 
     def _find_peers(self) -> None:
         trainers = self.cluster.training_tasks
@@ -154,7 +151,7 @@ class Horovod(Ranks[HorovodGradientOptions]):
         hosts = [host_and_port(self.cluster.address(task))[0] for task in trainers]
         rank = trainers.index(self.task)
         if rank == 0:
-            server = horovod_rendezvous.serve_hosts(hosts, host, port, self.role.token)
+            server = horovod_rendezvous.serve_hosts(hosts, host, port, self.settings.token)
             server.__enter__()
             atexit.register(server.__exit__, None, None, None)
         # hvd.init reads only the environment.
@@ -163,19 +160,15 @@ class Horovod(Ranks[HorovodGradientOptions]):
             variables.pop(horovod_rendezvous.INTERFACE_VARIABLE, None)
         os.environ.update(variables)
         # Horovod aborts if the rendezvous does not answer.
-        horovod_rendezvous.wait_for_server(host, port, self.role.startup_timeout)
+        horovod_rendezvous.wait_for_server(host, port, self.settings.startup_timeout)
 
 
 class HorovodCollectives:
     """Horovod's collectives, as `tfdist.strategies.collectives` defines them."""
 
-    @property
-    def rank(self) -> int:
-        return int(hvd.rank())
-
-    @property
-    def size(self) -> int:
-        return int(hvd.size())
+    def __init__(self) -> None:
+        self.rank = int(hvd.rank())
+        self.size = int(hvd.size())
 
     def sum(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return by_dtype(partial(hvd.grouped_allreduce, op=hvd.Sum), values)

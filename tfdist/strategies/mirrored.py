@@ -17,7 +17,6 @@ class Mirrored(LocalDevices):
     """Synchronous training on the devices of one machine."""
 
     name = "mirrored"
-    executes_several_steps = True
 
     def build_over(self, devices: list[str]) -> tf.distribute.Strategy:
         return _MirroredStrategy(devices)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from tfdist.config.strategies.rows import MultiWorkerMirroredOptions
@@ -20,7 +19,7 @@ class MultiWorkerLocalSGD(Ranks[MultiWorkerMirroredOptions]):
     name = MultiWorkerMirrored.name
 
     def set_up(self, options: MultiWorkerMirroredOptions) -> None:
-        strategy = build_strategy(self.role, options)
+        strategy = build_strategy(self.settings, options)
         devices = len(strategy.extended.worker_devices)
         if devices > 1:
             raise UsageError(
@@ -29,19 +28,12 @@ class MultiWorkerLocalSGD(Ranks[MultiWorkerMirroredOptions]):
                 accepted="one device per task",
                 remedy="Start one task for each GPU, each with its own CUDA_VISIBLE_DEVICES.",
             )
+        self.kv_store = tf_coordination.store_of(self.cluster)
         rank = self.cluster.training_tasks.index(self.task) if self.cluster else 0
         self.set_up_ranks(
-            TensorFlowCollectives(strategy, rank, self.kv_store, self.role.startup_timeout),
+            TensorFlowCollectives(strategy, rank, self.kv_store, self.settings.startup_timeout),
             outer_steps(options),
         )
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         return optimizer
-
-    @functools.cached_property
-    def kv_store(self) -> tf_coordination.CoordinationServiceStore | None:
-        return (
-            tf_coordination.CoordinationServiceStore()
-            if len(self.cluster.training_tasks) > 1
-            else None
-        )

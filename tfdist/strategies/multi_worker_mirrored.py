@@ -10,16 +10,17 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
-from tfdist.config.role import TaskRole
+from tfdist.config.role import TaskSettings
 from tfdist.config.strategies.rows import AllReduceOptions
 from tfdist.coordination.agreement import SHARE_DIRECTORY, Agreement
 from tfdist.coordination.probe import wait_for_server
 from tfdist.data import sharding
+from tfdist.data.feed import Feed
 from tfdist.data.position import Position
 from tfdist.data.sharding import TakesShards, shards_of
 from tfdist.process.devices import use_devices
 from tfdist.process.resources import check_semaphores
-from tfdist.strategies.base import DatasetFunction, Topology
+from tfdist.strategies.base import Topology
 from tfdist.strategies.collectives import PACK_BYTES
 from tfdist.strategies.replicas import keras_local_calls, sync_on_read
 from tfdist.strategies.replicas.keras3_statistics import Statistics
@@ -70,6 +71,11 @@ class _Checkpointing(ReplicaCheckpointing):
     def save_scope(self, model: tf.keras.Model) -> contextlib.AbstractContextManager[None]:
         return read_at_once(self._strategy, on_read_variables(model))
 
+    def finish(self, model: tf.keras.Model) -> None:
+        """Lets each task use the trained model without the others."""
+        sync_on_read.set_to_averages(self._strategy, on_read_variables(model))
+        sync_on_read.use_own_values(True)
+
     def wait_for_chief(self) -> None:
         self._gather(0)
 
@@ -88,10 +94,10 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
     """Every training task has a copy of the variables; a ring or NCCL sums the gradients."""
 
     name = "multi_worker_mirrored"
-    executes_several_steps = True
 
     def set_up(self, options: AllReduceOptions) -> None:
         super().set_up(options)
+        self.kv_store = tf_coordination.store_of(self.cluster)
         self.checkpointing = _Checkpointing(
             self.tf_strategy, self._statistics, self.gather, self.agreement
         )
@@ -104,7 +110,7 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
             if not self._is_chief:
                 keras3_callbacks.apply()
         keras_local_calls.apply(tf.keras.Model, MultiWorkerMirroredStrategy, _is_distributed)
-        return build_strategy(self.role, options)
+        return build_strategy(self.settings, options)
 
     @property
     def topology(self) -> Topology:
@@ -156,36 +162,14 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
         super().prepare(model)
         self.tf_strategy.model = model
 
-    def finish(self, model: tf.keras.Model) -> None:
-        """Lets each task use the trained model without the others."""
-        sync_on_read.set_to_averages(self.tf_strategy, on_read_variables(model))
-        sync_on_read.use_own_values(True)
-
-    def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
-        local = dataset_fn(self.topology.input_context)
-        batches = int(local.cardinality())
-        steps = self.steps_of(batches)
-        missing = steps * self.topology.num_local_replicas - batches
-        even = sharding.with_empty_batches(local, missing) if steps >= 0 else None
-        shards = sharding.Shards(local) if even is None else sharding.Shards(even, is_even=True)
+    def distribute(self, feed: Feed) -> tf.data.Dataset:
+        batches = int(feed.local.cardinality())
+        replicas = self.topology.num_local_replicas
+        steps = sharding.steps_of(self.gather(batches), replicas)
+        missing = steps * replicas - batches
+        even = sharding.with_empty_batches(feed.local, missing) if steps >= 0 else None
+        shards = sharding.Shards(even or feed.local, is_even=even is not None)
         return sharding.for_keras(shards, steps)
-
-    def steps_of(self, batches: int) -> int:
-        """The number of steps that the longest shard needs."""
-        gathered = self.gather(batches)
-        if sharding.UNKNOWN in gathered:
-            return sharding.UNKNOWN
-        if sharding.INFINITE in gathered:
-            return sharding.INFINITE
-        return -(-max(gathered) // self.topology.num_local_replicas)
-
-    @functools.cached_property
-    def kv_store(self) -> tf_coordination.CoordinationServiceStore | None:
-        return (
-            tf_coordination.CoordinationServiceStore()
-            if len(self.cluster.training_tasks) > 1
-            else None
-        )
 
     def gather(self, number: int) -> list[int]:
         gathered = self._gather_function(tf.constant(number, tf.int64))
@@ -212,30 +196,32 @@ def _is_distributed(data: Any) -> bool:
     return policy == tf.data.experimental.AutoShardPolicy.OFF or shards_of(data) is not None
 
 
-def build_strategy(role: TaskRole, options: AllReduceOptions) -> MultiWorkerMirroredStrategy:
+def build_strategy(
+    settings: TaskSettings, options: AllReduceOptions
+) -> MultiWorkerMirroredStrategy:
     """Creates the `tf.distribute.Strategy` of a task and connects it to the other tasks.
 
     Args:
-      role: the role of this task.
+      settings: what is known of this task.
       options: the implementation of the all-reduce.
 
     Raises:
       UsageError: TensorFlow cannot create its threads for collective operations here.
     """
     check_semaphores()
-    cluster, own = role.cluster, role.task
+    cluster, own = settings.cluster, settings.task
     tasks = cluster.training_tasks
     devices = use_devices(
-        role.flags.num_gpus, place=cluster.local_rank_of(own, tasks) if tasks else (0, 1)
+        settings.num_gpus, place=cluster.local_rank_of(own, tasks) if tasks else (0, 1)
     )
     if len(tasks) > 1:
-        tf_coordination.set_heartbeat(cluster, role.heartbeat_timeout)
+        tf_coordination.set_heartbeat(cluster, settings.heartbeat_timeout)
         if own != cluster.chief_task:
             # TensorFlow retries a refused connection only after a second.
             wait_for_server(cluster.address(cluster.chief_task), _SERVER_SECONDS)
     return MultiWorkerMirroredStrategy(
         cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec(cluster.jobs()),
+            tf.train.ClusterSpec(cluster.jobs(in_tensorflow=True)),
             task_type=own.type if cluster else None,
             task_id=own.index if cluster else None,
             rpc_layer="grpc",

@@ -8,24 +8,24 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.config.options import Options
+from tfdist.data.feed import Feed
 from tfdist.process.devices import use_devices
-from tfdist.strategies.base import DatasetFunction, Strategy, Topology
+from tfdist.strategies.base import Strategy, Topology
 
 
 class OneDevice(Strategy[Options]):
     """Training without `tf.distribute`. The evaluator of every job also uses this class."""
 
     name = "one_device"
-    executes_several_steps = True
 
     def set_up(self, options: Options) -> None:
-        use_devices(self.role.flags.num_gpus)
+        use_devices(self.settings.num_gpus)
         self.tf_strategy = tf.distribute.get_strategy()
 
     @property
     def topology(self) -> Topology:
         own = str(self.task)
-        return Topology(own, (own,), is_chief=not self.role.evaluates)
+        return Topology(own, (own,), is_chief=not self.settings.evaluates)
 
     def scope(self) -> AbstractContextManager[Any]:
         scope: AbstractContextManager[Any] = self.tf_strategy.scope()
@@ -34,5 +34,5 @@ class OneDevice(Strategy[Options]):
     def wrap_optimizer(self, optimizer: Any) -> Any:
         return optimizer
 
-    def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
-        return dataset_fn(self.topology.input_context)
+    def distribute(self, feed: Feed) -> tf.data.Dataset:
+        return feed.local

@@ -13,12 +13,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster import Task
+from tfdist.cluster.task_types import WORKER
 from tfdist.compat import checks, metric_states
 from tfdist.compat import keras as keras_compat
 from tfdist.data import sharding
+from tfdist.data.feed import Feed
 from tfdist.data.position import Position
 from tfdist.errors import UsageError
-from tfdist.strategies.base import DatasetFunction, OptionsT, Strategy, Topology
+from tfdist.strategies.base import OptionsT, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.collectives import Collectives
 from tfdist.strategies.equal_weights import EqualWeights
@@ -111,7 +113,7 @@ class Ranks(Strategy[OptionsT]):
     @property
     def topology(self) -> Topology:
         rank, size = self.collectives.rank, self.collectives.size
-        ranks = [Task("worker", rank) for rank in range(size)]
+        ranks = [Task(WORKER, rank) for rank in range(size)]
         tasks = tuple(map(str, self.cluster.training_tasks or ranks))
         return Topology(
             tasks[rank],
@@ -155,27 +157,29 @@ class Ranks(Strategy[OptionsT]):
     def gather(self, number: int) -> list[int]:
         return self.collectives.gather(number)
 
-    def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
-        context = self.topology.input_context
-        local = dataset_fn(context)
-        if not training:
-            if any(True for _ in local.take(1)):
-                return local
+    def distribute(self, feed: Feed) -> tf.data.Dataset:
+        local = feed.local
+        if not feed.trains:
+            has_batch = any(True for _ in local.take(1))
             # Keras needs a batch to evaluate, even in a rank without examples.
-            return sharding.empty_batches(dataset_fn(tf.distribute.InputContext()), 1)
+            return local if has_batch else self._with_empty_batches(feed, 1)
         # All ranks must make the same number of steps.
         batches = sharding.count_batches(local)
         if batches == sharding.INFINITE:
             return local
-        batches_of_ranks = self.gather(batches)
-        steps = max(batches_of_ranks)
+        steps = max(self.gather(batches))
         if batches < steps and self.local:
             # A rank of local SGD makes each step with an example.
-            local = sharding.with_repeats(local, steps - batches, dataset_fn(context))
+            context = self.topology.input_context
+            local = sharding.with_repeats(local, steps - batches, lambda: feed.shard(context))
         elif batches < steps:
             self._has_empty_batches = True
-            even = sharding.with_empty_batches(local, steps - batches)
-            local = even or local.concatenate(
-                sharding.empty_batches(dataset_fn(tf.distribute.InputContext()), steps - batches)
-            )
+            local = self._with_empty_batches(feed, steps - batches)
         return local.apply(tf.data.experimental.assert_cardinality(steps))
+
+    def _with_empty_batches(self, feed: Feed, count: int) -> tf.data.Dataset:
+        # Another rank may have a batch if this one has none.
+        whole = tf.distribute.InputContext()
+        return sharding.with_empty_batches(feed.local, count) or feed.local.concatenate(
+            sharding.empty_batches(feed.shard(whole), count)
+        )

@@ -1,26 +1,29 @@
 """Keeps a parameter server or a worker running until the tasks that it serves have exited.
 
-serve_until_end(strategy)                                                # serves the chief
-serve_until_end(strategy, others=strategy.cluster.training_tasks[1:])    # and the workers
+serve_until_end(settings, preemption)                                    # serves the chief
+serve_until_end(settings, preemption, cluster.training_tasks[1:])        # and the workers
 
 TensorFlow's server is not told when training ends, so this polls the addresses of those tasks.
+`run_function` does so for a type of task that serves something of its own.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import NoReturn
 
 from tfdist.cluster import Task
+from tfdist.config.role import TaskRole, TaskSettings
+from tfdist.config.strategies import table
 from tfdist.coordination import probe
 from tfdist.coordination.liveness import heartbeat
+from tfdist.coordination.preemption import Preemption
 from tfdist.coordination.probe import RUNNING, Listener
-from tfdist.errors import EXIT_FAILED, EXIT_PREEMPTED, log
-
-if TYPE_CHECKING:
-    from tfdist.strategies.base import Strategy
+from tfdist.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED, log
 
 _POLL_SECONDS = 0.25
 # How long tasks must be gone before they count as exited. The longer time is for a failure of the
@@ -28,41 +31,75 @@ _POLL_SECONDS = 0.25
 _EXIT_SECONDS, _LOST_SECONDS = 0.25, 3.0
 
 
+def run_function(role: TaskRole, chief_at: tuple[str, int]) -> NoReturn:
+    """Runs the function of this task's type until the job ends, and exits.
+
+    Args:
+      role: the role of this task.
+      chief_at: the host and the port where the chief reports what it does.
+
+    Raises:
+      SystemExit: as `serve_until_end`; with EXIT_OK at the end of the job.
+    """
+    assert role.task.kind.function is not None
+    function = table.load(role.task.kind.function)
+    preemption = Preemption()
+    preemption.listen(has_nothing_to_save=True)
+
+    def serve() -> None:
+        try:
+            function(role)
+        except BaseException:
+            # As in the main thread, where nothing waits for it.
+            sys.excepthook(*sys.exc_info())
+            os._exit(EXIT_FAILED)
+
+    threading.Thread(target=serve, name=role.task.type, daemon=True).start()
+    serve_until_end(role.settings, preemption, watches_chief=False, chief_at=chief_at)
+    sys.exit(EXIT_OK)
+
+
 def serve_until_end(
-    strategy: Strategy[Any],
+    settings: TaskSettings,
+    preemption: Preemption,
     others: Sequence[Task] = (),
     *,
+    watches_chief: bool = True,
+    chief_at: tuple[str, int] | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Returns when the chief and the others have exited.
 
     Args:
-      strategy: the strategy of this task.
+      settings: what is known of this task.
+      preemption: the signals that this task has received.
       others: tasks that are served besides the chief.
+      watches_chief: whether this task waits for the chief in a step, and so ends if that is lost.
+      chief_at: where the chief answers as long as it runs, if it may have no TensorFlow server.
       sleep: waits for a number of seconds.
 
     Raises:
       SystemExit: this task was preempted (EXIT_PREEMPTED); or the chief never started, or it was
         lost and is restarted together with this task (EXIT_FAILED).
     """
-    chief = strategy.cluster.chief_task
+    chief = settings.cluster.chief_task
     exited = f"{chief} and all workers have exited" if others else f"{chief} has exited"
-    log(f"{strategy.task} serves until {exited}")
-    # The workers of an Estimator do not wait for each other, so none of them is monitored.
-    watched = {} if strategy.for_estimators else {str(chief): strategy.cluster.address(chief)}
-    served = _Served(strategy, chief, others)
-    with strategy.preemption.serving(), heartbeat.watched(watched, strategy.role.heartbeat_timeout):
+    log(f"{settings.task} serves until {exited}")
+    watched = {str(chief): settings.cluster.address(chief)} if watches_chief else {}
+    served = _Served(settings, others, chief_at)
+    timeout = settings.heartbeat_timeout
+    with preemption.serving(), heartbeat.watched(watched, timeout):
         while not served.have_exited():
             sleep(_POLL_SECONDS)
-    if strategy.preemption.is_requested and not served.has_completed:
+    if preemption.is_requested and not served.has_completed:
         sys.exit(EXIT_PREEMPTED)
     if not served.has_started:
-        log(f"error: {chief} has not started within {strategy.role.startup_timeout:g} s")
+        log(f"error: {chief} has not started within {settings.startup_timeout:g} s")
         sys.exit(EXIT_FAILED)
-    if strategy.role.is_restartable and not served.has_completed:
+    if settings.is_restartable and not served.has_completed:
         log(f"error: {chief} was lost")
         sys.exit(EXIT_FAILED)
-    log(f"{strategy.task} exits because {exited}")
+    log(f"{settings.task} exits because {exited}")
 
 
 class _Served:
@@ -73,11 +110,14 @@ class _Served:
       has_completed: whether the chief's launcher has sent the completion notice.
     """
 
-    def __init__(self, strategy: Strategy[Any], chief: Task, others: Sequence[Task]) -> None:
+    def __init__(
+        self, settings: TaskSettings, others: Sequence[Task], chief_at: tuple[str, int] | None
+    ) -> None:
         self.has_started = False
         self.has_completed = False
-        self._strategy = strategy
-        self._chief = strategy.cluster.address(chief)
+        self._settings = settings
+        self._chief = settings.cluster.address(settings.cluster.chief_task)
+        self._chief_at = chief_at
         self._others = others
         self._gone_since: float | None = None
         # By task, since when it accepts connections and answers none: it is stopped.
@@ -86,7 +126,9 @@ class _Served:
 
     def have_exited(self) -> bool:
         """Probes the tasks once; returns whether they have been gone for long enough."""
-        chief = probe.identify(self._chief, self._strategy.role.token)
+        chief = Listener.SERVER
+        if self._chief_at is None or not probe.accepts(self._chief_at):
+            chief = probe.identify(self._chief, self._settings.token)
         if self.has_started and chief is Listener.BARRIER:
             # A new process of the chief, which waits there until this task is restarted, too.
             chief = Listener.REFUSED
@@ -105,19 +147,19 @@ class _Served:
 
     def _identify(self, task: Task) -> Listener:
         """What listens at the address of a task; nothing if it has not answered for too long."""
-        listener = probe.identify(self._strategy.cluster.address(task))
+        listener = probe.identify(self._settings.cluster.address(task))
         if listener is not Listener.SILENT:
             self._silent_since.pop(task, None)
             return listener
         now = time.monotonic()
         silent = now - self._silent_since.setdefault(task, now)
-        if silent < self._strategy.role.heartbeat_timeout:
+        if silent < self._settings.heartbeat_timeout:
             return listener
         if task not in self._lost:
             self._lost.add(task)
             log(
                 f"{task} was lost: it has not answered for {silent:.0f} s (--heartbeat_timeout), "
-                f"and {self._strategy.cluster.chief_task} has exited"
+                f"and {self._settings.cluster.chief_task} has exited"
             )
         return Listener.REFUSED
 
@@ -126,6 +168,6 @@ class _Served:
         if self.has_completed:
             return 0.0
         if not self.has_started:
-            return self._strategy.role.startup_timeout
-        is_certain = set(found) == {Listener.REFUSED} and not self._strategy.role.is_restartable
+            return self._settings.startup_timeout
+        is_certain = set(found) == {Listener.REFUSED} and not self._settings.is_restartable
         return _EXIT_SECONDS if is_certain else _LOST_SECONDS

@@ -10,8 +10,3 @@ import tensorflow as tf
 def bytes_of(variable: Any) -> int:
     """The bytes of a variable; 0 if its size is unknown. Counts a string as 16 bytes."""
     return (variable.shape.num_elements() or 0) * (tf.as_dtype(variable.dtype).size or 16)
-
-
-def readable(size: float) -> str:
-    """A number of bytes as text, such as `12.5 MiB`."""
-    return f"{size / 2**20:.1f} MiB" if size < 2**30 else f"{size / 2**30:.2f} GiB"

@@ -1,7 +1,7 @@
 """`--accumulate_steps=K`: each update of the weights uses K batches, one after the other.
 
-    groups = grouped(dataset, 4)                     # batches of 16 examples: groups of 64
-    accumulate(model, 16, 4, strategy.reading_once)  # computes their gradients 16 by 16
+    feed = Feed(data, context, trains=True, accumulate_steps=4)  # batches of 16 examples
+    accumulate(model, 16, 4, reads_once=False)                   # in groups of 64
 
 A step of Keras is an update, so checkpoints, schedules and callbacks count updates. The gradient is
 the mean over all examples of the group, also in the smaller last group of an epoch, as with batches
@@ -22,49 +22,21 @@ from tfdist.compat import keras as keras_compat
 from tfdist.compat.gradients import scaled, with_shapes
 from tfdist.compat.replaced import replace, replaced
 from tfdist.errors import UsageError
-from tfdist.upstream import autograph, dataset_inputs, keras3_optimizer
+from tfdist.strategies.parameter_server.variables.local_reads import reading_once
+from tfdist.upstream import autograph, keras3_optimizer
 
 _FLAG = "--accumulate_steps"
 
-Reading = Callable[[Any], AbstractContextManager[None]]
 
-
-def grouped(dataset: tf.data.Dataset, steps: int) -> tf.data.Dataset:
-    """Joins the batches of a dataset in groups.
-
-    Args:
-      dataset: batches of tensors; all but the last have the same size.
-      steps: the number of batches in a group.
-
-    Raises:
-      UsageError: the size of the batches is unknown, or the elements are not dense tensors.
-    """
-    size = dataset_inputs.batch_size(dataset)
-    specs = tf.nest.flatten(dataset.element_spec)
-    if size is None or not all(isinstance(spec, tf.TensorSpec) for spec in specs):
-        raise UsageError(
-            _FLAG,
-            received=f"{steps}, with elements {dataset.element_spec}",
-            accepted="a dataset of dense tensors that batch(size) has joined",
-            remedy="Leave it out, or call dataset.batch(size) in the input function.",
-        )
-    groups = dataset.rebatch(size * steps)
-    # Unknown in a graph, such as that in which a worker makes its shard.
-    batches = tf.get_static_value(dataset.cardinality())
-    if batches is None or batches < 0:
-        return groups
-    return groups.apply(tf.data.experimental.assert_cardinality(-(-batches // steps)))
-
-
-def accumulate(model: Any, batch_size: int, steps: int, reading_once: Reading) -> None:
+def accumulate(model: Any, batch_size: int, steps: int, *, reads_once: bool) -> None:
     """Makes the train step of a compiled model compute its gradients batch by batch.
 
     Args:
       model: the model; its train step calls its optimizer once.
       batch_size: the number of examples in a batch.
       steps: the number of batches of an update.
-      reading_once: takes the model, and returns a context in which a step reads each weight from
-        its device once.
+      reads_once: whether a step reads each weight from its device once, because that is on another
+        machine.
 
     Raises:
       UsageError: the model has several optimizers, a legacy one, or a loss that is a sum.
@@ -73,8 +45,9 @@ def accumulate(model: Any, batch_size: int, steps: int, reading_once: Reading) -
     own = model.train_step
 
     def train_step(data: Any) -> Any:
+        weights = model.trainable_variables if reads_once else ()
         step = _Step(model, autograph.converted(own), data, batch_size, steps)
-        return _update(step, reading_once(model))
+        return _update(step, reading_once(weights))
 
     replace(model, "train_step", train_step)
 

@@ -38,7 +38,7 @@ def standard(
     save_steps: int | None = None,
 ) -> list[tf.keras.callbacks.Callback]:
     """The callbacks of `Job.callbacks`, in the order that they require."""
-    if state.strategy.role.is_dry_run:
+    if state.role.is_dry_run:
         raise UsageError(
             "--dry_run",
             received="a script that calls job.callbacks",
@@ -48,7 +48,7 @@ def standard(
     state.is_saved = True
     output = OutputDirectory(output_dir)
     followers: list[StepFollower] = [Progress(state)]
-    if steps := state.strategy.role.flags.profiled_steps:
+    if steps := state.role.flags.profiled_steps:
         followers.append(StepProfile(Profile(state, output, steps)))
     callbacks = [*state.strategy.callbacks(), StepWatch(state, output), ExamplesPerSecond(state)]
     if state.is_chief:

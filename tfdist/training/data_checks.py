@@ -10,8 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.data import inputs
-from tfdist.data.inputs import DatasetFunction
+from tfdist.data.feed import Feed
 from tfdist.errors import UsageError, log
 from tfdist.strategies.base import Strategy, Topology
 
@@ -32,20 +31,13 @@ def check_batched(shard: tf.data.Dataset) -> None:
         )
 
 
-def warn_if_not_sharded(
-    dataset_fn: DatasetFunction, context: tf.distribute.InputContext, batches: int
-) -> None:
-    """Warns of an input function that returns the whole dataset for each shard.
-
-    Args:
-      dataset_fn: the input function.
-      context: the argument with which it has returned a dataset.
-      batches: the cardinality of this dataset.
-    """
-    if inputs.is_not_sharded(dataset_fn, context, batches):
+def warn_if_not_sharded(feed: Feed, topology: Topology) -> None:
+    """Warns, in the chief, of an input function that returns the whole dataset for each shard."""
+    if topology.is_chief and feed.is_not_sharded:
         log(
-            f"warning: each of the {context.num_input_pipelines} shards has all {batches} "
-            "batches of the training data, so each example is used several times per epoch. "
+            f"warning: each of the {topology.num_shards} shards has all "
+            f"{int(feed.batches.cardinality())} batches of the training data, so each example is "
+            "used several times per epoch. "
             "Shard the dataset by the context, or return all of it from a function without a "
             "parameter"
         )

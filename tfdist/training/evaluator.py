@@ -98,7 +98,7 @@ def follow(
     evaluated: dict[str, Fingerprint] = {}
     epoch = 0
     logs: dict[str, float] = {}
-    watch = TrainingWatch(output, state.strategy.role.startup_timeout)
+    watch = TrainingWatch(output, state.role.flags.startup_timeout)
     log(f"evaluating the checkpoints in {output.checkpoints}")
     own = state.reporter.activity
     own.enter(activity.WAITING)

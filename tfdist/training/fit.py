@@ -37,7 +37,7 @@ def fit(
     Raises:
       SystemExit: this task does not train (code 0), or it was preempted (code 75).
     """
-    role, strategy = state.strategy.role, state.strategy
+    role, strategy = state.role, state.strategy
     if role.serves:
         strategy.serve()
         sys.exit(EXIT_OK)
@@ -127,7 +127,7 @@ def evaluate(
     Raises:
       UsageError: the evaluator has no `output_dir`.
     """
-    if not state.strategy.role.evaluates:
+    if not state.role.evaluates:
         return evaluator.evaluate(state, model, dataset_fn)
     if output_dir is None:
         raise UsageError(

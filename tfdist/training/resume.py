@@ -78,7 +78,7 @@ class Resume(StepFollower):
         versions.check_is_of_tf_keras(model, tf.keras.Model)
         self._fit.close()  # An exception may have ended an earlier one.
         self._fit = replaced.fitting()
-        if self._strategy.role.flags.jit_compile:
+        if self._state.role.flags.jit_compile:
             # Keras has not made its train function yet.
             model.jit_compile = True
         super().set_model(model)
@@ -199,7 +199,7 @@ class Resume(StepFollower):
         history.add_earlier_epochs(
             self.model.history, self._output.metrics, epochs=self._earlier_epochs
         )
-        self._strategy.finish(self.model)
+        self._checkpointing.finish(self.model)
         self._fit.close()
         self._state.reporter.end_watch()
 
@@ -233,7 +233,7 @@ class Resume(StepFollower):
         if not position.steps:
             return position
         saved_by = position.batches_per_update, len(position.steps)
-        if saved_by != (self._strategy.batches_per_update, self._topology.num_shards):
+        if saved_by != (self._state.batches_per_update, self._topology.num_shards):
             if self._state.is_chief:
                 logging.warning(
                     "The checkpoint is from a job with %d batches per update and %d shards of the "
@@ -267,7 +267,7 @@ class Resume(StepFollower):
         number = self._state.steps
         # Do not save again before the first step of an epoch what the last epoch's end has saved.
         if self._saves and (number != self._saved or not steps):
-            batches = self._strategy.batches_per_update
+            batches = self._state.batches_per_update
             position = Position(self._finished, tuple(steps), batches, self._hyperparameters)
             with (
                 self._state.reporter.activity.doing(activity.SAVING),

@@ -36,8 +36,8 @@ def settle(
       What the next checkpoint records as the values of the script, by name.
     """
     recorded = dict(script)
-    own, saved = state.strategy.batches_per_update, position.batches_per_update
-    choice = state.strategy.role.flags.resume_hyperparameters
+    own, saved = state.batches_per_update, position.batches_per_update
+    choice = state.role.flags.resume_hyperparameters
     tell = log if state.is_chief else lambda _: None
     for name, variable in variables.items():
         restored = float(variable.numpy())

@@ -1,13 +1,12 @@
 """`TrainingState`: the strategy, the preemption signals and the data that the callbacks share.
 
-state = TrainingState(strategy, preemption)
+state = TrainingState(role, strategy, preemption)
 model.fit(state.dataset(train_input), callbacks=callbacks.standard(state, output_dir, …))
 """
 
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,17 +16,19 @@ import tensorflow as tf
 
 from tfdist.compat import building, metric_states, replaced, train_functions, versions
 from tfdist.compat import keras as keras_compat
+from tfdist.config.role import TaskRole
 from tfdist.config.strategies import table
+from tfdist.config.strategies.rows import AccumulationOptions
 from tfdist.coordination.liveness.reporter import Reporter
 from tfdist.coordination.preemption import Preemption
-from tfdist.data import inputs, sharding
-from tfdist.data.inputs import Data, DatasetFunction
+from tfdist.data import sharding
+from tfdist.data.feed import Feed
+from tfdist.data.inputs import Data
 from tfdist.errors import UsageError, log
 from tfdist.process.precision import FLOAT32
 from tfdist.strategies.base import Strategy
 from tfdist.training import accumulation, data_checks, declarations
 from tfdist.upstream import (
-    dataset_inputs,
     keras3_repeated_rows,
     keras_denominators,
     keras_output_dtype,
@@ -36,8 +37,6 @@ from tfdist.upstream import (
 )
 
 _WRAPPED = "_tfdist_is_wrapped"
-# An input function that takes longer is not called a second time.
-_QUICK_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -45,19 +44,25 @@ class TrainingData:
     """The training data of `fit`.
 
     Attributes:
-      dataset_fn: the function that creates a shard.
-      element_spec: the `tf.TypeSpec` of a shard's elements.
+      feed: the shards.
+      element_spec: the `tf.TypeSpec` of the elements that Keras sees.
       cardinality: the steps per epoch, `sharding.UNKNOWN`, or `sharding.INFINITE`.
-      batch_size: the number of examples of a per-replica batch; None if it is unknown.
-      batches: the batches of a shard, or their groups with `--accumulate_steps`;
-        `sharding.UNKNOWN`, or `sharding.INFINITE`.
     """
 
-    dataset_fn: DatasetFunction
+    feed: Feed
     element_spec: Any
     cardinality: int
-    batch_size: int | None
-    batches: int
+
+    @property
+    def batch_size(self) -> int | None:
+        """The number of examples of a per-replica batch; None if it is unknown."""
+        return self.feed.batch_size
+
+    @property
+    def batches(self) -> int:
+        """The batches of a shard, or their groups with `--accumulate_steps`; `sharding.UNKNOWN`, or
+        `sharding.INFINITE`."""
+        return int(self.feed.local.cardinality())
 
     @property
     def is_infinite(self) -> bool:
@@ -69,6 +74,7 @@ class TrainingState:
     """The state of a job's training in one task.
 
     Args:
+      role: the role of this task.
       strategy: the job's strategy.
       preemption: the signals that this task has received.
       reporter: reports what this task does.
@@ -81,8 +87,13 @@ class TrainingState:
     """
 
     def __init__(
-        self, strategy: Strategy[Any], preemption: Preemption, reporter: Reporter | None = None
+        self,
+        role: TaskRole,
+        strategy: Strategy[Any],
+        preemption: Preemption,
+        reporter: Reporter | None = None,
     ) -> None:
+        self.role = role
         self.strategy = strategy
         self.preemption = preemption
         self.reporter = reporter or Reporter(str(strategy.task))
@@ -91,15 +102,13 @@ class TrainingState:
         self.data: TrainingData | None = None
         self.scales_learning_rate = False
         self.is_saved: bool | None = None
-        self._passed: Any = None
         self._described: Sequence[str] = ()
         self._is_precision_described = False
         # The steps of the training minus those that the cursor has counted.
         self._offset = 0
         if strategy.topology.num_replicas > 1:
             onednn_empty_batches.apply()
-        if not strategy.role.spec.uses_ps:
-            # A variable on a ps need not wait for a worker: its steps have a condition.
+        if not role.spec.workers_read_data:  # Those workers' steps have a condition.
             step_without_batch.apply()
 
     @property
@@ -109,42 +118,25 @@ class TrainingState:
 
     def dataset(self, data: Data, batch_size: int | None = None) -> tf.data.Dataset:
         """The dataset for `model.fit`; see `tfdist.Job.dataset`."""
-        dataset_fn = self._dataset_fn(data, trains=True, batch_size=batch_size)
-        self._passed = data
-        created: list[tuple[tf.distribute.InputContext, tf.data.Dataset, float]] = []
-
-        def timed(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            started = time.monotonic()
-            shard = dataset_fn(context)
-            if not created:
-                self._agreement.check(
-                    "job.dataset",
-                    lambda: declarations.of_data(data, shard),
-                    remedy=declarations.SAME_DATA,
-                )
-            created.append((context, shard, time.monotonic() - started))
-            data_checks.check_batched(shard)
-            return self._grouped(shard)
-
-        dataset = self._distribute(timed, training=True)
-        context, shard, seconds = created[0]
-        if self.is_chief and seconds < _QUICK_SECONDS:
-            data_checks.warn_if_not_sharded(dataset_fn, context, int(shard.cardinality()))
-        data_checks.warn_if_too_few(self.strategy, int(shard.cardinality()))
-        size = dataset_inputs.batch_size(shard)
-        self.data = TrainingData(
-            lambda context: self._grouped(dataset_fn(context)),
-            dataset.element_spec,
-            int(dataset.cardinality()),
-            size,
-            int(self._grouped(shard).cardinality()),
+        feed = self._feed(data, trains=True, batch_size=batch_size)
+        shard = feed.batches
+        self._agreement.check(
+            "job.dataset",
+            lambda: declarations.of_data(data, shard),
+            remedy=declarations.SAME_DATA,
         )
+        data_checks.check_batched(shard)
+        dataset = self._distribute(feed)
+        data_checks.warn_if_not_sharded(feed, self.strategy.topology)
+        data_checks.warn_if_too_few(self.strategy, int(shard.cardinality()))
+        self.data = TrainingData(feed, dataset.element_spec, int(dataset.cardinality()))
         return dataset
 
     def call_data(self, method: str) -> None:
         """Calls a method of the user's training data, if it is an object that has it: Keras calls
         `on_epoch_begin` and `on_epoch_end` of a `keras.utils.PyDataset`."""
-        getattr(self._passed, method, lambda: None)()
+        if self.data is not None:
+            getattr(self.data.feed.data, method, lambda: None)()
 
     def check_length(
         self, steps_per_epoch: int | None, epochs: int, *, is_of_data: bool = False
@@ -175,7 +167,7 @@ class TrainingState:
             return
         steps = self.data.cardinality if is_of_data else sharding.UNKNOWN
         needed = steps_per_epoch
-        if self.strategy.role.spec.uses_ps and self.data.batches >= 0:
+        if self.role.spec.workers_read_data and self.data.batches >= 0:
             topology = self.strategy.topology
             # A shard may have one batch more than another.
             steps = (self.data.batches + 1) * topology.num_shards // topology.num_replicas
@@ -191,20 +183,30 @@ class TrainingState:
 
     def warn_if_unsaved(self) -> None:
         """Says when the process ends that nothing of its training was saved."""
-        if self.is_saved is False and self.is_chief and not self.strategy.role.evaluates:
+        if self.is_saved is False and self.is_chief and not self.role.evaluates:
             log("warning: tfdist has saved nothing: the script called no job.fit or job.callbacks")
 
     def eval_dataset(self, data: Data, batch_size: int | None = None) -> tf.data.Dataset:
         """The dataset for `model.evaluate`, or for the validation of `model.fit`."""
-        dataset_fn = self._dataset_fn(data, trains=False, batch_size=batch_size)
-        return self._distribute(dataset_fn, training=False)
+        return self._distribute(self._feed(data, trains=False, batch_size=batch_size))
+
+    @property
+    def accumulate_steps(self) -> int:
+        """The number of batches of a replica in one update of the weights."""
+        options = self.role.options
+        return options.accumulate_steps if isinstance(options, AccumulationOptions) else 1
+
+    @property
+    def batches_per_update(self) -> int:
+        """The number of per-replica batches whose gradients are combined in one update."""
+        return self.strategy.topology.num_replicas * self.accumulate_steps
 
     @property
     def examples_per_update(self) -> int | None:
         """The number of examples of a weight update; None if it is unknown."""
         if self.data is None or self.data.batch_size is None:
             return None
-        return self.data.batch_size * self.strategy.batches_per_update
+        return self.data.batch_size * self.batches_per_update
 
     @property
     def steps(self) -> int:
@@ -228,8 +230,9 @@ class TrainingState:
         Every training task must call it.
         """
         assert self.data is not None
-        shard = self.data.dataset_fn(self.strategy.topology.input_context)
-        return self.strategy.cursor.count_steps(shard)
+        shard = self.data.feed.shard(self.strategy.topology.input_context)
+        batches = self.strategy.gather(sharding.count_batches(shard))
+        return sharding.steps_of(batches, self.strategy.topology.num_local_replicas)
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         """Makes an optimizer combine the gradients of all replicas; a second call does nothing."""
@@ -247,7 +250,7 @@ class TrainingState:
 
         Logs once, for a model that alone knows its output layers, that the script must do so.
         """
-        if self.strategy.role.flags.precision == FLOAT32:
+        if self.role.flags.precision == FLOAT32:
             return
         is_known = keras_output_dtype.apply(model)
         if not is_known and not self._is_precision_described:
@@ -300,20 +303,20 @@ class TrainingState:
                 log(f"{self.strategy.name}: {line}")
         self._described = described
         self._weigh(model)
-        if self.strategy.accumulate_steps > 1:
+        shares_variables = self.role.spec.shares_variables
+        if self.accumulate_steps > 1:
             if self.data is None or self.data.batch_size is None:
                 raise UsageError(
                     "--accumulate_steps",
-                    received=f"{self.strategy.accumulate_steps}, with data that is not from "
-                    "job.dataset",
+                    received=f"{self.accumulate_steps}, with data that is not from job.dataset",
                     accepted="training data from job.dataset",
                     remedy="Pass job.dataset(…) to fit, or leave the flag out.",
                 )
             accumulation.accumulate(
                 model,
                 self.data.batch_size,
-                self.strategy.accumulate_steps,
-                self.strategy.reading_once,
+                self.accumulate_steps,
+                reads_once=shares_variables,
             )
         self._wrap_optimizers_of(model)
         building.build_optimizers(model)
@@ -330,17 +333,23 @@ class TrainingState:
             yield
 
     def _require_additions(self, model: tf.keras.Model) -> None:
-        shares_variables = self.strategy.role.spec.shares_variables
-        if shares_variables or self.strategy.sums_metric_states:
+        shares_variables = self.role.spec.shares_variables
+        if shares_variables or self._sums_metric_states:
             metric_states.require_additions(
                 model, self.strategy.name, shares_variables=shares_variables
             )
+
+    @property
+    def _sums_metric_states(self) -> bool:
+        """Whether a metric's result is that of the sum of its states in the replicas."""
+        topology = self.strategy.topology
+        return topology.num_replicas > 1 and not topology.joins_batches
 
     def _weigh(self, model: tf.keras.Model) -> bool:
         """Lets the steps of a model know by what their losses are divided, if replicas can differ
         in it; returns whether that is new."""
         topology = self.strategy.topology
-        is_whole = not self.strategy.sums_metric_states  # One loss over the whole batch.
+        is_whole = not self._sums_metric_states  # One loss over the whole batch.
         if is_whole or topology.averages_weights or not topology.is_synchronous:
             return False
         return keras_denominators.weigh(
@@ -349,25 +358,22 @@ class TrainingState:
             replicas=topology.num_replicas,
             states=functools.partial(self.strategy.states_of_replica, model),
             sums=self.strategy.sum_of_step,
-            is_loop=self.strategy.accumulate_steps > 1,
+            is_loop=self.accumulate_steps > 1,
             says=self.is_chief,
         )
 
-    def _grouped(self, shard: tf.data.Dataset) -> tf.data.Dataset:
-        steps = self.strategy.accumulate_steps
-        return accumulation.grouped(shard, steps) if steps > 1 else shard
-
-    def _dataset_fn(self, data: Data, *, trains: bool, batch_size: int | None) -> DatasetFunction:
-        function = inputs.shard_function(
+    def _feed(self, data: Data, *, trains: bool, batch_size: int | None) -> Feed:
+        return Feed(
             data,
+            self.strategy.topology.input_context,
             trains=trains,
             batch_size=batch_size,
-            reads_here=not self.strategy.role.spec.uses_ps,
+            reads_here=not self.role.spec.workers_read_data,
+            accumulate_steps=self.accumulate_steps if trains else 1,
         )
-        return sharding.without_autotune(function)
 
-    def _distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
-        dataset = self.strategy.distribute(dataset_fn, training=training)
+    def _distribute(self, feed: Feed) -> tf.data.Dataset:
+        dataset = self.strategy.distribute(feed)
         self.strategy.cursor.follow(dataset)
         return dataset
 

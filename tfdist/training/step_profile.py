@@ -102,7 +102,7 @@ class Profile:
 
     def _servers(self) -> Mapping[str, str]:
         """The tasks that serve, by their addresses."""
-        role = self.state.strategy.role
+        role = self.state.role
         tasks = [task for task in role.cluster.tasks() if role.spec.serves(role.cluster, task)]
         return {role.cluster.address(task): str(task) for task in tasks}
 

@@ -37,9 +37,9 @@ class StepWatch(tf.keras.callbacks.Callback):
         self._state.reporter.watch(
             lambda: cursor.progress,
             self._output.path,
-            step_timeout=self._state.strategy.role.flags.step_timeout,
+            step_timeout=self._state.role.flags.step_timeout,
             is_chief=self._state.is_chief,
-            waits_for_lost=self._state.strategy.role.spec.uses_ps,
+            waits_for_lost=self._state.role.spec.workers_may_rejoin,
         )
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:

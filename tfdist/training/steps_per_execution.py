@@ -64,7 +64,12 @@ def chosen(
     """
     # Up to 3.10, Keras 3 tells callbacks only the first step of an execution.
     is_supported = not (3,) <= keras_compat.keras_version(model) < (3, 11)
-    if not state.strategy.executes_several_steps or model.run_eagerly or not is_supported:
+    is_allowed = (
+        state.role.spec.executes_several_steps
+        and not state.strategy.topology.averages_weights
+        and not model.run_eagerly
+    )
+    if not (is_allowed and is_supported):
         yield []
         return
     module = _executions_of_keras_3() if keras_compat.is_keras_3(model) else keras2_executions
@@ -181,7 +186,7 @@ class StepsPerExecution(tf.keras.callbacks.Callback):
                 store.put(key, choice)
             return choice
         assert store is not None
-        answer = store.get(key, self._state.strategy.role.startup_timeout)
+        answer = store.get(key, self._state.role.flags.startup_timeout)
         if answer is None:
             raise TimeoutError("The chief has not said how many steps an execution has.")
         return answer

@@ -6,7 +6,6 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import tensorflow as tf
@@ -58,7 +57,7 @@ class Summaries(StepFollower):
         self._train, self._validation = map(TensorBoardRun, self._runs.values())
         self._train.text("job", facts_of(self._state))
         self._train.graph(self.model)
-        names = self._state.strategy.role.flags.trackers
+        names = self._state.role.flags.trackers
         self._trackers = Trackers(names, self._output, facts_of(self._state))
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
@@ -69,7 +68,7 @@ class Summaries(StepFollower):
             for name, value in found.items()
             if name.startswith(_VALIDATION)
         }
-        measured = self._learning_rate() | self._state.strategy.measured()
+        measured = self._learning_rate() | self._state.strategy.cursor.measured
         own |= measured
         self._trackers.log({"epoch": epoch + 1, **found, **measured}, self._state.steps)
         self._train.scalars({f"epoch_{name}": value for name, value in own.items()}, epoch)
@@ -118,16 +117,15 @@ def facts_of(state: TrainingState) -> dict[str, Any]:
 
     The addresses are those of the tasks, and the flags those that are not at their defaults.
     """
-    strategy = state.strategy
-    role, cluster = strategy.role, strategy.cluster
+    role, cluster = state.role, state.role.cluster
     flags = {
         name: value
         for options in (role.flags, role.job_options)
         for name, defined in options.defined().items()
-        if (value := asdict(options)[name]) != defined.default
+        if (value := getattr(options, name)) != defined.default
     }
     return {
-        "strategy": strategy.name,
+        "strategy": state.strategy.name,
         "tasks": {str(task): cluster.address(task) for task in cluster.tasks()},
         "flags": flags,
         "command": shlex.join(sys.argv),

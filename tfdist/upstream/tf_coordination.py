@@ -1,7 +1,7 @@
 """TensorFlow's coordination service: its heartbeat and its key-value store have no public API.
 
     set_heartbeat(cluster, seconds=30.0)     # before the strategy is built
-    store = CoordinationServiceStore()       # after it is built
+    store = store_of(cluster)                # after it is built
 
 TensorFlow sets its own heartbeat timeout (10 s) when MultiWorkerMirroredStrategy is built, without
 an option for another: see `enable_collective_ops` in `tensorflow/python/eager/context.py`.
@@ -29,7 +29,7 @@ def set_heartbeat(cluster: Cluster, seconds: float) -> None:
         heartbeat_timeout_in_ms=round(1000 * seconds),
         coordinated_jobs=[
             _CoordinatedJob(name=name, num_tasks=len(hosts))
-            for name, hosts in cluster.jobs().items()
+            for name, hosts in cluster.jobs(in_tensorflow=True).items()
         ],
     )
 
@@ -50,3 +50,8 @@ class CoordinationServiceStore:
         except tf.errors.DeadlineExceededError:
             return None
         return value
+
+
+def store_of(cluster: Cluster) -> CoordinationServiceStore | None:
+    """The store of the training tasks; None if there is only one."""
+    return CoordinationServiceStore() if len(cluster.training_tasks) > 1 else None

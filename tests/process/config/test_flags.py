@@ -129,7 +129,7 @@ flags.DEFINE_bool("evaluator", True, "The script's own.")
 tfdist.define_flags()
 
 def main(_):
-    print(flags.FLAGS.evaluator, tfdist.config.flags.read_flags().roles)
+    print(flags.FLAGS.evaluator, tfdist.config.flags.read_flags().counts)
 
 app.run(main, flags_parser=tfdist.parse_flags)
 """
@@ -137,7 +137,7 @@ app.run(main, flags_parser=tfdist.parse_flags)
 
 def test_a_script_may_have_flags_of_the_names_of_roles() -> None:
     done = run_code(OWN_EVALUATOR, "--num-ps=2")
-    assert done.stdout == "True Roles(num_ps=2, evaluator=False)\n", done.stderr
+    assert done.stdout == "True TaskCounts({'ps': 2})\n", done.stderr
 
 
 def test_scripts_accept_dashes_and_underscores(script: str) -> None:
@@ -358,7 +358,11 @@ def test_an_evaluator_is_not_part_of_the_cluster_and_not_the_chief(
     has_cluster: bool, listener: socket.socket
 ) -> None:
     address = f"127.0.0.1:{listener.getsockname()[1]}"
-    found = ClusterFlags("evaluator", "0", worker_hosts=f"{address},{B}" if has_cluster else None)
+    found = ClusterFlags(
+        job_name="evaluator",
+        task_index="0",
+        worker_hosts=f"{address},{B}" if has_cluster else None,
+    )
 
     job = tfdist.entry.create(
         JobFlags.of(found, strategy="multi_worker_mirrored", all_reduce="ring"), {}

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tfdist.coordination.preemption import SIGNALS, Preemption
+from tfdist.coordination.stores.kv_store import RendezvousStore
 from tfdist.errors import EXIT_PREEMPTED
 
 pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(30)]
@@ -108,6 +109,16 @@ def test_all_tasks_stop_after_the_same_step(
     if len(asking) == 3:
         # As one process would.
         assert steps["worker:0"] == attempt + 1
+
+
+def test_a_training_task_reads_the_store_twice_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each read is a request, for which the server searches all sockets of its machine."""
+    store = RendezvousStore("127.0.0.1", 1, "")
+    reads: list[str] = []
+    monkeypatch.setattr(store, "_read", reads.append)  # Finds nothing.
+    with Preemption().watched("worker:0", ["worker:0", "worker:1"], store):
+        time.sleep(1.2)
+    assert 1 <= len(reads) <= 3
 
 
 @pytest.mark.parametrize("has_ended_step", [False, True])

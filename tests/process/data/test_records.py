@@ -79,7 +79,7 @@ def test_the_error_for_a_damaged_manifest_names_it(tmp_path: Path, text: str) ->
 def test_an_interrupted_write_leaves_no_files(tmp_path: Path, error: type[BaseException]) -> None:
     def payloads() -> Iterator[bytes]:
         yield b"first"
-        assert len(list(tmp_path.glob(".b.tfrecords.*.partial"))) == 1
+        assert len(list(tmp_path.glob(".b.tfrecords-*"))) == 1
         raise error
 
     with pytest.raises(error):
@@ -108,13 +108,13 @@ def test_a_killed_writer_leaves_only_partial_files(tmp_path: Path) -> None:
     process = subprocess.Popen(run_python(slow, str(tmp_path)), env=environment())
     try:
         deadline = time.monotonic() + 60
-        while not list(tmp_path.glob(".b.tfrecords.*")):
+        while not list(tmp_path.glob(".b.tfrecords-*")):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.01)
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert all(name.endswith(".partial") for name in os.listdir(tmp_path))
+    assert all(name.startswith(".") for name in os.listdir(tmp_path))
 
     for left in tmp_path.iterdir():
         left.unlink()

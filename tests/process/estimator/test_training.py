@@ -367,7 +367,9 @@ def test_session_code_under_an_unsupported_strategy_is_rejected() -> None:
 
 
 def test_keras_needs_a_worker_besides_the_chief() -> None:
-    hosts = ClusterFlags("chief", "0", chief_hosts="127.0.0.1:9", ps_hosts="127.0.0.1:8")
+    hosts = ClusterFlags(
+        job_name="chief", task_index="0", chief_hosts="127.0.0.1:9", ps_hosts="127.0.0.1:8"
+    )
     with pytest.raises(UsageError) as error:
         tfdist.entry.create(JobFlags.of(cluster=hosts), {})
     assert error.value.field == "cluster.worker"

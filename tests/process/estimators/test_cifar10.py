@@ -106,7 +106,7 @@ def test_the_learning_rate_decays_at_epochs_of_all_replicas(
     num_replicas: int,
     per_epoch: float,
 ) -> None:
-    monkeypatch.setattr(type(config.job._strategy), "batches_per_update", num_replicas)
+    monkeypatch.setattr(type(config.job._state), "batches_per_update", num_replicas)
     call(config, TRAIN, decay_epochs=(2, 3, 7), learning_rate=0.5)
     rate = graph.get_operation_by_name("learning_rate").inputs[1]
     step = tf.compat.v1.train.get_global_step()

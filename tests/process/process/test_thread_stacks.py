@@ -49,9 +49,9 @@ def process(path: Path, script: str) -> Iterator[subprocess.Popen[str]]:
 def test_a_process_shows_its_stacks_and_goes_on(tmp_path: Path, wait: str) -> None:
     script = f"""
     import ctypes, threading, time
-    from tfdist.process import stacks
+    from tfdist.process import thread_stacks
 
-    stacks.answer_signal()
+    thread_stacks.answer_signal()
     lock = threading.Lock()
     lock.acquire()
 
@@ -73,8 +73,8 @@ def test_a_stopped_process_does_not_answer(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(thread_stacks, "_ANSWER_SECONDS", 0.5)
     script = """
     import time
-    from tfdist.process import stacks
-    stacks.answer_signal()
+    from tfdist.process import thread_stacks
+    thread_stacks.answer_signal()
     print("ready", flush=True)
     time.sleep(100)
     """
@@ -87,9 +87,9 @@ def test_a_stopped_process_does_not_answer(tmp_path: Path, monkeypatch: pytest.M
 def test_a_program_that_handles_the_signal_keeps_its_handler(tmp_path: Path) -> None:
     script = """
     import signal, time
-    from tfdist.process import stacks
+    from tfdist.process import thread_stacks
     signal.signal(signal.SIGUSR2, lambda *_: print("handled", flush=True))
-    stacks.answer_signal()
+    thread_stacks.answer_signal()
     print("ready", flush=True)
     while True:
         time.sleep(0.1)
@@ -120,7 +120,7 @@ def test_code_of_the_user_is_found_in_the_main_thread() -> None:
     work.set()
     assert until.wait(60)
     (place,) = found
-    assert place.startswith("test_stacks.py:") and place.endswith(
+    assert place.startswith("test_thread_stacks.py:") and place.endswith(
         " in test_code_of_the_user_is_found_in_the_main_thread"
     )
 
@@ -145,15 +145,15 @@ def test_waiting_in_tensorflow_is_no_code_of_the_user(tmp_path: Path) -> None:
     script = """
     import threading, time
     import tensorflow as tf
-    from tfdist.process import stacks
+    from tfdist.process import thread_stacks
 
     def look():
         # Until the main thread waits.
-        while "get_next" not in (text := stacks.stacks()) and "execute" not in text:
+        while "get_next" not in (text := thread_stacks.stacks()) and "execute" not in text:
             time.sleep(0.1)
         time.sleep(1)
         print("ready", flush=True)
-        print(repr(stacks.own_code()), flush=True)
+        print(repr(thread_stacks.own_code()), flush=True)
 
     queue = tf.queue.FIFOQueue(1, tf.int64, shapes=[[]])
     data = tf.data.Dataset.range(1).map(lambda _: queue.dequeue())

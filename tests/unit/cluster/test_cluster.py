@@ -27,7 +27,7 @@ def checked(error: pytest.ExceptionInfo[UsageError]) -> tuple[str, Any]:
     assert message.startswith(f"{error.value.field}: received {error.value.received!r}; accepted: ")
     assert error.value.accepted in message
     assert message.endswith(error.value.remedy)
-    assert error.value.remedy.endswith(".")
+    assert error.value.remedy.endswith((".", "?"))
     return error.value.field, error.value.received
 
 
@@ -180,10 +180,10 @@ def test_every_task_of_a_cluster_and_an_evaluator_belong_to_it() -> None:
 
 def test_cluster_and_task_are_frozen_and_hashable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        FULL.worker = ()  # type: ignore[misc]
+        FULL._addresses = ()  # type: ignore[misc]
     with pytest.raises(dataclasses.FrozenInstanceError):
         Task("ps", 0).index = 1  # type: ignore[misc]
-    listed = Cluster(chief=[A], worker=[B, C], ps=[D])  # type: ignore[arg-type]
+    listed = Cluster(chief=[A], worker=[B, C], ps=[D])
     assert {FULL, listed} == {FULL}
     assert {Task("ps", 0), Task("ps", 0)} == {Task("ps", 0)}
 

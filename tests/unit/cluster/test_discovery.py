@@ -152,6 +152,12 @@ def test_an_evaluator_with_flags_needs_no_cluster() -> None:
 
 
 def test_flags_accept_spaces_after_commas() -> None:
-    flags = ClusterFlags("ps", "0", A, f"{B}, {C}", D)
+    flags = ClusterFlags(
+        job_name="ps",
+        task_index="0",
+        chief_hosts=A,
+        worker_hosts=f"{B}, {C}",
+        ps_hosts=D,
+    )
 
     assert discover(flags, {}).cluster == Cluster(chief=(A,), worker=(B, C), ps=(D,))

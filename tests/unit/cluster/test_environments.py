@@ -17,14 +17,14 @@ from tfdist.cluster.config import ClusterConfig, ClusterFlags
 from tfdist.cluster.discovery import discover
 from tfdist.cluster.environments import mpi, table
 from tfdist.cluster.exchange import Met, in_one_network
-from tfdist.cluster.roles import Roles
+from tfdist.cluster.task_counts import TaskCounts
 from tfdist.errors import UsageError
 
 pytestmark = pytest.mark.stacks("newest")
 
 
-def find(environ: Mapping[str, str], **roles: Any) -> ClusterConfig:
-    return discover(ClusterFlags(), environ, Roles(**roles))
+def find(environ: Mapping[str, str], **counts: Any) -> ClusterConfig:
+    return discover(ClusterFlags(), environ, TaskCounts(**counts))
 
 
 def hosts_of(config: ClusterConfig) -> str:
@@ -105,21 +105,21 @@ def at(environ: Mapping[str, str], rank: int, node: str, place: int) -> dict[str
 
 
 @pytest.mark.parametrize(
-    ("environ", "roles", "task", "hosts"),
+    ("environ", "counts", "task", "hosts"),
     [
         pytest.param(at(BLOCK, 3, "n2", 1), {}, "worker:3", "worker=n1,n1,n2,n2,n10", id="block"),
         pytest.param(at(CYCLIC, 3, "n1", 1), {}, "worker:3", "worker=n1,n2,n10,n1,n2", id="cyclic"),
         pytest.param(at(PLANE, 4, "n10", 0), {}, "worker:4", "worker=n1,n1,n2,n2,n10", id="plane"),
         pytest.param(
             at(CYCLIC, 1, "n2", 0),
-            {"num_ps": 1, "evaluator": True},
+            {"ps": 1, "evaluator": True},
             "evaluator:0",
             "chief=n10 worker=n1,n2 ps=n1",
-            id="roles",
+            id="counts",
         ),
         pytest.param(
             at(HETEROGENEOUS, 2, "n1", 0),
-            {"num_ps": 2},
+            {"ps": 2},
             "chief:0",
             "chief=n1 worker=n2 ps=n10,n10",
             id="heterogeneous",
@@ -133,7 +133,7 @@ def at(environ: Mapping[str, str], rank: int, node: str, place: int) -> dict[str
         ),
         pytest.param(
             at(PACKED, 1, "n10", 1),
-            {"num_ps": 2},
+            {"ps": 2},
             "ps:1",
             "chief=n1 worker=n2 ps=n10,n10",
             id="heterogeneous_without_sbatch",
@@ -234,9 +234,9 @@ def at(environ: Mapping[str, str], rank: int, node: str, place: int) -> dict[str
     ],
 )
 def test_the_job_that_an_engine_describes(
-    environ: dict[str, str], roles: dict[str, Any], task: str, hosts: str
+    environ: dict[str, str], counts: dict[str, Any], task: str, hosts: str
 ) -> None:
-    config = find(environ, **roles)
+    config = find(environ, **counts)
     assert (str(config.task), hosts_of(config)) == (task, hosts)
 
 
@@ -270,7 +270,7 @@ def test_a_hostile_variable_is_a_usage_error_or_a_value(data: st.DataObject) -> 
     text = st.text(st.characters(exclude_characters="\0"))
     hostile = {**environ, name: data.draw(st.sampled_from(HOSTILE) | text)}
     with suppress(UsageError):
-        find(hostile, num_ps=data.draw(st.integers(0, 2)))
+        find(hostile, ps=data.draw(st.integers(0, 2)))
 
 
 MPIRUN = {
@@ -296,7 +296,7 @@ def test_the_ranks_of_mpirun_exchange_their_hosts(
 ) -> None:
     rank, size, others = MPIRUN[launcher]
     monkeypatch.setattr(mpi, "exchange", lambda *_: Met(("a", "b", "b"), "run"))
-    config = find({rank: "2", size: "3", **others}, num_ps=1)
+    config = find({rank: "2", size: "3", **others}, ps=1)
     assert (str(config.task), hosts_of(config)) == ("worker:0", "chief=b worker=b ps=a")
     local = {"OMPI_COMM_WORLD_LOCAL_SIZE": "3"}
     if launcher.startswith("OpenMPI"):
@@ -318,12 +318,12 @@ def test_the_hosts_of_ranks_have_addresses_in_a_common_network() -> None:
 
 def test_the_log_says_what_was_found_and_why() -> None:
     assert str(find(at(CYCLIC, 3, "n1", 1))) == "worker:3 of 5 worker (Slurm step 17.0, cyclic)"
-    found = str(find(at(HETEROGENEOUS, 0, "n10", 0), num_ps=2))
+    found = str(find(at(HETEROGENEOUS, 0, "n10", 0), ps=2))
     assert found == "ps:0 of 1 chief + 1 worker + 2 ps (Slurm step 18.0, 2 components)"
 
 
 @pytest.mark.parametrize(
-    ("environ", "roles", "field"),
+    ("environ", "counts", "field"),
     [
         # Slurm's variables say that rank 3 is the second task of n1.
         (at(CYCLIC, 3, "n2", 1), {}, "SLURM_DISTRIBUTION"),
@@ -331,11 +331,11 @@ def test_the_log_says_what_was_found_and_why() -> None:
         ({**at(BLOCK, 3, "n2", 1), "SLURM_STEP_TASKS_PER_NODE": "2"}, {}, "SLURM_STEP_NODELIST"),
         ({**at(BLOCK, 3, "n2", 1), "SLURM_STEP_NODELIST": "n[1-"}, {}, "SLURM_STEP_NODELIST"),
         ({**at(BLOCK, 3, "n2", 1), "SLURM_PROCID": "9"}, {}, "SLURM_PROCID"),
-        (at(BLOCK, 3, "n2", 1), {"num_ps": 5}, "--num_ps"),
+        (at(BLOCK, 3, "n2", 1), {"ps": 5}, "--num_ps"),
         ({**at(BLOCK, 3, "n2", 1), "TFDIST_ROLES": "ps,worker"}, {}, "TFDIST_ROLES"),
         ({**at(HETEROGENEOUS, 2, "n1", 0), "TFDIST_ROLES": "ps,wroker"}, {}, "TFDIST_ROLES"),
-        ({**at(HETEROGENEOUS, 2, "n1", 0), "TFDIST_ROLES": "ps,worker"}, {"num_ps": 1}, "--num_ps"),
-        ({}, {"num_ps": 1}, "--num_ps"),
+        ({**at(HETEROGENEOUS, 2, "n1", 0), "TFDIST_ROLES": "ps,worker"}, {"ps": 1}, "--num_ps"),
+        ({}, {"ps": 1}, "--num_ps"),
         ({"TF_CONFIG": json.dumps(TF_CONFIG)}, {"evaluator": True}, "--evaluator"),
         ({"CLUSTER_SPEC": "{}"}, {}, "CLUSTER_SPEC"),
         (
@@ -356,10 +356,10 @@ def test_the_log_says_what_was_found_and_why() -> None:
     ],
 )
 def test_a_mistake_names_the_variable(
-    environ: dict[str, str], roles: dict[str, Any], field: str
+    environ: dict[str, str], counts: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(UsageError) as raised:
-        find(environ, **roles)
+        find(environ, **counts)
     assert raised.value.field == field
 
 
@@ -394,7 +394,7 @@ def test_ten_thousand_tasks_take_less_than_a_second() -> None:
         **{"SLURM_DISTRIBUTION": "block"},
     }
     started = time.process_time()
-    config = find(at(step, 9999, "n1249", 7), num_ps=100)
+    config = find(at(step, 9999, "n1249", 7), ps=100)
     assert time.process_time() - started < 1
     assert len(config.cluster.worker) == 9899
 

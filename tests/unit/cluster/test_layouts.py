@@ -6,8 +6,8 @@ import pytest
 
 from tfdist.cluster import Task
 from tfdist.cluster.ports import ports_of
-from tfdist.cluster.roles import Roles, roles_of
 from tfdist.cluster.slurm_layout import counts_of, nodes_of
+from tfdist.cluster.task_counts import TaskCounts, ranks
 from tfdist.errors import UsageError
 
 pytestmark = pytest.mark.stacks("newest")
@@ -43,7 +43,7 @@ def test_ports_lie_below_the_ephemeral_ones_and_apart() -> None:
     assert min(many) >= 10240 and max(many) < 32768
 
 
-def test_roles_follow_the_ranks() -> None:
-    tasks = roles_of([5], Roles(num_ps=2, evaluator=True))
+def test_types_follow_the_ranks() -> None:
+    tasks = ranks([5], TaskCounts(ps=2, evaluator=1))
     assert [str(task) for task in tasks] == ["ps:0", "ps:1", "evaluator:0", "chief:0", "worker:0"]
-    assert roles_of([2], Roles()) == (Task("worker", 0), Task("worker", 1))
+    assert ranks([2], TaskCounts()) == (Task("worker", 0), Task("worker", 1))

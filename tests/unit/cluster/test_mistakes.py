@@ -225,7 +225,7 @@ MISTAKES = {
         "TF_CONFIG cluster",
         "boss",
         "chief, worker, ps, master",
-        "Rename this task type",
+        "Choose one of these",
     ),
     "ps without workers": Mistake(
         tf_config("ps", 0, ps=[A]),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import TinyTraining
-from tfdist.data.inputs import Data, is_not_sharded, shard_function
+from tfdist.data.feed import Feed
+from tfdist.data.inputs import Data, shard_function
 from tfdist.errors import UsageError
 from tfdist.strategies.base import Topology
 from tfdist.training.data_checks import warn_if_not_shared
@@ -335,7 +337,7 @@ def test_an_input_function_that_does_not_shard_is_found(
         return dataset.shard(shards, context.input_pipeline_id if is_sharded else 0)
 
     context = tf.distribute.InputContext(2, 1)
-    assert is_not_sharded(data, context, int(data(context).cardinality())) is expected
+    assert Feed(data, context, trains=True).is_not_sharded is expected
 
 
 def test_a_share_of_a_global_batch_is_no_missing_shard() -> None:
@@ -347,5 +349,23 @@ def test_a_share_of_a_global_batch_is_no_missing_shard() -> None:
         return shard.batch(context.get_per_replica_batch_size(12))
 
     context = tf.distribute.InputContext(2, 1, num_replicas_in_sync=2)
-    assert int(data(context).cardinality()) == 4
-    assert not is_not_sharded(data, context, 4)
+    assert not Feed(data, context, trains=True).is_not_sharded
+
+
+def test_a_generator_may_shard_when_it_is_read() -> None:
+    def data(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        def numbers() -> Iterator[int]:
+            yield from range(context.input_pipeline_id, 6, context.num_input_pipelines)
+
+        dataset = tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec([]))
+        return dataset.apply(tf.data.experimental.assert_cardinality(3))
+
+    assert not Feed(data, tf.distribute.InputContext(2, 1), trains=True).is_not_sharded
+
+
+def test_a_cache_in_a_file_is_no_shard(tmp_path: Path) -> None:
+    def data(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        return tf.data.Dataset.range(6).cache(str(tmp_path / "cache"))
+
+    feed = Feed(data, tf.distribute.InputContext(2, 1), trains=True)
+    assert feed.is_not_sharded

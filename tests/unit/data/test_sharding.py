@@ -49,7 +49,7 @@ def test_setting_the_options_in_a_graph_logs_no_warning() -> None:
 
 def test_other_inputs_are_not_changed() -> None:
     features = {"x": tf.zeros([2])}
-    assert sharding.without_autotune(lambda: features)() is features
+    assert sharding.without_autotune(features) is features
 
 
 def test_empty_batches_make_shards_equally_long() -> None:
@@ -62,8 +62,35 @@ def test_empty_batches_make_shards_equally_long() -> None:
     assert [len(batch["y"]) for batch in longer] == [2, 1, 0, 0]
 
 
-def test_only_tensors_with_a_batch_have_empty_batches() -> None:
+def test_ragged_and_sparse_batches_have_empty_batches_too() -> None:
+    numbers = tf.data.Dataset.range(3)
+    ragged = numbers.map(tf.range).ragged_batch(2)
+    sparse = numbers.map(lambda n: tf.sparse.from_dense(tf.one_hot(n, 3))).batch(2)
+    for dataset in (ragged, sparse):
+        longer = sharding.with_empty_batches(dataset, 1)
+        assert longer is not None
+        assert [int(tf.shape(batch)[0]) for batch in longer] == [2, 1, 0]
+
+
+def test_batches_whose_type_does_not_tell_their_shape_have_no_empty_ones() -> None:
     scalars = tf.data.Dataset.range(3)
-    ragged = scalars.map(tf.range).ragged_batch(2)
-    for dataset in (scalars, ragged):
+    unknown = scalars.batch(2).map(lambda x: tf.numpy_function(lambda y: y, [x], tf.int64))
+    for dataset in (scalars, unknown):
         assert sharding.with_empty_batches(dataset, 1) is None
+
+
+@pytest.mark.parametrize("has_known_shape", [True, False])
+def test_a_repeated_example_does_not_change_the_order(has_known_shape: bool) -> None:
+    def make() -> tf.data.Dataset:
+        dataset = tf.data.Dataset.range(5).shuffle(5, seed=1).batch(2)
+        if not has_known_shape:
+            dataset = dataset.map(lambda x: tf.numpy_function(lambda y: y, [x], tf.int64))
+        return dataset.map(lambda x: {"x": x})
+
+    longer, plain = sharding.with_repeats(make(), 2, make), make()
+    for _ in range(2):
+        found = [batch["x"].tolist() for batch in longer.as_numpy_iterator()]
+        assert found[:3] == [batch["x"].tolist() for batch in plain.as_numpy_iterator()]
+        assert [len(batch) for batch in found[3:]] == [1, 1]
+        assert found[3] == found[4]
+        assert found[3][0] in range(5)

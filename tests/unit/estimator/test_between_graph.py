@@ -46,7 +46,9 @@ def test_a_cluster_with_a_chief_is_not_changed() -> None:
 def make_job(ports: tuple[int, ...], **flags: Any) -> EstimatorJob:
     """The job of worker 0; the last port is that of the ps, the others are those of the workers."""
     *workers, ps = [f"127.0.0.1:{port}" for port in ports]
-    hosts = ClusterFlags("worker", "0", worker_hosts=",".join(workers), ps_hosts=ps)
+    hosts = ClusterFlags(
+        job_name="worker", task_index="0", worker_hosts=",".join(workers), ps_hosts=ps
+    )
     return tfdist.entry.create(JobFlags.of(cluster=hosts, **flags), {}, job_class=EstimatorJob)
 
 

@@ -178,7 +178,7 @@ def test_an_evaluator_is_rejected_if_the_chief_evaluates(
 
 
 def test_an_evaluator_needs_no_cluster_description(tmp_path: Path) -> None:
-    job = make_job(cluster=ClusterFlags("evaluator", "0"))
+    job = make_job(cluster=ClusterFlags(job_name="evaluator", task_index="0"))
     assert job.evaluates
 
 

@@ -126,7 +126,7 @@ def test_each_horovod_rank_uses_its_own_gpu(
 def test_an_evaluator_accepts_the_flags_of_the_other_tasks(
     visible: list[tf.config.PhysicalDevice],
 ) -> None:
-    hosts = ClusterFlags("evaluator", "0", chief_hosts=A, worker_hosts=B)
+    hosts = ClusterFlags(job_name="evaluator", task_index="0", chief_hosts=A, worker_hosts=B)
     job = tfdist.entry.create(
         JobFlags.of(hosts, strategy="multi_worker_mirrored", num_gpus=2), {}, job_class=EstimatorJob
     )

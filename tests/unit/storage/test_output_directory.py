@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -185,7 +186,7 @@ def test_a_disk_that_is_full_at_the_start_is_no_usage_error(
     def refuse(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
     with pytest.raises(OutputError, match=r"could not be written: .*start the job again"):
         check_writable(tmp_path)
 

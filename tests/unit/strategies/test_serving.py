@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -22,13 +23,11 @@ class Job:
     """The parts of a strategy that `serve_until_end` uses, and a fake clock."""
 
     task, startup_timeout, heartbeat_timeout = Task("ps", 0), 60.0, 30.0
-    for_estimators = True
     is_restartable = False
     token = "token"
     cluster = Cluster(chief=("a:1",), worker=("b:1",), ps=("c:1",))
 
     def __init__(self) -> None:
-        self.role = self
         self.preemption = Preemption()
         self.seconds = 0.0
 
@@ -39,7 +38,8 @@ class Job:
     def serve(self, *others: Task) -> int | None:
         """The exit code; None if the server returns normally."""
         try:
-            serve_until_end(self, others, sleep=self.sleep)  # type: ignore[arg-type]
+            own: Any = self
+            serve_until_end(own, self.preemption, others, watches_chief=False, sleep=self.sleep)
         except SystemExit as error:
             return int(error.code or 0)
         return None

@@ -85,7 +85,7 @@ def test_parameter_servers_need_the_steps_of_all_epochs(tiny: TinyTraining) -> N
     state = tiny.job()._state
     state.dataset(tiny.train_input)
     state.check_length(tiny.steps, epochs=2)
-    state.strategy.role = replace(state.strategy.role, spec=table.row("parameter_server"))
+    state.role = replace(state.role, spec=table.row("parameter_server"))
     state.check_length(None, epochs=2)
     state.check_length(3, epochs=2)
     with pytest.raises(UsageError, match="steps_per_epoch: received '5, for 2 epochs of data"):

@@ -15,9 +15,9 @@ import tensorflow as tf
 
 from tests.conftest import TinyTraining
 from tfdist.coordination.preemption import SIGNALS
+from tfdist.data.inputs import DatasetFunction
 from tfdist.errors import EXIT_PREEMPTED
 from tfdist.storage.checkpointer import Checkpointer, Position
-from tfdist.strategies.base import DatasetFunction
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 

@@ -34,9 +34,9 @@ class Runs:
         A callback sets the learning rate to `reduced` before the checkpoint is saved.
         """
         job, model = self._tiny.job(), self._tiny.model()
-        strategy = job._state.strategy
-        flags = replace(strategy.role.flags, resume_hyperparameters=resumes_with)
-        strategy.role = replace(strategy.role, flags=flags)
+        state = job._state
+        flags = replace(state.role.flags, resume_hyperparameters=resumes_with)
+        state.role = replace(state.role, flags=flags)
         model.compile(optimizer, model.loss)
         callbacks = job.callbacks(str(self._output))
         if reduced is not None:

@@ -209,11 +209,12 @@ def test_keras_3_10_keeps_single_steps(tiny: TinyTraining, monkeypatch: pytest.M
 
 
 @pytest.mark.horovod
-def test_local_sgd_averages_between_steps() -> None:
-    averages_gradients = tfdist.entry.create(JobFlags.of(strategy="horovod"), {})
-    assert averages_gradients._state.strategy.executes_several_steps
-    averages_weights = tfdist.entry.create(JobFlags.of(strategy="horovod", sync_period=2), {})
-    assert not averages_weights._state.strategy.executes_several_steps
+def test_local_sgd_averages_between_steps(tiny: TinyTraining) -> None:
+    for period, expected in ((None, 1), (2, 0)):
+        flags = JobFlags.of(strategy="horovod", sync_period=period)
+        state = tfdist.entry.create(flags, {})._state
+        with steps_per_execution.chosen(state, tiny.model(), [], save_steps=None) as callbacks:
+            assert len(callbacks) == expected
 
 
 def test_a_callback_that_acts_on_batches_gets_each_one(

@@ -22,7 +22,7 @@ from tfdist.cluster.cluster import Cluster, Task
 from tfdist.cluster.config import ClusterConfig, ClusterFlags
 from tfdist.cluster.numbers import number_in
 from tfdist.cluster.ports import ports_of
-from tfdist.cluster.roles import Roles, named_roles, roles_of
+from tfdist.cluster.task_counts import TaskCounts, named_types, ranks
 from tfdist.errors import UsageError
 
 
@@ -32,7 +32,7 @@ class Environment(ABC):
     Args:
       environ: the environment variables.
       flags: the flags that describe the cluster.
-      roles: how many ranks have which role, where an engine numbers the tasks.
+      counts: how many ranks are ps and the like, where an engine numbers the tasks.
 
     Attributes:
       name: the engine, as the log names it.
@@ -46,11 +46,11 @@ class Environment(ABC):
     marks: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
-        self, environ: Mapping[str, str], flags: ClusterFlags, roles: Roles | None = None
+        self, environ: Mapping[str, str], flags: ClusterFlags, counts: TaskCounts | None = None
     ) -> None:
         self.environ = environ
         self.flags = flags
-        self.roles = roles or Roles()
+        self.counts = counts or TaskCounts()
 
     def is_present(self) -> bool:
         """Whether this engine has started the process."""
@@ -124,7 +124,7 @@ class Described(Environment):
 
 
 class RankEnvironment(Environment):
-    """An engine that numbers the processes of a job from 0; the flags give the ranks roles."""
+    """An engine that numbers the processes of a job from 0."""
 
     @abstractmethod
     def hosts(self) -> Sequence[str]:
@@ -159,11 +159,11 @@ class RankEnvironment(Environment):
         addresses = self.addresses()
         if len(addresses) < 2:
             return Cluster()
-        jobs: dict[str, list[str]] = {"chief": [], "worker": [], "ps": []}
+        jobs: dict[str, list[str]] = {}
         for task, address in zip(self._tasks(), addresses, strict=True):
-            if task.type != "evaluator":
-                jobs[task.type].append(address)
-        return Cluster(**{name: tuple(each) for name, each in jobs.items()})
+            if task.kind.in_cluster:
+                jobs.setdefault(task.type, []).append(address)
+        return Cluster(**jobs)
 
     def task(self) -> Task:
         tasks, rank = self._tasks(), self.rank()
@@ -177,5 +177,5 @@ class RankEnvironment(Environment):
         return tasks[rank]
 
     def _tasks(self) -> Sequence[Task]:
-        names = named_roles(self.environ, self.roles)
-        return roles_of(self.components(), self.roles, names)
+        names = named_types(self.environ, self.counts)
+        return ranks(self.components(), self.counts, names)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from tfdist.cluster.cluster import Cluster, Task
 from tfdist.cluster.config import ClusterConfig, whole_number
 from tfdist.cluster.environments.base import Described
+from tfdist.cluster.task_types import WORKER
 from tfdist.errors import UsageError
 
 
@@ -35,4 +36,4 @@ def from_horovodrun(environ: Mapping[str, str]) -> ClusterConfig | None:
         )
     size = whole_number(environ.get("HOROVOD_SIZE"))
     ranks = size if isinstance(size, int) else None
-    return ClusterConfig(Cluster(), Task("worker", number), "horovodrun", ranks=ranks)
+    return ClusterConfig(Cluster(), Task(WORKER, number), "horovodrun", ranks=ranks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tfdist.cluster.cluster import JOB_NAMES, TASK_TYPES
+from tfdist.cluster import task_types
 from tfdist.cluster.config import ClusterConfig, ClusterFlags, checked
 from tfdist.cluster.environments.base import Described
 from tfdist.errors import UsageError
@@ -22,29 +22,29 @@ class Flags(Described):
 
 def from_flags(flags: ClusterFlags) -> ClusterConfig | None:
     """Reads `--job_name`, `--task_index` and `--*_hosts`; None if none of them was given."""
-    if flags == ClusterFlags():
+    if not flags:
         return None
-    if not flags.job_name:
+    if not flags.get("job_name"):
         raise UsageError(
             "--job_name",
-            received=flags.job_name,
-            accepted=", ".join(TASK_TYPES),
+            received=flags.get("job_name"),
+            accepted=", ".join(task_types.rows()),
             remedy="Pass the type of this task.",
         )
-    if not flags.task_index:
+    if not flags.get("task_index"):
         raise UsageError(
             "--task_index",
-            received=flags.task_index,
+            received=flags.get("task_index"),
             accepted="an integer of at least 0",
             remedy="Pass the index of this task.",
         )
-    hosts = {name: _split_hosts(getattr(flags, f"{name}_hosts")) for name in JOB_NAMES}
+    hosts = {name: _split_hosts(flags.get(f"{name}_hosts")) for name in task_types.in_cluster()}
 
     def flag_of(name: str) -> str:
         name = re.sub(r"^cluster\.(\w+)", r"--\1_hosts", name)
         return {"task.type": "--job_name", "task.index": "--task_index"}.get(name, name)
 
-    return checked("flags", flag_of, hosts, flags.job_name, flags.task_index)
+    return checked("flags", flag_of, hosts, flags["job_name"], flags["task_index"])
 
 
 def _split_hosts(hosts: str | None) -> tuple[str, ...]:

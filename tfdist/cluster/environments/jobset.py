@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 
-from tfdist.cluster.cluster import TASK_TYPES, Cluster, Task
+from tfdist.cluster import task_types
+from tfdist.cluster.cluster import Cluster, Task
 from tfdist.cluster.environments.base import Environment
+from tfdist.cluster.task_types import WORKER
 from tfdist.errors import UsageError
 
 PORT = 2222
@@ -26,8 +28,8 @@ class JobSet(Environment):
     marks = (TASKS_VARIABLE, NAME_VARIABLE, ROLE_VARIABLE, "JOB_COMPLETION_INDEX")
 
     def cluster(self) -> Cluster:
-        name, numbers = self.environ[NAME_VARIABLE], self._numbers()
-        numbers.pop("evaluator", None)
+        name, given = self.environ[NAME_VARIABLE], self._numbers()
+        numbers = {type: given[type] for type in task_types.in_cluster() if type in given}
         if sum(numbers.values()) < 2:
             return Cluster()
         # The host name of a pod, in the headless service of the JobSet.
@@ -39,7 +41,7 @@ class JobSet(Environment):
         )
 
     def task(self) -> Task:
-        role = self.environ[ROLE_VARIABLE] if self.cluster() else "worker"
+        role = self.environ[ROLE_VARIABLE] if self.cluster() else WORKER
         return Task(role, self.number("JOB_COMPLETION_INDEX"))
 
     def evidence(self) -> str:
@@ -49,7 +51,7 @@ class JobSet(Environment):
         text = self.environ[TASKS_VARIABLE]
         parts = [re.fullmatch(r"(\w+)=([0-9]{1,6})", part) for part in text.split(",")]
         found = {part[1]: int(part[2]) for part in parts if part}
-        if not all(parts) or not {*found} <= {*TASK_TYPES}:
+        if not all(parts) or not {*found} <= {*task_types.rows()}:
             raise UsageError(
                 TASKS_VARIABLE,
                 received=text,

@@ -9,9 +9,10 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from tfdist.cluster.cluster import JOB_NAMES, TASK_TYPES
+from tfdist.cluster import task_types
 from tfdist.cluster.config import ClusterConfig, checked
 from tfdist.cluster.environments.base import Described
+from tfdist.cluster.task_types import WORKER
 from tfdist.errors import UsageError
 
 _DYNAMIC_WORKER = "In a TFJob of Kubeflow, set enableDynamicWorker to false."
@@ -54,13 +55,14 @@ def from_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
         ) from None
     config = _mapping("TF_CONFIG", config)
     cluster = _mapping("TF_CONFIG cluster", config.get("cluster"))
+    beside = {*task_types.rows()} - {*task_types.in_cluster()}
     jobs = {
         name: _listed(name, addresses) if isinstance(addresses, dict) else addresses
         for name, addresses in cluster.items()
-        if name != "evaluator"
+        if name not in beside
     }
     tasks = [address for job in jobs.values() if isinstance(job, list) for address in job]
-    if isinstance(cluster.get("worker"), dict) and len(tasks) == 1:
+    if isinstance(cluster.get(WORKER), dict) and len(tasks) == 1:
         # Worker 0 would train alone, while the other workers are refused.
         raise UsageError(
             "TF_CONFIG cluster",
@@ -69,16 +71,16 @@ def from_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
             remedy=_DYNAMIC_WORKER,
         )
     task = _mapping("TF_CONFIG task", config.get("task"))
-    has_master = "master" in jobs
-    if has_master:
-        if "chief" in jobs:
+    older = [(old, name) for old, name in task_types.older_names().items() if old in jobs]
+    for old, name in older:
+        if name in jobs:
             raise UsageError(
                 "TF_CONFIG cluster",
                 received=sorted(jobs),
-                accepted="either chief or master",
-                remedy="Keep chief, because master is its older name.",
+                accepted=f"either {name} or {old}",
+                remedy=f"Keep {name}, because {old} is its older name.",
             )
-        jobs["chief"] = jobs.pop("master")
+        jobs[name] = jobs.pop(old)
     if not any(jobs.values()):
         raise UsageError(
             "TF_CONFIG cluster",
@@ -87,14 +89,11 @@ def from_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
             remedy="List the tasks, or unset TF_CONFIG to train in a single process.",
         )
     for name in jobs:
-        if name not in JOB_NAMES:
-            raise UsageError(
-                "TF_CONFIG cluster",
-                received=name,
-                accepted=", ".join([*JOB_NAMES, "master"]),
-                remedy="Rename this task type.",
-            )
-    for key, accepted in (("type", ", ".join(TASK_TYPES)), ("index", "an integer of at least 0")):
+        if name not in task_types.in_cluster():
+            names = [*task_types.in_cluster(), *task_types.older_names()]
+            raise UsageError.choice("TF_CONFIG cluster", name, names)
+    types = ", ".join(task_types.rows())
+    for key, accepted in (("type", types), ("index", "an integer of at least 0")):
         if task.get(key) is None:
             raise UsageError(
                 f"TF_CONFIG task.{key}",
@@ -105,7 +104,7 @@ def from_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
     cluster_config = checked(
         "TF_CONFIG", lambda name: f"TF_CONFIG {name}", jobs, task["type"], task["index"]
     )
-    return replace(cluster_config, has_master=has_master, model_dir=_model_dir(config))
+    return replace(cluster_config, has_master=bool(older), model_dir=_model_dir(config))
 
 
 def _model_dir(config: Mapping[str, Any]) -> str | None:

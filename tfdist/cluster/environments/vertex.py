@@ -10,35 +10,29 @@ from typing import Any
 
 from tfdist.cluster.cluster import Cluster, Task
 from tfdist.cluster.environments.base import Environment
+from tfdist.cluster.task_types import VERTEX, WORKER, in_cluster, named_by
 from tfdist.errors import UsageError
-
-_TYPES = {
-    "workerpool0": "chief",
-    "workerpool1": "worker",
-    "workerpool2": "ps",
-    "workerpool3": "evaluator",
-}
 
 
 class Vertex(Environment):
     """A replica of a worker pool."""
 
-    name = "Vertex AI"
+    name = VERTEX
     order = 60
     marks = ("CLUSTER_SPEC",)
 
     def cluster(self) -> Cluster:
-        pools = self._spec("cluster")
-        jobs = {_TYPES[pool]: tuple(hosts) for pool, hosts in pools.items() if pool in _TYPES}
-        jobs.pop("evaluator", None)
+        pools, types = self._spec("cluster"), named_by(VERTEX)
+        named = {types[pool]: tuple(hosts) for pool, hosts in pools.items() if pool in types}
+        jobs = {name: hosts for name, hosts in named.items() if name in in_cluster()}
         return Cluster() if sum(map(len, jobs.values())) < 2 else Cluster(**jobs)
 
     def task(self) -> Task:
         if not self.cluster():
-            return Task("worker", 0)
+            return Task(WORKER, 0)
         task = self._spec("task")
         try:
-            return Task(_TYPES[task["type"]], int(task["index"]))
+            return Task(named_by(VERTEX)[task["type"]], int(task["index"]))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise self._error() from None
 
@@ -52,6 +46,6 @@ class Vertex(Environment):
         return UsageError(
             "CLUSTER_SPEC",
             received=self.environ["CLUSTER_SPEC"][:80],
-            accepted=f"JSON with cluster and task, and the pools {', '.join(_TYPES)}",
+            accepted=f"JSON with cluster and task, and the pools {', '.join(named_by(VERTEX))}",
             remedy="Unset it, or pass the cluster flags.",
         )

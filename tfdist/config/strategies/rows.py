@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfdist.cluster import Cluster
+from tfdist.cluster.task_types import PS, WORKER
 from tfdist.config.options import Options, option
 from tfdist.config.strategies.spec import EstimatorSpec, StrategySpec
 from tfdist.errors import UsageError
@@ -103,24 +104,14 @@ class ParameterServerOptions(SynchronousUpdates, AccumulationOptions):
             )
         super().check(cluster)
         if self.sync and self.accumulate_steps > 1:
-            raise UsageError(
-                "--accumulate_steps",
-                received=f"{self.accumulate_steps} with --sync",
-                accepted="one of these flags",
-                remedy="Leave one of them out, or choose larger batches.",
-            )
+            raise _not_both("accumulate_steps", self.accumulate_steps, "--sync")
         if self.partition_bytes is not None and self.variable_partitions is not None:
-            raise UsageError(
-                "--partition_bytes",
-                received=f"{self.partition_bytes} with "
-                f"--variable_partitions={self.variable_partitions}",
-                accepted="one of these flags",
-                remedy="Leave one of them out.",
-            )
+            other = f"--variable_partitions={self.variable_partitions}"
+            raise _not_both("partition_bytes", self.partition_bytes, other)
 
 
 @dataclass(frozen=True)
-class LocalSGDOptions(Options):
+class LocalSGDOptions(AccumulationOptions):
     """The options of local SGD, in which tasks average their weights and not their gradients."""
 
     sync_period: int | None = option(
@@ -145,9 +136,8 @@ class LocalSGDOptions(Options):
         most=1.0,
         same_in_all_tasks=True,
     )
-    # A strategy that can sum gradients in another dtype, or several of them, makes options of it.
+    # A strategy that can sum gradients in another dtype makes an option of it.
     gradient_dtype: str | None = None
-    accumulate_steps: int = 1
 
     def check(self, cluster: Cluster) -> None:
         if self.sync_period is None:
@@ -159,20 +149,20 @@ class LocalSGDOptions(Options):
                         accepted="only together with --sync_period",
                         remedy="Add --sync_period, or leave it out.",
                     )
-        elif self.accumulate_steps > 1:
-            raise UsageError(
-                "--accumulate_steps",
-                received=f"{self.accumulate_steps} with --sync_period",
-                accepted="one of these flags, because local SGD sends no gradients",
-                remedy="Leave one of them out.",
-            )
-        elif self.gradient_dtype is not None:
-            raise UsageError(
-                "--gradient_dtype",
-                received=f"{self.gradient_dtype} with --sync_period",
-                accepted="one of these flags, because local SGD sends no gradients",
-                remedy="Leave one of them out.",
-            )
+            return
+        for flag in ("accumulate_steps", "gradient_dtype"):
+            if (value := getattr(self, flag)) not in (1, None):
+                reason = ", because local SGD sends no gradients"
+                raise _not_both(flag, value, "--sync_period", reason)
+
+
+def _not_both(flag: str, value: object, other: str, reason: str = "") -> UsageError:
+    return UsageError(
+        f"--{flag}",
+        received=f"{value} with {other}",
+        accepted=f"one of these flags{reason}",
+        remedy="Leave one of them out.",
+    )
 
 
 _GRADIENT_DTYPE = "send and sum the gradients in this dtype, which halves the traffic"
@@ -189,7 +179,7 @@ class AllReduceOptions(Options):
 
 
 @dataclass(frozen=True)
-class MultiWorkerMirroredOptions(AllReduceOptions, AccumulationOptions, LocalSGDOptions):
+class MultiWorkerMirroredOptions(AllReduceOptions, LocalSGDOptions):
     """The options of TensorFlow's all-reduce, of gradients or of weights."""
 
     @property
@@ -207,7 +197,7 @@ class HorovodGradientOptions(Options):
 
 
 @dataclass(frozen=True)
-class HorovodOptions(HorovodGradientOptions, AccumulationOptions, LocalSGDOptions):
+class HorovodOptions(HorovodGradientOptions, LocalSGDOptions):
     """The options of Horovod's all-reduce, of gradients or of weights."""
 
 
@@ -231,12 +221,6 @@ class InGraphOptions(Options):
         False,
         "compute each microbatch again for its gradient; a worker then keeps the activations of at "
         "most as many microbatches as there are stages, not of all",
-    )
-    balance: str = option(
-        "parameters",
-        "with --stages: what the stages have an equal share of; the time is measured for each "
-        "layer before the first step",
-        choices=("parameters", "time"),
     )
 
     def check(self, cluster: Cluster) -> None:
@@ -268,6 +252,7 @@ ROWS = (
             "tfdist.estimator.sessions:LocalSessions",
             one_gpu="Add --strategy=mirrored to train on all of them.",
         ),
+        executes_several_steps=True,
         single_replica=True,
         one_gpu="Add --strategy=mirrored to train on all of them.",
     ),
@@ -280,6 +265,7 @@ ROWS = (
             "tfdist.estimator.mirrored:MirroredSessions",
             LocalDevicesOptions,
         ),
+        executes_several_steps=True,
     ),
     StrategySpec(
         "central_storage",
@@ -295,12 +281,14 @@ ROWS = (
             "tfdist.estimator.between_graph:BetweenGraph",
             "tfdist.estimator.between_graph:BetweenGraphSessions",
             SynchronousUpdates,
-            serving=("ps",),
+            serving=(PS,),
             one_gpu="Start one worker per GPU, and select its GPU with CUDA_VISIBLE_DEVICES.",
         ),
         spans_tasks=True,
         uses_ps=True,
-        serving=("worker", "ps"),
+        workers_read_data=True,
+        workers_may_rejoin=True,
+        serving=(WORKER, PS),
         shares_variables=True,
     ),
     StrategySpec(
@@ -314,13 +302,14 @@ ROWS = (
         ),
         spans_tasks=True,
         elastic=True,
+        executes_several_steps=True,
     ),
     StrategySpec(
         "in_graph",
         "tfdist.strategies.in_graph.strategy:InGraph",
         InGraphOptions,
         spans_tasks=True,
-        serving=("worker",),
+        serving=(WORKER,),
         fit_only=True,
         describes_model=True,
     ),
@@ -338,6 +327,7 @@ ROWS = (
         packages=("horovod",),
         spans_tasks=True,
         elastic=True,
+        executes_several_steps=True,
         rendezvous="tfdist.coordination.stores.horovod_rendezvous",
         source="horovodrun",
         one_gpu="Start a rank for each GPU.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tfdist.cluster import Cluster, Task
+from tfdist.cluster import Cluster, Task, task_types
 from tfdist.config.options import Options
 from tfdist.errors import UsageError
 
@@ -43,12 +43,18 @@ class StrategySpec:
       packages: required packages in addition to TensorFlow and Keras.
       spans_tasks: whether several tasks train together; otherwise the strategy runs in one process.
       uses_ps: whether the strategy needs parameter servers; otherwise it rejects them.
+      workers_read_data: whether each worker reads a shard by itself, at its own speed, and Keras,
+        which runs in the chief, sees none of it.
+      workers_may_rejoin: whether the others train or wait while a lost worker is restarted, which
+        then joins them.
       serving: the types of the tasks that serve and do not train, except the chief.
       shares_variables: whether several replicas update the same variables.
       elastic: whether a job can restart with a different number of tasks.
       rendezvous: the launcher's module for the tasks' rendezvous, if the tasks do not read
         TF_CONFIG: `serve_hosts(hosts, host, port)` runs the server, and `environment_of(hosts,
         rank, host, port)` returns the environment variables of a task.
+      executes_several_steps: whether several steps may be one call of TensorFlow, if `job.fit`
+        finds them short and the replicas do not average their weights between them.
       single_replica: whether the strategy does not distribute at all.
       fit_only: whether it trains with `fit` only, and not with custom loops.
       describes_model: whether `Strategy.describe` has something to say about a model, so that
@@ -65,10 +71,13 @@ class StrategySpec:
     packages: tuple[str, ...] = ()
     spans_tasks: bool = False
     uses_ps: bool = False
+    workers_read_data: bool = False
+    workers_may_rejoin: bool = False
     serving: tuple[str, ...] = ()
     shares_variables: bool = False
     elastic: bool = False
     rendezvous: str | None = None
+    executes_several_steps: bool = False
     single_replica: bool = False
     fit_only: bool = False
     describes_model: bool = False
@@ -85,11 +94,11 @@ class StrategySpec:
 
         Excludes a chief whose workers serve: it only schedules their steps, except with Estimators.
         """
-        only_schedules = "worker" in self.serving
+        only_schedules = any(task_types.row(name).trains for name in self.serving)
         return [
             task
             for task in cluster.training_tasks
-            if not (only_schedules and task.type == "chief" and cluster.worker)
+            if not (only_schedules and task.kind.leads and cluster.worker)
         ]
 
     def serves(self, cluster: Cluster, task: Task, *, for_estimators: bool = False) -> bool:

@@ -14,14 +14,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
 from tfdist.cluster import Cluster
 from tfdist.config.options import Option, Options
 from tfdist.config.strategies.rows import ROWS
 from tfdist.config.strategies.spec import StrategySpec
-from tfdist.errors import UsageError, log
+from tfdist.errors import UsageError
+from tfdist.process.plugins import installed
 
 #: The environment variable in which `tfdist run` passes the strategy to its tasks. The script's own
 #: `--strategy` takes precedence.
@@ -53,15 +53,8 @@ def rows() -> Mapping[str, StrategySpec]:
 
 @cache
 def _register_installed() -> None:
-    for point in entry_points(group=ENTRY_POINTS):
-        # A broken package must not break the jobs that do not use it.
-        try:
-            register(point.load())
-        except Exception as error:
-            log(
-                f"warning: the strategy {point.name} of {point.value} is not available: "
-                f"{type(error).__name__}: {error}"
-            )
+    for spec in installed(ENTRY_POINTS, "strategy"):
+        register(spec)
 
 
 def row(name: str) -> StrategySpec:
@@ -138,7 +131,7 @@ def check_cluster(spec: StrategySpec, cluster: Cluster, source: str) -> None:
     elif cluster.ps and not spec.uses_ps:
         accepted, remedy = "no ps", "Remove the ps from the cluster"
     elif len(cluster.training_tasks) > 1 and not spec.spans_tasks:
-        accepted, remedy = "one process", "Leave the cluster out"
+        accepted, remedy = "one task that trains", "Start one worker alone"
     if accepted is not None:
         raise UsageError(
             "--strategy",
@@ -168,12 +161,8 @@ def options_of(
         tasks.
     """
     if for_estimators and spec.estimator is None:
-        raise UsageError(
-            "--strategy",
-            received=f"{spec.name} for an Estimator",
-            accepted=", ".join(other.name for other in rows().values() if other.estimator),
-            remedy="Choose one of these.",
-        )
+        names = [other.name for other in rows().values() if other.estimator]
+        raise UsageError.choice("--strategy", f"{spec.name} for an Estimator", names)
     options_class = spec.options_class(for_estimators=for_estimators)
     for flag in sorted(given.keys() - options_class.defined().keys()):
         is_of_strategy = flag in spec.options.defined()

@@ -18,12 +18,12 @@ import math
 import mmap
 import os
 import socket
-import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,8 @@ EVALUATING, SAVING, EXPORTING, SERVING = "evaluating", "saving", "exporting", "s
 WAITING = "waiting"
 
 _NAME = "tfdist-activity"
-_EVENTS = 100
-_EVENT = struct.Struct("<d112p")
-_LENGTH = struct.Struct("<I")
-_STATE_BYTES = 8192
-_SIZE = _STATE_BYTES + _EVENTS * _EVENT.size
+_EVENTS, _EVENT_LENGTH = 100, 100
+_SIZE = 1 << 16
 # A record that is read while it is written may be damaged.
 _READS = 10
 
@@ -118,7 +115,7 @@ class Activity:
         os.ftruncate(file, _SIZE)
         self._memory = mmap.mmap(file, _SIZE)
         self._lock = threading.RLock()
-        self._count = 0
+        self._events: deque[tuple[float, str]] = deque(maxlen=_EVENTS)
         # The steps when the task began to do what it does now.
         self._steps_before = 0
         self._state = State(task, socket.gethostname(), os.getpid(), job)
@@ -132,7 +129,8 @@ class Activity:
     @property
     def record(self) -> Record:
         """The record of this process."""
-        return _record(self._memory)
+        with self._lock:
+            return Record(self._state, tuple(self._events))
 
     def describe(self, **known: str | int | float) -> None:
         """Sets attributes of the state, such as the output directory."""
@@ -168,17 +166,16 @@ class Activity:
     def event(self, text: str) -> None:
         """Adds an event; the last 100 are kept."""
         with self._lock:
-            place = _STATE_BYTES + self._count % _EVENTS * _EVENT.size
-            _EVENT.pack_into(self._memory, place, time.time(), text.encode()[:111])
-            self._count += 1
+            self._events.append((time.time(), text[:_EVENT_LENGTH]))
+            self._set()
 
     def _set(self, **changes: Any) -> None:
         with self._lock:
             self._state = replace(self._state, **changes)
-            content = json.dumps(asdict(self._state)).encode()
-            if len(content) <= _STATE_BYTES - _LENGTH.size:
-                self._memory[_LENGTH.size : _LENGTH.size + len(content)] = content
-                _LENGTH.pack_into(self._memory, 0, len(content))
+            content = {"state": vars(self._state), "events": list(self._events)}
+            line = json.dumps(content).encode() + b"\n"
+            if len(line) <= _SIZE:
+                self._memory[: len(line)] = line
 
 
 def read(pid: int) -> Record | None:
@@ -192,8 +189,10 @@ def read(pid: int) -> Record | None:
         return None
     for _ in range(_READS):
         try:
-            return _record(path.read_bytes())
-        except (ValueError, KeyError, TypeError, struct.error):
+            content = json.loads(path.read_bytes().partition(b"\n")[0])
+            events = ((when, str(text)) for when, text in content["events"])
+            return Record(State.of(content["state"]), tuple(events))
+        except (ValueError, KeyError, TypeError):
             time.sleep(0.01)
         except FileNotFoundError:
             break
@@ -222,13 +221,3 @@ def tasks_of_job(state: State) -> list[Record]:
         for record in tasks_of_this_machine()
         if record.state.job == state.job and record.state.pid != state.pid and state.job
     ]
-
-
-def _record(memory: bytes | mmap.mmap) -> Record:
-    (length,) = _LENGTH.unpack_from(memory)
-    content = json.loads(bytes(memory[_LENGTH.size : _LENGTH.size + length]))
-    events = [
-        _EVENT.unpack_from(memory, _STATE_BYTES + place * _EVENT.size) for place in range(_EVENTS)
-    ]
-    known = sorted((when, text.decode(errors="replace")) for when, text in events if when)
-    return Record(State.of(content), tuple(known))

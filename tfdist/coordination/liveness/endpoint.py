@@ -11,7 +11,6 @@ a token, only the machines of the cluster are answered.
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import threading
 from collections.abc import Callable, Iterable
@@ -20,7 +19,7 @@ from io import BufferedRWPair
 
 from tfdist.coordination.liveness.task_report import TaskReport
 from tfdist.coordination.seal import NONCE_LENGTH, Seal, key_of, new_nonce
-from tfdist.coordination.startup.addresses import plain, resolve
+from tfdist.coordination.startup.addresses import is_among, plain, resolve
 
 _LIMIT = 1 << 20
 _SECONDS = 5.0
@@ -67,7 +66,8 @@ class Endpoint:
     def _answer(self, connection: socket.socket, origin: str) -> None:
         try:
             with suppress(OSError, ValueError), closing(connection):
-                if self._token or self._is_of_cluster(plain(origin)):
+                known = map(resolve, self._hosts)
+                if self._token or is_among(plain(origin), frozenset().union(*known)):
                     connection.settimeout(_SECONDS)
                     self._converse(connection)
         finally:
@@ -80,11 +80,6 @@ class Endpoint:
             _write(stream, answering.encode() + b"\n" + ours.seal(_PROOF))
             if theirs.open(stream.readline(_LIMIT)) == _QUESTION:
                 _write(stream, ours.seal(self._report().encode()))
-
-    def _is_of_cluster(self, ip: str) -> bool:
-        known = frozenset().union(*map(resolve, self._hosts))
-        # The kernel connects from 127.0.0.1 to the other addresses of the loopback network.
-        return ip in known or (_is_loopback(ip) and any(map(_is_loopback, known)))
 
 
 def ask(host: str, port: int, token: str) -> TaskReport:
@@ -128,7 +123,3 @@ def _read_nonce(stream: BufferedRWPair) -> str:
 def _write(stream: BufferedRWPair, data: bytes) -> None:
     stream.write(data)
     stream.flush()
-
-
-def _is_loopback(ip: str) -> bool:
-    return ipaddress.ip_address(ip).is_loopback

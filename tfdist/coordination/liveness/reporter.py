@@ -12,7 +12,6 @@ The chief writes the hang report. If it does not, another task does.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -29,6 +28,7 @@ from tfdist.coordination.liveness.watchdog import PATIENCE, Watchdog
 from tfdist.coordination.stores.kv_store import KeyValueStore
 from tfdist.errors import HangError, log
 from tfdist.process import excepthook, thread_stacks
+from tfdist.process.atomic_file import replacing
 
 # For the chief to write the hang report.
 _CHIEF_SECONDS = 20.0
@@ -245,14 +245,10 @@ def _within(seconds: float, work: Callable[[], Result]) -> Result | None:
 
 def _replace(path: Path, text: str) -> bool:
     """Writes a file; returns whether it could be written."""
-    # Another user cannot guess the name, and so cannot put a link there.
-    temporary = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
-    try:
+    with suppress(OSError), replacing(path) as temporary:
         temporary.write_text(text)
-        os.replace(temporary, path)
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _read(output: Path, since: float) -> str:

@@ -77,7 +77,7 @@ def check_addresses(
                     remedy=f"{owner} has it already, as {cluster.address(owner)}: give each task "
                     "its own port.",
                 )
-    loopback = [task for task, (host, _) in places.items() if _is_loopback(host)]
+    loopback = [task for task, (host, _) in places.items() if is_loopback(host)]
     if not loopback:
         return
     for task, (host, _) in places.items():
@@ -190,10 +190,17 @@ def plain(address: str) -> str:
     return str(mapped or ip)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host means the machine itself to every machine."""
     if host.lower() == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_among(ip: str, known: frozenset[str]) -> bool:
+    """Whether a connection from an address comes from a machine with one of the known ones."""
+    # The kernel connects from 127.0.0.1 to the other addresses of the loopback network.
+    return ip in known or (is_loopback(ip) and any(map(is_loopback, known)))

@@ -36,19 +36,19 @@ class Outcome:
 
     Attributes:
       verdict: why the job cannot start; empty if it can.
-      matrix: which task reaches which, as lines of text.
+      details: which task does not reach which, as lines of text.
       seconds: how long this task waited.
       endpoints: by task, the host and the port where it answers when it is asked what it does, as
         far as this task has met it.
     """
 
     verdict: str
-    matrix: str
+    details: str
     seconds: float
     endpoints: Mapping[Task, tuple[str, int]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.verdict}\n{self.matrix}" if self.verdict else self.matrix
+        return f"{self.verdict}\n{self.details}"
 
 
 def wait_at_barrier(
@@ -94,4 +94,4 @@ def wait_at_barrier(
             if task != config.task and hello.report_port
         }
     seconds = time.monotonic() - begin
-    return Outcome(verdict.text, "\n".join(verdict.matrix), seconds, endpoints)
+    return Outcome(verdict.text, "\n".join(verdict.details), seconds, endpoints)

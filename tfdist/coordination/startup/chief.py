@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tfdist.cluster import Task, host_and_port
@@ -15,11 +16,10 @@ from tfdist.coordination.startup.participant import (
     HEARTBEAT_SECONDS,
     Participant,
     read,
-    wait_for,
 )
 from tfdist.coordination.startup.peers import Peer
 from tfdist.coordination.startup.protocol import Hello, Report, Status, Verdict
-from tfdist.coordination.startup.verdicts import Findings, matrix, reasons
+from tfdist.coordination.startup.verdicts import reasons
 
 # A task whose process is alive reports within this time.
 _SUPERSEDED_SECONDS = 3.0
@@ -32,6 +32,7 @@ class _Session:
     hello: Hello
     channel: Channel
     report: Report
+    conversation: asyncio.Task[None]
 
 
 class Chief(Participant):
@@ -45,7 +46,7 @@ class Chief(Participant):
     def start_role(self) -> None:
         self._sessions: dict[Task, _Session] = {}
         self._superseded: set[_Session] = set()
-        self._all_closed = asyncio.Event()
+        self._has_given_up = False
         self.start(self._send_status())
         # Another process that is configured as the chief may listen at the chief's address.
         task = self.config.task
@@ -57,6 +58,7 @@ class Chief(Participant):
         try:
             while isinstance(report := await read(connection), Report):
                 is_news = session is None or session.report.complete != report.complete
+                self._has_given_up = self._has_given_up or report.gives_up
                 if session is None:
                     session = self._open(hello, connection.channel, report)
                 session.report = report
@@ -64,47 +66,43 @@ class Chief(Participant):
                 if newer.incarnation != hello.incarnation:
                     self.table.twice.setdefault(hello.task, (hello, newer))
                     is_news = True
-                if report.gives_up:
-                    self.end(self.judge())
-                if is_news:
+                if is_news or report.gives_up:
                     self.has_changed()
         finally:
             if session is not None:
                 self._drop(session)
 
-    def look(self) -> None:
-        if self.has_ended():
-            return
+    def look(self) -> Verdict | None:
+        if self._has_given_up:
+            return self.failure()
         if self.table.contradiction():
-            self.end_in_contradiction()
-        elif self.table.reaches_all() and not self._awaited() and not self._superseded:
-            self.end(Verdict("", matrix(self.findings()), self.warnings()))
+            return self.contradiction()
+        # Looks at no more tasks than it must: each change in a large job leads here.
+        is_awaiting = any(True for _ in self._awaited())
+        return None if is_awaiting or self._superseded else self.success()
 
     def waiting(self) -> str:
-        return reasons(self.findings(), self._awaited())
+        return reasons(self.findings(), list(self._awaited()))
 
-    def findings(self) -> Findings:
-        reports = {task: session.report for task, session in self._sessions.items()}
-        return Findings(
-            cluster=self.config.cluster,
-            task=self.config.task,
-            reports={self.config.task: self.table.report(), **reports},
-            hellos=self.table.hellos,
-            connected=frozenset(self._sessions),
-        )
+    def reports(self) -> dict[Task, Report]:
+        return {task: session.report for task, session in self._sessions.items()}
 
     async def finish(self, verdict: Verdict) -> None:
-        for session in (*self._sessions.values(), *self._superseded):
+        sessions = [*self._sessions.values(), *self._superseded]
+        for session in sessions:
             with contextlib.suppress(OSError):  # The connection is lost.
                 session.channel.send(verdict)
                 session.channel.writer.write_eof()
         # Closing at once could drop what was written.
-        if self._sessions or self._superseded:
-            self._all_closed.clear()
-            await wait_for(self._all_closed, CLOSE_SECONDS)
+        if sessions:
+            await asyncio.wait(
+                [session.conversation for session in sessions], timeout=CLOSE_SECONDS
+            )
 
     def _open(self, hello: Hello, channel: Channel, report: Report) -> _Session:
-        session = _Session(hello, channel, report)
+        conversation = asyncio.current_task()
+        assert conversation is not None
+        session = _Session(hello, channel, report, conversation)
         older = self._sessions.get(hello.task)
         self._sessions[hello.task] = session
         if older is not None:
@@ -122,8 +120,6 @@ class Chief(Participant):
         if self._sessions.get(session.hello.task) is session:
             del self._sessions[session.hello.task]
             self._forget_reach(session.hello.task)
-        if not self._sessions and not self._superseded:
-            self._all_closed.set()
         self.has_changed()
 
     def _forget_reach(self, task: Task) -> None:
@@ -132,22 +128,18 @@ class Chief(Participant):
             peer.reach = protocol.Reach(protocol.NOT_TRIED)
             peer.wake.set()
 
-    def _awaited(self) -> list[Task]:
+    def _awaited(self) -> Iterator[Task]:
         """The tasks without which the barrier does not open."""
-        return [
-            task
-            for task, peer in self.table.peers.items()
-            if not self.table.reaches(peer)
-            or (
-                peer.is_reached
-                and not (task in self._sessions and self._sessions[task].report.complete)
-            )
-        ]
+        for task, peer in self.table.peers.items():
+            session = self._sessions.get(task)
+            is_complete = session is not None and session.report.complete
+            # A task that is training already does not report.
+            if not self.table.reaches(peer) or (peer.is_reached and not is_complete):
+                yield task
 
     async def _send_status(self) -> None:
         await asyncio.sleep(HEARTBEAT_SECONDS)
-        # At the end, `finish` sends the last message of each session.
-        while not self.has_ended():
+        while True:
             status = Status(self.waiting())
             for session in self._sessions.values():
                 session.channel.send(status)

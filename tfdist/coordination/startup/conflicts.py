@@ -8,29 +8,29 @@ All functions are pure. Their sentences are the same in every task that has the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
+from statistics import median_low
 
-from tfdist.cluster import Cluster, Task
+from tfdist.cluster import Cluster, Task, task_types
 from tfdist.coordination.startup.protocol import Hello
 
-#: Seconds that the clocks of two tasks may be apart before a warning.
-CLOCK_TOLERANCE = 5.0
+# Seconds that the clock of a task may be from those of the others before a warning.
+_CLOCK_TOLERANCE = 5.0
+# The tasks that a sentence names.
+_MOST_NAMES = 6
 
-_REMEDY = "Give all tasks the same one."
-_ORDER = ("chief", "worker", "ps")
 
-
-def names(tasks: Iterable[Task], most: int = 6) -> str:
+def names(tasks: Iterable[Task]) -> str:
     """`chief:0, worker:0 and ps:1`; of many tasks only the first."""
     known = [str(task) for task in ordered(tasks)]
-    if len(known) > most:
-        known = [*known[: most - 1], f"{len(known) - most + 1} more"]
+    if len(known) > _MOST_NAMES:
+        known = [*known[: _MOST_NAMES - 1], f"{len(known) - _MOST_NAMES + 1} more"]
     return " and ".join([", ".join(known[:-1]), known[-1]] if len(known) > 1 else known)
 
 
 def ordered(tasks: Iterable[Task]) -> list[Task]:
     """Tasks in the order of a cluster: chief, workers, ps."""
-    return sorted(set(tasks), key=lambda task: (_ORDER.index(task.type), task.index))
+    order = [*task_types.rows()]
+    return sorted(set(tasks), key=lambda task: (order.index(task.type), task.index))
 
 
 def are_of_one_job(one: Hello, other: Hello) -> bool:
@@ -85,24 +85,18 @@ def find(
     return None
 
 
-def clocks(offsets: Mapping[Task, float], tolerance: float = CLOCK_TOLERANCE) -> list[str]:
+def clocks(offsets: Mapping[Task, float]) -> list[str]:
     """A sentence for each task whose clock is far from those of the others.
 
     Args:
       offsets: by task, seconds that its clock is ahead of this machine's; this task's is 0.
-      tolerance: seconds from the median that are accepted.
     """
-    if len(offsets) == 2:
-        (one, early), (other, late) = sorted(offsets.items(), key=lambda item: item[1])
-        if late - early <= tolerance:
-            return []
-        return [f"the clock of {other} is {late - early:.1f} s ahead of that of {one}."]
-    middle = median(offsets.values())
+    middle = median_low(offsets.values())
     return [
         f"the clock of {task} is {abs(offsets[task] - middle):.1f} s "
         f"{'ahead of' if offsets[task] > middle else 'behind'} those of the others."
         for task in ordered(offsets)
-        if abs(offsets[task] - middle) > tolerance
+        if abs(offsets[task] - middle) > _CLOCK_TOLERANCE
     ]
 
 
@@ -116,24 +110,13 @@ def _twice(task: Task, processes: Sequence[Hello], misplaced: Mapping[Task, Hell
     return f"{sentence} End one of them, or give it an index of its own."
 
 
-def _descriptions(clusters: Mapping[Task, Cluster]) -> str:
-    groups = _groups(clusters)
-    rest = groups[0]
-    others = [task for group in groups[1:] for task in group]
-    ours, theirs = (entries(clusters[group[0]]) for group in (rest, groups[1]))
-    task = next(task for task in ordered([*ours, *theirs]) if ours.get(task) != theirs.get(task))
-    here, there = (f"at {known[task]}" if task in known else "absent" for known in (ours, theirs))
-    if len(rest) == len(groups[1]):
-        return (
-            f"{names([*rest, *others])} have different cluster descriptions: {task} is {here} for "
-            f"{names(rest)} and {there} for {names(groups[1])}. Give all tasks the same one."
-        )
-    have = "has" if len(others) == 1 else "have"
-    return (
-        f"{names(others)} {have} a different cluster description than {names(rest)}: "
-        f"{task} is {there} for {names(groups[1])} and {here} for the others. "
-        "Give all tasks the same one."
-    )
+def _descriptions(clusters: Mapping[Task, Cluster]) -> str | None:
+    """The address of the first task for which the two most common descriptions differ."""
+    known = {cluster: entries(cluster) for cluster in set(clusters.values())}
+    ours, theirs = (known[clusters[group[0]]] for group in _groups(clusters)[:2])
+    differs = next(task for task in ordered([*ours, *theirs]) if ours.get(task) != theirs.get(task))
+    found = {task: known[cluster].get(differs, "none") for task, cluster in clusters.items()}
+    return _apart(f"the address of {differs}", found)
 
 
 def _misplaced(task: Task, misplaced: Mapping[Task, Hello], hellos: Mapping[Task, Hello]) -> str:
@@ -159,15 +142,8 @@ def _apart(what: str, values: Mapping[Task, str]) -> str | None:
     groups = _groups(values)
     if len(groups) == 1:
         return None
-    rest, others = groups[0], groups[1:]
-    if len(rest) == len(others[0]):
-        found = [f"{values[group[0]]} in {names(group)}" for group in groups]
-        return f"{what} is not the same in all tasks: {', '.join(found)}. {_REMEDY}"
-    found = [
-        f"{names(group)} {'has' if len(group) == 1 else 'have'} {what} {values[group[0]]}"
-        for group in others
-    ]
-    return f"{', '.join(found)}; the others have {values[rest[0]]}. {_REMEDY}"
+    found = [f"{values[group[0]]} in {names(group)}" for group in groups]
+    return f"{what} is not the same in all tasks: {', '.join(found)}. Give all tasks the same one."
 
 
 def _groups(values: Mapping[Task, object]) -> list[list[Task]]:

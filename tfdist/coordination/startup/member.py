@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 
+from tfdist.cluster import Task
 from tfdist.coordination.startup import protocol
 from tfdist.coordination.startup.connection import Connection
 from tfdist.coordination.startup.participant import (
@@ -15,8 +17,8 @@ from tfdist.coordination.startup.participant import (
     wait_for,
 )
 from tfdist.coordination.startup.peers import Peer
-from tfdist.coordination.startup.protocol import Hello, Status, Verdict
-from tfdist.coordination.startup.verdicts import Findings, matrix, reasons
+from tfdist.coordination.startup.protocol import Report, Status, Verdict
+from tfdist.coordination.startup.verdicts import reasons
 
 
 class Member(Participant):
@@ -28,8 +30,9 @@ class Member(Participant):
 
     def start_role(self) -> None:
         self._chief: Connection | None = None
-        self._is_complete = False
-        self._changed = asyncio.Event()
+        self._verdict_of_chief: Verdict | None = None
+        self._is_complete = self._gives_up = False
+        self._has_news = asyncio.Event()
         self._waits_for = ""
 
     async def after_reaching(self, peer: Peer, connection: Connection) -> None:
@@ -41,7 +44,7 @@ class Member(Participant):
             while True:
                 message = await read(connection)
                 if isinstance(message, Verdict):
-                    self.end(message)
+                    self._verdict_of_chief = message
                 if not isinstance(message, Status):
                     break
                 self._waits_for = message.waiting
@@ -51,22 +54,17 @@ class Member(Participant):
             peer.reach = protocol.Reach(protocol.NOT_TRIED)
             self.has_changed()
 
-    async def converse(self, hello: Hello, connection: Connection) -> None:
-        """Another task has tried to reach this one: the handshake is all that it needs."""
-
-    def look(self) -> None:
+    def look(self) -> Verdict | None:
         if self.table.reaches_all() != self._is_complete:
             self._is_complete = not self._is_complete
-            self._changed.set()
-        if self.has_ended() or not self.decides():
-            return
+            self._has_news.set()
+        if self._verdict_of_chief or self._chief:
+            return self._verdict_of_chief
         if self.table.contradiction():
-            self.end_in_contradiction()
-        elif self.table.reaches_all() and not self._is_chief_starting():
-            self.end(Verdict("", matrix(self.findings()), self.warnings()))
-
-    def decides(self) -> bool:
-        return self._chief is None
+            return self.contradiction()
+        # A chief that is at the barrier sends the verdict.
+        is_chief_starting = self.table.peers[self.config.cluster.chief_task].is_reached
+        return None if is_chief_starting or not self._is_complete else self.success()
 
     def waiting(self) -> str:
         awaited = [task for task, peer in self.table.peers.items() if not self.table.reaches(peer)]
@@ -74,32 +72,25 @@ class Member(Participant):
             return reasons(self.findings(), awaited)
         return self._waits_for or str(self.config.cluster.chief_task)
 
-    def findings(self) -> Findings:
-        return Findings(
-            cluster=self.config.cluster,
-            task=self.config.task,
-            reports={self.config.task: self.table.report()},
-            hellos=self.table.hellos,
-            connected=frozenset([self.config.cluster.chief_task] if self._chief else []),
-        )
+    def reports(self) -> dict[Task, Report]:
+        # The chief reports to nobody, but the connection shows that it runs.
+        return {self.config.cluster.chief_task: Report()} if self._chief else {}
 
     async def give_up(self) -> Verdict:
         """Lets the chief end the barrier for all; it knows more about the other tasks."""
+        self._gives_up = True
+        self._has_news.set()
         if self._chief is not None:
-            report = protocol.Report(self.table.report().reach, gives_up=True)
-            with contextlib.suppress(OSError, TimeoutError):
-                self._chief.channel.send(report)
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS):
-                    return await asyncio.shield(self._verdict)
-        return self.judge()
-
-    def _is_chief_starting(self) -> bool:
-        return self.table.peers[self.config.cluster.chief_task].is_reached
+                    return await self.verdict()
+        return self.failure()
 
     async def _send_reports(self, connection: Connection) -> None:
         with contextlib.suppress(OSError):  # The end of the connection is seen elsewhere.
             while True:
-                self._changed.clear()
-                connection.channel.send(self.table.report())
+                self._has_news.clear()
+                report = replace(self.table.report(), gives_up=self._gives_up)
+                connection.channel.send(report)
                 await connection.channel.writer.drain()
-                await wait_for(self._changed, HEARTBEAT_SECONDS)
+                await wait_for(self._has_news, HEARTBEAT_SECONDS)

@@ -8,14 +8,13 @@ if await origins.admits(writer, hello):
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
 from tfdist.cluster import Cluster, host_and_port
 from tfdist.coordination.seal import TOKEN_VARIABLE
-from tfdist.coordination.startup.addresses import plain, resolve
+from tfdist.coordination.startup.addresses import is_among, plain, resolve
 from tfdist.coordination.startup.protocol import Hello, OtherCluster
 
 
@@ -57,9 +56,7 @@ class Origins:
     async def _is_of(self, ip: str, addresses: Iterable[str]) -> bool:
         hosts = list(dict.fromkeys(host_and_port(address)[0] for address in addresses))
         found = await asyncio.gather(*map(self._addresses, hosts))
-        known = set().union(*found)
-        # The kernel connects from 127.0.0.1 to the other addresses of the loopback network.
-        return ip in known or (_is_loopback(ip) and any(map(_is_loopback, known)))
+        return is_among(ip, frozenset().union(*found))
 
     async def _addresses(self, host: str) -> frozenset[str]:
         if host not in self._known:
@@ -69,7 +66,3 @@ class Origins:
                 return found
             self._known[host] = found
         return self._known[host]
-
-
-def _is_loopback(ip: str) -> bool:
-    return ipaddress.ip_address(ip).is_loopback

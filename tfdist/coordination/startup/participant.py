@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import secrets
 import socket
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -29,10 +31,11 @@ from tfdist.coordination.startup.protocol import (
     Hello,
     OtherCluster,
     Reach,
+    Report,
     Verdict,
     decode,
 )
-from tfdist.coordination.startup.verdicts import Findings, explain, matrix
+from tfdist.coordination.startup.verdicts import Findings, details, explain
 
 # All in seconds. The first and the longest interval between two attempts to reach a peer. A task
 # that starts connects to its peers immediately, and they connect to it.
@@ -48,6 +51,8 @@ CLOSE_SECONDS = 2.0
 # After a contradiction, for more tasks to start: they receive the verdict too, and show which tasks
 # are in the minority. Once all tasks have started, for all contradictions to appear.
 _GRACE_SECONDS, _SETTLE_SECONDS = 5.0, 0.5
+# Between two looks for whether that time has passed.
+_LOOK_SECONDS = 0.25
 # Until the log names the tasks that this one waits for, at first and from then on.
 _FIRST_NOTICE, _NOTICE = 5.0, 30.0
 
@@ -113,8 +118,10 @@ class Participant(ABC):
         self._handshake_seconds = _HANDSHAKE_SECONDS + _HANDSHAKE_SECONDS_PER_TASK * len(
             self.table.peers
         )
-        self._deadline: asyncio.TimerHandle | None = None
-        self._next_look: asyncio.Handle | None = None
+        self._changed = asyncio.Event()
+        self._has_ended = False
+        self._ends_at = math.inf
+        self._error: BaseException | None = None
         self._running: set[asyncio.Task[None]] = set()
         self._incoming: dict[asyncio.StreamWriter, asyncio.Task[None] | None] = {}
 
@@ -124,9 +131,6 @@ class Participant(ABC):
         Args:
           listener: a socket that listens on this task's port; closed at the end.
         """
-        loop = asyncio.get_running_loop()
-        self._begin = loop.time()
-        self._verdict: asyncio.Future[Verdict] = loop.create_future()
         server = await asyncio.start_server(self._receive, sock=listener, limit=LIMIT)
         # Asyncio has set its own backlog, and accepts so many connections at once.
         listener.listen(BACKLOG)
@@ -134,17 +138,16 @@ class Participant(ABC):
             self.start(self.try_to_reach(peer, delay=place * _PACE_SECONDS))
         self.start(self._log_waiting())
         self.start_role()
-        self.has_changed()
         try:
             async with asyncio.timeout(self.config.timeout):
-                verdict = await asyncio.shield(self._verdict)
+                verdict = await self.verdict()
         except TimeoutError:
-            verdict = self._verdict.result() if self.has_ended() else await self.give_up()
-            self.end(verdict)
+            verdict = self.look() or await self.give_up()
         server.close()
-        await self.finish(verdict)
+        self._has_ended = True
         for task in self._running:
             task.cancel()
+        await self.finish(verdict)
         for writer in self._incoming:
             writer.transport.abort()
         await asyncio.gather(
@@ -160,32 +163,28 @@ class Participant(ABC):
         """Starts what this kind of participant does in addition to connecting to its peers."""
 
     @abstractmethod
-    async def converse(self, hello: Hello, connection: Connection) -> None:
-        """Handles a connection from a task of this job; it is closed afterwards."""
-
-    @abstractmethod
-    def look(self) -> None:
-        """Draws conclusions; called soon after every change."""
+    def look(self) -> Verdict | None:
+        """The result, if there is one; called soon after every change."""
 
     @abstractmethod
     def waiting(self) -> str:
         """The tasks that this one waits for, with reasons."""
 
     @abstractmethod
-    def findings(self) -> Findings:
-        """What is known at this moment."""
-
-    def decides(self) -> bool:
-        """Whether this task, and not another one, judges what it knows."""
-        return True
+    def reports(self) -> dict[Task, Report]:
+        """The last report of each task that is connected to this one."""
 
     async def after_reaching(self, peer: Peer, connection: Connection) -> None:
         """Uses the connection to a peer that was reached; it is closed afterwards."""
         return
 
+    async def converse(self, hello: Hello, connection: Connection) -> None:
+        """Uses a connection from a task of this job; it is closed afterwards."""
+        return
+
     async def give_up(self) -> Verdict:
         """The result when the timeout has passed."""
-        return self.judge()
+        return self.failure()
 
     async def finish(self, verdict: Verdict) -> None:
         """Sends the result to those who wait for it."""
@@ -193,44 +192,45 @@ class Participant(ABC):
 
     # What all share.
 
-    def judge(self) -> Verdict:
+    def findings(self) -> Findings:
+        """What is known at this moment."""
+        reports = {self.config.task: self.table.report(), **self.reports()}
+        return Findings(self.config.cluster, self.config.task, reports, self.table.hellos)
+
+    def success(self) -> Verdict:
+        """The result that the job can start."""
+        # What does not keep the tasks from training may be a mistake.
+        warnings = (f"warning: {line}" for line in clocks(self.table.clocks()))
+        return Verdict("", warnings=tuple(warnings))
+
+    def failure(self) -> Verdict:
         """The result if the barrier ended now and could not succeed."""
         findings = self.findings()
         why = self.table.contradiction() or explain(findings)
-        return Verdict(why, matrix(findings), self.warnings())
+        return Verdict(why, details(findings), self.success().warnings)
 
-    def warnings(self) -> tuple[str, ...]:
-        """What does not keep the tasks from training, but may be a mistake."""
-        return tuple(f"warning: {line}" for line in clocks(self.table.clocks()))
+    def contradiction(self) -> Verdict | None:
+        """The result if tasks contradict each other, as soon as it is time to say so."""
+        if self.table.contradiction() is None:
+            self._ends_at = math.inf
+            return None
+        now = time.monotonic()
+        wait = _SETTLE_SECONDS if self.table.has_all_hellos() else _GRACE_SECONDS
+        self._ends_at = min(self._ends_at, now + wait)
+        return self.failure() if now >= self._ends_at else None
 
     def has_changed(self) -> None:
         """Draws conclusions soon, and only once from all changes that come together."""
+        self._changed.set()
 
-        def look() -> None:
-            self._next_look = None
-            self.look()
-
-        if self._next_look is None:
-            self._next_look = asyncio.get_running_loop().call_soon(look)
-
-    def end(self, verdict: Verdict) -> None:
-        """Ends the barrier for this task."""
-        if not self.has_ended():
-            self._verdict.set_result(verdict)
-
-    def has_ended(self) -> bool:
-        """Whether there is a result."""
-        return self._verdict.done()
-
-    def end_in_contradiction(self) -> None:
-        """Ends the barrier soon, unless the contradiction disappears until then."""
-        wait = _SETTLE_SECONDS if self.table.has_all_hellos() else _GRACE_SECONDS
-        loop = asyncio.get_running_loop()
-        if self._deadline is not None:
-            if self._deadline.when() <= loop.time() + wait:
-                return
-            self._deadline.cancel()
-        self._deadline = loop.call_later(wait, self._end_if_contradicted)
+    async def verdict(self) -> Verdict:
+        """Waits for the result."""
+        while (verdict := self.look()) is None:
+            await wait_for(self._changed, _LOOK_SECONDS)
+            self._changed.clear()
+            if self._error is not None:
+                raise self._error
+        return verdict
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Runs a coroutine until the barrier ends; its exception ends the barrier."""
@@ -265,6 +265,7 @@ class Participant(ABC):
                 self.has_changed()
                 try:
                     if peer.is_reached:
+                        peer.wake.clear()  # It has connected to this task meanwhile.
                         pause = first
                         await self.after_reaching(peer, found)
                 finally:
@@ -302,7 +303,7 @@ class Participant(ABC):
             cluster = self.config.cluster
             async with asyncio.timeout(self._handshake_seconds):
                 channel = await accept_channel(reader, writer, self.config.token)
-                if channel is None or self.has_ended():
+                if channel is None or self._has_ended:
                     return
                 line = await channel.receive_line()
                 message = decode(line, cluster)
@@ -332,24 +333,19 @@ class Participant(ABC):
             del self._incoming[writer]
 
     def _fail(self, error: BaseException) -> None:
-        if not self.has_ended():
-            self._verdict.set_exception(error)
+        self._error = error
+        self.has_changed()
 
     def hello(self) -> Hello:
         """What this task is, at this moment."""
         return replace(self.table.me, clock=self.clock())
 
-    def _end_if_contradicted(self) -> None:
-        self._deadline = None
-        if self.decides() and self.table.contradiction():
-            self.end(self.judge())
-
     async def _log_waiting(self) -> None:
-        pause = _FIRST_NOTICE
+        begin, pause = time.monotonic(), _FIRST_NOTICE
         while True:
             await asyncio.sleep(pause)
             pause = _NOTICE
-            left = self.config.timeout - (asyncio.get_running_loop().time() - self._begin)
+            left = self.config.timeout - (time.monotonic() - begin)
             self.log(f"{self.config.task} waits for {self.waiting()}; it gives up in {left:.0f} s")
 
 

@@ -19,11 +19,9 @@ from tfdist.coordination.startup import protocol
 from tfdist.coordination.startup.conflicts import are_of_one_job, find
 from tfdist.coordination.startup.protocol import Hello, Reach, Report
 
-# In a job of at most this many tasks, every task connects to every other one. In a larger job a
-# task connects to the chief, to all ps and to its next neighbors, so that the connections of the
-# job grow with the tasks and not with their square. A ring all-reduce uses the same neighbors.
-_FULL_MESH_TASKS = 32
-_NEIGHBORS = 4
+# The next tasks to which a task connects, so that the connections of the job grow with the tasks
+# and not with their square. A ring all-reduce connects to the next task, too.
+_NEIGHBORS = 32
 
 
 @dataclass(eq=False)
@@ -53,18 +51,16 @@ class Peer:
 
 
 def peers_of(cluster: Cluster, task: Task) -> list[Task]:
-    """The tasks that `task` must connect to."""
+    """The tasks that `task` must connect to: the chief, all ps, and the next ones in a ring.
+
+    The chief must connect to all.
+    """
     tasks = list(cluster.tasks())
     place = tasks.index(task)
     others = tasks[place + 1 :] + tasks[:place]
-    if len(tasks) <= _FULL_MESH_TASKS or task == cluster.chief_task:
-        return others
-    near = others[:_NEIGHBORS]
-    return [
-        other
-        for other in others
-        if other in near or other.type == "ps" or other == cluster.chief_task
-    ]
+    near = others if task == cluster.chief_task else others[:_NEIGHBORS]
+    far = others[len(near) :]
+    return [*near, *(each for each in far if each.kind.serves or each == cluster.chief_task)]
 
 
 class PeerTable:
@@ -137,7 +133,9 @@ class PeerTable:
 
     def reaches(self, peer: Peer) -> bool:
         """Whether this task can train with the peer, as far as their connection is concerned."""
-        return peer.is_reached or (peer.reach.kind == protocol.RUNNING and self._can_join())
+        # A service of its own, which a task of another type serves, is no TensorFlow server.
+        may_run = peer.reach.kind == protocol.RUNNING or not peer.task.kind.in_tensorflow
+        return peer.is_reached or (may_run and self._can_join())
 
     def reaches_all(self) -> bool:
         """Whether this task reaches all peers that it must connect to."""
@@ -161,5 +159,9 @@ class PeerTable:
         A single task that runs may be left over from an older job.
         """
         chief = self.me.cluster.chief_task
-        needed = [peer for task, peer in self.peers.items() if task.type == "ps" or task == chief]
+        needed = [
+            peer
+            for task, peer in self.peers.items()
+            if task == chief or (task.kind.serves and task.kind.in_tensorflow)
+        ]
         return self._joins and all(peer.reach.kind == protocol.RUNNING for peer in needed)

@@ -21,11 +21,11 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from tfdist.cluster import JOB_NAMES, Cluster, Task
+from tfdist.cluster import Cluster, Task, task_types
 from tfdist.coordination.seal import NONCE_LENGTH
 from tfdist.errors import UsageError
 from tfdist.process.version import __version__
@@ -33,11 +33,11 @@ from tfdist.process.version import __version__
 #: The longest line that is read, in bytes. The description of a job of 10,000 tasks is shorter.
 LIMIT = 1 << 20
 
-_PROTOCOL = "tfdist/5"
-# Characters of a text, and of a verdict or of a line of the matrix.
-_TEXT_LIMIT, _LINE_LIMIT = 255, 4096
-_MATRIX_LINES = 50
-_TASK = re.compile(rf"({'|'.join(JOB_NAMES)}):([0-9]{{1,6}})")
+_PROTOCOL = "tfdist/6"
+# Characters of a text, and texts of a list.
+_TEXT_LIMIT, _LINES = 4096, 50
+_LONGEST_NAME = 100
+_TASK = re.compile(r"(\w+):([0-9]{1,6})")
 
 # The outcome of an attempt to reach a task; `Reach.kind`.
 REACHED = "reached"
@@ -52,20 +52,6 @@ RUNNING = "a TensorFlow server is running"
 CHECKING = "is running `tfdist check` instead of training, or vice versa"
 OTHER_JOB = "another job answers"
 OTHER_TASK = "another task answers"
-_KINDS = (
-    REACHED,
-    NOT_TRIED,
-    REFUSED,
-    TIMED_OUT,
-    UNREACHABLE,
-    UNRESOLVED,
-    SILENT,
-    STRANGER,
-    RUNNING,
-    CHECKING,
-    OTHER_JOB,
-    OTHER_TASK,
-)
 
 
 @dataclass(frozen=True)
@@ -84,6 +70,10 @@ class Challenge:
     """A random text; the other task proves with it that it knows the job's token."""
 
     nonce: str
+
+    def __post_init__(self) -> None:
+        if len(self.nonce) != NONCE_LENGTH:
+            raise ValueError("nonce")
 
 
 @dataclass(frozen=True)
@@ -118,6 +108,11 @@ class Hello:
     versions: Mapping[str, str]
     clock: float
     report_port: int = 0
+
+    def __post_init__(self) -> None:
+        self.cluster.check(self.task)
+        if not 0 <= self.report_port < 1 << 16:
+            raise ValueError("report_port")
 
     @property
     def place(self) -> str:
@@ -165,16 +160,19 @@ class Verdict:
 
     Attributes:
       text: why the job cannot start; empty if it can.
-      matrix: lines that show which task reaches which.
+      details: lines that show which task does not reach which.
       warnings: sentences that every task logs.
     """
 
     text: str
-    matrix: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 Message = Challenge | Proof | Hello | Description | Report | Status | Verdict
+_MESSAGES: Mapping[str, type[Message]] = {
+    kind.__name__: kind for kind in (Challenge, Proof, Hello, Description, Report, Status, Verdict)
+}
 
 
 def versions(packages: Iterable[str] = (), script: str = "") -> dict[str, str]:
@@ -197,40 +195,20 @@ def versions(packages: Iterable[str] = (), script: str = "") -> dict[str, str]:
     with suppress(OSError):
         content = Path(script).read_bytes()
         digest = hashlib.sha256(content).hexdigest()[:12]
-        name = ascii(os.path.basename(script))[: _TEXT_LIMIT // 2]
+        name = ascii(os.path.basename(script))[:_LONGEST_NAME]
         found[f"the script {name}"] = f"{len(content)} bytes with SHA-256 {digest}"
     return found
 
 
 def encode(message: Message) -> bytes:
     """The line that `decode` reads back; too long texts are cut."""
-    fields: dict[str, Any]
+    content: dict[str, Any] = {name: _cut(value) for name, value in vars(message).items()}
     if isinstance(message, Hello):
-        fields = {
-            **vars(message),
-            "task": str(message.task),
-            "cluster": message.cluster.digest,
-        }
-    elif isinstance(message, Description):
-        fields = {"jobs": message.cluster.jobs()}
+        content["cluster"] = message.cluster.digest
     elif isinstance(message, Report):
-        reach = {
-            str(task): [reach.kind, reach.detail[:_TEXT_LIMIT]]
-            for task, reach in message.reach.items()
-        }
-        fields = {**vars(message), "reach": reach}
-    elif isinstance(message, Challenge | Proof):
-        fields = vars(message)
-    elif isinstance(message, Status):
-        fields = {"waiting": message.waiting[:_LINE_LIMIT]}
-    else:
-        fields = {
-            "text": message.text[:_LINE_LIMIT],
-            "matrix": [line[:_LINE_LIMIT] for line in message.matrix[:_MATRIX_LINES]],
-            "warnings": [line[:_LINE_LIMIT] for line in message.warnings[:_MATRIX_LINES]],
-        }
-    content = {"protocol": _PROTOCOL, "kind": type(message).__name__, **fields}
-    return json.dumps(content, separators=(",", ":")).encode() + b"\n"
+        content["reach"] = {str(task): reach for task, reach in message.reach.items()}
+    content |= {"protocol": _PROTOCOL, "kind": type(message).__name__}
+    return json.dumps(content, separators=(",", ":"), default=_plain).encode() + b"\n"
 
 
 def decode(line: bytes, cluster: Cluster | None = None) -> Message | OtherCluster | None:
@@ -244,105 +222,96 @@ def decode(line: bytes, cluster: Cluster | None = None) -> Message | OtherCluste
         return None
     try:
         content = json.loads(line)
-        if not isinstance(content, dict) or content.get("protocol") != _PROTOCOL:
+        if content["protocol"] != _PROTOCOL:
             return None
-        if content["kind"] == "Hello":
-            return _hello(content, cluster)
-        return _DECODERS[content["kind"]](content)
+        kind = _MESSAGES[content["kind"]]
+        if kind is Hello:
+            if cluster is None or _text(content["cluster"]) != cluster.digest:
+                return OtherCluster()
+            content["cluster"] = cluster
+        return kind(
+            **{field.name: _READ[field.type](content[field.name]) for field in fields(kind)}
+        )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, UsageError):
         return None
 
 
-def _description(content: Mapping[str, Any]) -> Description:
-    jobs = content["jobs"]
-    if not set(jobs) <= set(JOB_NAMES):
-        raise ValueError("jobs")
-    return Description(Cluster(**jobs))
+def _cut(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_cut(each) for each in value[:_LINES]]
+    return value[:_TEXT_LIMIT] if isinstance(value, str) else value
 
 
-def _hello(content: Mapping[str, Any], cluster: Cluster | None) -> Hello | OtherCluster:
-    if cluster is None or _text(content["cluster"]) != cluster.digest:
-        return OtherCluster()
-    clock = content["clock"]
-    if not isinstance(clock, (int, float)) or not math.isfinite(clock):
-        raise ValueError("clock")
-    if type(content["pid"]) is not int:
-        raise ValueError("pid")
-    report_port = content["report_port"]
-    if type(report_port) is not int or not 0 <= report_port < 1 << 16:
-        raise ValueError("report_port")
-    task = _task(content["task"])
-    cluster.check(task)
-    return Hello(
-        purpose=_text(content["purpose"]),
-        task=task,
-        incarnation=_text(content["incarnation"]),
-        host=_text(content["host"]),
-        pid=content["pid"],
-        cluster=cluster,
-        strategy=_text(content["strategy"]),
-        versions={_text(name): _text(version) for name, version in content["versions"].items()},
-        clock=float(clock),
-        report_port=report_port,
-    )
+def _plain(value: Any) -> Any:
+    """A value that JSON does not know, as one that it knows."""
+    match value:
+        case Cluster():
+            return value.jobs()
+        case Reach():
+            return [value.kind, _cut(value.detail)]
+    return str(value)
 
 
-def _report(content: Mapping[str, Any]) -> Report:
-    reach = {}
-    for task, (kind, detail) in content["reach"].items():
-        if kind not in _KINDS:
-            raise ValueError("kind")
-        reach[_task(task)] = Reach(kind, _text(detail))
-    return Report(
-        reach=reach,
-        complete=content["complete"] is True,
-        gives_up=content["gives_up"] is True,
-    )
-
-
-def _status(content: Mapping[str, Any]) -> Status:
-    return Status(_text(content["waiting"], _LINE_LIMIT))
-
-
-def _verdict(content: Mapping[str, Any]) -> Verdict:
-    return Verdict(
-        _text(content["text"], _LINE_LIMIT),
-        _lines(content["matrix"]),
-        _lines(content["warnings"]),
-    )
-
-
-_DECODERS: Mapping[str, Callable[[Mapping[str, Any]], Message]] = {
-    "Challenge": lambda content: Challenge(_nonce(content["nonce"])),
-    "Proof": lambda content: Proof(),
-    "Description": _description,
-    "Report": _report,
-    "Status": _status,
-    "Verdict": _verdict,
-}
-
-
-def _task(value: str) -> Task:
-    match = _TASK.fullmatch(value)
-    if match is None:
-        raise ValueError("task")
-    return Task(match[1], int(match[2]))
-
-
-def _nonce(value: str) -> str:
-    if len(_text(value)) != NONCE_LENGTH:
-        raise ValueError("nonce")
-    return value
-
-
-def _text(value: str, limit: int = _TEXT_LIMIT) -> str:
+def _text(value: Any) -> str:
     # Text from a stranger must not be able to control the user's terminal.
-    if not isinstance(value, str) or len(value) > limit or not value.isprintable():
+    if not isinstance(value, str) or len(value) > _TEXT_LIMIT or not value.isprintable():
         raise ValueError("text")
     return value
 
 
-def _lines(value: list[str]) -> tuple[str, ...]:
-    if not isinstance(value, list) or len(value) > _MATRIX_LINES:
+def _lines(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
         raise ValueError("lines")
-    return tuple(_text(line, _LINE_LIMIT) for line in value)
+    return tuple(map(_text, value))
+
+
+def _texts(value: Any) -> dict[str, str]:
+    return {_text(name): _text(each) for name, each in value.items()}
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError("number")
+    return value
+
+
+def _finite(value: Any) -> float:
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError("number")
+    return float(value)
+
+
+def _task(value: Any) -> Task:
+    match = _TASK.fullmatch(value)
+    if match is None or match[1] not in task_types.in_cluster():
+        raise ValueError("task")
+    return Task(match[1], int(match[2]))
+
+
+def _cluster(value: Any) -> Cluster:
+    # `decode` has replaced the digest in a hello.
+    if isinstance(value, Cluster):
+        return value
+    if not set(value) <= set(task_types.in_cluster()):
+        raise ValueError("jobs")
+    return Cluster(**value)
+
+
+def _reach(value: Any) -> dict[Task, Reach]:
+    return {
+        _task(task): Reach(_text(kind), _text(detail)) for task, (kind, detail) in value.items()
+    }
+
+
+# How a field is read, by its annotation.
+_READ: Mapping[Any, Callable[[Any], Any]] = {
+    "str": _text,
+    "int": _whole,
+    "float": _finite,
+    "bool": bool,
+    "tuple[str, ...]": _lines,
+    "Mapping[str, str]": _texts,
+    "Mapping[Task, Reach]": _reach,
+    "Task": _task,
+    "Cluster": _cluster,
+}

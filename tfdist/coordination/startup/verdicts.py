@@ -1,7 +1,7 @@
-"""The findings of the startup barrier in words: the task at fault, and which task reaches which.
+"""The findings of the startup barrier in words: the task at fault, and what does not reach what.
 
-print(explain(findings))           # worker:2 has not started: nothing listens at 10.0.0.4:2222.
-print(*matrix(findings), sep="\n")  # … chief:0 → worker:2 10.0.0.4:2222 refused
+print(explain(findings))            # worker:2 has not started: nothing listens at 10.0.0.4:2222.
+print(*details(findings), sep="\n")  #   chief:0 and worker:0 → worker:2 10.0.0.4:2222 refused
 """
 
 from __future__ import annotations
@@ -14,21 +14,7 @@ from tfdist.coordination.startup import protocol
 from tfdist.coordination.startup.conflicts import names
 from tfdist.coordination.startup.protocol import Hello, Reach, Report
 
-# Up to this many tasks, each pair that fails has its own line. A grid is at most so wide.
-_FEW_TASKS, _GRID_WIDTH = 16, 100
 _MAX_SENTENCES = 4
-
-_SHORT = {
-    protocol.NOT_TRIED: "not tried",
-    protocol.TIMED_OUT: "timed out",
-    protocol.UNRESOLVED: "no such host",
-    protocol.SILENT: "silent",
-    protocol.STRANGER: "stranger",
-    protocol.RUNNING: "running",
-    protocol.CHECKING: "check",
-    protocol.OTHER_JOB: "other job",
-    protocol.OTHER_TASK: "other task",
-}
 
 
 @dataclass(frozen=True)
@@ -38,28 +24,22 @@ class Findings:
     Attributes:
       cluster: the tasks.
       task: this task.
-      reports: the last report of each task that has sent one, and this task's own.
+      reports: the last report of each task that is connected to this one, and its own.
       hellos: the last hello of each task.
-      connected: the tasks that are connected to this one now.
     """
 
     cluster: Cluster
     task: Task
     reports: Mapping[Task, Report]
     hellos: Mapping[Task, Hello] = field(default_factory=dict)
-    connected: frozenset[Task] = frozenset()
 
     def failures(self) -> dict[Task, dict[Task, Reach]]:
         """By each task that is not reached, the tasks that do not reach it, and the outcomes."""
-        failures: dict[Task, dict[Task, Reach]] = {task: {} for task in self.cluster.tasks()}
-        for source in list(failures):
+        failures: dict[Task, dict[Task, Reach]] = {}
+        for source in self.cluster.tasks():
             for target, reach in self.reports.get(source, Report()).reach.items():
                 failures.setdefault(target, {})[source] = reach
-        return {target: sources for target, sources in failures.items() if sources}
-
-    def runs(self, target: Task) -> bool:
-        """Whether the process of `target` is known to run."""
-        return target == self.task or target in self.connected
+        return {task: failures[task] for task in self.cluster.tasks() if task in failures}
 
 
 def explain(findings: Findings) -> str:
@@ -83,7 +63,7 @@ def explain(findings: Findings) -> str:
             )
         elif reach.kind in (protocol.OTHER_JOB, protocol.CHECKING):
             sentences.append(f"{target} is not at its address {address}: {reach}.")
-        elif findings.runs(target):
+        elif target in findings.reports:
             place = f" {hello.place}" if hello else ""
             sentences.append(
                 f"{target} runs{place}, but {names(failures)} cannot reach it at its address "
@@ -125,51 +105,19 @@ def reasons(findings: Findings, awaited: Sequence[Task]) -> str:
     return ", ".join(why)
 
 
-def matrix(findings: Findings) -> tuple[str, ...]:
-    """Which task reaches which: a grid if it fits, and a line for each failure.
-
-    In a large job, all failed attempts to reach one task are printed on one line.
-    """
-    tasks = findings.cluster.tasks()
-    lines = _grid(findings, tasks) if len(tasks) <= _FEW_TASKS else []
-    if any(len(line) > _GRID_WIDTH for line in lines):
-        lines = []
+def details(findings: Findings) -> tuple[str, ...]:
+    """Which tasks do not reach which, and why, a line each; and which tasks have not reported."""
+    lines = []
     for target, failures in findings.failures().items():
+        groups: dict[Reach, list[Task]] = {}
+        for source, reach in failures.items():
+            groups.setdefault(reach, []).append(source)
         address = findings.cluster.address(target)
-        groups: dict[str, list[Task]] = {}
-        for task, reach in failures.items():
-            groups.setdefault(str(reach), []).append(task)
-        for reason, sources in groups.items():
-            if len(tasks) <= _FEW_TASKS:
-                lines += [f"{source} → {target} {address} {reason}" for source in sources]
-            else:
-                lines.append(f"{names(sources)} → {target} {address} {reason}")
-    missing = [task for task in tasks if task not in findings.reports]
+        lines += [f"{names(group)} → {target} {address} {why}" for why, group in groups.items()]
+    missing = [task for task in findings.cluster.tasks() if task not in findings.reports]
     if missing:
         lines.append(f"no report from {names(missing)}")
     return tuple(f"  {line}" for line in lines)
-
-
-def _grid(findings: Findings, tasks: tuple[Task, ...]) -> list[str]:
-    cells = [["from \\ to", *map(str, tasks)]]
-    for source in tasks:
-        report = findings.reports.get(source)
-        cells.append([str(source)])
-        for target in tasks:
-            if source == target:
-                cells[-1].append("-")
-            elif report is None:
-                cells[-1].append("?")
-            elif target in report.reach:
-                kind = report.reach[target].kind
-                cells[-1].append(_SHORT.get(kind, kind))
-            else:
-                cells[-1].append("ok")
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in cells
-    ]
 
 
 def _absent(cluster: Cluster, kind: str, tasks: list[Task]) -> str:

@@ -13,14 +13,13 @@ environment variables are those of Horovod 0.28's launcher (`horovod.runner.gloo
 from __future__ import annotations
 
 import importlib
-import ipaddress
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from tfdist.cluster.interfaces import interfaces
-from tfdist.coordination.startup.addresses import resolve
+from tfdist.coordination.startup.addresses import is_loopback, resolve
 from tfdist.coordination.stores.kv_store import RendezvousStore
 from tfdist.coordination.stores.rendezvous_server import serve_store
 
@@ -32,9 +31,12 @@ _CONNECT_POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Slot:
-    """The place of a rank: its host, and its number in the job, on its host and across hosts."""
+    """The place of a rank: its host, and its number in the job, on its host and across hosts.
 
-    host: str
+    With HOROVOD_ before them, the names are those of Horovod's environment variables.
+    """
+
+    hostname: str
     rank: int
     size: int
     local_rank: int
@@ -56,7 +58,7 @@ def slots(hosts: Sequence[str]) -> tuple[Slot, ...]:
         peers = [name for name in distinct if hosts.count(name) > local_rank]
         result.append(
             Slot(
-                host=host,
+                hostname=host,
                 rank=rank,
                 size=len(hosts),
                 local_rank=local_rank,
@@ -71,21 +73,15 @@ def slots(hosts: Sequence[str]) -> tuple[Slot, ...]:
 def environment(slot: Slot, host: str, port: int) -> dict[str, str]:
     """The variables with which `hvd.init()` joins the rendezvous at `host:port` as `slot`."""
     variables = {
-        "HOROVOD_HOSTNAME": slot.host,
-        "HOROVOD_RANK": str(slot.rank),
-        "HOROVOD_SIZE": str(slot.size),
-        "HOROVOD_LOCAL_RANK": str(slot.local_rank),
-        "HOROVOD_LOCAL_SIZE": str(slot.local_size),
-        "HOROVOD_CROSS_RANK": str(slot.cross_rank),
-        "HOROVOD_CROSS_SIZE": str(slot.cross_size),
+        **{f"HOROVOD_{name.upper()}": str(value) for name, value in asdict(slot).items()},
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": host,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
     }
-    if _is_loopback(host):
+    if is_loopback(host):
         variables[INTERFACE_VARIABLE] = "lo"
-    elif name := interface(slot.host):
+    elif name := interface(slot.hostname):
         variables[INTERFACE_VARIABLE] = name
     return variables
 
@@ -119,7 +115,7 @@ def _sizes(all_slots: Sequence[Slot]) -> dict[str, int]:
     sizes = {}
     for slot in all_slots:
         sizes["global"] = slot.size
-        sizes[f"local_{slot.host}"] = slot.local_size
+        sizes[f"local_{slot.hostname}"] = slot.local_size
         sizes[f"cross_{slot.local_rank}"] = slot.cross_size
     return sizes
 
@@ -156,12 +152,3 @@ def wait_for_server(
                     f"{timeout:g} s"
                 ) from None
             sleep(_CONNECT_POLL_SECONDS)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -50,7 +50,8 @@ def grid_of(cluster: Cluster, client: Task, stages: int, *, is_connected: bool =
       is_connected: whether this process is connected to the workers; otherwise its own device
         stands for those of all workers.
     """
-    workers = tuple(Task("worker", index) for index in range(len(cluster.worker))) or (client,)
+    tasks_of_type = (task for task in cluster.training_tasks if not task.kind.leads)
+    workers = tuple(tasks_of_type) or (client,)
     tasks = [client] if workers == (client,) else [*workers, client]
     gpus = {device.name for device in tf.config.list_logical_devices("GPU")}
     is_alone = len(tasks) == 1 or not is_connected

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 
 import tensorflow as tf
 
-from tfdist.strategies.in_graph.idle import Clock
-
 
 class Lane:
     """One stage of one replica, which does one piece of work after the other.
@@ -22,12 +20,10 @@ class Lane:
 
     Args:
       device: the device of the stage.
-      clock: measures the work; None if it is not measured.
     """
 
-    def __init__(self, device: str, clock: Clock | None) -> None:
+    def __init__(self, device: str) -> None:
         self.device = device
-        self._clock = clock
         self._is_working = False
         #: What has to end before the next piece of work begins: the piece before, unless set.
         self.before: list[tf.Operation] = []
@@ -40,7 +36,7 @@ class Lane:
         with self._on_device():
             if not self._is_working:
                 with tf.control_dependencies([*values, *self.before]):
-                    self.before = [tf.no_op() if self._clock is None else self._clock.begin()]
+                    self.before = [tf.no_op()]
                 self._is_working = True
             with tf.control_dependencies(self.before):
                 return [tf.identity(value) for value in values]
@@ -49,15 +45,8 @@ class Lane:
         """Ends the piece of work that computes `results`, if the stage has begun one."""
         if self._is_working:
             with self._on_device(), tf.control_dependencies([*results, *self.before]):
-                self.before = [tf.no_op() if self._clock is None else self._clock.end()]
+                self.before = [tf.no_op()]
             self._is_working = False
-
-    def end_step(self, stages: Sequence[Lane]) -> None:
-        """Ends a step when all stages have ended their work."""
-        if self._clock is not None:
-            last = [operation for lane in stages for operation in lane.before]
-            with self._on_device(), tf.control_dependencies(last):
-                self._clock.end_step()
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:

@@ -68,10 +68,7 @@ class ModelCall:
         self._call = call
         self._batch = batch
         self._lanes = [
-            [
-                Lane(grid.device(replica, stage), pipeline.clock(replica, stage))
-                for stage in range(grid.num_stages)
-            ]
+            [Lane(grid.device(replica, stage)) for stage in range(grid.num_stages)]
             for replica in range(grid.num_replicas)
         ]
 
@@ -135,7 +132,6 @@ class ModelCall:
                 None if None in of_parts else self._parts.merge(of_parts)
                 for of_parts in zip(*of_inputs, strict=True)
             ]
-        self._lanes[0][0].end_step(self._lanes[0])
         return [*merged, *totals]
 
     def _call_part(self, part: int) -> Any:

@@ -21,20 +21,12 @@ def check_model(model: Any, inputs: Any, *, recompute: bool = False) -> None:
       recompute: whether the model is called twice on each part of a batch.
 
     Raises:
-      UsageError: an input is not a dense tensor; an output is not a tensor whose first dimension is
+      UsageError: an output is not a tensor whose first dimension is
         that of the batch; or a layer adds a loss while it is called. Each part of a batch would add
         that loss, and the gradient would not include it. With `recompute`, if a second call could
         have other results, or would update a variable again.
     """
     specs = tf.nest.flatten(inputs)
-    for spec in specs:
-        if not isinstance(spec, tf.TensorSpec):
-            raise UsageError(
-                "dataset",
-                received=f"an input of type {type(spec).__name__}",
-                accepted="dense tensors as inputs, under in_graph",
-                remedy="Convert it in the input function, or use another strategy.",
-            )
     outputs: list[Any] = []
     losses: list[Any] = []
     effects: list[str] = []

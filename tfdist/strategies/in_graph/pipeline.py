@@ -16,7 +16,6 @@ import tensorflow as tf
 
 from tfdist.strategies.in_graph import lanes
 from tfdist.strategies.in_graph.grid import Grid
-from tfdist.strategies.in_graph.idle import Clock, IdleShare
 from tfdist.strategies.in_graph.lanes import Lane
 from tfdist.strategies.in_graph.stage_devices import following_inputs
 from tfdist.strategies.in_graph.variables import reading
@@ -48,10 +47,6 @@ class Pipeline:
       microbatches: the number of parts into which a replica divides its batch.
       weights: the trainable variables, with the stage of each.
       recompute: whether each part is computed again for its gradient.
-
-    Attributes:
-      idle: how long the stages are idle in training.
-      is_measured: whether the calls that are now traced are measured.
     """
 
     def __init__(
@@ -66,8 +61,6 @@ class Pipeline:
         self.recompute = recompute
         self.microbatches = microbatches
         self.weights = weights
-        self.idle = IdleShare(grid, microbatches)
-        self.is_measured = False
         self._part: _Part | None = None
 
     def call_of_layer(self, call: Callable[..., Any], stage: int) -> Callable[..., Any]:
@@ -81,14 +74,6 @@ class Pipeline:
             return outputs
 
         return call_in_stage
-
-    def clock(self, replica: int, stage: int) -> Clock | None:
-        """The clock of a stage; None if it is not measured."""
-        # TensorFlow runs the operations of a clock in the order in which they are created. That is
-        # not the order of the parts if they are computed again.
-        is_measured = self.is_measured and not self.recompute
-        is_measured = is_measured and replica == 0 and self.grid.num_stages > 1
-        return self.idle.clocks[stage] if is_measured else None
 
     @contextmanager
     def within(self, stages: Sequence[Lane], weights: Sequence[tf.Tensor]) -> Iterator[None]:

@@ -32,7 +32,6 @@ class SplitModel:
     Attributes:
       model: the model.
       stages: the layers of each stage.
-      idle: measures how long its stages are idle in training.
     """
 
     def __init__(
@@ -59,8 +58,7 @@ class SplitModel:
             move(own, grid.device(0, stage))
             if variable.trainable:
                 weights.append((own, stage))
-        self._pipeline = pipeline = Pipeline(grid, microbatches, weights, recompute=recompute)
-        self.idle = pipeline.idle
+        pipeline = Pipeline(grid, microbatches, weights, recompute=recompute)
         self._trainable = _trainable(model)
         self._calls: list[tuple[Any, Any]] = [
             (model, call_in_parts(pipeline, model.call)),
@@ -111,12 +109,8 @@ class SplitModel:
 
         @functools.wraps(train_step)
         def step(data: Any) -> Any:
-            self._pipeline.is_measured = True
-            try:
-                with tf.compat.v1.device(following_inputs(owners)):
-                    return train_step(data)
-            finally:
-                self._pipeline.is_measured = False
+            with tf.compat.v1.device(following_inputs(owners)):
+                return train_step(data)
 
         return step
 

@@ -1,16 +1,17 @@
-"""Assigns each layer of a built model to a stage: as the script says, or by their costs."""
+"""Assigns each layer of a built model to a stage: as the script says, or by bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
 from tfdist.layers.stage import stage_of
+from tfdist.process import quantities
 from tfdist.strategies.in_graph.cut import cut
-from tfdist.strategies.sizes import bytes_of, readable
+from tfdist.strategies.sizes import bytes_of
 
 
 @dataclass(frozen=True)
@@ -33,21 +34,17 @@ class Stage:
         names = [layer.name for layer in self.layers]
         names = names if len(names) < 4 else [names[0], "…", names[-1]]
         parameters = sum(variable.shape.num_elements() or 0 for variable in self.variables)
-        size = readable(sum(map(bytes_of, self.variables)))
+        size = quantities.size(sum(map(bytes_of, self.variables)))
         return f"{', '.join(names)}: {parameters:,} parameters, {size}"
 
 
-def stages_of(
-    model: Any, count: int, measure: Callable[[list[Any]], Callable[[Any], float]] | None = None
-) -> tuple[Stage, ...]:
+def stages_of(model: Any, count: int) -> tuple[Stage, ...]:
     """Assigns the layers of a model to stages.
 
     Args:
       model: a built `tf.keras.Model`. Its layers are in the order of `model.layers`; those of a
         Sequential or functional model within it count one by one, and any other layer as a whole.
       count: the number of stages.
-      measure: takes the layers and returns a function from a layer to its cost; by default the
-        cost is the bytes of its variables. Not called if the script has the stages.
 
     Raises:
       UsageError: the model has fewer layers with weights than stages; or the script's stages do not
@@ -56,7 +53,7 @@ def stages_of(
     layers = list(dict.fromkeys(_layers(model, None)))
     if count == 1:
         return (Stage(tuple(dict.fromkeys(layer for layer, _ in layers))),)
-    assigned = _given(layers, count) or _cut(model, [layer for layer, _ in layers], count, measure)
+    assigned = _given(layers, count) or _cut(model, [layer for layer, _ in layers], count)
     return tuple(
         Stage(
             tuple(layer for (layer, _), own in zip(layers, assigned, strict=True) if own == stage)
@@ -107,12 +104,7 @@ def _given(layers: Sequence[tuple[Any, int | None]], count: int) -> list[int] | 
     return assigned
 
 
-def _cut(
-    model: Any,
-    layers: list[Any],
-    count: int,
-    measure: Callable[[list[Any]], Callable[[Any], float]] | None,
-) -> list[int]:
+def _cut(model: Any, layers: list[Any], count: int) -> list[int]:
     """Cuts before layers with weights; the others stay with the layer before them."""
     groups: list[list[Any]] = []
     for layer in layers:
@@ -127,10 +119,9 @@ def _cut(
             accepted=f"1 to {most}" if most > 1 else "1",
             remedy="Choose fewer stages.",
         )
-    cost_of = _bytes_of_layer if measure is None else measure(layers)
-    assigned = cut([sum(map(cost_of, group)) for group in groups], count)
+    assigned = cut([sum(map(_bytes_of_layer, group)) for group in groups], count)
     return [stage for stage, group in zip(assigned, groups, strict=True) for _ in group]
 
 
-def _bytes_of_layer(layer: Any) -> float:
+def _bytes_of_layer(layer: Any) -> int:
     return sum(map(bytes_of, keras_compat.without_vocabularies(layer.variables)))

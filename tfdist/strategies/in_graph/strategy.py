@@ -6,7 +6,6 @@ checkpoints. The other workers only serve. Each step is one TensorFlow function 
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,19 +17,18 @@ from tfdist.compat import checks
 from tfdist.config.strategies.rows import InGraphOptions
 from tfdist.coordination import probe
 from tfdist.coordination.liveness import heartbeat
-from tfdist.errors import LostTaskError, UsageError, log
+from tfdist.data.feed import Feed
+from tfdist.errors import LostTaskError, UsageError
 from tfdist.process.devices import use_devices
-from tfdist.strategies.base import DatasetFunction, Strategy, Topology
+from tfdist.strategies.base import Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.in_graph import batches
 from tfdist.strategies.in_graph.grid import grid_of
 from tfdist.strategies.in_graph.model_check import check_model
 from tfdist.strategies.in_graph.split_model import SplitModel
-from tfdist.strategies.in_graph.stage_times import seconds_of
 from tfdist.strategies.in_graph.stages import stages_of
 from tfdist.strategies.in_graph.variables import spread
 from tfdist.strategies.keras2_gradients import reduce_gradients
-from tfdist.strategies.serving import serve_until_end
 from tfdist.upstream.keras_callback_logs import ignores_step_logs
 
 
@@ -58,34 +56,6 @@ class _Checkpointing(Checkpointing):
         split_model = self._strategy.split_model
         with nullcontext() if split_model is None else split_model.undone():
             yield
-
-
-class _IdleReport(tf.keras.callbacks.Callback):
-    """Adds `idle_share` to an epoch's logs, the share of the steps so far that stages were idle.
-
-    Also logs it after the first epoch.
-    """
-
-    def __init__(self, strategy: InGraph) -> None:
-        super().__init__()
-        ignores_step_logs(self)
-        self._strategy = strategy
-        self._has_reported = False
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        split_model = self._strategy.split_model
-        if split_model is None:
-            return
-        idle = split_model.idle
-        if logs is not None:
-            logs["idle_share"] = idle.measured
-        if self._has_reported:
-            return
-        self._has_reported = True
-        log(
-            f"in_graph: stages idle for {idle.measured:.0%} of a step "
-            f"(bound for equal stages: {idle.bound:.0%})"
-        )
 
 
 class _SplitEvaluation(tf.keras.callbacks.Callback):
@@ -119,12 +89,12 @@ class InGraph(Strategy[InGraphOptions]):
     def set_up(self, options: InGraphOptions) -> None:
         tasks = [task for task in self.cluster.tasks() if task.type == self.task.type]
         place = self.cluster.local_rank_of(self.task, tasks) if self.cluster else (0, 1)
-        use_devices(self.role.flags.num_gpus, place=place)
+        use_devices(self.settings.num_gpus, place=place)
         if self._is_client:
             self._connect()
         else:
             self._server = tf.distribute.Server(
-                tf.train.ClusterSpec(self.cluster.jobs()),
+                tf.train.ClusterSpec(self.cluster.jobs(in_tensorflow=True)),
                 job_name=self.task.type,
                 task_index=self.task.index,
                 protocol="grpc",
@@ -139,6 +109,7 @@ class InGraph(Strategy[InGraphOptions]):
             is_chief=self._is_client,
             num_replicas=replicas,
             num_local_replicas=replicas,
+            joins_batches=True,
         )
 
     def scope(self) -> AbstractContextManager[Any]:
@@ -149,9 +120,8 @@ class InGraph(Strategy[InGraphOptions]):
         # They are those of the whole batch already.
         return reduce_gradients(optimizer, lambda gradients, _: gradients)
 
-    def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
-        local = dataset_fn(self.topology.input_context)
-        for spec in tf.nest.flatten(local.element_spec):
+    def distribute(self, feed: Feed) -> tf.data.Dataset:
+        for spec in tf.nest.flatten(feed.local.element_spec):
             if not isinstance(spec, tf.TensorSpec):
                 raise UsageError(
                     "data",
@@ -159,13 +129,9 @@ class InGraph(Strategy[InGraphOptions]):
                     accepted=f"dense tensors under {self.name}, which divides and joins batches",
                     remedy="Convert it in the input function, or choose another strategy.",
                 )
-        dataset = batches.joined(local, self.topology.num_replicas)
+        dataset = batches.joined(feed.local, self.topology.num_replicas)
         self._element_spec = dataset.element_spec
         return dataset
-
-    @property
-    def sums_metric_states(self) -> bool:
-        return False  # A metric sees the predictions for the whole batch.
 
     def prepare(self, model: tf.keras.Model) -> None:
         self._check_compiled(model)
@@ -184,10 +150,7 @@ class InGraph(Strategy[InGraphOptions]):
         inputs, _, _ = tf.keras.utils.unpack_x_y_sample_weight(self._element_spec)
         if inputs is not None:
             check_model(model, inputs, recompute=self.options.recompute)
-        measure = None
-        if self.options.balance == "time":
-            measure = functools.partial(seconds_of, model, inputs)
-        stages = stages_of(model, self.options.stages, measure)
+        stages = stages_of(model, self.options.stages)
         self.split_model = SplitModel(
             model,
             self.grid,
@@ -205,13 +168,7 @@ class InGraph(Strategy[InGraphOptions]):
         ]
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
-        is_measured = self.options.stages > 1 and not self.options.recompute
-        return [_SplitEvaluation(self), *([_IdleReport(self)] if is_measured else [])]
-
-    def serve(self) -> None:
-        if self._is_client:
-            super().serve()
-        serve_until_end(self)
+        return [_SplitEvaluation(self)]
 
     @property
     def _is_client(self) -> bool:
@@ -223,26 +180,27 @@ class InGraph(Strategy[InGraphOptions]):
             for task in self.cluster.tasks()
             if task != self.task
         }
-        is_connected = not self.role.is_dry_run
+        is_connected = not self.settings.is_dry_run
         if servers and is_connected:
             self._wait_for(servers)
             tf.config.experimental_connect_to_cluster(
-                tf.train.ClusterSpec(self.cluster.jobs()),
+                tf.train.ClusterSpec(self.cluster.jobs(in_tensorflow=True)),
                 job_name=self.task.type,
                 task_index=self.task.index,
                 protocol="grpc",
             )
-            heartbeat.watch_in_subprocess(servers, self.role.heartbeat_timeout)
+            heartbeat.watch_in_subprocess(servers, self.settings.heartbeat_timeout)
         self.tf_strategy = tf.distribute.get_strategy()
         self.grid = grid_of(self.cluster, self.task, self.options.stages, is_connected=is_connected)
         self.checkpointing = _Checkpointing(self)
 
     def _wait_for(self, servers: dict[str, str]) -> None:
         """Waits for the workers' servers: TensorFlow would wait for them without a limit."""
-        deadline = time.monotonic() + self.role.startup_timeout
+        deadline = time.monotonic() + self.settings.startup_timeout
         for task, address in servers.items():
             if not probe.wait_for_server(address, deadline - time.monotonic()):
-                raise LostTaskError(task, address, self.role.startup_timeout, "--startup_timeout")
+                seconds = self.settings.startup_timeout
+                raise LostTaskError(task, address, seconds, "--startup_timeout")
 
     def _check_compiled(self, model: tf.keras.Model) -> None:
         """Checks the arguments of `compile`."""

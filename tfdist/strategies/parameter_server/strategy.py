@@ -17,23 +17,23 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster import Task, host_and_port
+from tfdist.cluster.task_types import CHIEF
 from tfdist.compat import building, checks
 from tfdist.compat import keras as keras_compat
 from tfdist.config.strategies.rows import ParameterServerOptions
 from tfdist.coordination.liveness import heartbeat
 from tfdist.data import sharding
+from tfdist.data.feed import Feed
 from tfdist.process.devices import use_devices
-from tfdist.strategies.base import DatasetFunction, Strategy, Topology
+from tfdist.strategies.base import Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.cursor import EpochCursor
 from tfdist.strategies.parameter_server.steps.coordinator import EpochCoordinator
 from tfdist.strategies.parameter_server.steps.synchronous_epoch import Synchronous
 from tfdist.strategies.parameter_server.tensorflow_strategy import PassesShards
-from tfdist.strategies.parameter_server.variables import local_reads
 from tfdist.strategies.parameter_server.variables import partitioner as partitioners
 from tfdist.strategies.parameter_server.variables.checkpoint_layout import WholeLayout
 from tfdist.strategies.parameter_server.variables.partitioner import Partitioner, partitioner_of
-from tfdist.strategies.serving import serve_until_end
 from tfdist.upstream import keras2_class_weight, keras2_steps_per_execution
 
 
@@ -79,8 +79,8 @@ class _Cursor(EpochCursor):
 
     sees_steps = False
 
-    def __init__(self, steps_of: Callable[[int], int], coordinator: EpochCoordinator) -> None:
-        super().__init__(steps_of)
+    def __init__(self, coordinator: EpochCoordinator) -> None:
+        super().__init__()
         self._coordinator = coordinator
 
     @property
@@ -93,7 +93,6 @@ class _Cursor(EpochCursor):
 
     @property
     def measured(self) -> dict[str, float]:
-        """What is known of the steps of the last training epoch."""
         return self._coordinator.measured
 
     def step_of_epoch(self, steps: Sequence[int]) -> int:
@@ -128,12 +127,12 @@ class ParameterServer(Strategy[ParameterServerOptions]):
             keras2_steps_per_execution.apply()
         tasks = [task for task in self.cluster.tasks() if task.type == self.task.type]
         use_devices(
-            0 if self.task.type == "ps" else self.role.flags.num_gpus,
+            self.settings.num_gpus if self.task.kind.has_gpu else 0,
             place=self.cluster.local_rank_of(self.task, tasks),
         )
-        if self.task.type != "chief":
+        if not self.task.kind.leads:
             self._server = tf.distribute.Server(
-                tf.train.ClusterSpec(self.cluster.jobs()),
+                tf.train.ClusterSpec(self.cluster.jobs(in_tensorflow=True)),
                 job_name=self.task.type,
                 task_index=self.task.index,
                 protocol="grpc",
@@ -166,14 +165,14 @@ class ParameterServer(Strategy[ParameterServerOptions]):
             optimizer if self._synchronous is None else self._synchronous.recorder.wrap(optimizer)
         )
 
-    def distribute(self, dataset_fn: DatasetFunction, *, training: bool) -> tf.data.Dataset:
+    def distribute(self, feed: Feed) -> tf.data.Dataset:
         topology = self.topology
         makers = tuple(
-            partial(dataset_fn, topology.input_context_of(shard))
+            partial(feed.shard, topology.input_context_of(shard))
             for shard in range(topology.num_shards)
         )
-        shards = sharding.Shards(makers[0](), makers, trains=training)
-        finite = int(shards.local.cardinality()) != sharding.INFINITE
+        shards = sharding.Shards(feed.local, makers, trains=feed.trains)
+        finite = int(feed.local.cardinality()) != sharding.INFINITE
         return sharding.for_keras(shards, sharding.UNKNOWN if finite else sharding.INFINITE)
 
     def prepare(self, model: tf.keras.Model) -> None:
@@ -190,9 +189,6 @@ class ParameterServer(Strategy[ParameterServerOptions]):
             split.put_together()
         self.checkpointing.layout = WholeLayout(model, self.tf_strategy.placement)
 
-    def reading_once(self, model: tf.keras.Model) -> AbstractContextManager[None]:
-        return local_reads.reading_once(model.trainable_variables)
-
     def describe(self, model: tf.keras.Model) -> list[str]:
         variables = self.checkpointing.layout.variables()
         lines = [
@@ -204,23 +200,15 @@ class ParameterServer(Strategy[ParameterServerOptions]):
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
         return [] if keras_compat.is_keras_3(tf.keras.Model) else [_WithoutTrainGraph()]
 
-    def measured(self) -> dict[str, float]:
-        return self.cursor.measured
-
-    def serve(self) -> None:
-        if self._is_chief:
-            super().serve()
-        serve_until_end(self)
-
     def _coordinate(self, partitioner: Partitioner | None) -> None:
-        jobs = self.cluster.jobs()
-        if "chief" not in jobs:
+        jobs = self.cluster.jobs(in_tensorflow=True)
+        if not self.cluster.chief:
             host, _ = host_and_port(self.cluster.address(self.task))
-            jobs["chief"] = [f"{host}:{_free_port()}"]
+            jobs[CHIEF] = [f"{host}:{_free_port()}"]
         is_keras_3 = keras_compat.is_keras_3(tf.keras.Model)
         self.tf_strategy = PassesShards(
             tf.distribute.cluster_resolver.SimpleClusterResolver(
-                tf.train.ClusterSpec(jobs), task_type="chief", task_id=0, rpc_layer="grpc"
+                tf.train.ClusterSpec(jobs), task_type=CHIEF, task_id=0, rpc_layer="grpc"
             ),
             # TensorFlow's partitioned variables do not fit into those of Keras 3.
             variable_partitioner=None if is_keras_3 else partitioner,
@@ -230,22 +218,22 @@ class ParameterServer(Strategy[ParameterServerOptions]):
         if self._replicas is not None:
             self._synchronous = Synchronous(
                 replicas_to_aggregate=self._replicas,
-                recovery_timeout=self.role.startup_timeout,
+                recovery_timeout=self.settings.startup_timeout,
                 packs_transfers=packs_transfers,
             )
         # A strategy has one coordinator, so Keras uses this one.
         coordinator = EpochCoordinator(
             self.tf_strategy,
             packs_transfers=packs_transfers,
-            heartbeat_timeout=self.role.heartbeat_timeout,
+            heartbeat_timeout=self.settings.heartbeat_timeout,
             synchronous=self._synchronous,
         )
         self.checkpointing = _Checkpointing(len(self.cluster.ps))
-        self.cursor = _Cursor(self.steps_of, coordinator)
+        self.cursor = _Cursor(coordinator)
         servers = [task for task in self.cluster.tasks() if task != self.task]
         heartbeat.watch_in_subprocess(
             {str(task): self.cluster.address(task) for task in servers},
-            self.role.heartbeat_timeout,
+            self.settings.heartbeat_timeout,
             calls={str(task): partial(_call, task, coordinator) for task in servers},
         )
 
@@ -263,7 +251,7 @@ def _prepare_keras_3() -> None:
 
 def _call(task: Task, coordinator: EpochCoordinator) -> bool:
     """Makes a small remote call of a task; whether it is connected."""
-    if task.type == "worker" and coordinator.is_reconnecting(task.index):
+    if task.kind.trains and coordinator.is_reconnecting(task.index):
         return False
     with tf.device(f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"):
         tf.identity(0).numpy()

@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.cluster.task_types import PS, WORKER
 from tfdist.data import sharding
 from tfdist.strategies.parameter_server.variables.partitioner import Partitioner
 from tfdist.strategies.parameter_server.variables.placement import Placement
@@ -39,10 +40,10 @@ class PassesShards(tf.distribute.ParameterServerStrategy):
         layer_partitioner: Partitioner | None = None,
     ) -> None:
         spec = cluster_resolver.cluster_spec()
-        self.num_workers = len(spec.job_tasks("worker"))
+        self.num_workers = len(spec.job_tasks(WORKER))
         self.layer_partitioner = layer_partitioner
         self.split_variables: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.placement = Placement(len(spec.job_tasks("ps")))
+        self.placement = Placement(len(spec.job_tasks(PS)))
         super().__init__(cluster_resolver, variable_partitioner)
 
     def scope(self) -> AbstractContextManager[Any]:

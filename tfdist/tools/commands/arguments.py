@@ -1,83 +1,118 @@
-"""Arguments that several `tfdist` commands share, and argparse types."""
+"""Arguments that several `tfdist` commands share."""
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tfdist.cluster.config import ClusterFlags
+from tfdist.cluster.task_counts import TaskCounts
+from tfdist.cluster.task_types import TaskType
 from tfdist.config import flags
+from tfdist.config.flags import AUTO
+from tfdist.config.options import Option
+from tfdist.config.strategies import table
 from tfdist.errors import UsageError
-
-#: What argparse makes of the text of a flag's value.
-_TYPES: dict[type, Callable[[str], Any]] = {int: int, float: float, str: str}
 
 # The result of `ArgumentParser.add_subparsers`.
 Commands = Any
 
 
 def read_cluster_flags(arguments: argparse.Namespace) -> ClusterFlags:
-    """The values of the flags that `cluster_flags` adds."""
-    names = [item.name for item in fields(ClusterFlags)]
-    return ClusterFlags(**{name: getattr(arguments, name) for name in names})
+    """The values of the flags that `cluster_flags` and `hosts_flags` add."""
+    names = ClusterFlags.defined()
+    return ClusterFlags(**{name: getattr(arguments, name, None) for name in names})
 
 
 def cluster_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that describe a cluster and this process's task."""
-    flag(parser, "job_name", metavar="NAME", help="the type of this task")
-    flag(parser, "task_index", metavar="N", help="the index of this task in its type, from 0")
-    hosts_flags(parser)
+    for name, help in ClusterFlags.defined().items():
+        flag(parser, name, metavar=None if name.endswith("_hosts") else "NAME", help=help)
 
 
 def hosts_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that describe a cluster."""
-    for name in ("worker", "chief", "ps"):
-        flag(
-            parser,
-            f"{name}_hosts",
-            metavar="HOST:PORT,...",
-            help=f"the addresses of the tasks of type {name!r}, separated by commas",
-        )
+    for name, help in ClusterFlags.defined().items():
+        if name.endswith("_hosts"):
+            flag(parser, name, help=help)
 
 
-def option_flags(parser: argparse.ArgumentParser, exclude: Sequence[str] = ()) -> None:
-    """Adds the flags of jobs and of all strategies, except `strategy`.
+def number_flags(parser: argparse.ArgumentParser, kinds: Mapping[str, TaskType]) -> None:
+    """Adds the flags that ask for tasks of some types, by the flag's name."""
+    for name, kind in kinds.items():
+        if kind.most == 1:
+            flag(parser, name, action="store_true", help=kind.help)
+        else:
+            flag(parser, name, type=int, metavar="N", help=kind.help)
 
-    Args:
-      parser: the parser.
-      exclude: flags that the command itself has.
-    """
+
+def read_numbers(arguments: argparse.Namespace, kinds: Mapping[str, TaskType]) -> TaskCounts:
+    """The values of the flags that `number_flags` has added."""
+    return TaskCounts(**{kind.name: getattr(arguments, name) for name, kind in kinds.items()})
+
+
+def strategy_flag(parser: argparse.ArgumentParser, help: str, default: str | None = AUTO) -> None:
+    """Adds `--strategy`."""
+    flag(parser, "strategy", default=default, values=table.rows(), metavar="NAME", help=help)
+
+
+def job_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of jobs and of all strategies, except `strategy`."""
     group = parser.add_argument_group(
         "flags of the job",
         "for a script that uses tfdist; the same flags after SCRIPT have precedence",
     )
-    for name, defined in flags.option_flags().items():
-        if name == "strategy" or name in exclude:
-            continue
+    add_options(group, _job_options())
+
+
+def read_job_flags(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The values of the flags that `job_flags` has added, if they were given, by name.
+
+    Raises:
+      UsageError: a value is out of its bounds.
+    """
+    given = read_options(arguments, _job_options())
+    flags.JobFlags.of(**given)
+    return given
+
+
+def _job_options() -> dict[str, Option]:
+    return {name: each for name, each in flags.option_flags().items() if name != "strategy"}
+
+
+def add_options(parser: Any, options: Mapping[str, Option]) -> None:
+    """Adds a flag for each option, without a default.
+
+    Args:
+      parser: an `ArgumentParser`, or one of its groups.
+      options: the options, by name.
+    """
+    for name, defined in options.items():
+        help = defined.full_help.replace("%", "%%")
         if defined.type is bool:
-            spellings = dict.fromkeys([name, name.replace("_", "-")])
-            for value, prefix in ((True, "--"), (False, "--no")):
-                group.add_argument(
-                    *(prefix + each for each in spellings),
-                    dest=name,
-                    action="store_const",
-                    const=value,
-                    help=defined.full_help if value else argparse.SUPPRESS,
-                )
+            flag(parser, name, action="store_const", const=True, help=help)
+            no = dict.fromkeys(f"--no{each}" for each in (name, name.replace("_", "-")))
+            parser.add_argument(
+                *no, dest=name, action="store_const", const=False, help=argparse.SUPPRESS
+            )
         else:
             metavar = {int: "N", float: "X", str: "NAME"}[defined.type]
             flag(
-                group,
+                parser,
                 name,
-                type=_TYPES[defined.type],
+                type=defined.type,
                 values=defined.choices,
                 metavar=metavar,
-                help=defined.full_help.replace("%", "%%"),
+                help=help,
             )
+
+
+def read_options(arguments: argparse.Namespace, options: Iterable[str]) -> dict[str, Any]:
+    """The values of the flags that `add_options` has added, if they were given, by name."""
+    values = {name: getattr(arguments, name, None) for name in options}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def script_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -109,21 +144,6 @@ def check_script(arguments: argparse.Namespace) -> None:
         )
 
 
-def read_option_flags(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The values of the flags that `option_flags` has added, if they were given, by name.
-
-    Raises:
-      UsageError: a value is out of its bounds.
-    """
-    given = {
-        name: value
-        for name in flags.option_flags()
-        if name != "strategy" and (value := getattr(arguments, name, None)) is not None
-    }
-    flags.JobFlags.of(**given)
-    return given
-
-
 def flag(parser: Any, name: str, *, values: Iterable[str] = (), **options: Any) -> None:
     """Adds a flag that accepts underscores and dashes, as the flags of scripts do.
 
@@ -137,33 +157,3 @@ def flag(parser: Any, name: str, *, values: Iterable[str] = (), **options: Any) 
     action = parser.add_argument(*spellings, dest=name, **options)
     if values:
         action.completer = lambda **_: list(values)
-
-
-def count(text: str) -> int:
-    """An argparse `type`: an integer of at least 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"received {text!r}; accepted: a number from 0")
-    return int(text)
-
-
-def positive(text: str) -> int:
-    """An argparse `type`: an integer of at least 1."""
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"received {text!r}; accepted: a number from 1")
-    return int(text)
-
-
-def seconds(text: str) -> float:
-    """An argparse `type`: seconds, at least 0."""
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"received {text!r}; accepted: seconds from 0")
-    return value
-
-
-def some_seconds(text: str) -> float:
-    """An argparse `type`: seconds, above 0."""
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"received {text!r}; accepted: seconds above 0")
-    return value

@@ -7,18 +7,16 @@ import os
 
 from tfdist.config.flags import JobFlags
 from tfdist.config.role import find_role
-from tfdist.config.strategies import table
 from tfdist.coordination import startup
 from tfdist.coordination.seal import token_of
 from tfdist.errors import EXIT_FAILED, EXIT_OK
 from tfdist.tools.commands.arguments import (
     Commands,
     cluster_flags,
-    flag,
-    option_flags,
+    job_flags,
     read_cluster_flags,
-    read_option_flags,
-    some_seconds,
+    read_job_flags,
+    strategy_flag,
 )
 
 _STARTUP_TIMEOUT = 60.0
@@ -30,23 +28,15 @@ def add_to(commands: Commands) -> None:
         "check",
         help="check that the tasks of a job reach each other",
         description="Checks the configuration of one task without training. Connects to the other "
-        "tasks, which run the same command, and prints which task reaches which and the task at "
-        "fault. Flags or TF_CONFIG define the cluster and this task. Exit code 0: all tasks reach "
-        "each other, 1: they do not, 2: the configuration is invalid.",
+        "tasks, which run the same command, and prints the task at fault, and which tasks do not "
+        "reach it. Flags or TF_CONFIG define the cluster and this task. Exit code 0: all tasks "
+        "reach each other, 1: they do not, 2: the configuration is invalid. Without "
+        f"--startup_timeout they wait {_STARTUP_TIMEOUT:g} seconds for each other.",
         allow_abbrev=False,
     )
     cluster_flags(check)
-    flag(
-        check, "strategy", values=table.rows(), metavar="NAME", help="the strategy of the training"
-    )
-    flag(
-        check,
-        "startup_timeout",
-        type=some_seconds,
-        metavar="S",
-        help=f"seconds that the tasks wait for each other (default {_STARTUP_TIMEOUT:g})",
-    )
-    option_flags(check, exclude=["startup_timeout"])
+    strategy_flag(check, "the strategy of the training", default=None)
+    job_flags(check)
     check.set_defaults(run=_check)
     check.examples = (
         "tfdist check --job_name=worker --task_index=0 --worker_hosts=node1:2222,node2:2222",
@@ -54,9 +44,8 @@ def add_to(commands: Commands) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    flags = JobFlags.of(
-        read_cluster_flags(arguments), strategy=arguments.strategy, **read_option_flags(arguments)
-    )
+    given = read_job_flags(arguments)
+    flags = JobFlags.of(read_cluster_flags(arguments), strategy=arguments.strategy, **given)
     role = find_role(flags, os.environ)
     cluster, task, row = role.cluster, role.task, role.spec
     tasks = cluster.tasks()
@@ -67,7 +56,7 @@ def _check(arguments: argparse.Namespace) -> int:
         cluster=cluster,
         task=task,
         strategy=row.name,
-        timeout=arguments.startup_timeout or _STARTUP_TIMEOUT,
+        timeout=given.get("startup_timeout", _STARTUP_TIMEOUT),
         purpose="check",
         token=token_of(os.environ),
         versions=startup.versions(row.packages),
@@ -76,5 +65,5 @@ def _check(arguments: argparse.Namespace) -> int:
     if outcome.verdict:
         print(f"tfdist: error: {outcome}")
         return EXIT_FAILED
-    print(f"tfdist: all {len(tasks)} tasks reach each other ({outcome.seconds:.2f} s)\n{outcome}")
+    print(f"tfdist: all {len(tasks)} tasks reach each other ({outcome.seconds:.2f} s).")
     return EXIT_OK

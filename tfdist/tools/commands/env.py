@@ -21,10 +21,9 @@ def add_to(commands: Commands) -> None:
         "env",
         help="print the versions and the machine, for a bug report",
         description="Prints the versions of tfdist, Python, TensorFlow, Keras and Horovod, whether "
-        "these can be imported and what they were built with, and the processor, memory, GPUs, "
-        "network interfaces and limits of this machine. Environment variables are printed if their "
-        "names begin as those of tfdist, TensorFlow, Keras, Horovod, CUDA, NCCL or OpenMP, and if "
-        "they hold no secret.",
+        "these can be imported and what they were built with, and the processor, memory, GPUs and "
+        "limits of this machine. Environment variables are printed if their names begin as those "
+        "of tfdist, TensorFlow, Keras, Horovod, CUDA, NCCL or OpenMP, and if they hold no secret.",
         allow_abbrev=False,
     )
     flag(env, "json", action="store_true", help="print it as a JSON object")

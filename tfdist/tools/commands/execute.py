@@ -9,26 +9,52 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import dataclass
 
+from tfdist.cluster import task_types
 from tfdist.cluster.discovery import discover
-from tfdist.cluster.roles import Roles
+from tfdist.config.flags import AUTO
+from tfdist.config.launch_options import CLUSTER_AS, HOROVODRUN, TF_CONFIG
+from tfdist.config.options import Options, option
 from tfdist.config.strategies import table
 from tfdist.coordination.seal import token_of
 from tfdist.errors import EXIT_FAILED, log
 from tfdist.tools.commands.arguments import (
     Commands,
+    add_options,
     check_script,
     cluster_flags,
-    count,
-    flag,
+    number_flags,
     read_cluster_flags,
+    read_numbers,
+    read_options,
     script_arguments,
-    some_seconds,
+    strategy_flag,
 )
 from tfdist.tools.launch.become import become, wait_for_ranks
-from tfdist.tools.launch.job_spec import CLUSTER_AS, check_cluster_as, command_of
-from tfdist.tools.launch.own_task import own_task_spec
+from tfdist.tools.launch.job_spec import check_job
+from tfdist.tools.launch.task_plan import ScriptSpec, own_place, task_plan
 from tfdist.tools.launch.tunnel.enter import enter
+
+
+@dataclass(frozen=True)
+class ExecOptions(Options):
+    """The flags of the command, except those that describe the job and this task."""
+
+    cluster_as: str | None = option(
+        None,
+        "how SCRIPT learns the cluster and its task; see tfdist run --help (default: horovodrun "
+        "with --strategy=horovod, else tf_config)",
+        choices=CLUSTER_AS,
+    )
+    startup_timeout: float = option(
+        300.0, "seconds that the ranks of Horovod wait for each other", above=0.0
+    )
+    tls: bool = option(
+        False,
+        "run SCRIPT in its own network namespace, which has connections to the other tasks of the "
+        "job alone, over mutual TLS; all tasks need the flag, and the same TFDIST_JOB_TOKEN",
+    )
 
 
 def add_to(commands: Commands) -> None:
@@ -42,52 +68,10 @@ def add_to(commands: Commands) -> None:
         usage="%(prog)s [options] [-m] SCRIPT [ARGS ...]",
         allow_abbrev=False,
     )
-    flag(
-        parser,
-        "strategy",
-        default="auto",
-        values=table.rows(),
-        metavar="NAME",
-        help="horovod for a script that calls hvd.init; else the default will do",
-    )
+    strategy_flag(parser, "horovod for a script that calls hvd.init; else the default will do")
     cluster_flags(parser)
-    flag(
-        parser,
-        "num_ps",
-        type=count,
-        default=0,
-        metavar="N",
-        help="where an engine numbers the tasks, the first N ranks are ps, and the next one is the "
-        "chief",
-    )
-    flag(
-        parser,
-        "evaluator",
-        action="store_true",
-        help="where an engine numbers the tasks, the rank after those of the ps is the evaluator",
-    )
-    flag(
-        parser,
-        "cluster_as",
-        choices=CLUSTER_AS,
-        help="how SCRIPT learns the cluster and its task; see tfdist run --help (default: "
-        "horovodrun with --strategy=horovod, else tf_config)",
-    )
-    flag(
-        parser,
-        "startup_timeout",
-        type=some_seconds,
-        default=300.0,
-        metavar="S",
-        help="seconds that the ranks of Horovod wait for each other (default 300)",
-    )
-    flag(
-        parser,
-        "tls",
-        action="store_true",
-        help="run SCRIPT in its own network namespace, which has connections to the other tasks of "
-        "the job alone, over mutual TLS; all tasks need the flag, and the same TFDIST_JOB_TOKEN",
-    )
+    number_flags(parser, task_types.by_rank_flag())
+    add_options(parser, ExecOptions.defined())
     script_arguments(parser)
     parser.set_defaults(run=_exec)
     parser.examples = (
@@ -99,28 +83,37 @@ def add_to(commands: Commands) -> None:
 
 def _exec(arguments: argparse.Namespace) -> int:
     check_script(arguments)
-    config = discover(
-        read_cluster_flags(arguments), os.environ, Roles(arguments.num_ps, arguments.evaluator)
-    )
+    options = ExecOptions(**read_options(arguments, ExecOptions.defined()))
+    counts, token = read_numbers(arguments, task_types.by_rank_flag()), token_of(os.environ)
+    config = discover(read_cluster_flags(arguments), os.environ, counts)
     row = table.named(arguments.strategy, os.environ, config.cluster, config.source)
-    table.check_cluster(row, config.cluster, config.source)
-    command = command_of(sys.executable, arguments.script, arguments.args, module=arguments.module)
+    cluster_as = options.cluster_as or (HOROVODRUN if row.rendezvous else TF_CONFIG)
+    # A process alone needs no cluster.
+    form = cluster_as if config.cluster else TF_CONFIG
+    check_job(row, config.cluster, config.source, flags={}, cluster_as=form)
+    job = ScriptSpec(
+        python=sys.executable,
+        script=arguments.script,
+        args=arguments.args,
+        module=arguments.module,
+        strategy=row.name,
+        is_auto=arguments.strategy == AUTO,
+        cluster_as=cluster_as,
+    )
     log(str(config))
-    if arguments.tls:
+    if options.tls:
         try:
-            config = enter(config, token_of(os.environ))
+            config = enter(config, token)
         except OSError as error:
             log(f"error: {error}")
             return EXIT_FAILED
         log("this task has connections to the tasks of its job alone, over TLS (--tls)")
     if not config.cluster:
-        become(command, os.environ)
-    cluster_as = arguments.cluster_as or ("horovodrun" if row.rendezvous else "tf_config")
-    check_cluster_as(cluster_as, row, has_chief=bool(config.cluster.chief))
-    task = own_task_spec(config, command, arguments.strategy, cluster_as=cluster_as, restarts=False)
+        become(job.command(), os.environ)
+    place = own_place(job, config, os.environ, restarts=False)
+    task = task_plan(job, config.cluster, config.task, place)
     if task.rendezvous_port is not None and not wait_for_ranks(
-        config, task, arguments.startup_timeout, token_of(os.environ)
+        config, task, options.startup_timeout, token
     ):
         return EXIT_FAILED
-    kept = {name: value for name, value in os.environ.items() if name not in task.removed}
-    become(task.command, {**kept, **task.environment})
+    become(task.command, task.environ(os.environ))

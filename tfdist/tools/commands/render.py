@@ -14,18 +14,25 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tfdist.cluster import Cluster
+from tfdist.cluster import Cluster, task_types
 from tfdist.cluster.config import ClusterFlags
 from tfdist.cluster.environments.host_flags import from_flags
+from tfdist.cluster.task_types import EVALUATOR, TaskType
+from tfdist.config.options import Option
 from tfdist.config.strategies import table
 from tfdist.coordination.seal import new_token
 from tfdist.errors import EXIT_OK, UsageError
 from tfdist.tools.commands.arguments import (
     Commands,
-    count,
+    add_options,
     flag,
     hosts_flags,
+    number_flags,
+    read_cluster_flags,
+    read_numbers,
+    read_options,
     script_arguments,
+    strategy_flag,
 )
 from tfdist.tools.launch.job_spec import JobSpec
 from tfdist.tools.render import by_hand, jobset, mpirun, slurm, tfjob
@@ -36,14 +43,6 @@ _KINDS = {
     "jobset": "JobSet",
     "trainjob": "TrainJob of Kubeflow Trainer v2",
     "tfjob": "TFJob of Kubeflow's older operator",
-}
-_PODS = {
-    "claim": "the PersistentVolumeClaim that all pods mount",
-    "mount": "the path at which they mount it",
-    "cpu": "the cores of a pod that trains",
-    "memory": "the memory of a pod",
-    "gpus": "the GPUs of a pod that trains",
-    "queue": "the queue of Kueue",
 }
 
 
@@ -79,12 +78,7 @@ def _add_hosts(engines: Commands) -> None:
         help=f"instead of addresses: a worker (port {by_hand.WORKER_PORT}) and a ps (port "
         f"{by_hand.PS_PORT}) on each host; the first worker is the chief",
     )
-    flag(
-        parser,
-        "evaluator",
-        action="store_true",
-        help="add a task that evaluates the checkpoints",
-    )
+    number_flags(parser, _beside())
     flag(
         parser,
         "cluster_as",
@@ -127,20 +121,9 @@ def _add_kubernetes(engines: Commands) -> None:
             allow_abbrev=False,
         )
         flag(parser, "image", required=True, help="the image of the containers")
-        for field, meaning in _PODS.items():
-            if (name, field) == ("tfjob", "queue"):
-                continue  # Kueue deprecates TFJobs, and leaves them out by default.
-            default = getattr(Pods, field)
-            flag(
-                parser,
-                field,
-                type=count if isinstance(default, int) else str,
-                default=default,
-                metavar="N" if isinstance(default, int) else "NAME",
-                help=meaning if default is None else f"{meaning} (default {default})",
-            )
+        add_options(parser, _pod_options(name))
         _job_flags(parser)
-        parser.set_defaults(run=partial(_render_kubernetes, makes))
+        parser.set_defaults(run=partial(_render_kubernetes, name, makes))
         parser.examples = (
             f"tfdist render {name} --image=train:1 --workers=4 train.py | kubectl apply -f -",
         )
@@ -169,48 +152,20 @@ def _add_mpi(engines: Commands) -> None:
 
 def _job_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of a `RenderedJob`, and the script."""
-    flag(
-        parser,
-        "strategy",
-        default="auto",
-        values=table.rows(),
-        metavar="NAME",
-        help=f"auto (default), {', '.join(table.rows())}",
-    )
-    flag(parser, "ps", type=count, default=0, metavar="N", help="number of ps (default 0)")
-    flag(
-        parser,
-        "workers",
-        type=count,
-        default=1,
-        metavar="N",
-        help="number of workers (default 1); with ps or an evaluator there is a chief, too",
-    )
-    flag(parser, "evaluator", action="store_true", help="add a task that evaluates the checkpoints")
+    strategy_flag(parser, f"auto (default), {', '.join(table.rows())}")
+    number_flags(parser, _numbered())
     flag(parser, "name", metavar="NAME", help="the job's name (default: that of SCRIPT)")
-    flag(
-        parser,
-        "max_restarts",
-        type=count,
-        default=3,
-        metavar="N",
-        help="how many times a job that failed starts again (default 3); never after a usage error",
-    )
-    flag(
-        parser,
-        "grace_period",
-        type=count,
-        default=60,
-        metavar="S",
-        help="seconds that the tasks have to save before they are ended (default 60)",
-    )
-    flag(
-        parser,
-        "foreign",
-        action="store_true",
-        help="SCRIPT does not use tfdist: start it with tfdist exec",
-    )
+    add_options(parser, RenderedJob.defined())
     script_arguments(parser)
+
+
+def _numbered() -> dict[str, TaskType]:
+    """The types whose numbers are given; a chief is added where one is needed."""
+    return {name: kind for name, kind in task_types.by_flag().items() if not kind.leads}
+
+
+def _beside() -> dict[str, TaskType]:
+    return {name: kind for name, kind in task_types.by_flag().items() if not kind.in_cluster}
 
 
 def _render_slurm(arguments: argparse.Namespace) -> int:
@@ -218,11 +173,16 @@ def _render_slurm(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _pod_options(kind: str) -> dict[str, Option]:
+    # Kueue deprecates TFJobs, and leaves them out by default.
+    left_out = "queue" if kind == "tfjob" else ""
+    return {name: each for name, each in Pods.defined().items() if name != left_out}
+
+
 def _render_kubernetes(
-    makes: Callable[[RenderedJob, Pods], Manifest], arguments: argparse.Namespace
+    kind: str, makes: Callable[[RenderedJob, Pods], Manifest], arguments: argparse.Namespace
 ) -> int:
-    given = {field: getattr(arguments, field) for field in _PODS if field in arguments}
-    pods = Pods(image=arguments.image, **given)
+    pods = Pods(image=arguments.image, **read_options(arguments, _pod_options(kind)))
     print(json.dumps(makes(_job(arguments), pods), indent=2))
     return EXIT_OK
 
@@ -236,47 +196,44 @@ def _render_mpi(
 
 
 def _job(arguments: argparse.Namespace) -> RenderedJob:
+    counts = read_numbers(arguments, _numbered())
+    if arguments.workers is None:
+        counts = counts.with_workers(1)
     spec = JobSpec(
         python="python",
         script=arguments.script,
         args=tuple(arguments.args),
         module=arguments.module,
         strategy=arguments.strategy,
-        ps=arguments.ps,
-        workers=arguments.workers,
-        chief=bool(arguments.ps) or arguments.evaluator,
-        evaluator=arguments.evaluator,
+        counts=counts.with_chief(),
     )
     stem = os.path.splitext(os.path.basename(arguments.script))[0]
     name = arguments.name or re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-") or "job"
     return RenderedJob(
         spec=spec,
         name=name,
-        max_restarts=arguments.max_restarts,
-        grace_period=arguments.grace_period,
-        foreign=arguments.foreign,
+        **read_options(arguments, RenderedJob.defined()),
     )
 
 
 def _render_hosts(arguments: argparse.Namespace) -> int:
     cluster = _cluster(arguments)
-    options = {"evaluator": arguments.evaluator, "cluster_as": arguments.cluster_as}
+    beside, cluster_as = read_numbers(arguments, _beside()).tasks(), arguments.cluster_as
     if arguments.script is None:
-        lines = by_hand.places(cluster, **options)
+        lines = by_hand.places(cluster, beside, cluster_as=cluster_as)
     else:
         module = ["-m"] if arguments.module else []
         words = ["python", *module, arguments.script, *arguments.args]
-        lines = by_hand.commands(cluster, words, new_token(), **options)
+        lines = by_hand.commands(cluster, words, new_token(), beside, cluster_as=cluster_as)
     for line in lines:
         print(line)
     return EXIT_OK
 
 
 def _cluster(arguments: argparse.Namespace) -> Cluster:
-    names = ("chief_hosts", "worker_hosts", "ps_hosts")
-    given = {name: getattr(arguments, name) for name in names}
+    given = read_cluster_flags(arguments)
     if arguments.hosts is not None:
-        if any(given.values()):
+        if given:
             raise UsageError(
                 "--hosts",
                 received=f"{arguments.hosts}, and addresses",
@@ -285,8 +242,7 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
             )
         return by_hand.on_each([host.strip() for host in arguments.hosts.split(",")])
     # An evaluator is valid in any cluster, so this checks only the hosts.
-    flags = ClusterFlags(job_name="evaluator", task_index="0", **given)
-    cluster_config = from_flags(flags)
+    cluster_config = from_flags(ClusterFlags(job_name=EVALUATOR, task_index="0", **given))
     cluster = cluster_config.cluster if cluster_config else Cluster()
     if not cluster:
         raise UsageError(

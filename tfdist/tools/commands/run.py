@@ -7,50 +7,45 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
-from tfdist.cluster import Cluster
-from tfdist.cluster.config import ClusterConfig, ClusterFlags
+from tfdist.cluster import Cluster, task_types
+from tfdist.cluster.config import ClusterConfig
 from tfdist.cluster.environments.host_flags import from_flags
 from tfdist.cluster.environments.tf_config import from_tf_config
+from tfdist.cluster.task_counts import TaskCounts
 from tfdist.config.flags import JobFlags
+from tfdist.config.launch_options import LaunchOptions
 from tfdist.config.strategies import table
-from tfdist.errors import EXIT_OK, UsageError, log
+from tfdist.errors import EXIT_OK, UsageError, log, refuse
 from tfdist.process import gpus
 from tfdist.process import setup as runtime
 from tfdist.process.cores import given_cores
 from tfdist.process.resources import check_temporary_directory
 from tfdist.tools.commands.arguments import (
     Commands,
+    add_options,
     check_script,
     cluster_flags,
-    count,
-    flag,
-    option_flags,
+    job_flags,
+    number_flags,
     read_cluster_flags,
-    read_option_flags,
+    read_job_flags,
+    read_numbers,
+    read_options,
     script_arguments,
-    seconds,
+    strategy_flag,
 )
-from tfdist.tools.commands.elastic import elastic_flags, elasticity_of
 from tfdist.tools.launch import local
 from tfdist.tools.launch.isolation import isolate
-from tfdist.tools.launch.job_spec import (
-    CLUSTER_AS,
-    JobSpec,
-    TaskSpec,
-    check_cluster_as,
-    check_options,
-    command_of,
-    task_specs,
-)
+from tfdist.tools.launch.job_spec import JobSpec, check_job, task_specs
 from tfdist.tools.launch.output import is_terminal
-from tfdist.tools.launch.own_task import own_task_spec
 from tfdist.tools.launch.remote.hosts import hosts_in, hosts_of
 from tfdist.tools.launch.remote.launch import run_on_hosts
 from tfdist.tools.launch.supervision import Supervision
 from tfdist.tools.launch.task_log import make_directory
+from tfdist.tools.launch.task_plan import ScriptSpec, TaskSpec, own_place, task_plan
 
 
 def add_to(commands: Commands) -> None:
@@ -64,131 +59,15 @@ def add_to(commands: Commands) -> None:
         usage="%(prog)s [options] [-m] SCRIPT [ARGS ...]",
         allow_abbrev=False,
     )
-    flag(
+    strategy_flag(
         run,
-        "strategy",
-        default="auto",
-        values=table.rows(),
-        metavar="NAME",
-        help=f"auto (default), {', '.join(table.rows())}; auto selects parameter_server with ps, "
+        f"auto (default), {', '.join(table.rows())}; auto selects parameter_server with ps, "
         "multi_worker_mirrored with several training tasks, and one_device otherwise",
     )
-    flag(run, "ps", type=int, metavar="N", help="number of parameter servers (default 0)")
-    flag(run, "workers", type=int, metavar="N", help="number of workers (default 1)")
-    flag(
-        run,
-        "chief",
-        action="store_true",
-        help="add a chief: with parameter_server it coordinates the workers, with other strategies "
-        "it trains too; without this flag worker 0 is the chief",
-    )
-    flag(
-        run,
-        "evaluator",
-        action="store_true",
-        help="add a task that evaluates the checkpoints",
-    )
+    number_flags(run, task_types.by_flag())
     cluster_flags(run)
-    flag(
-        run,
-        "cluster_as",
-        choices=CLUSTER_AS,
-        default="tf_config",
-        help="how SCRIPT learns the cluster and its task. tf_config (the default): from the "
-        "environment variable TF_CONFIG; master: the same in its older dialect, with the chief as "
-        "master; flags: from --job_name, --task_index, --ps_hosts and --worker_hosts after ARGS, "
-        "as scripts for TensorFlow 1 do; horovodrun: from the variables of horovodrun, for scripts "
-        "that call hvd.init themselves. On one machine, --strategy=horovod sets them",
-    )
-    flag(
-        run,
-        "grace_period",
-        type=seconds,
-        default=Supervision.grace_period,
-        metavar="S",
-        help="seconds that the tasks have to save and exit when this command receives SIGTERM, "
-        "before they are killed (default 30); at most 5 after a task has failed",
-    )
-    flag(
-        run,
-        "max_restarts",
-        type=count,
-        default=0,
-        metavar="N",
-        help="how many times the job may restart failed tasks, together with the tasks that cannot "
-        "continue without them (default 0)",
-    )
-    flag(
-        run,
-        "restart_delay",
-        type=seconds,
-        default=1.0,
-        metavar="S",
-        help="seconds before the first restart, doubled before each further one, at most 60 "
-        "(default 1)",
-    )
-    flag(
-        run,
-        "start_method",
-        choices=("fork", "spawn"),
-        default="spawn" if gpus.exist() else "fork",
-        help="fork (the default on a machine without NVIDIA GPUs): a fork server imports "
-        "TensorFlow once, and the tasks are copies of it; spawn: each task is a new process. A job "
-        "of one task that is never restarted always uses spawn",
-    )
-    flag(
-        run,
-        "cores",
-        choices=("divide", "share"),
-        default="divide",
-        help="divide (the default): each training task is pinned to its own cores; share: every "
-        "task may use all cores",
-    )
-    flag(
-        run,
-        "onednn",
-        choices=("auto", "on", "off"),
-        default="auto",
-        help="auto (the default): TensorFlow uses oneDNN if that is faster on this CPU, unless "
-        f"{runtime.ONEDNN_VARIABLE} is set",
-    )
-    flag(
-        run,
-        "isolate",
-        action="store_true",
-        help="run the job in its own network namespace: other users and machines cannot connect to "
-        "its tasks, and the tasks cannot connect to other machines",
-    )
-    flag(
-        run,
-        "plain",
-        action="store_true",
-        help="print lines alone; without it, a panel of the tasks is shown where the output is a "
-        "terminal",
-    )
-    flag(
-        run,
-        "log_dir",
-        metavar="DIR",
-        help="add each task's whole output to a file in this directory, such as worker-0.log",
-    )
-    flag(
-        run,
-        "dry_run",
-        action="store_true",
-        help="print each task's environment and command without starting it; with a strategy that "
-        "divides a model, such as in_graph, also what it makes of the script's model",
-    )
-    flag(
-        run,
-        "tls",
-        action="store_true",
-        help="with --hosts or --hostfile: the tasks connect to each other alone, over mutual TLS; "
-        "see tfdist exec --help",
-    )
-    elastic_flags(run)
-    _host_flags(run)
-    option_flags(run)
+    add_options(run, LaunchOptions.defined())
+    job_flags(run)
     script_arguments(run)
     run.set_defaults(run=_run)
     run.examples = (
@@ -200,201 +79,161 @@ def add_to(commands: Commands) -> None:
     )
 
 
-def _host_flags(run: argparse.ArgumentParser) -> None:
-    flag(
-        run,
-        "hosts",
-        metavar="HOST[:SLOTS],...",
-        help="start the job on these hosts by ssh, with this Python and in this directory; the "
-        "workers are as many as the slots, unless --workers says less",
-    )
-    flag(
-        run,
-        "hostfile",
-        metavar="FILE",
-        help="the same from a file: a line for each host, host, host:N or host slots=N",
-    )
-    flag(
-        run,
-        "ssh",
-        default="ssh",
-        metavar="COMMAND",
-        help="the command of ssh, with its arguments (default ssh); hosts must be known and must "
-        "not ask for a password",
-    )
-
-
 def _run(arguments: argparse.Namespace) -> int:
     check_script(arguments)
     check_temporary_directory()
-    if arguments.onednn != "auto":
-        os.environ[runtime.ONEDNN_VARIABLE] = "1" if arguments.onednn == "on" else "0"
+    options = LaunchOptions(**read_options(arguments, LaunchOptions.defined()))
+    what: dict[str, Any] = {
+        "python": sys.executable,
+        "script": arguments.script,
+        "args": tuple(arguments.args),
+        "module": arguments.module,
+        "strategy": arguments.strategy,
+        "flags": read_job_flags(arguments),
+        "cluster_as": options.cluster_as,
+        "divides_cores": options.cores == "divide",
+    }
+    if options.onednn != "auto":
+        os.environ[runtime.ONEDNN_VARIABLE] = "1" if options.onednn == "on" else "0"
+    has_panel = not options.plain and is_terminal(os.environ.get("TERM"))
     supervision = Supervision(
-        grace_period=arguments.grace_period,
-        max_restarts=arguments.max_restarts,
-        restart_delay=arguments.restart_delay,
-        preload=_modules_of(arguments.strategy) if arguments.start_method == "fork" else (),
-        log_dir=make_directory(arguments.log_dir) if arguments.log_dir is not None else None,
+        grace_period=options.grace_period,
+        max_restarts=options.max_restarts,
+        restart_delay=options.restart_delay,
+        preload=_preload(options, arguments.strategy),
+        log_dir=make_directory(options.log_dir) if options.log_dir is not None else None,
     )
-    has_panel = not arguments.plain and is_terminal(os.environ.get("TERM"))
-    elasticity = elasticity_of(arguments)
-    _check_isolate(arguments)
-    given = read_option_flags(arguments)
-    if arguments.hosts is not None or arguments.hostfile is not None:
-        return _run_on_hosts(arguments, given, supervision, has_panel)
+    if options.has_hosts:
+        return _run_on_hosts(arguments, options, what, supervision, has_panel)
     if has_panel:
         from tfdist.tools.launch.screen import Screen  # It imports rich.
 
         supervision = replace(supervision, make_printer=Screen)
-    if arguments.tls:
-        raise UsageError(
-            "--tls",
-            received="no --hosts and no --hostfile",
-            accepted="with one of them",
-            remedy="Use --isolate for a job on this machine, and tfdist exec --tls for a task that "
-            "you start yourself.",
-        )
-    cluster_config = None if elasticity else _one_task(arguments, given)
-    if cluster_config is not None:
-        if arguments.isolate:
-            raise _not_isolated(f"a task of {cluster_config.cluster} ({cluster_config.source})")
-        command = command_of(
-            sys.executable, arguments.script, arguments.args, module=arguments.module
-        )
-        task = own_task_spec(
-            cluster_config,
-            command,
-            arguments.strategy,
-            flags=given,
-            cluster_as=arguments.cluster_as,
-            divides_cores=arguments.cores == "divide",
-        )
-        if arguments.dry_run:
-            return _dry_run([task], arguments.strategy, cluster_config.cluster)
-        return local.run_one(
-            cluster_config,
-            task,
-            environ=os.environ,
-            supervision=supervision,
-            startup_timeout=JobFlags.of(**given).startup_timeout,
-        )
-    job = _job(arguments, given, 1 if arguments.workers is None else arguments.workers)
-    if elasticity:
-        return local.run_elastic(job, elasticity, environ=os.environ, supervision=supervision)
-    if not arguments.dry_run:
-        if arguments.isolate:
+    if options.host_discovery_script is not None:
+        return _run_elastic(arguments, options, what, supervision)
+    config = _own_config(arguments)
+    if config is not None:
+        return _run_one(config, options, what, supervision)
+    job = JobSpec(counts=_counts(arguments, 1), **what)
+    if not options.dry_run:
+        if options.isolate:
             isolate("--isolate")
             log("the job has its own network (--isolate): no connections to or from others")
-        elif job.chief + job.workers + job.ps > 1:
+        elif job.counts.in_cluster > 1:
             log("other users and machines can connect to the tasks; --isolate prevents it")
         return local.launch(job, environ=os.environ, supervision=supervision)
     with local.hold_ports(job.num_ports) as ports:
         tasks = task_specs(job, ports=ports, cores=given_cores(os.environ), environ=os.environ)
-    return _dry_run(tasks, job.strategy, job.cluster(ports))
-
-
-def _check_isolate(arguments: argparse.Namespace) -> None:
-    for name in ("hosts", "hostfile", "host_discovery_script"):
-        if arguments.isolate and getattr(arguments, name) is not None:
-            raise _not_isolated(f"--{name}={getattr(arguments, name)}")
-
-
-def _not_isolated(received: str) -> UsageError:
-    return UsageError(
-        "--isolate",
-        received=received,
-        accepted="a job that is on this machine alone",
-        remedy="Leave the flag out; docs/security.md says what protects jobs on several machines.",
-    )
+    return _dry_run(tasks, job, job.cluster(ports))
 
 
 def _run_on_hosts(
     arguments: argparse.Namespace,
-    given: Mapping[str, Any],
+    options: LaunchOptions,
+    what: Mapping[str, Any],
     supervision: Supervision,
     has_panel: bool,
 ) -> int:
-    names = ["host_discovery_script", "dry_run", *(item.name for item in fields(ClusterFlags))]
-    if arguments.hosts is not None:
-        names.append("hostfile")
-    for name in names:
-        if getattr(arguments, name) not in (None, False):
-            raise UsageError(
-                f"--{name}",
-                received=getattr(arguments, name),
-                accepted="not together with --hosts or --hostfile, which place the tasks",
-                remedy="Leave one of them out.",
-            )
-    if arguments.hosts is not None:
-        hosts = hosts_of(arguments.hosts)
-    else:
-        hosts = hosts_in(arguments.hostfile)
+    accepted = "not together with --hosts or --hostfile, which place the tasks"
+    refuse(read_cluster_flags(arguments), accepted)
+    hosts = hosts_in(options.hostfile) if options.hostfile else hosts_of(options.hosts or "")
     slots = sum(host.slots for host in hosts)
-    workers = arguments.workers or max(1, slots - arguments.chief)
-    job = _job(arguments, given, workers)
+    job = JobSpec(counts=_counts(arguments, max(1, slots - arguments.chief)), **what)
     return run_on_hosts(
         job,
         hosts,
-        shlex.split(arguments.ssh),
+        shlex.split(options.ssh),
         environ=os.environ,
         supervision=supervision,
-        tls=arguments.tls,
+        tls=options.tls,
         has_panel=has_panel,
     )
 
 
-def _job(arguments: argparse.Namespace, given: Mapping[str, Any], workers: int) -> JobSpec:
-    return JobSpec(
-        python=sys.executable,
-        script=arguments.script,
-        args=tuple(arguments.args),
-        module=arguments.module,
-        strategy=arguments.strategy,
-        flags=given,
-        ps=arguments.ps or 0,
-        workers=workers,
-        chief=arguments.chief,
-        evaluator=arguments.evaluator,
-        cluster_as=arguments.cluster_as,
-        divides_cores=arguments.cores == "divide",
+def _run_elastic(
+    arguments: argparse.Namespace,
+    options: LaunchOptions,
+    what: Mapping[str, Any],
+    supervision: Supervision,
+) -> int:
+    accepted = "not supported with --host_discovery_script, which sets the number of workers"
+    refuse({**_number_flags(arguments), **read_cluster_flags(arguments)}, accepted)
+    elastic = [row.name for row in table.rows().values() if row.elastic]
+    if arguments.strategy not in elastic:
+        raise UsageError(
+            "--strategy",
+            received=arguments.strategy,
+            accepted=f"{' or '.join(elastic)} with --host_discovery_script",
+            remedy="Choose one of these.",
+        )
+    return local.run_elastic(JobSpec(**what), options, environ=os.environ, supervision=supervision)
+
+
+def _run_one(
+    config: ClusterConfig,
+    options: LaunchOptions,
+    what: Mapping[str, Any],
+    supervision: Supervision,
+) -> int:
+    """Runs this machine's task of a job on several machines."""
+    row = table.named(what["strategy"], os.environ, config.cluster, config.source)
+    form = {"flags": what["flags"], "cluster_as": options.cluster_as}
+    check_job(row, config.cluster, config.source, **form)
+    if options.isolate:
+        raise options.not_isolated(f"a task of {config.cluster} ({config.source})")
+    is_auto = what["strategy"] == "auto"
+    job = ScriptSpec(**{**what, "strategy": row.name, "is_auto": is_auto})
+    place = own_place(job, config, os.environ, restarts=True)
+    task = task_plan(job, config.cluster, config.task, place)
+    if options.dry_run:
+        return _dry_run([task], job, config.cluster)
+    return local.run_one(
+        config,
+        task,
+        environ=os.environ,
+        supervision=supervision,
+        startup_timeout=JobFlags.of(**job.flags).startup_timeout,
     )
 
 
-def _dry_run(tasks: Sequence[TaskSpec], strategy: str, cluster: Cluster) -> int:
+def _dry_run(tasks: Sequence[TaskSpec], job: ScriptSpec, cluster: Cluster) -> int:
     """Prints the tasks, and has the chief describe its model; the exit code."""
     for task in tasks:
         print(f"[{task.name}] {task.shell()}", flush=True)
-    row = table.rows().get(strategy)
     chief = next((task for task in tasks if task.name == str(cluster.chief_task)), None)
-    if row is None or not row.describes_model or chief is None:
+    if not job.row.describes_model or chief is None:
         return EXIT_OK
     return local.describe_model(chief, os.environ)
 
 
-def _modules_of(strategy: str) -> tuple[str, ...]:
-    """The modules that every task of a strategy, or of `auto`, imports."""
+def _preload(options: LaunchOptions, strategy: str) -> tuple[str, ...]:
+    """The modules that every task of a strategy, or of `auto`, imports; none without a fork."""
+    if (options.start_method or ("spawn" if gpus.exist() else "fork")) == "spawn":
+        return ()
     row = table.rows().get(strategy)
     own = (row.strategy.partition(":")[0],) if row else ()
     return ("tensorflow", "tfdist.entry", "tfdist.training.callbacks", *own)
 
 
-def _one_task(arguments: argparse.Namespace, options: Mapping[str, Any]) -> ClusterConfig | None:
+def _counts(arguments: argparse.Namespace, workers: int) -> TaskCounts:
+    """The numbers of tasks; `workers` if their number was not given."""
+    counts = read_numbers(arguments, task_types.by_flag())
+    return counts if arguments.workers is not None else counts.with_workers(workers)
+
+
+def _number_flags(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The flags for numbers of tasks that were given, by name."""
+    values = {name: getattr(arguments, name) for name in task_types.by_flag()}
+    return {name: value for name, value in values.items() if value not in (None, False)}
+
+
+def _own_config(arguments: argparse.Namespace) -> ClusterConfig | None:
     """This machine's task of a job on several machines; None if the whole job runs here."""
-    numbers = ("ps", "workers", "chief", "evaluator")
-    given = [f"--{name}" for name in numbers if getattr(arguments, name) not in (None, False)]
-    config = from_flags(read_cluster_flags(arguments))
-    if config is not None and given:
-        raise UsageError(
-            given[0],
-            received=f"{given[0]} with --job_name={config.task.type}",
-            accepted="either the numbers of tasks of a whole job, or one task of a cluster",
-            remedy="Leave one of them out.",
-        )
-    if config is None and not given:
-        config = from_tf_config(os.environ)
-    if config is not None:
-        row = table.named(arguments.strategy, os.environ, config.cluster, config.source)
-        table.check_cluster(row, config.cluster, config.source)
-        check_options(row, options, config.cluster)
-        check_cluster_as(arguments.cluster_as, row, has_chief=bool(config.cluster.chief))
+    numbers, config = _number_flags(arguments), from_flags(read_cluster_flags(arguments))
+    if config is None:
+        return None if numbers else from_tf_config(os.environ)
+    refuse(
+        {name: f"--{name} with --job_name={config.task.type}" for name in numbers},
+        "either the numbers of tasks of a whole job, or one task of a cluster",
+    )
     return config

@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from tfdist.compat import versions
+from tfdist.config.options import Options, option
 from tfdist.config.strategies import StrategySpec, table
 from tfdist.errors import EXIT_FAILED, EXIT_OK, log
-from tfdist.tools.commands.arguments import Commands, flag, positive, some_seconds
+from tfdist.tools.commands.arguments import (
+    Commands,
+    add_options,
+    read_options,
+    strategy_flag,
+)
 
 if TYPE_CHECKING:
     from tfdist.tools.selftest.verdict import Verdict, Way
 
 _TAIL = 30
+
+
+@dataclass(frozen=True)
+class SelfTestOptions(Options):
+    """The flags of the command."""
+
+    workers: int = option(2, "number of workers", least=1)
+    ps: int = option(1, "number of parameter servers", least=1)
+    deadline: float = option(120.0, "seconds after which a training is ended", above=0.0)
 
 
 def add_to(commands: Commands) -> None:
@@ -29,23 +45,8 @@ def add_to(commands: Commands) -> None:
         "the loss alone.) Exit code 0: everything agrees, 1: something does not.",
         allow_abbrev=False,
     )
-    flag(
-        test,
-        "strategy",
-        values=table.rows(),
-        metavar="NAME",
-        help=f"one of {', '.join(table.rows())} (default: all)",
-    )
-    flag(test, "workers", type=positive, metavar="N", help="number of workers (default 2)")
-    flag(test, "ps", type=positive, metavar="N", help="number of parameter servers (default 1)")
-    flag(
-        test,
-        "deadline",
-        type=some_seconds,
-        default=120.0,
-        metavar="S",
-        help="seconds after which a training is ended (default 120)",
-    )
+    strategy_flag(test, f"one of {', '.join(table.rows())} (default: all)", default=None)
+    add_options(test, SelfTestOptions.defined())
     test.set_defaults(run=_test)
     test.examples = (
         "tfdist test",
@@ -56,6 +57,7 @@ def add_to(commands: Commands) -> None:
 def _test(arguments: argparse.Namespace) -> int:
     from tfdist.tools.selftest.verdict import try_way
 
+    options = SelfTestOptions(**read_options(arguments, SelfTestOptions.defined()))
     print(versions.installed(), flush=True)
     names = [arguments.strategy] if arguments.strategy else list(table.rows())
     failed = 0
@@ -64,26 +66,24 @@ def _test(arguments: argparse.Namespace) -> int:
         if missing and not arguments.strategy:
             print(f"      {row.name}: not installed", flush=True)
             continue
-        for way in _ways(row, arguments.workers, arguments.ps):
-            verdict = try_way(way, deadline=arguments.deadline)
+        for way in _ways(row, options.workers, options.ps):
+            verdict = try_way(way, deadline=options.deadline)
             failed += verdict.problem is not None
             _show(way, verdict)
     return EXIT_FAILED if failed else EXIT_OK
 
 
-def _ways(row: StrategySpec, workers: int | None, ps: int | None) -> list[Way]:
+def _ways(row: StrategySpec, workers: int, ps: int) -> list[Way]:
     from tfdist.tools.selftest.verdict import Way
 
     if not row.spans_tasks:
         devices = () if row.single_replica else ("--num_cpu_devices=2",)
         return [Way(row.name, 0, options=devices)]
-    number = workers or 2
     if not row.uses_ps:
-        return [Way(row.name, number)]
-    servers = ps or 1
+        return [Way(row.name, workers)]
     return [
-        Way(row.name, number, servers, is_exact=False),
-        Way(row.name, number, servers, options=("--sync",)),
+        Way(row.name, workers, ps, is_exact=False),
+        Way(row.name, workers, ps, options=("--sync",)),
     ]
 
 

@@ -13,11 +13,10 @@ from tfdist.coordination.liveness import activity
 from tfdist.coordination.liveness.activity import Record, State
 from tfdist.coordination.liveness.hang_report import state_table
 from tfdist.errors import EXIT_FAILED, EXIT_OK, UsageError, log
-from tfdist.process import thread_stacks
+from tfdist.process import quantities, thread_stacks
 from tfdist.process.paths import local_path
 from tfdist.process.resources import process_status
 from tfdist.tools.commands.arguments import Commands
-from tfdist.tools.watch import quantities
 
 _JOB_HELP = "the output directory of a running job, or the process ID of a task or of tfdist run"
 

@@ -16,9 +16,9 @@ from typing import NoReturn
 
 from tfdist.cluster.config import ClusterConfig
 from tfdist.errors import UsageError, log
-from tfdist.tools.launch.job_spec import TaskSpec
-from tfdist.tools.launch.own_task import RankMembership
+from tfdist.tools.launch.rank_membership import RankMembership
 from tfdist.tools.launch.spawn import die_with
+from tfdist.tools.launch.task_plan import TaskSpec
 
 _POLL_SECONDS = 0.2
 _READY = b"r"

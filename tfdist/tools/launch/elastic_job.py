@@ -1,6 +1,6 @@
 """Elastic jobs, which shrink and grow with the available machines.
 
-    options = Elasticity(script="./hosts.sh", max_workers=8)
+    options = ElasticOptions(host_discovery_script="./hosts.sh", max_workers=8)
     members = ElasticMembership(job, options, ports, cores=8, environ=os.environ)
     members.tasks()             # this machine's tasks, for the current hosts
     members.change()            # a sentence if the hosts have changed, else None
@@ -18,77 +18,25 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import ClassVar
 
-from tfdist.cluster import Cluster, Task, host_and_port
+from tfdist.cluster import Cluster, host_and_port
+from tfdist.config.launch_options import ElasticOptions
 from tfdist.coordination.seal import token_of
 from tfdist.coordination.startup import addresses
 from tfdist.errors import UsageError, log
 from tfdist.tools.launch.host_discovery import FLAG, Host, HostDiscoveryScript
-from tfdist.tools.launch.job_spec import (
-    JobSpec,
-    TaskSpec,
-    command_of,
-    job_environment,
-    port_of,
-)
-from tfdist.tools.launch.rendezvous import rendezvous_environment, serve
-from tfdist.tools.launch.task_cores import cores_environment
+from tfdist.tools.launch.rendezvous import Rendezvous
+from tfdist.tools.launch.task_plan import Place, ScriptSpec, TaskSpec, task_plan
 
-
-@dataclass(frozen=True, kw_only=True)
-class Elasticity:
-    """How a job follows its hosts.
-
-    Attributes:
-      script: the program that lists the hosts; see `tfdist.tools.launch.host_discovery`.
-      max_workers: the maximum number of tasks; more slots than that stay unused.
-      min_workers: the job waits while there are fewer slots.
-      timeout: the longest wait for slots, in seconds.
-      host: the name under which the program lists this machine; None to compare the addresses.
-      port: the first port of the tasks of each host; None for any port, on a single machine.
-
-    Raises:
-      UsageError: the numbers contradict each other.
-    """
-
-    script: str
-    max_workers: int
-    min_workers: int = 1
-    timeout: float = 600.0
-    host: str | None = None
-    port: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.min_workers < 1:
-            raise UsageError(
-                "--min_workers",
-                received=self.min_workers,
-                accepted="a number from 1",
-                remedy="Ask for at least one worker.",
-            )
-        if self.max_workers < self.min_workers:
-            raise UsageError(
-                "--max_workers",
-                received=self.max_workers,
-                accepted=f"a number from {self.min_workers}, which is --min_workers",
-                remedy=f"Set it to the most workers that {FLAG} may lead to.",
-            )
-        if self.port is not None and not 1 <= self.port <= 65536 - self.max_workers:
-            raise UsageError(
-                "--port",
-                received=self.port,
-                accepted=f"a number from 1 to {65536 - self.max_workers}",
-                remedy="Choose a lower port: each host uses one port per task, from this one on.",
-            )
+_TIMEOUT = 600.0
 
 
 class ElasticMembership:
     """The tasks of an elastic job that run on this machine.
 
     Args:
-      job: what runs; its number of workers is ignored.
+      job: what runs.
       options: how it follows its hosts.
       ports: `max_workers + 1` free ports of this machine; the last one is for a rendezvous.
       cores: the cores that the tasks of this machine divide.
@@ -102,8 +50,8 @@ class ElasticMembership:
 
     def __init__(
         self,
-        job: JobSpec,
-        options: Elasticity,
+        job: ScriptSpec,
+        options: ElasticOptions,
         ports: Sequence[int],
         *,
         cores: int,
@@ -114,7 +62,10 @@ class ElasticMembership:
         self._ports = ports
         self._cores = cores
         self._environ = environ
-        self._script = HostDiscoveryScript(options.script)
+        assert options.host_discovery_script is not None
+        self._min_workers = options.min_workers or 1
+        self._timeout = _TIMEOUT if options.elastic_timeout is None else options.elastic_timeout
+        self._script = HostDiscoveryScript(options.host_discovery_script)
         self._hosts: tuple[Host, ...] | None = None
         self._addresses: tuple[str, ...] = ()
         self._is_alone = False
@@ -138,7 +89,7 @@ class ElasticMembership:
         self._addresses = self._addresses_on(self._hosts)
         cluster = Cluster(worker=self._addresses)
         mine = [task for task in cluster.tasks() if self._is_mine(cluster.address(task))]
-        if len(self._addresses) < self._options.min_workers or not mine:
+        if len(self._addresses) < self._min_workers or not mine:
             self._wait(bool(mine))
             return ()
         if len(mine) < len(self._addresses) and self._options.port is None:
@@ -153,7 +104,14 @@ class ElasticMembership:
         self._is_alone = len(mine) == len(self._addresses)
         workers = "1 worker" if len(self._addresses) == 1 else f"{len(self._addresses)} workers"
         log(f"{workers} on {_listed(self._hosts)}")
-        return tuple(self._task(cluster, place, mine) for place in range(len(mine)))
+        place = Place(
+            environ=self._environ,
+            computing=mine,
+            cores=self._cores,
+            rendezvous=self._rendezvous(),
+            is_whole_job=self._is_alone,
+        )
+        return tuple(task_plan(self._job, cluster, task, place) for task in mine)
 
     def change(self) -> str | None:
         """Why all tasks must restart; None if they need not. Does not wait."""
@@ -171,9 +129,15 @@ class ElasticMembership:
         return f"the hosts are now {_listed(hosts)}"
 
     def service(self) -> AbstractContextManager[object]:
-        if not self._is_alone:
+        rendezvous = self._rendezvous()
+        if rendezvous is None:
             return nullcontext()
-        return serve(self._job.row, len(self._addresses), self._ports[-1], token_of(self._environ))
+        return rendezvous.serve(self._job.row, token_of(self._environ))
+
+    def _rendezvous(self) -> Rendezvous | None:
+        if not self._is_alone:
+            return None
+        return Rendezvous.here(self._job.row, len(self._addresses), self._ports[-1])
 
     def close(self) -> None:
         """Ends the script if it is running."""
@@ -192,41 +156,18 @@ class ElasticMembership:
         host, _ = host_and_port(address)
         return any(map(addresses.is_of_this_machine, addresses.resolve(host)))
 
-    def _task(self, cluster: Cluster, place: int, mine: Sequence[Task]) -> TaskSpec:
-        task = mine[place]
-        job, ranks = self._job, len(self._addresses)
-        rendezvous: dict[str, str] = {}
-        if self._is_alone:
-            rendezvous = rendezvous_environment(job.row, ranks, place, self._ports[-1])
-        environment = {
-            "TF_CONFIG": cluster.tf_config(task),
-            **rendezvous,
-            **cores_environment(
-                str(task), list(map(str, mine)), job.divides_cores, self._cores, self._environ
-            ),
-            **job_environment(job, task),
-        }
-        command = command_of(job.python, job.script, job.args, module=job.module)
-        return TaskSpec(
-            str(task),
-            command,
-            environment,
-            port=port_of(cluster, task),
-            rendezvous_port=self._ports[-1] if rendezvous and ranks > 1 else None,
-        )
-
     def _wait(self, is_listed: bool) -> None:
         assert self._hosts is not None
-        needed = f"--min_workers={self._options.min_workers}"
+        needed = f"--min_workers={self._min_workers}"
         if not is_listed:
             needed = f"{self._options.host or 'this machine'} to be listed"
         listed = f"{FLAG} lists {_listed(self._hosts)}"
         if self._waits_since is None:
             self._waits_since = time.monotonic()
             log(f"waiting for {needed}: {listed}")
-        elif time.monotonic() - self._waits_since > self._options.timeout:
+        elif time.monotonic() - self._waits_since > self._timeout:
             raise TimeoutError(
-                f"waited {self._options.timeout:g} s (--elastic_timeout) for {needed}: {listed}"
+                f"waited {self._timeout:g} s (--elastic_timeout) for {needed}: {listed}"
             )
 
     def _warn_once(self, error: UsageError) -> None:

@@ -29,8 +29,8 @@ from typing import Any
 
 from tfdist.process.cores import OPENMP_VARIABLE
 from tfdist.tools.launch import run_script
-from tfdist.tools.launch.job_spec import TaskSpec
 from tfdist.tools.launch.spawn import Started, die_with, spawn
+from tfdist.tools.launch.task_plan import TaskSpec
 
 # The launcher's number and the modules to import. Only the fork server has this variable.
 _VARIABLE = "TFDIST_FORK_SERVER"

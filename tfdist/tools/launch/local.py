@@ -1,6 +1,6 @@
 """Runs a job as processes on this machine.
 
-    job = JobSpec(python=sys.executable, script="train.py", workers=2)
+    job = JobSpec(python=sys.executable, script="train.py", counts=TaskCounts(worker=2))
     sys.exit(launch(job, environ=os.environ))
 
 The first task that fails ends the others, and so does a signal to the launcher. The tasks get the
@@ -18,17 +18,20 @@ from dataclasses import replace
 from functools import partial
 
 from tfdist.cluster.config import ClusterConfig
+from tfdist.config.launch_options import ElasticOptions
 from tfdist.coordination import shutdown
 from tfdist.coordination.seal import TOKEN_VARIABLE, new_token, token_of
 from tfdist.process.cores import given_cores
 from tfdist.process.setup import DRY_RUN_VARIABLE
-from tfdist.tools.launch.elastic_job import Elasticity, ElasticMembership
-from tfdist.tools.launch.job_spec import FixedMembership, JobSpec, Service, TaskSpec, task_specs
-from tfdist.tools.launch.own_task import RankMembership
-from tfdist.tools.launch.rendezvous import HOST, serve
+from tfdist.tools.launch.elastic_job import ElasticMembership
+from tfdist.tools.launch.job_spec import JobSpec, task_specs
+from tfdist.tools.launch.membership import FixedMembership, Service
+from tfdist.tools.launch.rank_membership import RankMembership
+from tfdist.tools.launch.rendezvous import HOST, Rendezvous
 from tfdist.tools.launch.signals import signals
 from tfdist.tools.launch.supervision import Supervision
 from tfdist.tools.launch.supervisor import Supervisor
+from tfdist.tools.launch.task_plan import ScriptSpec, TaskSpec
 
 # Longer than a server takes to find that its chief has exited.
 _NOTICE_SECONDS = 10.0
@@ -47,7 +50,8 @@ def launch(
         # Separates the tasks from those of another job that uses their ports by mistake.
         environ = {TOKEN_VARIABLE: new_token(), **environ}
         token = token_of(environ)
-        service = partial(serve, job.row, len(job.training_hosts), ports[-1], token)
+        rendezvous = Rendezvous.here(job.row, job.counts.training, ports[-1])
+        service = partial(rendezvous.serve, job.row, token) if rendezvous else nullcontext
         return run_tasks(tasks, environ=environ, supervision=supervision, service=service)
 
 
@@ -85,8 +89,7 @@ def describe_model(chief: TaskSpec, environ: Mapping[str, str]) -> int:
       chief: the task.
       environ: the environment that it inherits.
     """
-    inherited = {name: value for name, value in environ.items() if name not in chief.removed}
-    own = {**inherited, **chief.environment, DRY_RUN_VARIABLE: "1"}
+    own = {**chief.environ(environ), DRY_RUN_VARIABLE: "1"}
     return subprocess.run(chief.command, env=own).returncode
 
 
@@ -106,7 +109,7 @@ def run_one(
 
     Args:
       config: the cluster, and the task of this machine.
-      task: the planned task; see `own_task_spec`.
+      task: the planned task; see `own_place`.
       environ: the environment that the task inherits.
       supervision: as for `run_tasks`.
       startup_timeout: how long a rank of Horovod waits for the launchers of the others, in seconds;
@@ -118,7 +121,8 @@ def run_one(
     if task.rendezvous_port is not None:
         return _run_rank(config, task, environ, supervision, startup_timeout)
     code = run_tasks([task], environ=environ, supervision=supervision)
-    if code == 0 and config.cluster.ps and config.task == config.cluster.chief_task:
+    has_servers = any(task.kind.serves for task in config.cluster.tasks())
+    if code == 0 and has_servers and config.task == config.cluster.chief_task:
         address = config.cluster.address(config.task)
         shutdown.announce_completion(address, token_of(environ), _NOTICE_SECONDS)
     return code
@@ -141,8 +145,8 @@ def _run_rank(
 
 
 def run_elastic(
-    job: JobSpec,
-    elasticity: Elasticity,
+    job: ScriptSpec,
+    options: ElasticOptions,
     *,
     environ: Mapping[str, str],
     supervision: Supervision,
@@ -155,11 +159,12 @@ def run_elastic(
     Raises:
       UsageError: the host discovery script cannot be used, or not with these options.
     """
-    with hold_ports(elasticity.max_workers + 1) as ports, signals() as wakeup:
-        if elasticity.port is None:
+    assert options.max_workers is not None
+    with hold_ports(options.max_workers + 1) as ports, signals() as wakeup:
+        if options.port is None:
             environ = {TOKEN_VARIABLE: new_token(), **environ}
         members = ElasticMembership(
-            job, elasticity, ports, cores=given_cores(environ), environ=environ
+            job, options, ports, cores=given_cores(environ), environ=environ
         )
         with closing(members):
             return Supervisor(members, environ, wakeup, supervision).run()

@@ -50,8 +50,9 @@ class Notices:
         self._listen = {task.port for task in tasks if task.port}
         self._connect = {task.rendezvous_port for task in tasks if task.rendezvous_port}
         self._is_decided = not (self._listen or self._connect)
-        types = {task.type for task in tasks}
-        self._may_serve = "ps" in types and "worker" in types and "chief" not in types
+        kinds = [task.kind for task in tasks]
+        has_servers = any(kind.serves and kind.in_tensorflow for kind in kinds)
+        self._may_serve = has_servers and not any(kind.leads for kind in kinds)
         self._busy_at, self._used = self._started, 0.0
 
     def look(self) -> bool:

@@ -25,10 +25,10 @@ from tfdist.errors import EXIT_PREEMPTED, log
 from tfdist.process.excepthook import ERROR_FILE_VARIABLE, Uncaught, read_uncaught
 from tfdist.process.resources import process_status
 from tfdist.tools.launch.hints import hint_for
-from tfdist.tools.launch.job_spec import TaskSpec
 from tfdist.tools.launch.output import LineReader, Printer
 from tfdist.tools.launch.spawn import Start, spawn
 from tfdist.tools.launch.task_log import TaskLog
+from tfdist.tools.launch.task_plan import TaskSpec
 
 _LAST_LINES = 20
 _LAST_SECONDS = 0.2
@@ -58,12 +58,11 @@ class Process:
         start: Start = spawn,
         log_dir: Path | None = None,
     ) -> None:
-        inherited = {name: value for name, value in environ.items() if name not in task.removed}
         error_file.unlink(missing_ok=True)
         self._error_file = error_file
         reader, writer = os.pipe()
         self.pipe = os.fdopen(reader, "rb", buffering=0)
-        environ = {**inherited, **task.environment, ERROR_FILE_VARIABLE: str(error_file)}
+        environ = {**task.environ(environ), ERROR_FILE_VARIABLE: str(error_file)}
         try:
             self._started = start(task.command, environ, writer)
         finally:

@@ -1,7 +1,8 @@
-"""The rendezvous that a launcher serves to the ranks of this machine.
+"""The rendezvous that a launcher serves to the ranks of a job.
 
-    with serve(table.row("horovod"), 2, 4003, token):
-        ...    # start the ranks with rendezvous_environment(table.row("horovod"), 2, rank, 4003)
+    rendezvous = Rendezvous.here(table.row("horovod"), ranks=2, port=4003)
+    with rendezvous.serve(row, token):
+        ...    # start the ranks with rendezvous.environment(row, rank)
 
 With it, a script that calls `hvd.init` itself joins the job without `horovodrun`.
 """
@@ -11,7 +12,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
+from tfdist.cluster import Cluster, host_and_port
 from tfdist.config.strategies import table
 from tfdist.errors import UsageError
 
@@ -19,71 +23,59 @@ from tfdist.errors import UsageError
 HOST = "127.0.0.1"
 
 
-def rendezvous_environment(
-    row: table.StrategySpec, ranks: int, rank: int, port: int
-) -> dict[str, str]:
-    """The variables with which a rank of this machine joins the rendezvous.
+@dataclass(frozen=True)
+class Rendezvous:
+    """The place where the ranks of a job meet.
 
-    Args:
-      row: the strategy.
-      ranks: the number of ranks, all of this machine.
-      rank: the rank.
-      port: the port of the rendezvous.
-
-    Returns:
-      The variables; none if the strategy has no rendezvous.
-    """
-    if row.rendezvous is None:
-        return {}
-    module = importlib.import_module(row.rendezvous)
-    environment: dict[str, str] = module.environment_of([HOST] * ranks, rank, HOST, port)
-    return environment
-
-
-@contextmanager
-def serve(row: table.StrategySpec, ranks: int, port: int, token: str) -> Iterator[None]:
-    """Serves the rendezvous on loopback while the block runs, if the strategy has one.
-
-    Args:
-      row: the strategy.
-      ranks: the number of ranks, all of this machine.
-      port: the port.
-      token: the job's token.
-
-    Raises:
-      UsageError: the strategy's engine is not installed.
-    """
-    if row.rendezvous is None:
-        yield
-        return
-    with serve_hosts(row, [HOST] * ranks, HOST, port, token):
-        yield
-
-
-@contextmanager
-def serve_hosts(
-    row: table.StrategySpec, hosts: Sequence[str], host: str, port: int, token: str
-) -> Iterator[None]:
-    """Serves the rendezvous of a strategy that has one.
-
-    Args:
-      row: the strategy.
+    Attributes:
       hosts: the host of each rank.
       host: the address to listen on.
       port: the port.
-      token: the job's token.
-
-    Raises:
-      UsageError: the strategy's engine is not installed, or the port cannot be bound.
     """
+
+    hosts: Sequence[str]
+    host: str
+    port: int
+
+    @classmethod
+    def here(cls, row: table.StrategySpec, ranks: int, port: int) -> Rendezvous | None:
+        """That of ranks of this machine; None if the strategy has none."""
+        return cls([HOST] * ranks, HOST, port) if row.rendezvous else None
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Rendezvous:
+        """That of the tasks that train, at the address of the first one."""
+        addresses = [host_and_port(cluster.address(task)) for task in cluster.training_tasks]
+        return cls([host for host, _ in addresses], *addresses[0])
+
+    def environment(self, row: table.StrategySpec, rank: int) -> dict[str, str]:
+        """The variables with which a rank joins."""
+        found: dict[str, str] = _module(row).environment_of(self.hosts, rank, self.host, self.port)
+        return found
+
+    @contextmanager
+    def serve(self, row: table.StrategySpec, token: str) -> Iterator[None]:
+        """Serves while the block runs.
+
+        Args:
+          row: the strategy.
+          token: the job's token.
+
+        Raises:
+          UsageError: the strategy's engine is not installed, or the port cannot be bound.
+        """
+        try:
+            with _module(row).serve_hosts(self.hosts, self.host, self.port, token):
+                yield
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                "--strategy",
+                received=row.name,
+                accepted=f"a strategy whose engine is installed ({error})",
+                remedy="Build it with tfdist horovod build.",
+            ) from None
+
+
+def _module(row: table.StrategySpec) -> Any:
     assert row.rendezvous is not None
-    try:
-        with importlib.import_module(row.rendezvous).serve_hosts(hosts, host, port, token):
-            yield
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            "--strategy",
-            received=row.name,
-            accepted=f"a strategy whose engine is installed ({error})",
-            remedy="Build it with tfdist horovod build.",
-        ) from None
+    return importlib.import_module(row.rendezvous)

@@ -19,29 +19,29 @@ from contextlib import suppress
 from pathlib import Path
 
 from tfdist.process.resources import is_suspended, process_status
-from tfdist.tools.launch.job_spec import TaskSpec
 from tfdist.tools.launch.process import Process
+from tfdist.tools.launch.task_plan import TaskSpec
 
 # Seconds of CPU time per second. A server without requests uses none.
 _IDLE = 0.01
 
 
 class Servers:
-    """The ps and workers of a job that run after its chief has succeeded.
+    """The servers and workers of a job that run after its chief has succeeded.
 
     Args:
       chief: the chief of the job.
       running: the processes of the job that have not ended.
 
     Attributes:
-      processes: those of the ps and workers.
+      processes: those of the servers and workers.
       workers: those of the workers.
     """
 
     def __init__(self, chief: TaskSpec, running: Iterable[Process]) -> None:
-        self.processes = [process for process in running if process.task.type in ("worker", "ps")]
-        self.workers = [process for process in self.processes if process.task.type == "worker"]
-        self._workers_may_serve = chief.type == "chief"
+        self.processes = [process for process in running if process.task.kind.in_cluster]
+        self.workers = [process for process in self.processes if process.task.kind.trains]
+        self._workers_may_serve = chief.kind.leads
         self._time = time.monotonic()
         self._before = cpu_seconds(self.workers)
 

@@ -20,8 +20,8 @@ from contextlib import ExitStack
 
 from tfdist.errors import EXIT_FAILED, EXIT_PREEMPTED, EXIT_USAGE, log
 from tfdist.tools.launch.forkserver import ForkServer, fork_server_of
-from tfdist.tools.launch.job_spec import Membership, TaskSpec
 from tfdist.tools.launch.kills import KILL_SECONDS, Kills
+from tfdist.tools.launch.membership import Membership
 from tfdist.tools.launch.notices import Notices
 from tfdist.tools.launch.output import prefix
 from tfdist.tools.launch.process import Process, how_it_ended
@@ -30,6 +30,7 @@ from tfdist.tools.launch.servers import Servers
 from tfdist.tools.launch.signals import INTERRUPTIONS
 from tfdist.tools.launch.spawn import spawn
 from tfdist.tools.launch.supervision import Supervision
+from tfdist.tools.launch.task_plan import TaskSpec
 from tfdist.tools.launch.timers import Timers
 
 _LONGEST_RESTART_DELAY = 60.0
@@ -252,7 +253,7 @@ class Supervisor:
         if cause.uncaught:
             how += f" ({cause.uncaught.error})"
         self._printer.failed(how)
-        is_late = self._chief_has_ended and process.task.type != "evaluator"
+        is_late = self._chief_has_ended and process.task.kind.in_cluster
         if code == EXIT_PREEMPTED and self._members.can_change:
             # Another machine has noticed first that the hosts have changed.
             log(f"{how}: reading the list of hosts again{self._names(', ending ')}")
@@ -292,7 +293,7 @@ class Supervisor:
 
     def _replace(self, task: TaskSpec) -> None:
         self._replaced.add(task.name)
-        if not self._chief_has_ended or task.type == "evaluator":
+        if not self._chief_has_ended or not task.kind.in_cluster:
             self._start(task)
 
     def _next_delay(self) -> float:
@@ -327,7 +328,7 @@ class Supervisor:
         """Ends the running tasks after a task has ended with `code`."""
         if code != EXIT_PREEMPTED:
             self._end_all(signal.SIGTERM, min(_FAILURE_SECONDS, self._options.grace_period))
-        elif ended.task.restarts_alone or self._has_ps():
+        elif ended.task.restarts_alone or self._has_servers():
             # The others do not notice its exit.
             self._end_all(signal.SIGTERM, self._options.grace_period)
         else:
@@ -359,7 +360,7 @@ class Supervisor:
             self._end_all(signal.SIGTERM, min(_FAILURE_SECONDS, self._options.grace_period))
 
     def _on_shutdown_timeout(self) -> None:
-        lingering = [process for process in self._running if process.task.type != "evaluator"]
+        lingering = [process for process in self._running if process.task.kind.in_cluster]
         if lingering:
             names = ", ".join(process.name for process in lingering)
             log(
@@ -371,7 +372,7 @@ class Supervisor:
 
     def _watch_servers(self) -> None:
         # Starts again after each end of a task: servers have the whole time to end by themselves.
-        if self._chief_has_ended and self._outcome is None and self._has_ps():
+        if self._chief_has_ended and self._outcome is None and self._has_servers():
             servers = Servers(self._tasks[0], self._running)
             seconds = self._options.server_timeout
             self._deadlines.set("servers", seconds, lambda: self._end_servers(servers))
@@ -385,8 +386,8 @@ class Supervisor:
         self._dismissed.update(servers.processes)
         self._kills.kill(servers.processes)  # A server has nothing to save.
 
-    def _has_ps(self) -> bool:
-        return any(task.type == "ps" for task in self._tasks)
+    def _has_servers(self) -> bool:
+        return any(task.kind.serves for task in self._tasks)
 
     def _names(self, before: str) -> str:
         names = ", ".join(process.name for process in self._running)

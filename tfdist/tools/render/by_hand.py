@@ -10,10 +10,12 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from tfdist.cluster import Cluster, Task
+from tfdist.config.launch_options import FLAGS, OLDER, TF_CONFIG
 from tfdist.coordination.seal import TOKEN_VARIABLE
+from tfdist.tools.launch.task_plan import cluster_for
 
 #: What a task can get its place from.
-CLUSTER_AS = ("tf_config", "master", "flags")
+CLUSTER_AS = (TF_CONFIG, OLDER, FLAGS)
 WORKER_PORT, PS_PORT = 2222, 2223
 
 
@@ -25,10 +27,10 @@ def on_each(hosts: Sequence[str]) -> Cluster:
 
 
 def places(
-    cluster: Cluster, *, evaluator: bool = False, cluster_as: str = "tf_config"
+    cluster: Cluster, beside: Sequence[Task] = (), *, cluster_as: str = TF_CONFIG
 ) -> Iterator[str]:
     """A line for each task: the variable to export, or the flags for the script."""
-    for task in _tasks(cluster, evaluator):
+    for task in (*cluster.tasks(), *beside):
         environ, flags = _place(cluster, task, cluster_as)
         yield f"[{task}] {shlex.join(flags)}" if flags else f"[{task}] export {environ}"
 
@@ -37,9 +39,9 @@ def commands(
     cluster: Cluster,
     words: Sequence[str],
     token: str,
+    beside: Sequence[Task] = (),
     *,
-    evaluator: bool = False,
-    cluster_as: str = "tf_config",
+    cluster_as: str = TF_CONFIG,
 ) -> Iterator[str]:
     """A comment with the task and its host, and the line of a shell that starts it, for each task.
 
@@ -47,26 +49,20 @@ def commands(
       cluster: the tasks.
       words: the command of each task, without its flags.
       token: the job's token.
-      evaluator: whether to add a task of this type.
+      beside: tasks beside the cluster.
       cluster_as: what a task gets its place from.
     """
-    for task in _tasks(cluster, evaluator):
+    for task in (*cluster.tasks(), *beside):
         environ, flags = _place(cluster, task, cluster_as)
-        anywhere = task.type == "evaluator"
-        host = "any host" if anywhere else cluster.address(task).rpartition(":")[0]
+        has_address = task.kind.in_cluster
+        host = cluster.address(task).rpartition(":")[0] if has_address else "any host"
         command = shlex.join([*words, *flags])
         yield f"# {task}, on {host}"
         # Assignments of the shell and not of `env`, whose arguments everyone can see.
         yield " ".join(filter(None, [f"{TOKEN_VARIABLE}={token}", environ, command]))
 
 
-def _tasks(cluster: Cluster, evaluator: bool) -> list[Task]:
-    return [*cluster.tasks(), *([Task("evaluator", 0)] if evaluator else [])]
-
-
 def _place(cluster: Cluster, task: Task, cluster_as: str) -> tuple[str, list[str]]:
     """The assignment of a variable, or flags."""
-    if cluster_as == "flags":
-        return "", cluster.flags(task)
-    config = cluster.tf_config(task, older=cluster_as == "master")
-    return f"TF_CONFIG={shlex.quote(config)}", []
+    variables, flags = cluster_for(cluster, task, cluster_as)
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items()), flags

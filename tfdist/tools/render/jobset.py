@@ -66,15 +66,15 @@ def trainjob(job: RenderedJob, pods: Pods) -> Manifest:
 
 
 def _jobset_spec(job: RenderedJob, pods: Pods) -> Manifest:
-    roles = job.roles
-    pods_of = (f"{job.name}-{role}-0-{count - 1}{_SUFFIX}" for role, count in roles.items())
+    counts, chief = job.counts, job.spec.counts.with_chief().tasks()[0]
+    pods_of = (f"{job.name}-{role}-0-{count - 1}{_SUFFIX}" for role, count in counts.items())
     check_name(job.name, max(pods_of, key=len))
-    tasks = ",".join(f"{role}={count}" for role, count in roles.items())
+    tasks = ",".join(f"{role}={count}" for role, count in counts.items())
     return {
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
         "successPolicy": {
             "operator": "All",
-            "targetReplicatedJobs": ["chief" if "chief" in roles else "worker"],
+            "targetReplicatedJobs": [chief.type],
         },
         "failurePolicy": {
             "maxRestarts": job.max_restarts,
@@ -88,13 +88,13 @@ def _jobset_spec(job: RenderedJob, pods: Pods) -> Manifest:
         },
         "replicatedJobs": [
             {"name": role, "replicas": 1, "template": {"spec": _job_spec(job, pods, role, tasks)}}
-            for role in roles
+            for role in counts
         ],
     }
 
 
 def _job_spec(job: RenderedJob, pods: Pods, role: str, tasks: str) -> Manifest:
-    count = job.roles[role]
+    count = job.counts[role]
     environment = [
         {"name": TASKS_VARIABLE, "value": tasks},
         _from_label(NAME_VARIABLE, _JOBSET_LABEL),

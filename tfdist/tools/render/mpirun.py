@@ -21,7 +21,7 @@ def mpirun(job: RenderedJob, hosts: Sequence[str]) -> str:
       job: the job.
       hosts: `host:slots` of each host; empty for this machine.
     """
-    count = sum(job.roles.values())
+    count = sum(job.counts.values())
     # By default Open MPI binds each rank to one core, and gives a hyperthreaded core one rank.
     words = [
         "mpirun",
@@ -48,15 +48,15 @@ def horovodrun(job: RenderedJob, hosts: Sequence[str]) -> str:
     Raises:
       UsageError: the job has other tasks than workers, or another strategy.
     """
-    roles = job.roles
-    if job.spec.row.source != "horovodrun" or {*roles} != {"worker"}:
+    # There is always a worker.
+    if job.spec.row.source != "horovodrun" or len(job.counts) > 1:
         raise UsageError(
             "--strategy",
-            received=f"{job.spec.strategy} with {', '.join(roles)}",
+            received=f"{job.spec.strategy} with {', '.join(job.counts)}",
             accepted="horovod with workers alone, under horovodrun",
             remedy="Choose --strategy=horovod, or another engine.",
         )
-    count = roles["worker"]
+    (count,) = job.counts.values()
     words = [
         "horovodrun",
         "--gloo",

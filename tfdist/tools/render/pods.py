@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tfdist.cluster import task_types
 from tfdist.cluster.environments.jobset import PORT
+from tfdist.config.options import Options, option
 from tfdist.coordination.seal import TOKEN_VARIABLE, new_token
 from tfdist.errors import UsageError
 from tfdist.tools.render.rendered_job import RenderedJob
@@ -23,27 +25,21 @@ _TOKEN_KEY = "token"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pods:
+class Pods(Options):
     """What the pods of a job are made of.
 
     Attributes:
       image: the container's image.
-      claim: the PersistentVolumeClaim that all pods mount.
-      mount: the path at which they mount it.
-      cpu: the cores of a pod that trains, as Kubernetes writes quantities.
-      memory: the memory of every pod.
-      gpus: the GPUs of a pod that trains.
-      queue: the queue of Kueue; None without Kueue.
       token: the job's token.
     """
 
     image: str
-    claim: str = "shared"
-    mount: str = "/shared"
-    cpu: str = "2"
-    memory: str = "4Gi"
-    gpus: int = 0
-    queue: str | None = None
+    claim: str = option("shared", "the PersistentVolumeClaim that all pods mount")
+    mount: str = option("/shared", "the path at which they mount it")
+    cpu: str = option("2", "the cores of a pod that trains, as Kubernetes writes quantities")
+    memory: str = option("4Gi", "the memory of a pod")
+    gpus: int = option(0, "the GPUs of a pod that trains", least=0)
+    queue: str | None = option(None, "the queue of Kueue")
     token: str = field(default_factory=new_token, repr=False)
 
 
@@ -80,7 +76,7 @@ def pod_spec(
       environment: variables by which it finds its place.
       port: the name of the container's port.
     """
-    trains = role in ("chief", "worker")
+    trains = task_types.row(role).trains
     resources: dict[str, Any] = {"cpu": pods.cpu if trains else "1", "memory": pods.memory}
     if trains and pods.gpus:
         resources["nvidia.com/gpu"] = pods.gpus

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tfdist.cluster import task_types
+from tfdist.config.options import Options, option
 from tfdist.coordination.seal import TOKEN_VARIABLE
 from tfdist.errors import UsageError
 from tfdist.tools.launch.job_spec import JobSpec
@@ -17,15 +19,12 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RenderedJob:
+class RenderedJob(Options):
     """A job for an engine.
 
     Attributes:
       spec: the script, the strategy and the tasks.
       name: the job's name.
-      max_restarts: how many times the engine starts the job again after a failure.
-      grace_period: seconds that the tasks have to save before the engine ends them.
-      foreign: whether the script does not use tfdist; it is then started by `tfdist exec`.
 
     Raises:
       UsageError: the name is invalid.
@@ -33,11 +32,18 @@ class RenderedJob:
 
     spec: JobSpec
     name: str
-    max_restarts: int = 3
-    grace_period: int = 60
-    foreign: bool = False
+    max_restarts: int = option(
+        3,
+        "how many times a job that failed starts again; never after a usage error",
+        least=0,
+    )
+    grace_period: int = option(
+        60, "seconds that the tasks have to save before they are ended", least=0
+    )
+    foreign: bool = option(False, "SCRIPT does not use tfdist: start it with tfdist exec")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not _NAME.fullmatch(self.name):
             raise UsageError(
                 "--name",
@@ -47,36 +53,26 @@ class RenderedJob:
             )
 
     @property
-    def roles(self) -> dict[str, int]:
-        """The numbers of tasks by role, in the order of the ranks: ps, evaluator, chief, workers.
+    def counts(self) -> dict[str, int]:
+        """The numbers of tasks by type, in the order of the ranks: ps, evaluator, chief, workers.
 
         A job with ps or an evaluator has a chief.
         """
-        spec = self.spec
-        has_chief = spec.chief or bool(spec.ps) or spec.evaluator
-        numbers = {
-            "ps": spec.ps,
-            "evaluator": int(spec.evaluator),
-            "chief": int(has_chief),
-            # Without a chief, as `tfdist run` counts them.
-            "worker": spec.workers,
-        }
-        return {role: count for role, count in numbers.items() if count}
+        return self.spec.counts.with_chief().in_order_of_ranks()
 
     def command(self, *, by_rank: bool = False) -> tuple[str, ...]:
         """The command of each task.
 
         Args:
-          by_rank: whether the engine numbers the tasks, and flags give the ranks their roles.
+          by_rank: whether the engine numbers the tasks, and flags give the ranks their types.
         """
         spec = self.spec
         roles = []
-        if by_rank:
-            roles += [f"--num_ps={spec.ps}"] if spec.ps else []
-            roles += ["--evaluator"] * spec.evaluator
-        strategy = [f"--strategy={spec.strategy}"]
-        module = ["-m"] if spec.module else []
+        for flag, count in spec.counts.rank_flags().items() if by_rank else ():
+            roles.append(f"--{flag}" if flag in task_types.rows() else f"--{flag}={count}")
+        options = [f"--strategy={spec.strategy}", *roles]
         if self.foreign:
-            own = [*strategy, *roles, *module, spec.script]
-            return (spec.python, "-m", "tfdist", "exec", *own, *spec.args)
-        return (spec.python, *module, spec.script, *spec.args, *strategy, *roles)
+            return spec.command(executes=options)
+        # The engine's machines may have tfdist in another place.
+        module = ["-m"] * spec.module
+        return (spec.python, *module, spec.script, *spec.args, *options)

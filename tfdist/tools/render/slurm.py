@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import shlex
 
+from tfdist.cluster import task_types
 from tfdist.errors import EXIT_USAGE
 from tfdist.tools.render.rendered_job import EXPORT_TOKEN, RenderedJob
 
@@ -46,9 +47,8 @@ exit $code
 
 def script(job: RenderedJob) -> str:
     """The batch script of a job."""
-    roles = job.roles
-    serving = roles.get("ps", 0) + roles.get("evaluator", 0)
-    training = sum(roles.values()) - serving
+    training = sum(number for name, number in job.counts.items() if task_types.row(name).trains)
+    serving = sum(job.counts.values()) - training
     # Each component needs them.
     options = f"--requeue --signal=TERM@{job.grace_period}"
     train = f"#SBATCH {options} --ntasks={training} --ntasks-per-node=1"

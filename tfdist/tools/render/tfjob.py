@@ -11,11 +11,12 @@ release-1.9, `pkg/apis/kubeflow.org/v1` and `pkg/controller.v1/tensorflow`.
 
 from __future__ import annotations
 
+from tfdist.cluster import task_types
+from tfdist.cluster.task_types import TFJOB
+from tfdist.errors import UsageError
 from tfdist.tools.render.pods import Manifest, Pods, as_list, check_name, pod_spec
 from tfdist.tools.render.rendered_job import RenderedJob
 
-#: The name of each role in a TFJob.
-REPLICA_TYPES = {"ps": "PS", "evaluator": "Evaluator", "chief": "Chief", "worker": "Worker"}
 # The name of the port that TF_CONFIG contains.
 _PORT_NAME = "tfjob-port"
 _JOB_LABEL = "training.kubeflow.org/job-name"
@@ -25,9 +26,13 @@ def manifest(job: RenderedJob, pods: Pods) -> Manifest:
     """The TFJob, its token, and the policy that lets only its own pods in, as a List.
 
     Raises:
-      UsageError: the name of a pod would be too long.
+      UsageError: the name of a pod would be too long, or a TFJob has no tasks of a type.
     """
-    names = (f"{job.name}-{role}-{count - 1}" for role, count in job.roles.items())
+    replica_types = {name: replica for replica, name in task_types.named_by(TFJOB).items()}
+    for role in job.counts:
+        if role not in replica_types:
+            raise UsageError.choice(f"--{task_types.row(role).flag}", role, replica_types)
+    names = (f"{job.name}-{role}-{count - 1}" for role, count in job.counts.items())
     check_name(job.name, max(names, key=len))
     tfjob = {
         "apiVersion": "kubeflow.org/v1",
@@ -37,15 +42,15 @@ def manifest(job: RenderedJob, pods: Pods) -> Manifest:
             "runPolicy": {
                 # The operator's default leaves the ps running when the chief has ended.
                 "cleanPodPolicy": "Running",
-                "backoffLimit": job.max_restarts * sum(job.roles.values()),
+                "backoffLimit": job.max_restarts * sum(job.counts.values()),
             },
             "tfReplicaSpecs": {
-                REPLICA_TYPES[role]: {
+                replica_types[role]: {
                     "replicas": count,
                     "restartPolicy": "OnFailure",
                     "template": {"spec": pod_spec(job, pods, role, (), _PORT_NAME)},
                 }
-                for role, count in job.roles.items()
+                for role, count in job.counts.items()
             },
         },
     }

@@ -85,14 +85,10 @@ def try_way(way: Way, *, deadline: float) -> Verdict:
         job = ["-m", "tfdist.tools.selftest.script", f"--output_dir={directory}/output"]
         command = [sys.executable, "-P", "-m", "tfdist", "run", *way.flags, *job]
         begun = time.monotonic()
-        code, output = _run([*command, f"--result_dir={results}"], deadline)
+        why, output = _run([*command, f"--result_dir={results}"], deadline)
         seconds = time.monotonic() - begun
-        if code is None:
-            found = f"The job has not ended within {deadline:g} s."
-            return Verdict(seconds, 0, np.nan, found, output)
-        if code != 0:
-            found = f"The job has failed with code {code}."
-            return Verdict(seconds, 0, np.nan, found, output)
+        if why:
+            return Verdict(seconds, 0, np.nan, why, output)
         weights, replicas = _read(results)
     error = max(
         (float(np.abs(each - problem.solution(replicas)).max()) for each in weights.values()),
@@ -101,26 +97,26 @@ def try_way(way: Way, *, deadline: float) -> Verdict:
     return Verdict(seconds, len(weights), error, problem_of(way, weights, replicas, error), output)
 
 
-def _run(command: list[str], deadline: float) -> tuple[int | None, str]:
-    """The exit code, None if the deadline has passed, and the output of a command."""
-    with (
-        tempfile.TemporaryFile("w+", errors="replace") as output,
-        subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-        ) as process,
-    ):
-        code: int | None = None
+def _run(command: list[str], deadline: float) -> tuple[str | None, str]:
+    """Why a command has not succeeded, None if it has, and its output."""
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        why = None
         try:
-            code = process.wait(timeout=deadline)
+            # The tasks of `tfdist run` end with it.
+            subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=deadline,
+                check=True,
+            )
         except subprocess.TimeoutExpired:
-            # `tfdist run` ends its tasks.
-            process.terminate()
-            process.wait()
-        finally:
-            if process.poll() is None:
-                process.terminate()
+            why = f"The job has not ended within {deadline:g} s."
+        except subprocess.CalledProcessError as error:
+            why = f"The job has failed with code {error.returncode}."
         output.seek(0)
-        return code, output.read()
+        return why, output.read()
 
 
 def _read(results: Path) -> tuple[Mapping[str, np.ndarray], int]:

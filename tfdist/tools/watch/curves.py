@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfdist.cluster.task_types import EVALUATOR
 from tfdist.errors import UsageError, log
 from tfdist.process.paths import local_path
 from tfdist.tools.watch.training_log import SPEED, Axis, Run
@@ -47,12 +48,7 @@ def plot(
     """
     suffix = Path(picture).suffix.lower()
     if suffix not in FORMATS:
-        raise UsageError(
-            "--output",
-            received=os.fspath(picture),
-            accepted=f"a file that ends with {', '.join(FORMATS)}",
-            remedy="Choose one of these formats.",
-        )
+        raise UsageError.choice("--output", os.fspath(picture), FORMATS)
     runs = [Run.of(output_dir) for output_dir in output_dirs]
     panels = panels_of(runs, metrics)
     drawn = draw(runs, panels, suffix.removeprefix("."), axis=axis or runs[0].axis)
@@ -127,12 +123,7 @@ def panels_of(runs: Sequence[Run], metrics: Sequence[str] | None = None) -> list
     known = list(dict.fromkeys(name for run in runs for name in run.metrics))
     for name in metrics or ():
         if name not in [*known, SPEED]:
-            raise UsageError(
-                "--metrics",
-                received=name,
-                accepted=", ".join([*known, SPEED]),
-                remedy="Choose some of these.",
-            )
+            raise UsageError.choice("--metrics", name, [*known, SPEED])
     has_speed = any(SPEED in record for run in runs for record in run.epochs)
     return list(metrics or [*known, *([SPEED] if has_speed else [])])
 
@@ -146,7 +137,7 @@ def _draw(place: Any, name: str, runs: Sequence[Run], axis: Axis) -> None:
         sources = [
             ("training", "-", run.curve(name, axis)),
             ("validation", "--", run.curve(f"val_{name}", axis)),
-            ("evaluator", ":", run.evaluation(name, axis)),
+            (EVALUATOR, ":", run.evaluation(name, axis)),
         ]
         for order, (source, line, (places, found)) in enumerate(sources):
             if found:

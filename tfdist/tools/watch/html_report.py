@@ -12,10 +12,12 @@ from datetime import datetime
 from html import escape
 from typing import Any
 
+from tfdist.cluster.task_types import EVALUATOR
 from tfdist.coordination.liveness import hang_report
+from tfdist.process import quantities
 from tfdist.process.version import __version__
 from tfdist.storage.output_directory import OutputDirectory, saved_checkpoints
-from tfdist.tools.watch import curves, quantities
+from tfdist.tools.watch import curves
 from tfdist.tools.watch.training_log import SPEED, Run
 from tfdist.training.records import events
 
@@ -98,7 +100,7 @@ def _result(run: Run, output: OutputDirectory) -> dict[str, str]:
     if "epoch" in last:  # Estimators have no epochs.
         found["epochs"] = str(last["epoch"])
     found["steps"] = str(last.get("step", evaluated.get("global_step", "unknown")))
-    for kind, record in (("training", last), ("evaluator", evaluated)):
+    for kind, record in (("training", last), (EVALUATOR, evaluated)):
         for name, value in record.items():
             if name.removeprefix("val_") in run.metrics:
                 found[f"{name} ({kind})"] = _value(value)

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tfdist.coordination.liveness.activity import TRAINING, WAITING, State
-from tfdist.tools.watch import quantities
+from tfdist.process import quantities
 from tfdist.tools.watch.tasks import RUNNING, Row
 
 _COLUMNS = ("task", "does", "step", "examples/s", "loss", "last step", "starts", "CPU", "memory")

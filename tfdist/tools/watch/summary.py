@@ -9,13 +9,11 @@ print("\\n".join(summary.lines(code=0, now=time.time())))
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from tfdist.coordination.liveness.activity import TRAINING, State
 from tfdist.errors import EXIT_OK, EXIT_PREEMPTED
-from tfdist.storage.output_directory import OutputDirectory, read_json_lines, saved_checkpoints
-from tfdist.tools.watch import quantities
+from tfdist.process import quantities
+from tfdist.storage.output_directory import OutputDirectory, last_json_line, saved_checkpoints
 from tfdist.tools.watch.panel import examples_per_second
 from tfdist.tools.watch.tasks import Row
 
@@ -66,7 +64,8 @@ class Summary:
             return []
         seconds = now - self._started
         # The task may have ended before it could be seen to.
-        last = self._last_epoch(OutputDirectory(state.output).metrics)
+        last = last_json_line(OutputDirectory(state.output).metrics)
+        last = last if last.get("time", 0) >= self._started else {}  # Of an earlier job.
         steps = last.get("step", state.resumed + state.steps)
         rate = last.get("examples_per_second") or self._rate
         speed = f"{quantities.rate(rate)} examples/s" if rate else "unknown"
@@ -85,14 +84,6 @@ class Summary:
             f"failures  {'; '.join(failures[-3:])}"
             + (f" ({len(failures) - 3} earlier)" if len(failures) > 3 else ""),
         ]
-
-    def _last_epoch(self, metrics: Path) -> dict[str, Any]:
-        """The last line of the metrics log that is of this job; empty if there is none."""
-        try:
-            records = read_json_lines(metrics)
-        except OSError:
-            return {}
-        return records[-1] if records and records[-1].get("time", 0) >= self._started else {}
 
 
 def _result(code: int) -> str:

@@ -9,12 +9,11 @@ they are asked for, so that nothing is done in a step.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from tfdist.coordination.liveness.activity import Activity
 from tfdist.errors import UsageError, log
-from tfdist.storage.output_directory import NO_METRICS, OutputDirectory, read_json_lines
+from tfdist.storage.output_directory import NO_METRICS, OutputDirectory, last_json_line
 
 
 def serve(host: str, port: int, activity: Activity, peers: int) -> None:
@@ -97,10 +96,7 @@ def _last_metrics(output: str) -> Mapping[str, float]:
     if not output:
         return {}
     directory = OutputDirectory(output)
-    last, evaluated = (
-        records[-1] if (records := _read(path)) else {}
-        for path in (directory.metrics, directory.eval_metrics)
-    )
+    last, evaluated = map(last_json_line, (directory.metrics, directory.eval_metrics))
     # An Estimator's own log has no metrics but the loss.
     found = last if "epoch" in last else {**last, **evaluated}
     return {
@@ -108,10 +104,3 @@ def _last_metrics(output: str) -> Mapping[str, float]:
         for name, value in found.items()
         if name not in NO_METRICS and isinstance(value, int | float)
     }
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    try:
-        return read_json_lines(path)
-    except OSError:
-        return []

@@ -19,7 +19,7 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from tfdist.errors import UsageError, log
 from tfdist.storage import output_directory
@@ -30,26 +30,6 @@ _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]", re.ASCII)
 _LONGEST_MLFLOW_PARAMETER = 6000
 # Errors of MLflow about a run that is not in the store, or was deleted there.
 _GONE = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
-
-
-class Tracker(Protocol):
-    """A run in a tracker.
-
-    Attributes:
-      remedy: what a person can do if it cannot be started.
-      run: its id.
-      place: where a person finds it.
-    """
-
-    remedy: str
-    run: str
-    place: str
-
-    def log(self, values: Mapping[str, float], step: int) -> None:
-        """Sends values of one moment, by name; does not wait for a server."""
-
-    def finish(self) -> None:
-        """Ends the run as a successful one; waits until all values are sent."""
 
 
 class _Mlflow:
@@ -146,8 +126,11 @@ class _Wandb:
         self._run.finish()
 
 
+# `remedy` is what a person can do if it cannot be started, `run` the id of the run, and `place`
+# where a person finds it. `log` does not wait for a server; `finish` waits until all is sent.
+_Tracker = _Mlflow | _Wandb
 #: By the values of --tracker.
-KINDS: Mapping[str, type[_Mlflow | _Wandb]] = {"mlflow": _Mlflow, "wandb": _Wandb}
+KINDS: Mapping[str, type[_Tracker]] = {"mlflow": _Mlflow, "wandb": _Wandb}
 
 
 def check_installed(names: Sequence[str]) -> None:
@@ -184,7 +167,7 @@ class Trackers:
     def __init__(
         self, names: Sequence[str], output: OutputDirectory, facts: Mapping[str, Any]
     ) -> None:
-        self._trackers: dict[str, Tracker] = {}
+        self._trackers: dict[str, _Tracker] = {}
         if not names:
             return
         runs = _read(output)
@@ -218,7 +201,7 @@ class Trackers:
                 log(f"warning: {name} failed, and the training goes on without it: {error}")
 
 
-def _start(name: str, run: str | None, run_name: str, facts: Mapping[str, str]) -> Tracker:
+def _start(name: str, run: str | None, run_name: str, facts: Mapping[str, str]) -> _Tracker:
     try:
         return KINDS[name](run, run_name, facts)
     except Exception as error:  # Each tracker has exceptions of its own.

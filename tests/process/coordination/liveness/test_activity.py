@@ -37,14 +37,7 @@ def test_a_long_event_is_cut() -> None:
     record = Activity("worker:0")
     record.event("é" * 500)
     (_, text) = record.record.events[-1]
-    assert text.rstrip("\N{REPLACEMENT CHARACTER}") == "é" * 55
-
-
-def test_a_state_that_is_too_long_is_not_half_written() -> None:
-    record = Activity("worker:0")
-    record.describe(output="/run1")
-    record.describe(output="/" + "x" * 10000)
-    assert record.record.state.output == "/run1"
+    assert text == "é" * 100
 
 
 def test_another_process_reads_the_record_of_a_stopped_one() -> None:

@@ -28,13 +28,12 @@ def check(cluster: Cluster, task: Task, *more: str, **environment: str) -> subpr
     )
 
 
-def test_the_command_prints_which_task_reaches_which(three: Cluster) -> None:
+def test_the_command_says_that_all_tasks_reach_each_other(three: Cluster) -> None:
     processes = [check(three, task) for task in three.tasks()]
     for process in processes:
         output, _ = process.communicate(timeout=50)
         assert process.returncode == 0, output
         assert output.startswith("tfdist: all 3 tasks reach each other (")
-        assert "  worker:1   ok        -         ok\n" in output
 
 
 def test_the_command_names_the_missing_task(three: Cluster) -> None:
@@ -43,7 +42,7 @@ def test_the_command_names_the_missing_task(three: Cluster) -> None:
         output, _ = process.communicate(timeout=50)
         assert process.returncode == 1, output
         assert "tfdist: error: worker:2 has not started: nothing listens at " in output
-        assert f"worker:0 → worker:2 {three.address(W2)} refused" in output
+        assert f"worker:0 and worker:1 → worker:2 {three.address(W2)} refused" in output
 
 
 def test_tasks_with_different_tokens_belong_to_different_jobs(three: Cluster) -> None:

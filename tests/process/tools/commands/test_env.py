@@ -39,7 +39,7 @@ def test_names_versions_libraries_and_the_machine(
     assert package == "keras"
     assert found["Keras"]["version"] == importlib.metadata.version(package)
     assert "Gloo" in found["Horovod"]["built with"]
-    assert "127.0.0.1" in found["network"]["lo"]
+    assert found["machine"]["cpu"]
     assert found["limits"]["open files"] == str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     assert found["variables"]["HOROVOD_CYCLE_TIME"] == "0.2"
     assert "a secret" not in json.dumps(found)

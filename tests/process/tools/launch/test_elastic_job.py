@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.launchers import DEADLINE, Start, lines_until
+from tfdist.config.launch_options import ElasticOptions
 from tfdist.errors import UsageError
 from tfdist.tools.commands import cli
 from tfdist.tools.launch import host_discovery
-from tfdist.tools.launch.elastic_job import Elasticity, ElasticMembership
+from tfdist.tools.launch.elastic_job import ElasticMembership
 from tfdist.tools.launch.host_discovery import Host, HostDiscoveryScript, parse
 from tfdist.tools.launch.job_spec import JobSpec, TaskSpec
 
@@ -94,7 +95,7 @@ def test_a_program_may_print_much() -> None:
 )
 def test_numbers_that_contradict_each_other(options: dict[str, int | None], field: str) -> None:
     with pytest.raises(UsageError) as raised:
-        Elasticity(script="true", **options)  # type: ignore[arg-type]
+        ElasticOptions(host_discovery_script="true", **options)  # type: ignore[arg-type]
     assert raised.value.field == field
 
 
@@ -103,9 +104,9 @@ def members(tmp_path: Path) -> Callable[..., ElasticMembership]:
     """Makes members whose program lists what is in the file `hosts`."""
 
     def make(**options: object) -> ElasticMembership:
-        given = {"max_workers": 3, "script": f"cat {tmp_path / 'hosts'}", **options}
+        given = {"max_workers": 3, "host_discovery_script": f"cat {tmp_path / 'hosts'}", **options}
         job = JobSpec(python="python", script="train.py", strategy="horovod")
-        return ElasticMembership(job, Elasticity(**given), PORTS, cores=4, environ={})  # type: ignore[arg-type]
+        return ElasticMembership(job, ElasticOptions(**given), PORTS, cores=4, environ={})  # type: ignore[arg-type]
 
     return make
 
@@ -147,7 +148,7 @@ def test_the_job_waits_for_hosts(
     (tmp_path / "hosts").write_text("localhost:2\n")
     assert len(few.tasks()) == 2
     (tmp_path / "hosts").write_text("")
-    elsewhere = members(host="me", timeout=0)
+    elsewhere = members(host="me", elastic_timeout=0)
     assert elsewhere.tasks() == ()
     with pytest.raises(TimeoutError, match=r"0 s \(--elastic_timeout\) for me to be listed"):
         elsewhere.tasks()
@@ -199,11 +200,11 @@ def test_a_program_that_fails_at_first_is_a_mistake(
     [
         (["--min_workers=2"], "--min_workers"),
         (["--port=2222"], "--port"),
-        (["--host_discovery_script=true"], "--strategy"),
+        (["--host_discovery_script=true", "--max_workers=2"], "--strategy"),
         (["--host_discovery_script=true", "--strategy=horovod"], "--max_workers"),
-        (["--host_discovery_script=true", "--workers=2"], "--workers"),
-        (["--host_discovery_script=true", "--dry-run"], "--dry_run"),
-        (["--host_discovery_script=true", "--job_name=worker"], "--job_name"),
+        (["--host_discovery_script=true", "--max_workers=2", "--workers=2"], "--workers"),
+        (["--host_discovery_script=true", "--max_workers=2", "--dry-run"], "--dry_run"),
+        (["--host_discovery_script=true", "--max_workers=2", "--job_name=worker"], "--job_name"),
         (
             ["--host_discovery_script=false", "--strategy=horovod", "--max_workers=2"],
             "--host_discovery_script",

@@ -19,10 +19,10 @@ import pytest
 
 from tests.support import processes
 from tests.support.launchers import DEADLINE, HEADER, ROOT, Start, is_alive, lines_until
-from tfdist.tools.launch.job_spec import TaskSpec
 from tfdist.tools.launch.output import Printer
 from tfdist.tools.launch.process import Process
 from tfdist.tools.launch.run_script import MODULE
+from tfdist.tools.launch.task_plan import TaskSpec
 
 pytestmark = pytest.mark.stacks("newest")
 

@@ -205,7 +205,7 @@ def test_an_evaluator_may_take_its_time(start: Start, tmp_path: Path) -> None:
 RUN_WITH_LITTLE_PATIENCE = """
 import os, sys
 from tfdist.tools.launch.local import run_tasks
-from tfdist.tools.launch.job_spec import TaskSpec
+from tfdist.tools.launch.task_plan import TaskSpec
 from tfdist.tools.launch.supervision import Supervision
 
 ps = "import os, time\\nwhile not os.path.exists('go'): time.sleep(0.01)"

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.support.launchers import DEADLINE, Start
-from tfdist.tools.launch.job_spec import TaskSpec
 from tfdist.tools.launch.notices import Notices
+from tfdist.tools.launch.task_plan import TaskSpec
 
 pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
 

@@ -9,7 +9,8 @@ import pytest
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.config import ClusterConfig
 from tfdist.tools.launch.local import hold_ports
-from tfdist.tools.launch.own_task import RankMembership, own_task_spec
+from tfdist.tools.launch.rank_membership import RankMembership
+from tfdist.tools.launch.task_plan import ScriptSpec, own_place, task_plan
 
 pytestmark = [pytest.mark.stacks("newest"), pytest.mark.horovod, pytest.mark.timeout(60)]
 
@@ -17,7 +18,11 @@ pytestmark = [pytest.mark.stacks("newest"), pytest.mark.horovod, pytest.mark.tim
 def members_of(index: int, port: int, timeout: float = 60.0) -> RankMembership:
     cluster = Cluster(worker=(f"127.0.0.1:{port}", "127.0.0.1:1"))
     config = ClusterConfig(cluster, Task("worker", index), "flags")
-    task = own_task_spec(config, ["train"], "horovod", cluster_as="horovodrun")
+    job = ScriptSpec(
+        python="python", script="train.py", strategy="horovod", cluster_as="horovodrun"
+    )
+    place = own_place(job, config, {"TF_CONFIG": "{}"}, restarts=True)
+    task = task_plan(job, cluster, config.task, place)
     return RankMembership(config, task, timeout, "token")
 
 

@@ -242,7 +242,7 @@ def test_a_replacement_that_came_too_late_is_ended(start: Start, tmp_path: Path)
 REPLACED_TOO_LATE = """
 import os, sys
 from tfdist.tools.launch.local import run_tasks
-from tfdist.tools.launch.job_spec import TaskSpec
+from tfdist.tools.launch.task_plan import TaskSpec
 from tfdist.tools.launch.supervision import Supervision
 
 worker = '''
@@ -331,7 +331,7 @@ def test_a_wrong_number_of_restarts_is_refused(tfdist_run: Start, value: str) ->
     launcher = tfdist_run("", f"--max_restarts={value}")
     _, err = launcher.communicate(timeout=DEADLINE)
     assert launcher.returncode == 2
-    assert f"received {value!r}; accepted: a number from 0" in err
+    assert err.startswith("tfdist: error: ") and "--max_restarts" in err and value in err
 
 
 def test_a_worker_that_has_lost_the_chief_restarts_all_tasks(

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
 RUN = """
 import os, sys
 from tfdist.tools.launch.local import run_tasks
-from tfdist.tools.launch.job_spec import TaskSpec
+from tfdist.tools.launch.task_plan import TaskSpec
 from tfdist.tools.launch.supervision import Supervision
 
 compute = "import time; end = time.monotonic() + 3\\nwhile time.monotonic() < end: pass"

@@ -100,7 +100,7 @@ def test_the_page_has_everything_and_runs_nothing(output: Path) -> None:
         "<td>--precision=auto</td>",
         "<th>worker:1</th><td>10.0.0.2:2222</td>",
         "<td>preempted</td>",
-        "<td>140</td><td>2 MB</td>",
+        "<td>140</td><td>2.0 MB</td>",
         "no step for 62 s",
     ):
         assert expected in page, expected

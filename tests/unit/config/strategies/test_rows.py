@@ -71,12 +71,6 @@ def options(
         ),
         ("in_graph", {"microbatches": 0}, WORKERS, "--microbatches: received 0; accepted: at le"),
         (
-            "in_graph",
-            {"balance": "memory"},
-            WORKERS,
-            "--balance: received 'memory'; accepted: parameters, time",
-        ),
-        (
             "multi_worker_mirrored",
             {"all_reduce": "tree"},
             WORKERS,

@@ -232,7 +232,7 @@ def test_another_listener_at_an_address_is_named(
     monkeypatch.setattr("tfdist.coordination.startup.participant._HANDSHAKE_SECONDS", 0.5)
     with server(three.address(W1), sends(words)):
         (outcome,) = outcomes_of(config(three, W0, timeout=1.5))
-    assert f"worker:0 → worker:1 {three.address(W1)} {answer}" in outcome.matrix.splitlines()[4]
+    assert f"worker:0 → worker:1 {three.address(W1)} {answer}" in outcome.details
     assert "worker:1 is" in outcome.verdict
 
 

@@ -12,7 +12,7 @@ from tfdist.cluster import Cluster, Task
 from tfdist.coordination.startup import protocol
 from tfdist.coordination.startup.conflicts import names
 from tfdist.coordination.startup.protocol import Reach, Report
-from tfdist.coordination.startup.verdicts import Findings, explain, matrix
+from tfdist.coordination.startup.verdicts import Findings, details, explain
 
 pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
 
@@ -49,9 +49,7 @@ HELLOS = {W2: hello(CLUSTER, W2)}
             f"worker:2 has a host name that does not resolve: {C}.",
         ),
         (
-            findings_with(
-                {W0: report(protocol.REFUSED, W2)}, hellos=HELLOS, connected=frozenset([W2])
-            ),
+            findings_with({W0: report(protocol.REFUSED, W2), W2: Report()}, hellos=HELLOS),
             "worker:2 runs on host host-of-worker-2, process 7, but worker:0 cannot reach it at "
             f"its address {C} (refused): the address is wrong, or a firewall blocks it.",
         ),
@@ -88,24 +86,14 @@ def test_the_task_at_fault_is_named(findings: Findings, sentence: str) -> None:
     assert explain(findings) == sentence
 
 
-def test_the_matrix_shows_which_task_reaches_which() -> None:
-    findings = findings_with({W0: report(protocol.REFUSED, W2), W1: Report()})
-    assert list(matrix(findings)) == [
-        "  from \\ to  worker:0  worker:1  worker:2",
-        "  worker:0   -         ok        refused",
-        "  worker:1   ok        -         ok",
-        "  worker:2   ?         ?         -",
-        f"  worker:0 → worker:2 {C} refused",
-        "  no report from worker:2",
-    ]
-
-
-def test_the_failing_pairs_of_a_large_job_are_grouped() -> None:
+def test_the_tasks_that_do_not_reach_each_other_are_listed() -> None:
     cluster = Cluster(worker=tuple(f"10.0.0.{index}:1" for index in range(40)))
     tasks = cluster.tasks()
     reports = {task: report(protocol.REFUSED, tasks[39]) for task in tasks[:39]}
-    assert list(matrix(Findings(cluster, W0, reports))) == [
-        "  worker:0, worker:1, worker:2, worker:3, worker:4 and 34 more → worker:39 10.0.0.39:1 "
+    reports[W1] = report(protocol.TIMED_OUT, W2)
+    assert list(details(Findings(cluster, W0, reports))) == [
+        "  worker:1 → worker:2 10.0.0.2:1 timed out",
+        "  worker:0, worker:2, worker:3, worker:4, worker:5 and 33 more → worker:39 10.0.0.39:1 "
         "refused",
         "  no report from worker:39",
     ]

@@ -34,7 +34,7 @@ def test_the_slots_equal_those_that_horovod_assigns(layout: dict[str, int]) -> N
 
     assert [dataclasses.asdict(slot) for slot in assigned] == [
         {
-            "host": slot.hostname,
+            "hostname": slot.hostname,
             "rank": slot.rank,
             "size": slot.size,
             "local_rank": slot.local_rank,
@@ -50,13 +50,13 @@ def test_ranks_keep_their_order_if_the_hosts_alternate() -> None:
     hosts = ["a", "b", "a", "c", "b", "a"]
     alternating = slots(hosts)
 
-    assert [(slot.host, slot.rank) for slot in alternating] == list(
+    assert [(slot.hostname, slot.rank) for slot in alternating] == list(
         zip(hosts, range(6), strict=True)
     )
     # The other numbers are the same as with the hosts sorted.
-    grouped = {(slot.host, slot.local_rank): slot for slot in slots(sorted(hosts))}
+    grouped = {(slot.hostname, slot.local_rank): slot for slot in slots(sorted(hosts))}
     for slot in alternating:
-        assert dataclasses.replace(grouped[slot.host, slot.local_rank], rank=slot.rank) == slot
+        assert dataclasses.replace(grouped[slot.hostname, slot.local_rank], rank=slot.rank) == slot
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,9 @@ def test_ranks_keep_their_order_if_the_hosts_alternate() -> None:
 def test_the_environment_contains_everything_that_hvd_init_reads(
     host: str, interface: dict[str, str]
 ) -> None:
-    slot = Slot(host="b", rank=1, size=6, local_rank=2, local_size=3, cross_rank=4, cross_size=5)
+    slot = Slot(
+        hostname="b", rank=1, size=6, local_rank=2, local_size=3, cross_rank=4, cross_size=5
+    )
 
     assert environment(slot, host, 2222) == {
         "HOROVOD_HOSTNAME": "b",

@@ -26,7 +26,7 @@ def waits_for(begin: tf.Operation) -> set[str]:
 def test_a_stage_has_the_activations_of_as_many_parts_as_stages_follow_it() -> None:
     found: dict[str, set[str]] = {}
     with tf.Graph().as_default():
-        stages = [Lane("/device:CPU:0", None) for _ in range(2)]
+        stages = [Lane("/device:CPU:0") for _ in range(2)]
         for stage, lane in enumerate(stages):
             work(lane, f"first{stage}")
         order = OneForwardOneBackward(stages)

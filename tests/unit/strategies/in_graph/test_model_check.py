@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from tfdist.config.role import TaskSettings
+from tfdist.config.strategies.rows import InGraphOptions
+from tfdist.data.feed import Feed
 from tfdist.errors import UsageError
 from tfdist.strategies.in_graph.model_check import check_model
+from tfdist.strategies.in_graph.strategy import InGraph
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
@@ -73,9 +77,13 @@ def test_outputs_of_each_example_are_accepted() -> None:
     check_model(Own(lambda x: tf.reshape(x, [-1])), tf.TensorSpec([8, 1]))
 
 
-def test_ragged_inputs_are_refused() -> None:
-    with pytest.raises(UsageError, match="an input of type RaggedTensorSpec"):
-        check_model(Own(lambda x: x), tf.RaggedTensorSpec([None, None]))
+def test_ragged_data_are_refused() -> None:
+    def data() -> tf.data.Dataset:
+        return tf.data.Dataset.range(3).map(tf.range).ragged_batch(2)
+
+    strategy = InGraph(TaskSettings(options=InGraphOptions()))
+    with pytest.raises(UsageError, match="data: received 'RaggedTensor'; accepted: dense tensors"):
+        strategy.distribute(Feed(data, strategy.topology.input_context, trains=True))
 
 
 @pytest.mark.parametrize(

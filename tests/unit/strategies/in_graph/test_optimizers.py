@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tfdist.config.role import TaskRole
+from tfdist.config.role import TaskSettings
 from tfdist.config.strategies.rows import InGraphOptions
 from tfdist.strategies.in_graph.strategy import InGraph
 
@@ -43,6 +43,6 @@ def operations(optimizer: Any) -> list[str]:
     ids=["sgd", "legacy", "scaled"],
 )
 def test_gradients_are_not_joined(make: Callable[[], Any]) -> None:
-    strategy = InGraph(TaskRole(job_options=InGraphOptions()))
+    strategy = InGraph(TaskSettings(options=InGraphOptions()))
     assert "IdentityN" in operations(make())
     assert "IdentityN" not in operations(strategy.wrap_optimizer(make()))

@@ -73,24 +73,13 @@ def test_a_layer_used_twice_is_in_one_stage() -> None:
     assert sorted(name for one in found for name in one) == ["a", "b", "shared"]
 
 
-def test_the_costs_can_be_given() -> None:
-    model = sequential(Dense(8, name="a"), Dense(8, name="b"), Dense(8, name="c"))
-    seconds = {"a": 9.0, "b": 1.0, "c": 1.0}
-    found = names(model, 2, measure=lambda _: lambda layer: seconds[layer.name])
-    assert found == [["a"], ["b", "c"]]
-
-
-def test_the_stages_of_the_script_are_used_and_nothing_is_measured() -> None:
+def test_the_stages_of_the_script_are_used() -> None:
     with stage(1):
         last = Dense(2, name="last")
     with stage(0):
         first = Dense(2, name="first")
     model = sequential(first, Dense(64, name="large"), last, Dense(2, name="end"))
-
-    def measure(_: Any) -> Any:
-        raise AssertionError("the script has the stages")
-
-    assert names(model, 2, measure=measure) == [["first", "large"], ["last", "end"]]
+    assert names(model, 2) == [["first", "large"], ["last", "end"]]
 
 
 def test_the_layers_of_a_nested_model_follow_its_stage() -> None:
@@ -140,7 +129,7 @@ def test_more_stages_than_layers_with_weights_are_refused() -> None:
 def test_the_plan_of_a_stage_names_its_layers_and_parameters() -> None:
     model = sequential(*(Dense(4, name=name) for name in "abcde"))
     first, last = stages_of(model, 2)
-    assert str(last) == "c, d, e: 60 parameters, 0.0 MiB"
-    assert str(first) == "a, b: 40 parameters, 0.0 MiB"
+    assert str(last) == "c, d, e: 60 parameters, 0.0 MB"
+    assert str(first) == "a, b: 40 parameters, 0.0 MB"
     (everything,) = stages_of(model, 1)
     assert str(everything).startswith("a, …, e: 100 parameters")

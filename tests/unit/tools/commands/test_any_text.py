@@ -15,9 +15,9 @@ from tfdist.config import flags
 from tfdist.errors import UsageError
 from tfdist.tools.commands.arguments import (
     cluster_flags,
-    option_flags,
+    job_flags,
     read_cluster_flags,
-    read_option_flags,
+    read_job_flags,
 )
 from tfdist.tools.launch.remote.hosts import hosts_in, hosts_of
 
@@ -32,9 +32,9 @@ texts = st.sampled_from((*NUMBERS, *ADDRESSES)) | st.text()
 @given(name=st.sampled_from(sorted({*flags.option_flags()} - {"strategy"})), text=texts)
 def test_of_a_flag_of_the_job_or_a_strategy(name: str, text: str) -> None:
     parser = argparse.ArgumentParser(exit_on_error=False)
-    option_flags(parser)
+    job_flags(parser)
     with suppress(UsageError, argparse.ArgumentError):
-        read_option_flags(parser.parse_args([f"--{name}={text}"]))
+        read_job_flags(parser.parse_args([f"--{name}={text}"]))
 
 
 @settings(deadline=None)

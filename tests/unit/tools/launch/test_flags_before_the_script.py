@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.job_specs import job_spec
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.config import ClusterConfig
 from tfdist.config.flags import FLAGS_VARIABLE, read_flags
 from tfdist.errors import EXIT_USAGE
 from tfdist.tools.commands import cli
-from tfdist.tools.launch.job_spec import JobSpec, task_specs
-from tfdist.tools.launch.own_task import own_task_spec
+from tfdist.tools.launch.job_spec import task_specs
+from tfdist.tools.launch.task_plan import ScriptSpec, own_place, task_plan
 
 pytestmark = pytest.mark.stacks("newest")
 
@@ -72,9 +73,7 @@ def test_tfdist_check_finds_it_without_the_other_tasks(
 
 def test_the_flags_are_passed_on_to_each_task(script: str) -> None:
     flags = {"sync": True, "replicas_to_aggregate": 2, "startup_timeout": 5.0}
-    job = JobSpec(
-        python="python", script=script, strategy="parameter_server", ps=1, workers=2, flags=flags
-    )
+    job = job_spec(script=script, strategy="parameter_server", ps=1, workers=2, flags=flags)
     tasks = task_specs(job, ports=range(1, 4), cores=2, environ={})
     assert [json.loads(task.environment[FLAGS_VARIABLE]) for task in tasks] == [flags] * 3
     found = read_flags(tasks[0].environment)
@@ -83,7 +82,7 @@ def test_the_flags_are_passed_on_to_each_task(script: str) -> None:
 
 
 def test_a_task_without_flags_has_none_of_another_job(script: str) -> None:
-    job = JobSpec(python="python", script=script, workers=2)
+    job = job_spec(script=script, workers=2)
     environ = {FLAGS_VARIABLE: '{"sync": true}'}
     for task in task_specs(job, ports=range(1, 3), cores=2, environ=environ):
         assert FLAGS_VARIABLE not in task.environment
@@ -92,5 +91,12 @@ def test_a_task_without_flags_has_none_of_another_job(script: str) -> None:
 
 def test_the_task_of_this_machine_gets_them_too() -> None:
     config = ClusterConfig(Cluster(worker=("a:1", "b:1")), Task("worker", 0), "TF_CONFIG")
-    task = own_task_spec(config, ["python", "train.py"], "auto", flags={"all_reduce": "ring"})
+    job = ScriptSpec(
+        python="python",
+        script="train.py",
+        strategy="multi_worker_mirrored",
+        flags={"all_reduce": "ring"},
+    )
+    place = own_place(job, config, {}, restarts=True)
+    task = task_plan(job, config.cluster, config.task, place)
     assert json.loads(task.environment[FLAGS_VARIABLE]) == {"all_reduce": "ring"}

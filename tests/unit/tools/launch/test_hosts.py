@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.job_specs import job_spec
 from tfdist.errors import UsageError
 from tfdist.tools.launch.host_discovery import Host
-from tfdist.tools.launch.job_spec import JobSpec, TaskSpec, task_specs
+from tfdist.tools.launch.job_spec import TaskSpec, task_specs
 from tfdist.tools.launch.remote import server
 from tfdist.tools.launch.remote.hosts import hosts_in, hosts_of
 from tfdist.tools.launch.remote.plan import HostPlan, plan
@@ -24,7 +26,7 @@ ENVIRON = {"TF_X": "1", "TF_CONFIG": "{}", "HOROVOD_RANK": "3", "HOROVOD_LOG": "
 def planned(
     hosts: str, *, tls: bool = False, environ: Mapping[str, str] = ENVIRON, **options: Any
 ) -> dict[str, HostPlan]:
-    job = JobSpec(python="python", script="train.py", **options)
+    job = job_spec(**options)
     return plan(
         job,
         hosts_of(hosts),
@@ -36,16 +38,23 @@ def planned(
     )
 
 
+def tasks_of(plan: HostPlan, environ: Mapping[str, str] | None = None) -> dict[str, TaskSpec]:
+    """The tasks that a host with an environment plans, by name."""
+    there = {**(environ or {}), **plan.variables}
+    found = server.read_plan(json.loads(json.dumps(asdict(plan))), there)
+    return {task.name: replace(task, environment=task.environ(there)) for task in found}
+
+
 def test_the_tasks_fill_the_slots() -> None:
     plans = planned(
         "a,b:2", strategy="parameter_server", ps=3, workers=2, chief=True, evaluator=True
     )
-    names = {host: [task.name for task in own.tasks] for host, own in plans.items()}
+    names = {host: own.tasks for host, own in plans.items()}
     assert names == {
         "a": ["chief:0", "ps:0", "ps:2", "evaluator:0"],
         "b": ["worker:0", "worker:1", "ps:1"],
     }
-    config = json.loads(plans["b"].tasks[0].environment["TF_CONFIG"])
+    config = json.loads(tasks_of(plans["b"])["worker:0"].environment["TF_CONFIG"])
     hosts = {
         name: [address.partition(":")[0] for address in addresses]
         for name, addresses in config["cluster"].items()
@@ -57,7 +66,8 @@ def test_the_tasks_fill_the_slots() -> None:
 
 
 def test_a_task_gets_what_changes_tensorflow_and_not_another_place() -> None:
-    environment = planned("a,b", workers=2, cluster_as="flags")["a"].tasks[0].environment
+    plan = planned("a,b", workers=2, cluster_as="flags")["a"]
+    environment = tasks_of(plan)["worker:0"].environment
     assert environment["TF_X"] == "1"
     assert environment["HOROVOD_LOG"] == "a"
     assert environment["TFDIST_JOB_TOKEN"] == "token"
@@ -65,7 +75,8 @@ def test_a_task_gets_what_changes_tensorflow_and_not_another_place() -> None:
 
 
 def test_tfdist_exec_makes_the_tunnel_of_each_task_in_the_cluster() -> None:
-    tasks = planned("a:2", tls=True, workers=2, cluster_as="flags", evaluator=True)["a"].tasks
+    plan = planned("a:2", tls=True, workers=2, cluster_as="flags", evaluator=True)["a"]
+    tasks = [*tasks_of(plan).values()]
     execute = ("python", "-m", "tfdist", "exec", "--strategy=multi_worker_mirrored")
     assert tasks[0].command == (*execute, "--cluster_as=flags", "--tls", "train.py")
     assert json.loads(tasks[0].environment["TF_CONFIG"])["task"] == {"type": "worker", "index": 0}
@@ -74,7 +85,7 @@ def test_tfdist_exec_makes_the_tunnel_of_each_task_in_the_cluster() -> None:
 
 def test_the_tasks_of_a_host_divide_its_cores() -> None:
     plans = planned("a:2", workers=2)
-    tasks = server.read_plan(json.loads(json.dumps(plans["a"].as_json())), {"TF_X": "2"})
+    tasks = [*tasks_of(plans["a"], {"TF_X": "2"}).values()]
     assert [task.environment["TFDIST_CORES"] for task in tasks] == ["0/2", "1/2"]
     assert tasks[0].environment["TF_X"] == "1"
     assert tasks[0].command == ("python", "train.py")
@@ -105,17 +116,16 @@ def test_a_host_gives_its_tasks_the_cores_and_threads_of_a_job_without_hosts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server, "given_cores", lambda _: 8)
-    job = JobSpec(python="python", script="train.py", divides_cores=divides_cores, **options)
+    job = job_spec(divides_cores=divides_cores, **options)
     ports = range(4001, 4001 + job.num_ports)
     expected = settings(task_specs(job, ports=ports, cores=8, environ=user), user)
     told = planned("a:3", environ=user, divides_cores=divides_cores, **options)["a"]
-    there = server.read_plan(json.loads(json.dumps(told.as_json())), {})
-    assert settings(there, {}) == expected
-    if job.workers > 1:
+    assert settings([*tasks_of(told).values()], {}) == expected
+    if job.counts["worker"] > 1:
         shares = {name: found.get("TFDIST_CORES") for name, found in expected.items()}
-        number = 3 if job.chief and not job.ps else 2
+        number = 3 if job.counts["chief"] and not job.counts["ps"] else 2
         assert shares["worker:1"] == (f"{number - 1}/{number}" if divides_cores else "0/1")
-    if job.ps and not user:
+    if job.counts["ps"] and not user:
         assert expected["ps:0"]["OMP_NUM_THREADS"] == "2"
 
 
@@ -124,8 +134,9 @@ def test_a_ps_on_a_host_where_no_task_computes_may_use_all_cores(
 ) -> None:
     monkeypatch.setattr(server, "given_cores", lambda _: 8)
     plans = planned("a,b", workers=1, ps=2)
-    told = json.loads(json.dumps(plans["b"].as_json()))
-    assert settings(server.read_plan(told, {}), {}) == {"ps:1": {"CUDA_VISIBLE_DEVICES": "-1"}}
+    assert settings([*tasks_of(plans["b"]).values()], {}) == {
+        "ps:1": {"CUDA_VISIBLE_DEVICES": "-1"}
+    }
 
 
 def test_there_must_be_a_slot_for_each_task() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.job_specs import job_spec as spec
 from tests.support.processes import ROOT
 from tfdist.errors import UsageError
 from tfdist.process import setup
@@ -20,10 +21,6 @@ from tfdist.tools.launch.output import LINE_BYTES, PROGRESS_SECONDS, LineReader,
 pytestmark = pytest.mark.stacks("newest", horovod=("2.15",))
 
 GOLDEN = Path(__file__).parent / "golden"
-
-
-def spec(**given: Any) -> JobSpec:
-    return JobSpec(**{"python": "python", "script": "train.py", **given})
 
 
 def planned(
@@ -81,12 +78,12 @@ def test_auto_follows_the_numbers_of_tasks(given: dict[str, Any], strategy: str)
         ("--strategy", {"strategy": "mirorred"}),
         ("--workers", {"workers": 0}),
         ("--ps", {"ps": -1}),
-        ("--ps", {"strategy": "parameter_server"}),
-        ("--ps", {"strategy": "horovod", "ps": 1}),
-        ("--ps", {"strategy": "multi_worker_mirrored", "workers": 2, "ps": 1}),
-        ("--ps", {"strategy": "one_device", "ps": 1}),
-        ("--workers", {"strategy": "central_storage", "workers": 2}),
-        ("--chief", {"strategy": "mirrored", "chief": True}),
+        ("--strategy", {"strategy": "parameter_server"}),
+        ("--strategy", {"strategy": "horovod", "ps": 1}),
+        ("--strategy", {"strategy": "multi_worker_mirrored", "workers": 2, "ps": 1}),
+        ("--strategy", {"strategy": "one_device", "ps": 1}),
+        ("--strategy", {"strategy": "central_storage", "workers": 2}),
+        ("--strategy", {"strategy": "mirrored", "chief": True}),
         ("--cluster_as", {"cluster_as": "flags"}),
         ("--cluster_as", {"cluster_as": "master", "ps": 1, "workers": 2}),
         ("--cluster_as", {"strategy": "mirrored", "evaluator": True, "cluster_as": "flags"}),
@@ -165,7 +162,7 @@ def test_the_older_dialect_of_tf_config_calls_the_chief_master() -> None:
 
 def test_a_job_is_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        spec().workers = 2  # type: ignore[misc]
+        spec().strategy = "horovod"  # type: ignore[misc]
 
 
 def test_lines_are_whole_however_they_arrive() -> None:

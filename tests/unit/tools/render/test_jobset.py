@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from kubernetes_validate import ValidationError
 
+from tests.support.job_specs import job_spec
 from tests.support.manifests import validate
 from tfdist.cluster.config import ClusterFlags
 from tfdist.cluster.discovery import discover
 from tfdist.errors import UsageError
-from tfdist.tools.launch.job_spec import JobSpec
 from tfdist.tools.render.jobset import manifest, trainjob
 from tfdist.tools.render.pods import Manifest, Pods
 from tfdist.tools.render.rendered_job import RenderedJob
@@ -31,7 +31,7 @@ PODS = Pods(image="example.org/train:1", queue="team", gpus=1, token="0123")
 def job(name: str = "train", **options: Any) -> RenderedJob:
     tasks = {"ps": 2, "workers": 3, "chief": True, "evaluator": True}
     chosen = {"strategy": "parameter_server", **tasks, **options}
-    spec = JobSpec(python="python", script="train.py", args=("-x", "y"), **chosen)
+    spec = job_spec(args=("-x", "y"), **chosen)
     return RenderedJob(spec=spec, name=name)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.job_specs import job_spec
 from tfdist.errors import UsageError
 from tfdist.tools.commands import cli
-from tfdist.tools.launch.job_spec import JobSpec
 from tfdist.tools.render import slurm
 from tfdist.tools.render.rendered_job import RenderedJob
 
@@ -29,7 +29,7 @@ JOBS: dict[str, dict[str, Any]] = {
 
 
 def job(name: str, **options: Any) -> RenderedJob:
-    spec = JobSpec(python="python", script="train.py", args=("--epochs=3",), **JOBS[name])
+    spec = job_spec(args=("--epochs=3",), **JOBS[name])
     return RenderedJob(spec=spec, name="train", **options)
 
 
@@ -54,7 +54,7 @@ def test_a_mistake_is_found_before_anything_is_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for flags, message in (
-        (["--strategy=mirrored", "--workers=2"], "--workers: received 2"),
+        (["--strategy=mirrored", "--workers=2"], "--strategy: received 'mirrored with 2 worker'"),
         (["--name=My_Job"], "--name: received 'My_Job'"),
     ):
         with pytest.raises(SystemExit):

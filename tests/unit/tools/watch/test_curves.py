@@ -116,7 +116,7 @@ def test_pictures_are_png_svg_or_pdf(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "field", "accepted"),
     [
-        (["--output=curves.gif"], "--output", "a file that ends with .png, .svg, .pdf"),
+        (["--output=curves.gif"], "--output", "accepted: .png, .svg, .pdf"),
         (["--output=no/curves.png"], "--output", "a file that this process can write"),
         (["--metrics=los"], "--metrics", f"loss, accuracy, {SPEED}"),
     ],

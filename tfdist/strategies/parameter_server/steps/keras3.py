@@ -1,24 +1,32 @@
 """Makes `fit` and `evaluate` of Keras 3 work with parameter servers.
 
-keras3.apply()
+    keras3.apply()       # once; models of other strategies are not affected
 
-strategy = PassesShards(…)
-EpochCoordinator(strategy, …)
-with strategy.scope():
-    model = keras.Sequential(…)
-model.fit(job.dataset(train_input), validation_data=job.eval_dataset(eval_input))
+    strategy = PassesShards(…)
+    EpochCoordinator(strategy, …)
+    with strategy.scope():
+        model = keras.Sequential(…)
+    model.fit(job.dataset(train_input), validation_data=job.eval_dataset(eval_input))
+
+Keras 2 schedules its steps on the strategy's coordinator and waits for them at the end of an epoch.
+Keras 3 does not know coordinators and would run each step in the chief (`fit` in its `trainer.py`).
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend.tensorflow import trainer
 
 from tfdist.compat import checks
 from tfdist.compat import keras as keras_compat
 from tfdist.data.sharding import shards_of
 from tfdist.errors import UsageError
-from tfdist.strategies.parameter_server.steps import keras3_coordinator
 from tfdist.strategies.parameter_server.steps.coordinator import EpochCoordinator
 from tfdist.strategies.parameter_server.steps.epoch import Epoch
 from tfdist.strategies.parameter_server.steps.shards import DistributedShards
@@ -26,80 +34,180 @@ from tfdist.strategies.parameter_server.tensorflow_strategy import PassesShards
 from tfdist.upstream.keras3_assign_add import add_in_one_operation
 
 
-class _Coordination:
-    """What `tfdist.strategies.parameter_server.steps.keras3_coordinator` asks."""
+def check(model: Any) -> None:
+    """Rejects options that Keras 3 accepts but ignores on workers.
 
-    def is_coordinated(self, strategy: Any) -> bool:
-        return isinstance(strategy, PassesShards)
-
-    def takes(self, iterator: Any) -> bool:
-        return isinstance(iterator, Epoch)
-
-    def check(self, model: Any) -> None:
-        """Rejects options that Keras 3 accepts but ignores on workers.
-
-        Raises:
-          UsageError: `model.compile` or the optimizer has such an option.
-        """
-        checks.check_is_not_compiled_by_xla(model, "parameter_server")
-        optimizers = keras_compat.optimizers_of(model)
-        inner = [getattr(each, "inner_optimizer", each) for each in optimizers]
-        accumulates = [getattr(each, "gradient_accumulation_steps", None) for each in inner]
-        options = {
-            "run_eagerly": (bool(model.run_eagerly), False),
-            "gradient_accumulation_steps": (
-                next(filter(None, accumulates), None),
-                None,
-            ),
-        }
-        for field, (received, accepted) in options.items():
-            if received != accepted:
-                raise UsageError(
-                    field,
-                    received=received,
-                    accepted=f"{accepted} under parameter_server with Keras 3",
-                    remedy="Leave it out of model.compile and of the optimizer; --accumulate_steps "
-                    "accumulates gradients.",
-                )
-        of_optimizers = [variable for each in optimizers for variable in each.variables]
-        add_in_one_operation([*model.variables, *model.metrics_variables, *of_optimizers])
-
-    def request(self, strategy: Any, epoch: Any, step: Callable[[Any], Any], steps: int) -> Any:
-        EpochCoordinator(strategy).request(epoch, step, steps)
-        return epoch.live_logs()
-
-    def begin_epochs(self, dataset: Any, steps_per_epoch: int | None, data: Any) -> bool:
-        if not isinstance(dataset, DistributedShards):
+    Raises:
+      UsageError: `model.compile` or the optimizer has such an option.
+    """
+    checks.check_is_not_compiled_by_xla(model, "parameter_server")
+    optimizers = keras_compat.optimizers_of(model)
+    inner = [getattr(each, "inner_optimizer", each) for each in optimizers]
+    accumulates = [getattr(each, "gradient_accumulation_steps", None) for each in inner]
+    options = {
+        "run_eagerly": (bool(model.run_eagerly), False),
+        "gradient_accumulation_steps": (next(filter(None, accumulates), None), None),
+    }
+    for field, (received, accepted) in options.items():
+        if received != accepted:
             raise UsageError(
-                "data of fit and evaluate",
-                received=type(data).__name__,
-                accepted="the result of job.dataset or job.eval_dataset, under parameter_server "
-                "with Keras 3",
-                remedy="Pass a function that returns your data as a tf.data.Dataset to "
-                "job.dataset.",
+                field,
+                received=received,
+                accepted=f"{accepted} under parameter_server with Keras 3",
+                remedy="Leave it out of model.compile and of the optimizer; --accumulate_steps "
+                "accumulates gradients.",
             )
-        dataset.steps_per_epoch = steps_per_epoch
-        return True
-
-    def join(self, strategy: Any, to_end: bool) -> None:
-        EpochCoordinator(strategy).join(to_end)
-
-    def steps_of_training_epoch(self, strategy: Any) -> int:
-        return EpochCoordinator(strategy).steps_of_training_epoch
-
-    def check_prediction(self, data: Any) -> None:
-        if shards_of(data) is not None:
-            raise UsageError(
-                "data of predict",
-                received="the result of job.dataset or job.eval_dataset",
-                accepted="a tf.data.Dataset or arrays, under parameter_server with Keras 3",
-                remedy="Pass the data itself: predict runs in the chief and would see one shard.",
-            )
+    of_optimizers = [variable for each in optimizers for variable in each.variables]
+    add_in_one_operation([*model.variables, *model.metrics_variables, *of_optimizers])
 
 
-_COORDINATION = _Coordination()
+def check_training_data(dataset: Any, data: Any) -> DistributedShards:
+    """Returns the distributed dataset of `fit` or `evaluate`.
+
+    Args:
+      dataset: what Keras has made of `data`.
+      data: what the user has passed.
+
+    Raises:
+      UsageError: it is not from `job.dataset`.
+    """
+    if isinstance(dataset, DistributedShards):
+        return dataset
+    raise UsageError(
+        "data of fit and evaluate",
+        received=type(data).__name__,
+        accepted="the result of job.dataset or job.eval_dataset, under parameter_server with Keras "
+        "3",
+        remedy="Pass a function that returns your data as a tf.data.Dataset to job.dataset.",
+    )
 
 
+def check_prediction_data(data: Any) -> None:
+    """Checks the data of `predict`, which runs in the chief, as in Keras 2.
+
+    Raises:
+      UsageError: they are from `job.dataset`.
+    """
+    if shards_of(data) is not None:
+        raise UsageError(
+            "data of predict",
+            received="the result of job.dataset or job.eval_dataset",
+            accepted="a tf.data.Dataset or arrays, under parameter_server with Keras 3",
+            remedy="Pass the data itself: predict runs in the chief and would see one shard.",
+        )
+
+
+class _Steps:
+    """A train or test function that requests its steps.
+
+    Calls Keras's own function for anything but an epoch, such as the batch of `train_on_batch`.
+    """
+
+    def __init__(self, model: Any, step: Callable[[Any], Any], own: Callable[[Any], Any]) -> None:
+        strategy = model.distribute_strategy
+        self._strategy = strategy
+        self._own = own
+        self._steps = int(model.steps_per_execution)
+
+        @tf.autograph.experimental.do_not_convert
+        def step_on_next(iterator: Any) -> Any:
+            logs = strategy.run(step, args=(next(iterator),))
+            logs = trainer.reduce_per_replica(logs, strategy, reduction="auto")
+            return tf.nest.map_structure(tf.convert_to_tensor, logs)
+
+        self._step = step_on_next
+
+    def __call__(self, iterator: Any) -> Any:
+        if not isinstance(iterator, Epoch):
+            return self._own(iterator)
+        EpochCoordinator(self._strategy).request(iterator, self._step, self._steps)
+        return iterator.live_logs()
+
+
+def _makes_steps(make: Callable[..., None], function: str, step: str) -> Callable[..., None]:
+    """Wraps `make_train_function` or `make_test_function` to create `_Steps` where needed."""
+
+    @functools.wraps(make)
+    def call(model: Any, force: bool = False) -> None:
+        make(model, force)
+        own = getattr(model, function)
+        if _is_coordinated(model.distribute_strategy) and not isinstance(own, _Steps):
+            check(model)
+            setattr(model, function, _Steps(model, getattr(model, step), own))
+
+    return call
+
+
+def _predicts_here(predict: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps `predict` to run in the chief."""
+
+    @functools.wraps(predict)
+    def call(model: Any, *args: Any, **kwargs: Any) -> Any:
+        strategy = model.distribute_strategy
+        if not _is_coordinated(strategy):
+            return predict(model, *args, **kwargs)
+        check_prediction_data(args[0] if args else kwargs.get("x"))
+        model._distribute_strategy = None
+        try:
+            return predict(model, *args, **kwargs)
+        finally:
+            model._distribute_strategy = strategy
+
+    return call
+
+
+def _shows_steps(end: Callable[..., None]) -> Callable[[Any, int, Any], None]:
+    """Wraps the end of an epoch of the progress bar, which counts the requests for steps.
+
+    Until the first end of the data, there are more of these than steps.
+    """
+
+    @functools.wraps(end)
+    def call(bar: Any, epoch: int, logs: Any = None) -> None:
+        strategy = bar.model.distribute_strategy
+        if bar.target is None and _is_coordinated(strategy):
+            bar.seen = EpochCoordinator(strategy).steps_of_training_epoch
+        end(bar, epoch, logs)
+
+    return call
+
+
+class _EpochIterator(trainer.TFEpochIterator):
+    """Keras's iterator, which also waits for the scheduled steps at the end of an epoch."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._strategy: Any = kwargs.get("distribute_strategy")
+        if _is_coordinated(self._strategy):
+            shards = check_training_data(self._distributed_dataset, kwargs.get("x"))
+            shards.steps_per_epoch = self.steps_per_epoch
+
+    def tf_sync(self) -> None:
+        super().tf_sync()
+        if _is_coordinated(self._strategy):
+            # If a callback stops the training, the generator is not closed.
+            state = inspect.getgeneratorstate(self._epoch_iterator)
+            EpochCoordinator(self._strategy).join(state == inspect.GEN_CLOSED)
+
+    def _interrupted_warning(self) -> None:
+        # Without steps_per_epoch, an epoch of unknown length always ends this way.
+        if not _is_coordinated(self._strategy) or self.steps_per_epoch is not None:
+            super()._interrupted_warning()
+
+
+def _is_coordinated(strategy: Any) -> bool:
+    return isinstance(strategy, PassesShards)
+
+
+@functools.cache
 def apply() -> None:
-    """Patches Keras 3 to train models under `PassesShards`; other models are not affected."""
-    keras3_coordinator.apply(_COORDINATION)
+    """Patches Keras 3 to train models under `PassesShards`."""
+    model = keras.Model
+    model.make_train_function = _makes_steps(
+        model.make_train_function, "train_function", "train_step"
+    )
+    model.make_test_function = _makes_steps(model.make_test_function, "test_function", "test_step")
+    model.predict = _predicts_here(model.predict)
+    bar = keras.callbacks.ProgbarLogger
+    bar.on_epoch_end = _shows_steps(bar.on_epoch_end)
+    trainer.TFEpochIterator = _EpochIterator

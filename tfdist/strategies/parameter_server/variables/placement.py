@@ -22,8 +22,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.process import quantities
 from tfdist.strategies.parameter_server.variables import partitioner as partitions
-from tfdist.strategies.sizes import bytes_of, readable
+from tfdist.strategies.sizes import bytes_of
 
 #: The largest ps may store this many times the mean; above it, there is a line about it.
 MAX_SKEW = 1.2
@@ -118,7 +119,7 @@ class Placement:
         loads = self.bytes_per_ps()
         if not _is_uneven(loads):
             return None
-        found = ", ".join(f"ps:{ps} {readable(load)}" for ps, load in enumerate(loads))
+        found = ", ".join(f"ps:{ps} {quantities.size(load)}" for ps, load in enumerate(loads))
         skew = max(loads) * len(loads) / sum(loads)
         size = self._even_partition_bytes()
         remedy = (

@@ -63,7 +63,7 @@ class SplitVariable:
     def put_together(self) -> None:
         """Makes TensorFlow save the parts as one tensor, if they have values."""
         values = [part._value for part in self.parts]
-        if self._whole is None and None not in map(_or_none, values):
+        if self._whole is None and all(value is not None for value in values):
             self._whole = tf.__internal__.distribute.ShardedVariable(
                 values, name=self.parts[0].path
             )
@@ -91,15 +91,6 @@ def offsets_of(rows: int, parts: int) -> list[int]:
     """Where each part begins, and the end: `div` partitioning, as in `tf.nn.embedding_lookup`."""
     sizes = [rows // parts + (part < rows % parts) for part in range(parts)]
     return [0, *accumulate(sizes)]
-
-
-def _or_none(value: Any) -> bool | None:
-    return None if value is None else True
-
-
-def _split(layer: Any) -> SplitVariable | None:
-    found: SplitVariable | None = vars(layer).get(_ATTRIBUTE)
-    return found
 
 
 def _splits(add_weight: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,28 +139,36 @@ def _parts_of(layer: Any, weight: dict[str, Any]) -> int:
     return int(partitioner(tf.TensorShape(weight["shape"]), dtype)[0])
 
 
-def _looks_up(own: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `Embedding.call` to read only the rows of the batch from each part."""
+def _of_split(method: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes a wrapper of a layer's methods: a layer with a variable in parts calls `method`, which
+    takes the layer, the `SplitVariable` and the arguments."""
 
-    @functools.wraps(own)
-    def call(layer: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        split = _split(layer)
-        if split is None:
-            return own(layer, inputs, *args, **kwargs)
-        if isinstance(inputs, tf.SparseTensor):
-            raise UsageError(
-                f"input of layer {layer.name}",
-                received="a SparseTensor",
-                accepted="a dense or ragged tensor, for a table in parts",
-                remedy="Convert the input, or leave out --partition_bytes and "
-                "--variable_partitions.",
-            )
-        if keras.backend.standardize_dtype(inputs.dtype) not in ("int32", "int64"):
-            inputs = keras.ops.cast(inputs, "int32")
-        rows = tf.ragged.map_flat_values(functools.partial(_rows, split), inputs)
-        return keras.ops.cast(rows, dtype=layer.compute_dtype)
+    def wrap(own: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(own)
+        def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            split: SplitVariable | None = vars(layer).get(_ATTRIBUTE)
+            if split is None:
+                return own(layer, *args, **kwargs)
+            return method(layer, split, *args, **kwargs)
 
-    return call
+        return call
+
+    return wrap
+
+
+def _look_up(layer: Any, split: SplitVariable, inputs: Any) -> Any:
+    """`Embedding.call`, which reads only the rows of the batch from each part."""
+    if isinstance(inputs, tf.SparseTensor):
+        raise UsageError(
+            f"input of layer {layer.name}",
+            received="a SparseTensor",
+            accepted="a dense or ragged tensor, for a table in parts",
+            remedy="Convert the input, or leave out --partition_bytes and --variable_partitions.",
+        )
+    if keras.backend.standardize_dtype(inputs.dtype) not in ("int32", "int64"):
+        inputs = keras.ops.cast(inputs, "int32")
+    rows = tf.ragged.map_flat_values(functools.partial(_rows, split), inputs)
+    return keras.ops.cast(rows, dtype=layer.compute_dtype)
 
 
 def _rows(split: SplitVariable, indices: tf.Tensor) -> tf.Tensor:
@@ -180,26 +179,18 @@ def _rows(split: SplitVariable, indices: tf.Tensor) -> tf.Tensor:
     return tf.nn.embedding_lookup([part.value for part in split.parts], indices)
 
 
-def _multiplies(own: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `Dense.call` to multiply part by part."""
-
-    @functools.wraps(own)
-    def call(layer: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        split = _split(layer)
-        if split is None:
-            return own(layer, inputs, *args, **kwargs)
-        if isinstance(inputs, tf.SparseTensor):
-            result = keras.ops.matmul(inputs, tf.convert_to_tensor(split))
-        else:
-            sizes = [part.shape[0] for part in split.parts]
-            columns = tf.split(inputs, sizes, axis=-1)
-            products = map(keras.ops.matmul, columns, split.parts)
-            result = functools.reduce(keras.ops.add, products)
-        if layer.bias is not None:
-            result = keras.ops.add(result, layer.bias)
-        return result if layer.activation is None else layer.activation(result)
-
-    return call
+def _multiply(layer: Any, split: SplitVariable, inputs: Any, training: Any = None) -> Any:
+    """`Dense.call`, which multiplies part by part."""
+    if isinstance(inputs, tf.SparseTensor):
+        result = keras.ops.matmul(inputs, tf.convert_to_tensor(split))
+    else:
+        sizes = [part.shape[0] for part in split.parts]
+        columns = tf.split(inputs, sizes, axis=-1)
+        products = map(keras.ops.matmul, columns, split.parts)
+        result = functools.reduce(keras.ops.add, products)
+    if layer.bias is not None:
+        result = keras.ops.add(result, layer.bias)
+    return result if layer.activation is None else layer.activation(result)
 
 
 def _whole_weights(layer: Any, split: SplitVariable) -> list[Any]:
@@ -207,79 +198,35 @@ def _whole_weights(layer: Any, split: SplitVariable) -> list[Any]:
     return [split] if bias is None else [split, bias]
 
 
-def _saves(own: Callable[..., None]) -> Callable[..., None]:
-    """Wraps `save_own_variables` to write the file of a layer without parts."""
-
-    @functools.wraps(own)
-    def call(layer: Any, store: Any) -> None:
-        split = _split(layer)
-        if split is None:
-            return own(layer, store)
-        for index, weight in enumerate(_whole_weights(layer, split)):
-            store[str(index)] = weight.numpy()
-        return None
-
-    return call
+def _get_weights(layer: Any, split: SplitVariable) -> list[np.ndarray]:
+    return [weight.numpy() for weight in _whole_weights(layer, split)]
 
 
-def _loads(own: Callable[..., None]) -> Callable[..., None]:
-    """Wraps `load_own_variables` to read the file of a layer without parts."""
-
-    @functools.wraps(own)
-    def call(layer: Any, store: Any) -> None:
-        split = _split(layer)
-        if split is None:
-            return own(layer, store)
-        for index, weight in enumerate(_whole_weights(layer, split)):
-            weight.assign(np.asarray(store[str(index)]))
-        return None
-
-    return call
+def _set_weights(layer: Any, split: SplitVariable, weights: Any) -> None:
+    for weight, value in zip(_whole_weights(layer, split), weights, strict=True):
+        weight.assign(np.asarray(value))
 
 
-def _gets(own: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `get_weights` to return whole arrays."""
-
-    @functools.wraps(own)
-    def call(layer: Any) -> Any:
-        split = _split(layer)
-        if split is None:
-            return own(layer)
-        return [weight.numpy() for weight in _whole_weights(layer, split)]
-
-    return call
+def _save(layer: Any, split: SplitVariable, store: Any) -> None:
+    """`save_own_variables`, which writes the file of a layer without parts."""
+    for index, value in enumerate(_get_weights(layer, split)):
+        store[str(index)] = value
 
 
-def _sets(own: Callable[..., None]) -> Callable[..., None]:
-    """Wraps `set_weights` to take whole arrays."""
-
-    @functools.wraps(own)
-    def call(layer: Any, weights: Any) -> None:
-        split = _split(layer)
-        if split is None:
-            return own(layer, weights)
-        for weight, value in zip(_whole_weights(layer, split), weights, strict=True):
-            weight.assign(np.asarray(value))
-        return None
-
-    return call
+def _load(layer: Any, split: SplitVariable, store: Any) -> None:
+    """`load_own_variables`, which reads the file of a layer without parts."""
+    count = len(_whole_weights(layer, split))
+    _set_weights(layer, split, [store[str(index)] for index in range(count)])
 
 
-def _refuses(own: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a method that replaces the kernel or table."""
-
-    @functools.wraps(own)
-    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        if (split := _split(layer)) is not None:
-            raise UsageError(
-                f"{own.__name__} of layer {layer.name}",
-                received=f"a variable in {len(split.parts)} parts",
-                accepted="a whole variable",
-                remedy="Leave out --partition_bytes and --variable_partitions.",
-            )
-        return own(layer, *args, **kwargs)
-
-    return call
+def _refuse(name: str, layer: Any, split: SplitVariable, *_: Any, **__: Any) -> None:
+    """In place of the method `name`, which replaces the kernel or table."""
+    raise UsageError(
+        f"{name} of layer {layer.name}",
+        received=f"a variable in {len(split.parts)} parts",
+        accepted="a whole variable",
+        remedy="Leave out --partition_bytes and --variable_partitions.",
+    )
 
 
 @functools.cache
@@ -289,16 +236,16 @@ def apply() -> None:
     Only in the scope of a strategy that has a `layer_partitioner`, which takes the shape and the
     dtype of a variable and returns the number of its parts by axis; and `split_variables`, a set.
     """
-    keras.layers.Embedding.call = _looks_up(keras.layers.Embedding.call)
-    keras.layers.Dense.call = _multiplies(keras.layers.Dense.call)
+    keras.layers.Embedding.call = _of_split(_look_up)(keras.layers.Embedding.call)
+    keras.layers.Dense.call = _of_split(_multiply)(keras.layers.Dense.call)
     wrappers = {
         "add_weight": _splits,
-        "save_own_variables": _saves,
-        "load_own_variables": _loads,
-        "get_weights": _gets,
-        "set_weights": _sets,
-        "enable_lora": _refuses,
-        "quantize": _refuses,
+        "save_own_variables": _of_split(_save),
+        "load_own_variables": _of_split(_load),
+        "get_weights": _of_split(_get_weights),
+        "set_weights": _of_split(_set_weights),
+        "enable_lora": _of_split(functools.partial(_refuse, "enable_lora")),
+        "quantize": _of_split(functools.partial(_refuse, "quantize")),
     }
     for kind in _SPLIT:
         for name, wrap in wrappers.items():

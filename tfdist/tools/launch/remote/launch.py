@@ -13,18 +13,19 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
 from tfdist.coordination.seal import new_token
 from tfdist.tools.launch.host_discovery import Host
-from tfdist.tools.launch.job_spec import JobSpec, TaskSpec
+from tfdist.tools.launch.job_spec import JobSpec
 from tfdist.tools.launch.local import run_tasks
 from tfdist.tools.launch.output import Printer
 from tfdist.tools.launch.remote.panel_rows import HostTasks, name_on
 from tfdist.tools.launch.remote.plan import HostPlan, plan
 from tfdist.tools.launch.supervision import Supervision
+from tfdist.tools.launch.task_plan import TaskSpec
 
 # For the tasks of a host to end, after those of the grace period.
 _MARGIN_SECONDS = 10.0
@@ -71,7 +72,7 @@ def run_on_hosts(
         for number, (host, own) in enumerate(plans.items()):
             file = Path(directory) / f"{number}.json"
             file.touch(mode=0o600)
-            file.write_text(json.dumps(own.as_json()))
+            file.write_text(json.dumps(asdict(own)))
             command = [
                 sys.executable,
                 "-m",
@@ -97,4 +98,4 @@ def _panel_of(plans: Mapping[str, HostPlan]) -> Callable[[], Printer]:
 
     # The chief is the first task of the first host.
     host, own = next(iter(plans.items()))
-    return partial(Screen, chief=name_on(own.tasks[0].name, host), watch=HostTasks)
+    return partial(Screen, chief=name_on(own.tasks[0], host), watch=HostTasks)

@@ -3,28 +3,24 @@
     plan(job, hosts, token="3f2a", environ=os.environ, directory="/home/me")
 
 The chief and the workers fill the slots in the order of the hosts. The ps are on the hosts in turn,
-and the evaluator on the first one.
+and a task beside the cluster on the first one.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from tfdist.cluster import Cluster, Task
 from tfdist.cluster.ports import ports_of
+from tfdist.cluster.task_types import WORKER
+from tfdist.config.launch_options import HOROVODRUN
 from tfdist.coordination.seal import TOKEN_VARIABLE
 from tfdist.errors import UsageError
 from tfdist.tools.launch.host_discovery import Host
-from tfdist.tools.launch.job_spec import (
-    PLACE_VARIABLES,
-    JobSpec,
-    TaskSpec,
-    command_of,
-    job_environment,
-)
+from tfdist.tools.launch.job_spec import JobSpec
+from tfdist.tools.launch.task_plan import PLACE_VARIABLES, ScriptSpec
 
 # The variables of this shell that the tasks get: what changes how TensorFlow computes.
 _PASSED = ("TF_", "TFDIST_", "KERAS_", "HOROVOD_", "NCCL_", "OMP_", "PYTHONPATH", "PYTHONHASHSEED")
@@ -32,27 +28,29 @@ _PASSED = ("TF_", "TFDIST_", "KERAS_", "HOROVOD_", "NCCL_", "OMP_", "PYTHONPATH"
 
 @dataclass(frozen=True)
 class HostPlan:
-    """What a host is told.
+    """What a host is told, which plans the tasks itself; see `server.read_plan`.
 
     Attributes:
       directory: the current directory of the tasks.
       grace_period: seconds that the tasks have to save.
       tells: whether the host tells what its tasks do.
-      divides_cores: as in `JobSpec`.
-      computing: the names of the tasks that compute in every step.
-      tasks: what to start, without what depends on the host's cores.
+      job: the fields of a `ScriptSpec`.
+      cluster: the addresses by task type.
+      executes: as in `Place`.
+      computing: the names of its tasks that compute in every step.
+      tasks: the names of the tasks to start.
+      variables: what is added to the host's environment.
     """
 
     directory: str
     grace_period: float
     tells: bool
-    divides_cores: bool
-    computing: tuple[str, ...]
-    tasks: tuple[TaskSpec, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """The plan as `json` writes it; see `server.read_plan`."""
-        return asdict(self)
+    job: Mapping[str, Any]
+    cluster: Mapping[str, Sequence[str]]
+    executes: Sequence[str] | None
+    computing: Sequence[str]
+    tasks: Sequence[str]
+    variables: Mapping[str, str] = field(repr=False)
 
 
 def plan(
@@ -82,67 +80,43 @@ def plan(
       UsageError: there are too few slots.
     """
     slots = [host.name for host in hosts for _ in range(host.slots)]
-    training = job.chief + job.workers
+    training = job.counts.training
     if training > len(slots):
         raise UsageError(
             "--workers",
-            received=job.workers,
-            accepted=f"at most {len(slots) - job.chief}: the hosts have {len(slots)} slots",
+            received=job.counts[WORKER],
+            accepted=f"at most {len(slots) - training + job.counts[WORKER]}: the hosts have "
+            f"{len(slots)} slots",
             remedy="Add hosts or slots: host:2 has two.",
         )
     names = [host.name for host in hosts]
-    places = slots[:training] + list(itertools.islice(itertools.cycle(names), job.ps))
+    others = job.counts.in_cluster - training
+    places = slots[:training] + list(itertools.islice(itertools.cycle(names), others))
     ports = ports_of(places, token)
-    addresses = [f"{host}:{port}" for host, port in zip(places, ports, strict=True)]
-    cluster = Cluster(
-        chief=tuple(addresses[: job.chief]),
-        worker=tuple(addresses[job.chief : training]),
-        ps=tuple(addresses[training:]),
-    )
-    at = dict(zip(cluster.tasks(), places, strict=True))
-    if job.evaluator:
-        at[Task("evaluator", 0)] = names[0]
-    common = {
-        **{
-            name: value
-            for name, value in environ.items()
-            if name.startswith(_PASSED) and name not in PLACE_VARIABLES
-        },
-        TOKEN_VARIABLE: token,
+    cluster = job.counts.cluster(f"{h}:{port}" for h, port in zip(places, ports, strict=True))
+    at = dict.fromkeys(job.counts.tasks(), names[0])
+    at |= dict(zip(cluster.tasks(), places, strict=True))
+    variables = {
+        name: value
+        for name, value in environ.items()
+        if name.startswith(_PASSED) and name not in PLACE_VARIABLES
     }
+    executes = None
+    if tls or job.cluster_as == HOROVODRUN:
+        options = [f"--strategy={job.strategy}", f"--cluster_as={job.cluster_as}"]
+        executes = [*options, *["--tls"] * tls]
     compute = job.row.compute_tasks(cluster)
-    tasks: dict[str, list[TaskSpec]] = {}
-    for task, host in at.items():
-        environment = common | job_environment(job, task)
-        needs_tunnel = tls and task.type != "evaluator"
-        if needs_tunnel or job.cluster_as == "horovodrun":
-            # It finds its place from TF_CONFIG.
-            command = _execute(job, tls=needs_tunnel)
-            environment["TF_CONFIG"] = cluster.tf_config(task)
-        else:
-            command = command_of(job.python, job.script, job.args, module=job.module)
-            if job.cluster_as == "flags":
-                command += tuple(cluster.flags(task))
-            else:
-                environment["TF_CONFIG"] = cluster.tf_config(task, older=job.cluster_as == "master")
-        tasks.setdefault(host, []).append(TaskSpec(str(task), command, environment))
     return {
         host: HostPlan(
             directory,
             grace_period,
             tells,
-            job.divides_cores,
-            computing=tuple(str(task) for task in compute if at[task] == host),
-            tasks=tuple(own),
+            job={item.name: getattr(job, item.name) for item in fields(ScriptSpec)},
+            cluster=cluster.jobs(),
+            executes=executes,
+            computing=[str(task) for task in compute if at[task] == host],
+            tasks=[str(task) for task, place in at.items() if place == host],
+            variables={**variables, TOKEN_VARIABLE: token},
         )
-        for host, own in tasks.items()
+        for host in dict.fromkeys(at.values())
     }
-
-
-def _execute(job: JobSpec, *, tls: bool) -> tuple[str, ...]:
-    """The command of a task that `tfdist exec` starts."""
-    options = [f"--strategy={job.strategy}", f"--cluster_as={job.cluster_as}"]
-    if tls:
-        options.append("--tls")
-    module = ("-m",) if job.module else ()
-    return (job.python, "-m", "tfdist", "exec", *options, *module, job.script, *job.args)

@@ -19,14 +19,14 @@ import time
 from collections.abc import Mapping
 from typing import IO, Any
 
+from tfdist.cluster import Cluster, Task
 from tfdist.errors import EXIT_USAGE, log
 from tfdist.process.cores import given_cores
-from tfdist.tools.launch.job_spec import TaskSpec
 from tfdist.tools.launch.local import run_tasks
 from tfdist.tools.launch.output import Printer
 from tfdist.tools.launch.remote.panel_rows import RowPrinter
 from tfdist.tools.launch.supervision import Supervision
-from tfdist.tools.launch.task_cores import cores_environment
+from tfdist.tools.launch.task_plan import Place, ScriptSpec, TaskSpec, task_plan
 
 #: How often the launcher shows that it lives, and how long the tasks run without it, in seconds.
 SIGN_SECONDS, SILENCE_SECONDS = 2.0, 30.0
@@ -35,14 +35,20 @@ EXIT_MARK = "\x1etfdist exit "
 
 
 def read_plan(plan: Mapping[str, Any], environ: Mapping[str, str]) -> list[TaskSpec]:
-    """The tasks of this host, which divide its cores."""
-    cores, computing, divides = given_cores(environ), plan["computing"], plan["divides_cores"]
-    result = []
-    for task in plan["tasks"]:
-        name, given = task["name"], task["environment"]
-        own = cores_environment(name, computing, divides, cores, {**environ, **given})
-        result.append(TaskSpec(name, tuple(task["command"]), own | given))
-    return result
+    """The tasks of this host, which divide its cores.
+
+    Args:
+      plan: the fields of a `HostPlan`.
+      environ: the environment that the tasks inherit.
+    """
+    job, cluster = ScriptSpec(**plan["job"]), Cluster(**plan["cluster"])
+    place = Place(
+        environ=environ,
+        computing=[*map(Task.named, plan["computing"])],
+        cores=given_cores(environ),
+        executes=plan["executes"],
+    )
+    return [task_plan(job, cluster, Task.named(name), place) for name in plan["tasks"]]
 
 
 def main() -> int:
@@ -55,9 +61,10 @@ def main() -> int:
         log(f"error: {plan['directory']}: {error.strerror} on this host")
         return EXIT_USAGE
     threading.Thread(target=_obey, args=[lines], daemon=True).start()
+    environ = {**os.environ, **plan["variables"]}
     return run_tasks(
-        read_plan(plan, os.environ),
-        environ=os.environ,
+        read_plan(plan, environ),
+        environ=environ,
         supervision=Supervision(
             grace_period=plan["grace_period"],
             make_printer=RowPrinter if plan["tells"] else Printer,

@@ -69,7 +69,7 @@ def enter(config: ClusterConfig, token: str) -> ClusterConfig:
 
 
 def _check(config: ClusterConfig, token: str) -> None:
-    if not config.cluster or config.task.type == "evaluator":
+    if not config.cluster or not config.task.kind.in_cluster:
         raise UsageError(
             "--tls",
             received=str(config),

@@ -10,10 +10,15 @@ import tensorflow as tf
 
 from tfdist.data import sharding
 from tfdist.errors import UsageError
-from tfdist.strategies.parameter_server.steps.keras3 import _COORDINATION
 from tfdist.strategies.parameter_server.steps.shards import DistributedShards
 
 pytestmark = pytest.mark.stacks("newest")
+
+
+def keras3() -> Any:
+    from tfdist.strategies.parameter_server.steps import keras3  # It imports Keras 3.
+
+    return keras3
 
 
 def compiled(optimizer: Any = "sgd", **options: Any) -> tf.keras.Model:
@@ -41,12 +46,12 @@ def shards() -> sharding.Shards:
 )
 def test_an_option_that_workers_would_ignore_is_refused(options: Any, field: str) -> None:
     with pytest.raises(UsageError, match=f"{field}: received .*; accepted: "):
-        _COORDINATION.check(compiled(**options))
+        keras3().check(compiled(**options))
 
 
 def test_additions_of_an_accepted_model_are_single_operations() -> None:
     model = compiled()
-    _COORDINATION.check(model)
+    keras3().check(model)
 
     @tf.function
     def count() -> None:
@@ -60,13 +65,12 @@ def test_additions_of_an_accepted_model_are_single_operations() -> None:
 
 def test_only_datasets_of_the_job_are_accepted_for_training() -> None:
     with pytest.raises(UsageError, match="data of fit and evaluate: received 'ndarray'"):
-        _COORDINATION.begin_epochs(tf.data.Dataset.range(2), None, np.zeros([2]))
+        keras3().check_training_data(tf.data.Dataset.range(2), np.zeros([2]))
     distributed = DistributedShards(shards(), lambda _: None)  # type: ignore[arg-type, return-value]
-    assert _COORDINATION.begin_epochs(distributed, 7, None)
-    assert distributed.steps_per_epoch == 7
+    assert keras3().check_training_data(distributed, None) is distributed
 
 
 def test_a_dataset_of_the_job_is_refused_for_predictions() -> None:
-    _COORDINATION.check_prediction(np.zeros([2]))
+    keras3().check_prediction_data(np.zeros([2]))
     with pytest.raises(UsageError, match="data of predict"):
-        _COORDINATION.check_prediction(sharding.for_keras(shards(), sharding.UNKNOWN))
+        keras3().check_prediction_data(sharding.for_keras(shards(), sharding.UNKNOWN))

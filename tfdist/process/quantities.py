@@ -21,8 +21,10 @@ def duration(seconds: float) -> str:
 
 
 def size(number: float) -> str:
-    """Bytes as `612 MB` or `1.4 GB`."""
-    return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"
+    """Bytes as `0.4 MB`, `612 MB` or `1.4 GB`."""
+    if number >= 1e9:
+        return f"{number / 1e9:.1f} GB"
+    return f"{number / 1e6:.{0 if number >= 1e7 else 1}f} MB"
 
 
 def rate(number: float) -> str:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tfdist.tools.watch import quantities
+from tfdist.process import quantities
 
 pytestmark = pytest.mark.stacks("newest")
 
@@ -28,7 +28,11 @@ def test_durations_have_two_units_at_most(seconds: float, expected: str) -> None
 
 
 def test_sizes_rates_and_losses_are_short() -> None:
-    assert [quantities.size(number) for number in (612e6, 1.44e9)] == ["612 MB", "1.4 GB"]
+    assert [quantities.size(number) for number in (4e5, 612e6, 1.44e9)] == [
+        "0.4 MB",
+        "612 MB",
+        "1.4 GB",
+    ]
     assert [quantities.rate(number) for number in (0.421, 98.4, 12345.6)] == [
         "0.42",
         "98",

@@ -1,0 +1,21 @@
+"""The contract of a strategy is small enough to be read at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfdist.strategies import base
+from tfdist.strategies.base import Strategy
+
+pytestmark = pytest.mark.stacks("2.15", "newest")
+
+# What the base class provides: a strategy uses it, or sets it in `set_up`.
+PROVIDED = {"agreement", "kv_store"}
+
+
+def test_the_contract_has_five_abstract_members_and_eight_hooks() -> None:
+    abstract = set(Strategy.__abstractmethods__)
+    members = {name for name in vars(Strategy) if not name.startswith("_")} - PROVIDED
+    assert len(abstract) == 5
+    assert len(members - abstract) <= 8
+    assert members == {name for name in members if f"`{name}`" in str(base.__doc__)}

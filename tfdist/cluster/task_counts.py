@@ -1,0 +1,146 @@
+"""How many tasks of each type a job has, and which rank of an engine is which task.
+
+    counts = TaskCounts(worker=2, ps=1)
+    counts.tasks()                           # worker:0, worker:1, ps:0
+    counts.cluster(["a:1", "b:1", "c:1"])    # their addresses
+    counts.with_chief().in_order_of_ranks()  # {"ps": 1, "chief": 1, "worker": 2}
+
+    ranks([6], TaskCounts(ps=2, evaluator=1))        # ps:0, ps:1, evaluator:0, chief:0, worker:0, …
+    ranks([2, 3], TaskCounts(), ("ps", "worker"))    # of two components: ps:0, ps:1, worker:0, …
+
+Where an engine numbers the tasks, a job with ps or an evaluator has a chief.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from tfdist.cluster import task_types
+from tfdist.cluster.cluster import Cluster, Task
+from tfdist.cluster.task_types import CHIEF, WORKER, TaskType
+from tfdist.errors import UsageError, refuse
+
+#: The type of each component of a job, in order, separated by commas.
+ROLES_VARIABLE = "TFDIST_ROLES"
+
+
+class TaskCounts(Counter[str]):
+    """The numbers of tasks by type, in the order of a cluster; 0 for a type that is left out."""
+
+    def __init__(self, given: Iterable[tuple[str, int]] = (), /, **more: int | None) -> None:
+        super().__init__()
+        numbers = {**dict(given), **more}
+        # Without numbers it asks no table, which an import may still be filling.
+        for name in task_types.rows() if numbers else ():
+            if number := numbers.get(name):
+                self[name] = int(number)
+
+    def kinds(self) -> list[TaskType]:
+        """The types of which there is a task."""
+        return [task_types.row(name) for name in self]
+
+    def tasks(self) -> tuple[Task, ...]:
+        """The tasks, the chief first."""
+        return tuple(Task(name, index) for name, count in self.items() for index in range(count))
+
+    @property
+    def training(self) -> int:
+        """The number of tasks that train."""
+        return sum(self[kind.name] for kind in self.kinds() if kind.trains)
+
+    @property
+    def in_cluster(self) -> int:
+        """The number of tasks that have addresses."""
+        return sum(self[kind.name] for kind in self.kinds() if kind.in_cluster)
+
+    def cluster(self, addresses: Iterable[str]) -> Cluster:
+        """The cluster of the tasks that have addresses, in their order."""
+        given = iter(addresses)
+        return Cluster(
+            **{
+                kind.name: tuple(next(given) for _ in range(self[kind.name]))
+                for kind in self.kinds()
+                if kind.in_cluster
+            }
+        )
+
+    def with_chief(self) -> TaskCounts:
+        """The same with a chief, if there is a task that does not train."""
+        return self if self.training == self.total() else TaskCounts(**{**self, CHIEF: 1})
+
+    def with_workers(self, number: int) -> TaskCounts:
+        """The same with a number of workers, if it has none."""
+        return TaskCounts(**{WORKER: number, **self})
+
+    def in_order_of_ranks(self) -> dict[str, int]:
+        """The numbers of tasks by type, in the order of the ranks."""
+        order = sorted(self.kinds(), key=lambda kind: kind.rank)
+        return {kind.name: self[kind.name] for kind in order}
+
+    def rank_flags(self) -> dict[str, int]:
+        """The flags of a script, by name, by which the ranks become these tasks."""
+        kinds = map(task_types.row, self.in_order_of_ranks())
+        return {kind.rank_flag: self[kind.name] for kind in kinds if kind.rank_flag}
+
+
+def named_types(environ: Mapping[str, str], counts: TaskCounts) -> tuple[str, ...]:
+    """The type of each component, from `ROLES_VARIABLE`; empty if it is not set.
+
+    Raises:
+      UsageError: a type is unknown, or a flag gives types, too.
+    """
+    text = environ.get(ROLES_VARIABLE, "")
+    names = tuple(name.strip() for name in text.split(",")) if text.strip() else ()
+    if not {*names} <= {*task_types.rows()}:
+        raise UsageError(
+            ROLES_VARIABLE,
+            received=text,
+            accepted=f"{', '.join(task_types.rows())}, for each component, separated by commas",
+            remedy="Correct the roles.",
+        )
+    if names:
+        refuse(counts.rank_flags(), f"only without {ROLES_VARIABLE}, which is {text}")
+    return names
+
+
+def ranks(
+    components: Sequence[int], counts: TaskCounts, names: Sequence[str] = ()
+) -> tuple[Task, ...]:
+    """The task of each rank.
+
+    Args:
+      components: the number of ranks of each component of the job.
+      counts: the numbers of tasks that do not train; the other ranks are the chief and workers.
+      names: the type of each component instead; empty to use the numbers.
+
+    Raises:
+      UsageError: there are too few ranks, or another number of components than of types.
+    """
+    if names:
+        if len(names) != len(components):
+            raise UsageError(
+                ROLES_VARIABLE,
+                received=",".join(names),
+                accepted=f"{len(components)} roles, one for each component of the job",
+                remedy="Name the role of each component.",
+            )
+        each = [name for name, count in zip(names, components, strict=True) for _ in range(count)]
+    else:
+        total, given = sum(components), counts.with_chief()
+        if given.total() > total:
+            flag, number = next(iter(counts.rank_flags().items()))
+            raise UsageError(
+                f"--{flag}",
+                received=number,
+                accepted=f"fewer tasks: the job has {total} ranks, of which one is the chief",
+                remedy="Start more tasks, or ask for fewer that do not train.",
+            )
+        each = [name for name, count in given.in_order_of_ranks().items() for _ in range(count)]
+        each += [WORKER] * (total - len(each))
+    seen: Counter[str] = Counter()
+    tasks = []
+    for name in each:
+        tasks.append(Task(name, seen[name]))
+        seen[name] += 1
+    return tuple(tasks)

@@ -1,0 +1,212 @@
+"""The flags that only `tfdist run` has; a script does not know them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfdist.config.options import Options, option
+from tfdist.errors import UsageError, refuse
+
+#: How a task gets the cluster: in TF_CONFIG, in its older dialect, as flags of the script, or in
+#: the variables of `horovodrun`.
+TF_CONFIG = "tf_config"
+OLDER = "master"
+FLAGS = "flags"
+HOROVODRUN = "horovodrun"
+CLUSTER_AS = (TF_CONFIG, OLDER, FLAGS, HOROVODRUN)
+
+_ELASTIC = "host_discovery_script"
+
+
+@dataclass(frozen=True)
+class ElasticOptions(Options):
+    """The flags of elastic jobs, which follow a list of hosts."""
+
+    host_discovery_script: str | None = option(
+        None,
+        "makes the job elastic: this program prints host:slots for each machine that is available; "
+        "when its output changes, all workers save and restart with the new number of workers",
+    )
+    max_workers: int | None = option(None, "start at most this many workers", least=1)
+    min_workers: int | None = option(None, "wait for this many workers (default 1)", least=1)
+    elastic_timeout: float | None = option(
+        None,
+        "seconds to wait for --min_workers, and for this machine in the list (default 600)",
+        least=0.0,
+    )
+    host: str | None = option(
+        None,
+        "this machine's name in the list (default: the entry with this machine's address)",
+    )
+    port: int | None = option(
+        None,
+        "the first port of each host's workers; required if several machines are listed",
+        least=1,
+        most=65535,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.host_discovery_script is None:
+            others = self.given("max_workers", "min_workers", "elastic_timeout", "host", "port")
+            refuse(
+                others,
+                f"only together with --{_ELASTIC}",
+                "Pass the program that lists the hosts, or use --workers.",
+            )
+            return
+        if self.max_workers is None:
+            raise UsageError(
+                "--max_workers",
+                received=None,
+                accepted=f"a number with --{_ELASTIC}",
+                remedy="Pass the maximum number of workers.",
+            )
+        if self.max_workers < (self.min_workers or 1):
+            raise UsageError(
+                "--max_workers",
+                received=self.max_workers,
+                accepted=f"a number from {self.min_workers}, which is --min_workers",
+                remedy=f"Set it to the most workers that --{_ELASTIC} may lead to.",
+            )
+        if self.port is not None and self.port > 65536 - self.max_workers:
+            raise UsageError(
+                "--port",
+                received=self.port,
+                accepted=f"a number from 1 to {65536 - self.max_workers}",
+                remedy="Choose a lower port: each host uses one port per task, from this one on.",
+            )
+
+
+@dataclass(frozen=True)
+class HostsOptions(Options):
+    """The flags of jobs on hosts that are reached by ssh."""
+
+    hosts: str | None = option(
+        None,
+        "HOST[:SLOTS],...: start the job on these hosts by ssh, with this Python and in this "
+        "directory; the workers are as many as the slots, unless --workers says less",
+    )
+    hostfile: str | None = option(
+        None, "the same from a file: a line for each host, host, host:N or host slots=N"
+    )
+    ssh: str = option(
+        "ssh",
+        "the command of ssh, with its arguments; hosts must be known and must not ask for a "
+        "password",
+    )
+    tls: bool = option(
+        False,
+        "with --hosts or --hostfile: the tasks connect to each other alone, over mutual TLS; see "
+        "tfdist exec --help",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hosts is not None:
+            accepted = "not together with --hosts or --hostfile, which place the tasks"
+            refuse(self.given("hostfile"), accepted)
+        if self.tls and not self.has_hosts:
+            raise UsageError(
+                "--tls",
+                received="no --hosts and no --hostfile",
+                accepted="with one of them",
+                remedy="Use --isolate for a job on this machine, and tfdist exec --tls for a task "
+                "that you start yourself.",
+            )
+
+    @property
+    def has_hosts(self) -> bool:
+        """Whether the job runs on hosts that are reached by ssh."""
+        return self.hosts is not None or self.hostfile is not None
+
+
+@dataclass(frozen=True)
+class LaunchOptions(ElasticOptions, HostsOptions):
+    """All flags of `tfdist run`, except the numbers of tasks and the flags of the job."""
+
+    cluster_as: str = option(
+        TF_CONFIG,
+        "how SCRIPT learns the cluster and its task. tf_config: from the environment variable "
+        "TF_CONFIG; master: the same in its older dialect, with the chief as master; flags: from "
+        "--job_name, --task_index, --ps_hosts and --worker_hosts after ARGS, as scripts for "
+        "TensorFlow 1 do; horovodrun: from the variables of horovodrun, for scripts that call "
+        "hvd.init themselves. On one machine, --strategy=horovod sets them",
+        choices=CLUSTER_AS,
+    )
+    grace_period: float = option(
+        30.0,
+        "seconds that the tasks have to save and exit when this command receives SIGTERM, before "
+        "they are killed; at most 5 after a task has failed",
+        least=0.0,
+    )
+    max_restarts: int = option(
+        0,
+        "how many times the job may restart failed tasks, together with the tasks that cannot "
+        "continue without them",
+        least=0,
+    )
+    restart_delay: float = option(
+        1.0,
+        "seconds before the first restart, doubled before each further one, at most 60",
+        least=0.0,
+    )
+    start_method: str | None = option(
+        None,
+        "fork (the default on a machine without NVIDIA GPUs): a fork server imports TensorFlow "
+        "once, and the tasks are copies of it; spawn: each task is a new process. A job of one "
+        "task that is never restarted always uses spawn",
+        choices=("fork", "spawn"),
+    )
+    cores: str = option(
+        "divide",
+        "divide: each training task is pinned to its own cores; share: every task may use all "
+        "cores",
+        choices=("divide", "share"),
+    )
+    onednn: str = option(
+        "auto",
+        "auto: TensorFlow uses oneDNN if that is faster on this CPU, unless TF_ENABLE_ONEDNN_OPTS "
+        "is set",
+        choices=("auto", "on", "off"),
+    )
+    isolate: bool = option(
+        False,
+        "run the job in its own network namespace: other users and machines cannot connect to its "
+        "tasks, and the tasks cannot connect to other machines",
+    )
+    plain: bool = option(
+        False,
+        "print lines alone; without it, a panel of the tasks is shown where the output is a "
+        "terminal",
+    )
+    log_dir: str | None = option(
+        None, "add each task's whole output to a file in this directory, such as worker-0.log"
+    )
+    dry_run: bool = option(
+        False,
+        "print each task's environment and command without starting it; with a strategy that "
+        "divides a model, such as in_graph, also what it makes of the script's model",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.isolate:
+            for flag, value in self.given("hosts", "hostfile", _ELASTIC).items():
+                raise self.not_isolated(f"--{flag}={value}")
+        if self.has_hosts:
+            accepted = "not together with --hosts or --hostfile, which place the tasks"
+            refuse(self.given(_ELASTIC, "dry_run"), accepted)
+        if self.host_discovery_script is not None:
+            accepted = f"not supported with --{_ELASTIC}"
+            refuse(self.given("dry_run", "cluster_as"), accepted)
+
+    def not_isolated(self, received: str) -> UsageError:
+        """The error of `--isolate` in a job that is not on this machine alone."""
+        return UsageError(
+            "--isolate",
+            received=received,
+            accepted="a job that is on this machine alone",
+            remedy="Leave the flag out; docs/security.md says what protects jobs on several "
+            "machines.",
+        )

@@ -1,0 +1,57 @@
+"""What the example datasets, CIFAR-10 and MNIST, have in common: one shard of them in batches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tfdist.errors import UsageError
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+def own_shard(
+    input_context: tf.distribute.InputContext | None, examples: int, batch_size: int
+) -> tuple[int, int]:
+    """The number of input pipelines, and the index of this one.
+
+    Args:
+      input_context: selects the shard; None for all examples.
+      examples: the number of all examples.
+      batch_size: the number of examples per batch.
+
+    Raises:
+      UsageError: the batch size is below 1, or there are more input pipelines than examples.
+    """
+    if batch_size < 1:
+        raise UsageError(
+            "batch_size",
+            received=batch_size,
+            accepted="an integer of at least 1",
+            remedy="Choose a larger batch size.",
+        )
+    pipelines, pipeline = 1, 0
+    if input_context is not None:
+        pipelines = input_context.num_input_pipelines
+        pipeline = input_context.input_pipeline_id
+    if pipelines > examples:
+        raise UsageError(
+            "input_context",
+            received=f"{pipelines} input pipelines",
+            accepted=f"at most {examples}, the number of examples",
+            remedy="Use fewer workers or more data.",
+        )
+    return pipelines, pipeline
+
+
+def sharded_options(input_context: tf.distribute.InputContext | None) -> tf.data.Options:
+    """The options of a dataset in a fixed order; `fit` does not shard that of one shard again."""
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.deterministic = True
+    # The whole data cannot be sharded by files, because their cardinality is asserted.
+    policy = tf.data.experimental.AutoShardPolicy
+    options.experimental_distribute.auto_shard_policy = policy.OFF if input_context else policy.DATA
+    return options

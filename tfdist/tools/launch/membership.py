@@ -1,0 +1,60 @@
+"""`Membership`: the tasks of a job at each start of all tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from tfdist.tools.launch.task_plan import TaskSpec
+
+#: Returns what the tasks need while they run.
+Service = Callable[[], AbstractContextManager[object]]
+
+
+class Membership(Protocol):
+    """The tasks of a job at each start of all tasks.
+
+    Attributes:
+      can_change: whether the tasks can change while the job runs.
+    """
+
+    can_change: ClassVar[bool]
+
+    def tasks(self) -> Sequence[TaskSpec]:
+        """The tasks to start now, the chief first; none while the job has to wait.
+
+        Raises:
+          TimeoutError: the job has waited for too long.
+        """
+
+    def change(self) -> str | None:
+        """Why all tasks must restart; None if they need not. Does not wait."""
+
+    def service(self) -> AbstractContextManager[object]:
+        """What the tasks of the last `tasks()` need while they run."""
+
+
+@dataclass(frozen=True)
+class FixedMembership:
+    """The `Membership` of a job whose tasks do not change.
+
+    Attributes:
+      always: the tasks, the chief first.
+      serve: what they need while they run.
+    """
+
+    always: Sequence[TaskSpec]
+    serve: Service = nullcontext
+
+    can_change: ClassVar[bool] = False
+
+    def tasks(self) -> Sequence[TaskSpec]:
+        return self.always
+
+    def change(self) -> None:
+        return None
+
+    def service(self) -> AbstractContextManager[object]:
+        return self.serve()
