@@ -305,7 +305,7 @@ SETS_ATTRIBUTES = {
     "process/log_level.py": "of the loader of a module, until it has loaded it",
     "storage/export.py": "of a new tf.Module",
     "strategies/parameter_server/steps/coordinator.py": "of a strategy of its own class",
-    "strategies/parameter_server/steps/keras3_coordinator.py": "the functions that Keras makes",
+    "strategies/parameter_server/steps/keras3.py": "the functions that Keras makes",
     "tools/commands/arguments.py": "argcomplete asks for it",
     "upstream/global_seed.py": "the state of TensorFlow's generator, which is no method",
     "upstream/keras_layer_creation.py": "of a class, within a block",
