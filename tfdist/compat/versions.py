@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import re
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -73,7 +72,6 @@ class Installed:
     """The installed versions; None for a package that is not installed.
 
     Attributes:
-      python: the version of Python.
       tensorflow: the version of TensorFlow.
       keras: the version of `keras`, which is Keras 2 with TensorFlow 2.15, and Keras 3 otherwise.
       tf_keras: the version of `tf_keras`, which is Keras 2 for newer TensorFlow.
@@ -84,27 +82,20 @@ class Installed:
     keras: str | None = None
     tf_keras: str | None = None
     horovod: str | None = None
-    python: Version = sys.version_info[:2]
-
-    @property
-    def kerases(self) -> tuple[str, ...]:
-        """The versions of all Kerases that a script can import."""
-        return tuple(version for version in (self.keras, self.tf_keras) if version)
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
         """The rows of the table for the installed versions; empty if these are untested."""
         if self.tensorflow is None:
             return ()
-        stacks = (stack_of(self.tensorflow, keras) for keras in self.kerases)
-        return tuple(stack for stack in stacks if stack)
+        kerases = filter(None, (self.keras, self.tf_keras))
+        stacks = (stack_of(self.tensorflow, keras) for keras in kerases)
+        return tuple(filter(None, stacks))
 
     def __str__(self) -> str:
         names = {"TensorFlow": self.tensorflow, "Keras": self.keras, "tf_keras": self.tf_keras}
-        versions = {**names, "Horovod": self.horovod}
-        words = [
-            f"{name} {version}" if version else f"no {name}" for name, version in versions.items()
-        ]
+        names["Horovod"] = self.horovod
+        words = [f"{name} {each}" if each else f"no {name}" for name, each in names.items()]
         return ", ".join([f"tfdist {__version__}", f"Python {platform.python_version()}", *words])
 
 
@@ -165,14 +156,10 @@ def refusal(
       loop: the training loop.
     """
     stack = stack_of(tensorflow, keras)
-    if stack:
-        return refusal_of(stack, strategy, loop, text_of(version_of(tensorflow)))
-    is_alone = strategy.single_replica and loop != "estimator"
-    return None if is_alone else untested(tensorflow, keras)
-
-
-def refusal_of(stack: Stack, strategy: StrategySpec, loop: Loop, tensorflow: str) -> str | None:
-    """Like `refusal`, for a row of the table and one of its versions of TensorFlow."""
+    if stack is None:
+        is_alone = strategy.single_replica and loop != "estimator"
+        return None if is_alone else untested(tensorflow, keras)
+    tensorflow = text_of(version_of(tensorflow))
     if loop == "estimator":
         if not stack.has_estimators:
             return (
@@ -266,10 +253,7 @@ def check_is_of_tf_keras(model: Any, model_class: type) -> None:
     Raises:
       UsageError: it comes from another Keras.
     """
-    own, expected = (
-        keras_compat.keras_of(model).__name__,
-        keras_compat.keras_of(model_class).__name__,
-    )
+    own, expected = (keras_compat.keras_of(each).__name__ for each in (model, model_class))
     if own != expected:
         raise UsageError(
             "model",
