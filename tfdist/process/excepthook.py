@@ -14,7 +14,6 @@ import os
 import re
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -36,6 +35,7 @@ from tfdist.errors import (
     log,
 )
 from tfdist.process.atomic_file import replacing
+from tfdist.process.deadline import within
 
 #: The environment variable with the path of the file in which a task reports its exception.
 ERROR_FILE_VARIABLE = "TFDIST_ERROR_FILE"
@@ -135,9 +135,7 @@ def end_on_uncaught(error_file: str | None) -> None:
     def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         now = time.time()
         if (explain := _explain_loss) and (isinstance(error, LostTaskError) or lost_peer(error)):
-            found: list[BaseException | None] = []
-            _call(lambda: found.append(explain()), _EXPLAIN_SECONDS)
-            error = next(filter(None, found), error)
+            error = within(_EXPLAIN_SECONDS, explain) or error
         write_uncaught(error_file, error, now)
         code = EXIT_FAILED
         if isinstance(error, (UsageError, OutputError, LostTaskError, HangError)):
@@ -156,9 +154,9 @@ def end_on_uncaught(error_file: str | None) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         if _report_loss is not None and (isinstance(error, LostTaskError) or lost_peer(error)):
-            _call(partial(_report_loss, _message(error)), _REPORT_SECONDS)
+            within(_REPORT_SECONDS, partial(_report_loss, _message(error)))
         if _finish is not None:
-            _call(_finish, _FINISH_SECONDS)
+            within(_FINISH_SECONDS, _finish)
         os._exit(128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else code)
 
     sys.excepthook = end
@@ -168,13 +166,6 @@ def end(error: BaseException) -> None:
     """Ends the process as an uncaught `error` does; can be called in any thread."""
     sys.excepthook(type(error), error, error.__traceback__)
     os._exit(EXIT_FAILED)
-
-
-def _call(function: Callable[[], None], seconds: float) -> None:
-    """Calls a function, and returns after `seconds` even if it has not returned."""
-    calling = threading.Thread(target=function, daemon=True)
-    calling.start()
-    calling.join(seconds)
 
 
 def lost_peer(error: BaseException) -> str | None:

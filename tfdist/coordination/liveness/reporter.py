@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tfdist.coordination.liveness import activity, hang_report
 from tfdist.coordination.liveness.activity import STARTING, Activity
@@ -29,6 +29,7 @@ from tfdist.coordination.stores.kv_store import KeyValueStore
 from tfdist.errors import HangError, log
 from tfdist.process import excepthook, thread_stacks
 from tfdist.process.atomic_file import replacing
+from tfdist.process.deadline import within
 
 # For the chief to write the hang report.
 _CHIEF_SECONDS = 20.0
@@ -36,8 +37,6 @@ _POLL_SECONDS = 0.5
 _WRITE_SECONDS = 10.0
 # The names of the functions of Keras and of Estimators that train.
 _TRAINING_FUNCTIONS = ("fit", "train", "train_and_evaluate")
-
-Result = TypeVar("Result")
 
 
 class Reporter:
@@ -181,7 +180,7 @@ class Reporter:
             # With asynchronous updates, the chief may train on.
             is_hanging = hang_report.longest_silence(found) >= limit / 2
             since = began - _CHIEF_SECONDS
-            if is_hanging and (what := _within(_CHIEF_SECONDS, lambda: _read(output, since))):
+            if is_hanging and (what := within(_CHIEF_SECONDS, lambda: _read(output, since))):
                 self._end(seconds, _place(output), what)
         reports = self._collect()
         if self._waits_for(reports, seconds, limit):
@@ -204,7 +203,7 @@ class Reporter:
     def _write(self, output: Path, what: str, finding: str, reports: hang_report.Reports) -> str:
         """Writes the report, where the output directory takes it, else on stderr; says where."""
         text = hang_report.text(what, finding, reports)
-        if _within(_WRITE_SECONDS, lambda: _replace(output / hang_report.FILE_NAME, text)):
+        if within(_WRITE_SECONDS, lambda: _replace(output / hang_report.FILE_NAME, text)):
             return _place(output)
         print(text, file=sys.stderr, flush=True)
         return "above"
@@ -232,15 +231,6 @@ def _key(task: str) -> str:
 
 def _place(output: Path) -> str:
     return f"in {output / hang_report.FILE_NAME}"
-
-
-def _within(seconds: float, work: Callable[[], Result]) -> Result | None:
-    """The result of `work`; None if it takes longer: the file system may be what hangs."""
-    results: list[Result] = []
-    thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return results[0] if results else None
 
 
 def _replace(path: Path, text: str) -> bool:
