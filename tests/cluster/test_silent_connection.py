@@ -42,7 +42,7 @@ import json, sys, time
 import tfdist
 import tensorflow as tf
 from tfdist.cluster import Task
-from tfdist.coordination import heartbeat
+from tfdist.coordination.liveness import heartbeat
 from tfdist.strategies.parameter_server.strategy import _call
 
 cluster = json.loads(sys.argv[1])
