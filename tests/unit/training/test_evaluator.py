@@ -334,5 +334,5 @@ def test_a_failed_write_of_the_results_is_an_error(tiny: TinyTraining, training:
     (training.output.path / "logs").unlink()
 
     training.output.eval_metrics.write_text('{"epoch": 0}\n' * 10_000)
-    with file_size_limit(50_000), pytest.raises(OutputError, match="could not be written: File"):
+    with file_size_limit(100_000), pytest.raises(OutputError, match="could not be written: File"):
         follow(tiny, training, training.done)
