@@ -37,6 +37,7 @@ _POLL_SECONDS = 0.02
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 _PACKAGES = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 _TFDIST = str(Path(__file__).parents[1])
+_LIBRARIES = ("keras", "tensorflow", "tensorflow_estimator", "tf_keras", "tfdist")
 # A function of the user that a TensorFlow operation calls, such as tf.py_function.
 _CALLED_BY_TENSORFLOW = "script_ops.py"
 # The files of Python's debugger.
@@ -146,9 +147,13 @@ def is_debugged() -> bool:
 
 
 def runs(thread: int, functions: Sequence[str]) -> bool:
-    """Whether a thread is in a function with one of these names."""
-    frame = sys._current_frames().get(thread)
-    return any(each.f_code.co_name in functions for each in _outwards(frame))
+    """Whether a thread is in a function of Keras, TensorFlow or tfdist with one of these names; a
+    script may have a `train` of its own."""
+    return any(
+        each.f_code.co_name in functions
+        and each.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES
+        for each in _outwards(sys._current_frames().get(thread))
+    )
 
 
 def _frames() -> list[tuple[str, FrameType]]:

@@ -164,6 +164,23 @@ def test_waiting_in_tensorflow_is_no_code_of_the_user(tmp_path: Path) -> None:
         assert task.stdout is not None and task.stdout.readline() == "''\n"
 
 
+def test_a_train_of_the_script_is_no_training() -> None:
+    found = []
+
+    class Asks(tf.keras.callbacks.Callback):
+        def on_train_begin(self, logs: object = None) -> None:
+            found.append(thread_stacks.runs(threading.get_ident(), ("fit", "train")))
+
+    def train() -> None:
+        found.append(thread_stacks.runs(threading.get_ident(), ("fit", "train")))
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(tf.zeros([2, 3]), tf.zeros([2, 1]), callbacks=[Asks()], verbose=0)
+
+    train()
+    assert found == [False, True]
+
+
 def test_a_debugger_is_noticed() -> None:
     import pdb
 
