@@ -1,4 +1,4 @@
-"""The hosts of the ranks of a job whose launcher does not tell them.
+"""Finds the hosts of all ranks if the launcher of a job does not tell them.
 
     exchange(0, 2, "prterun-17@1", None)     # Met(hosts=("10.0.0.1", "10.0.0.2"), job="3f2a…")
 
@@ -29,7 +29,7 @@ _TIMEOUT_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Met:
-    """What all ranks of a job know after the exchange.
+    """The result of an exchange, equal in all ranks.
 
     Attributes:
       hosts: an address of each rank's host, all in one network if the hosts have one in common.

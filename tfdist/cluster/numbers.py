@@ -1,4 +1,4 @@
-"""Numbers in the variables of engines, which may contain anything.
+"""Reads numbers from the environment variables of engines, which may contain any text.
 
 number_in(os.environ, "SLURM_PROCID", remedy="Unset the variables of Slurm.")
 """

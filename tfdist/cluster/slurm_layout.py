@@ -1,4 +1,4 @@
-"""Which node has which task of a step of Slurm.
+"""Computes which node runs which task of a Slurm step.
 
     nodes_of("n[1-2,10]")                       # ["n1", "n2", "n10"]
     counts_of("2(x2),1")                        # [2, 2, 1]

@@ -1,4 +1,4 @@
-"""What TensorFlow, Keras and Horovod say of themselves when they are imported.
+"""Imports TensorFlow, Keras and Horovod, and reports their versions and builds.
 
     found = imports.try_all()        # {"TensorFlow": {"devices": "1 CPU", …}, "Horovod": {…}}
 

@@ -28,7 +28,8 @@ def require_additions(model: Any, strategy: str, *, shares_variables: bool) -> N
     """Makes the metrics of a compiled model check their assignments when a step is traced.
 
     In the step, `assign` raises a UsageError for anything but a constant or the old value plus a
-    value that does not depend on it. If replicas share the states, it adds that value.
+    value that does not depend on it. Where replicas share a state,
+    `assign` is replaced by an addition of that value.
 
     Args:
       model: a compiled model.

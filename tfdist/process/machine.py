@@ -1,4 +1,4 @@
-"""What this machine is, for a bug report: processor, memory, limits, variables.
+"""Describes this machine for a bug report: processor, memory, limits, variables.
 
     facts = machine.facts(os.environ)        # {"machine": {"cpu": "AMD EPYC …", …}, …}
 

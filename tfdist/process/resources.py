@@ -1,4 +1,4 @@
-"""What a process needs of the operating system, and the state of processes."""
+"""Checks what a process needs from the operating system, and reads the state of processes."""
 
 from __future__ import annotations
 

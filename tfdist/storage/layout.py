@@ -1,4 +1,4 @@
-"""What a checkpoint says about the model that it was saved from.
+"""The description of a model that its checkpoints contain.
 
     layout = Layout(model, variables)          # a part of the checkpoint
     check(layout, "/shared/run1/checkpoints/ckpt-7")   # before it is restored

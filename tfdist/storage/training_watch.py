@@ -1,4 +1,4 @@
-"""Tells an evaluator that no training runs any more, for which it would wait forever.
+"""Tells an evaluator that the training has ended without a completion marker.
 
     watch = TrainingWatch(OutputDirectory("/shared/run1"), timeout=300.0)
     while not is_complete():

@@ -76,7 +76,7 @@ def _leave_out_xla_operations(path: Path) -> None:
 
 
 def _replace(path: Path, old: str, new: str, *, after: str = "") -> None:
-    """Replaces the first `old` after the first `after`."""
+    """Replaces the first occurrence of `old` behind the first occurrence of `after`."""
     source = path.read_text()
     start = source.find(after)
     place = source.find(old, start)

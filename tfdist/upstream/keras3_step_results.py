@@ -1,6 +1,7 @@
 """Reduces the results of all metrics of a Keras 3 step in one all-reduce.
 
-Keras 3 reduces each of them separately, with a collective operation for each in several tasks.
+Keras 3 reduces each result on its own: in a job of several tasks, one collective operation per
+metric.
 """
 
 from __future__ import annotations

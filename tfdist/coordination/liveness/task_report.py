@@ -1,4 +1,4 @@
-"""What a task answers when another one asks what it does."""
+"""The answer of a task to another one that asks what it does."""
 
 from __future__ import annotations
 

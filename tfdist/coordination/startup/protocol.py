@@ -34,7 +34,7 @@ from tfdist.process.version import __version__
 LIMIT = 1 << 20
 
 _PROTOCOL = "tfdist/6"
-# Characters of a text, and texts of a list.
+# The longest text, in characters, and the longest list.
 _TEXT_LIMIT, _LINES = 4096, 50
 _LONGEST_NAME = 100
 _TASK = re.compile(r"(\w+):([0-9]{1,6})")

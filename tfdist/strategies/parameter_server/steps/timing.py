@@ -27,7 +27,7 @@ class Seconds(NamedTuple):
 
 
 class EpochTimes:
-    """Adds up the steps of all workers in an epoch.
+    """Sums the seconds of the steps of an epoch on each worker: in all, for input, for the ps.
 
     Args:
       workers: their number.

@@ -84,7 +84,7 @@ def recorded_changes(variable: tf.Variable, recorded: _Recorded) -> Iterator[Non
 
 
 def without_counting(variable: tf.Variable) -> AbstractContextManager[None]:
-    """Lets a worker's step leave a counter as it is."""
+    """Keeps a worker's step from changing a counter."""
 
     @tf.autograph.experimental.do_not_convert
     def assign_add(value: Any, *args: Any, **options: Any) -> Any:

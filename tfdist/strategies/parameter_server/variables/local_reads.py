@@ -23,7 +23,7 @@ from tfdist.compat.replaced import replaced
 
 @contextmanager
 def reading_once(weights: Iterable[Any]) -> Iterator[None]:
-    """Within the block, which makes a graph, TensorFlow reads each weight in that graph.
+    """While a graph is made in the block, TensorFlow reads each weight once, in that graph.
 
     Args:
       weights: Keras's or TensorFlow's variables.
