@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -28,6 +27,7 @@ from tfdist.errors import UsageError, log
 from tfdist.process.precision import FLOAT32
 from tfdist.strategies.base import Strategy
 from tfdist.training import accumulation, data_checks, declarations
+from tfdist.training.training_data import TrainingData
 from tfdist.upstream import (
     keras3_repeated_rows,
     keras_denominators,
@@ -37,37 +37,6 @@ from tfdist.upstream import (
 )
 
 _WRAPPED = "_tfdist_is_wrapped"
-
-
-@dataclass(frozen=True)
-class TrainingData:
-    """The training data of `fit`.
-
-    Attributes:
-      feed: the shards.
-      element_spec: the `tf.TypeSpec` of the elements that Keras sees.
-      cardinality: the steps per epoch, `sharding.UNKNOWN`, or `sharding.INFINITE`.
-    """
-
-    feed: Feed
-    element_spec: Any
-    cardinality: int
-
-    @property
-    def batch_size(self) -> int | None:
-        """The number of examples of a per-replica batch; None if it is unknown."""
-        return self.feed.batch_size
-
-    @property
-    def batches(self) -> int:
-        """The batches of a shard, or their groups with `--accumulate_steps`; `sharding.UNKNOWN`, or
-        `sharding.INFINITE`."""
-        return int(self.feed.local.cardinality())
-
-    @property
-    def is_infinite(self) -> bool:
-        """Whether the data is infinite."""
-        return self.cardinality == sharding.INFINITE
 
 
 class TrainingState:
@@ -141,45 +110,17 @@ class TrainingState:
     def check_length(
         self, steps_per_epoch: int | None, epochs: int, *, is_of_data: bool = False
     ) -> None:
-        """Checks that the training data has an end, or as many steps as Keras will make.
-
-        Keras would wait for the end of infinite data forever. It does not know the length of data
-        that parameter servers read, and would leave out each second epoch.
+        """Checks that `fit` ends: `TrainingData.check_length`, for the data of the last `dataset`.
 
         Args:
           steps_per_epoch: the number of steps that the user has given; None for all data.
           epochs: the number of epochs.
           is_of_data: whether `fit` gets the data of the last call of `dataset`. Only `job.fit`
             knows; a script in the long form may have called `dataset` several times.
-
-        Raises:
-          UsageError: the data is infinite, and the number of steps is not given; or the data has
-            fewer steps; or that of parameter servers has fewer than all epochs together.
         """
-        if self.data is not None and self.data.is_infinite and steps_per_epoch is None:
-            raise UsageError(
-                "steps_per_epoch",
-                received=None,
-                accepted="a number of steps, because the training data has no end",
-                remedy="Pass steps_per_epoch to fit, or leave out dataset.repeat().",
-            )
-        if self.data is None or steps_per_epoch is None:
-            return
-        steps = self.data.cardinality if is_of_data else sharding.UNKNOWN
-        needed = steps_per_epoch
-        if self.role.spec.workers_read_data and self.data.batches >= 0:
-            topology = self.strategy.topology
-            # A shard may have one batch more than another.
-            steps = (self.data.batches + 1) * topology.num_shards // topology.num_replicas
-            needed *= epochs
-        if 0 <= steps < needed:
-            raise UsageError(
-                "steps_per_epoch",
-                received=f"{steps_per_epoch}, for {epochs} epochs of data with at most {steps} "
-                "steps",
-                accepted="None for finite data",
-                remedy="Leave it out, or call dataset.repeat() in the input function.",
-            )
+        if self.data is not None:
+            workers = self.strategy.topology if self.role.spec.workers_read_data else None
+            self.data.check_length(steps_per_epoch, epochs, is_of_data=is_of_data, workers=workers)
 
     def warn_if_unsaved(self) -> None:
         """Says when the process ends that nothing of its training was saved."""

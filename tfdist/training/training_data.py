@@ -1,0 +1,89 @@
+"""`TrainingData`: the data of a training, as `fit` and the strategy see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tfdist.data import sharding
+from tfdist.data.feed import Feed
+from tfdist.errors import UsageError
+from tfdist.strategies.base import Topology
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The training data of `fit`.
+
+    Attributes:
+      feed: the shards.
+      element_spec: the `tf.TypeSpec` of the elements that Keras sees.
+      cardinality: the steps per epoch, `sharding.UNKNOWN`, or `sharding.INFINITE`.
+    """
+
+    feed: Feed
+    element_spec: Any
+    cardinality: int
+
+    @property
+    def batch_size(self) -> int | None:
+        """The number of examples of a per-replica batch; None if it is unknown."""
+        return self.feed.batch_size
+
+    @property
+    def batches(self) -> int:
+        """The batches of a shard, or their groups with `--accumulate_steps`; `sharding.UNKNOWN`, or
+        `sharding.INFINITE`."""
+        return int(self.feed.local.cardinality())
+
+    @property
+    def is_infinite(self) -> bool:
+        """Whether the data is infinite."""
+        return self.cardinality == sharding.INFINITE
+
+    def check_length(
+        self,
+        steps_per_epoch: int | None,
+        epochs: int,
+        *,
+        is_of_data: bool,
+        workers: Topology | None,
+    ) -> None:
+        """Checks that the training data has an end, or as many steps as Keras will make.
+
+        Keras would wait for the end of infinite data forever. It does not know the length of data
+        that parameter servers read, and would leave out each second epoch.
+
+        Args:
+          steps_per_epoch: the number of steps that the user has given; None for all data.
+          epochs: the number of epochs.
+          is_of_data: whether `fit` gets this data.
+          workers: the shards, if workers read them; None if the training tasks do.
+
+        Raises:
+          UsageError: the data is infinite, and the number of steps is not given; or the data has
+            fewer steps; or that of parameter servers has fewer than all epochs together.
+        """
+        if steps_per_epoch is None:
+            if self.is_infinite:
+                raise UsageError(
+                    "steps_per_epoch",
+                    received=None,
+                    accepted="a number of steps, because the training data has no end",
+                    remedy="Pass steps_per_epoch to fit, or leave out dataset.repeat().",
+                )
+            return
+        steps = self.cardinality if is_of_data else sharding.UNKNOWN
+        needed = steps_per_epoch
+        if workers is not None and self.batches >= 0:
+            # A shard may have one batch more than another.
+            steps = (self.batches + 1) * workers.num_shards // workers.num_replicas
+            needed *= epochs
+        if 0 <= steps < needed:
+            raise UsageError(
+                "steps_per_epoch",
+                received=f"{steps_per_epoch}, for {epochs} epochs of data with at most {steps} "
+                "steps",
+                accepted="None for finite data",
+                remedy="Leave it out, or call dataset.repeat() in the input function.",
+            )
