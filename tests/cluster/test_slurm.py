@@ -87,18 +87,18 @@ def test_the_example_learns_digits(strategy: str, cluster: Slurm, tmp_path: Path
     cifar10.write(tmp_path / "digits", "digits")
     asynchronous = strategy == "parameter_server"
     replicas = 2 if strategy in ("multi_worker_mirrored", "horovod") else 1
-    # Whether it learns all that it can, tests/cluster/test_digits.py shows.
-    epochs = 2
+    # An all-reduce gives the weights of one process, which learns all (test_digits.py).
+    epochs, decays, least = (9, "6,8", 0.95) if asynchronous else (2, "2", 0.5)
     script = [sys.executable, EXAMPLE, f"--strategy={strategy}", *DIGITS, *flags]
     script += [f"--data_dir={tmp_path / 'digits'}", f"--output_dir={tmp_path / 'output'}"]
-    script += [f"--train_epochs={epochs}", "--decay_epochs=2"]
+    script += [f"--train_epochs={epochs}", f"--decay_epochs={decays}"]
     script += [f"--train_batch_size={32 // replicas}", f"--learning_rate={0.1 / replicas}"]
     step = ["srun", "--label", "--kill-on-bad-exit"]
     for component in components:
         step += [*component, *script, ":"]
     printed = run(cluster, *step[:-1], deadline=300)
     (accuracy,) = re.findall(r"test accuracy (\S+)", printed)
-    assert float(accuracy) >= 0.5, printed
+    assert float(accuracy) >= least, printed
     print(f"Slurm, {strategy}: test accuracy {accuracy}")
     assert "(Slurm step" in printed
     if asynchronous:
