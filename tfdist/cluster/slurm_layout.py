@@ -20,6 +20,8 @@ from pathlib import Path
 from tfdist.cluster.numbers import MOST_TASKS, number_in
 from tfdist.errors import UsageError
 
+# What is between commas that are outside brackets.
+_PART = re.compile(r"(?:\[[^\[\]]*\]|[^,\[\]])+")
 _COUNT = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
 #: What to do about variables that Slurm has not set so.
 REMEDY = "Start the script with srun."
@@ -48,27 +50,16 @@ class Layout:
           UsageError: it is unknown.
         """
         text = environ.get("SLURM_DISTRIBUTION", "")
-        # The parts after the first are the distribution over sockets and cores.
-        name = re.split(r"[:,=]", text)[0].lower()
-        if name == "arbitrary":
-            return cls(name, listed=_read(environ.get("SLURM_HOSTFILE", "")))
-        if name == "plane":
-            if not environ.get("SLURM_DIST_PLANESIZE"):
-                return cls(name)
-            size = number_in(environ, "SLURM_DIST_PLANESIZE", remedy=REMEDY, least=1)
-            return cls(name, size)
-        if not name:
-            # Slurm's default: one task a node is cyclic, several are in blocks, which is the same
-            # for one.
-            name = "block"
+        # The parts after the first are the distribution over sockets and cores. Slurm's default is
+        # cyclic for one task a node, which is the same as in blocks, and in blocks for several.
+        name = re.split(r"[:,=]", text)[0].lower() or "block"
         if name not in _DISTRIBUTIONS:
-            raise UsageError(
-                "SLURM_DISTRIBUTION",
-                received=text,
-                accepted=", ".join(_DISTRIBUTIONS),
-                remedy="Start the step with --distribution=block.",
-            )
-        return cls(name)
+            raise UsageError.choice("SLURM_DISTRIBUTION", text, _DISTRIBUTIONS)
+        size = 1
+        if environ.get("SLURM_DIST_PLANESIZE"):
+            size = number_in(environ, "SLURM_DIST_PLANESIZE", remedy=REMEDY, least=1)
+        listed = _read(environ.get("SLURM_HOSTFILE", "")) if name == "arbitrary" else ()
+        return cls(name, size, listed)
 
 
 def ranks_of(layout: Layout, nodes: Sequence[str], counts: Sequence[int]) -> list[str]:
@@ -137,16 +128,16 @@ def nodes_of(text: str) -> list[str]:
       UsageError: it is no node list.
     """
     names: list[str] = []
-    for part in _split(text):
-        pieces = re.split(r"\[([^\[\]]*)\]", part)
+    parts = _PART.findall(text)
+    if ",".join(parts) != text:
+        raise _error(text)
+    for part in parts:
         # Text and the content of brackets alternate.
         choices = [
             [piece] if index % 2 == 0 else list(_range(piece, text))
-            for index, piece in enumerate(pieces)
+            for index, piece in enumerate(re.split(r"[\[\]]", part))
         ]
         if len(names) + math.prod(map(len, choices)) > MOST_TASKS:
-            raise _error(text)
-        if any("[" in piece or "]" in piece for piece in pieces[::2]):
             raise _error(text)
         names += map("".join, itertools.product(*choices))
     return names
@@ -164,18 +155,6 @@ def _read(path: str) -> tuple[str, ...]:
             remedy=f"Put it on a file system that the nodes share: {error.strerror}.",
         ) from None
     return tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
-
-
-def _split(text: str) -> Iterator[str]:
-    """The parts between commas that are outside brackets."""
-    depth, start = 0, 0
-    for index, character in enumerate(text):
-        depth += (character == "[") - (character == "]")
-        if character == "," and not depth:
-            yield text[start:index]
-            start = index + 1
-    if text[start:]:
-        yield text[start:]
 
 
 def _range(content: str, text: str) -> Iterator[str]:

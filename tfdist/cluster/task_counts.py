@@ -92,13 +92,9 @@ def named_types(environ: Mapping[str, str], counts: TaskCounts) -> tuple[str, ..
     """
     text = environ.get(ROLES_VARIABLE, "")
     names = tuple(name.strip() for name in text.split(",")) if text.strip() else ()
-    if not {*names} <= {*task_types.rows()}:
-        raise UsageError(
-            ROLES_VARIABLE,
-            received=text,
-            accepted=f"{', '.join(task_types.rows())}, for each component, separated by commas",
-            remedy="Correct the roles.",
-        )
+    for name in names:
+        if name not in task_types.rows():
+            raise UsageError.choice(ROLES_VARIABLE, name, task_types.rows())
     if names:
         refuse(counts.rank_flags(), f"only without {ROLES_VARIABLE}, which is {text}")
     return names

@@ -46,7 +46,11 @@ ADDRESS = "host:port with a port from 1 to 65535"
 
 MISTAKES = {
     "bad JSON": Mistake(
-        '{"cluster": }', "TF_CONFIG", '{"cluster": }', "JSON: ", "Correct the JSON at character 12"
+        '{"cluster": }',
+        "TF_CONFIG",
+        '{"cluster": }',
+        "JSON: ",
+        "Correct the JSON: Expecting",
     ),
     "a list": Mistake("[]", "TF_CONFIG", [], LIST, UNSET),
     "a number": Mistake("1", "TF_CONFIG", 1, LIST, UNSET),
@@ -71,14 +75,14 @@ MISTAKES = {
         "TF_CONFIG task.type",
         None,
         TYPES,
-        "Add the type and the index of this task.",
+        "Choose one of these.",
     ),
     "no task index": Mistake(
         json.dumps({"cluster": {"worker": [A]}, "task": {"type": "worker"}}),
         "TF_CONFIG task.index",
         None,
         INDEX,
-        "Add the type and the index of this task.",
+        "Number the tasks",
     ),
     "index 5 of 2": Mistake(
         tf_config("worker", 5, worker=[A, B]),
@@ -98,7 +102,7 @@ MISTAKES = {
         "TF_CONFIG task.type",
         "chief",
         "worker, evaluator",
-        "Add the addresses of 'chief'",
+        "Choose one of these.",
     ),
     "unknown type": Mistake(
         tf_config("boss", 0, worker=[A]),
@@ -218,7 +222,11 @@ MISTAKES = {
         "Add the task's port",
     ),
     "two evaluators": Mistake(
-        tf_config("evaluator", 1, worker=[A]), "TF_CONFIG task.index", 1, "0", "one evaluator"
+        tf_config("evaluator", 1, worker=[A]),
+        "TF_CONFIG task.index",
+        1,
+        "0 to 0",
+        "Correct the index.",
     ),
     "unknown job": Mistake(
         tf_config("worker", 0, worker=[A], boss=[B]),
@@ -270,13 +278,6 @@ def test_the_error_for_a_long_tf_config_is_shortened() -> None:
         in_tf_config("{" + "x" * 1000)
 
     assert len(str(error.value)) < 300
-
-
-def test_the_error_for_a_missing_flag_names_it() -> None:
-    with pytest.raises(UsageError, match="Pass the type of this task"):
-        discover(ClusterFlags(task_index="0", worker_hosts=A), {})
-    with pytest.raises(UsageError, match="Pass the index of this task"):
-        discover(ClusterFlags(job_name="worker", worker_hosts=A), {})
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The engines that start the tasks of a job, in the order in which tfdist looks for them.
 
     for environment in table():
-        environment(os.environ, flags).is_present()
+        environment(os.environ, flags).config()
 
 A module of this package defines one environment. To support another engine, add a module.
 """

@@ -22,9 +22,6 @@ class OpenMPI(RankEnvironment):
     #: The number of ranks on this host.
     local_size: ClassVar[str] = "OMPI_COMM_WORLD_LOCAL_SIZE"
 
-    def rank(self) -> int:
-        return self.number(self.marks[0])
-
     def hosts(self) -> Sequence[str]:
         return self._met().hosts
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfdist.cluster.environments.base import RankEnvironment
-from tfdist.errors import UsageError
 
 
 class PBS(RankEnvironment):
@@ -14,26 +13,18 @@ class PBS(RankEnvironment):
 
     name = "PBS"
     order = 100
-    marks = ("PBS_JOBID", "PBS_NODEFILE", "PBS_VNODENUM")
+    marks = ("PBS_VNODENUM", "PBS_JOBID", "PBS_NODEFILE")
 
     def is_present(self) -> bool:
         # The first task of a job is its script.
         return super().is_present() and self.environ.get("PBS_TASKNUM") != "1"
 
     def hosts(self) -> Sequence[str]:
-        path = self.environ["PBS_NODEFILE"]
         try:
-            return Path(path).read_text().split()
+            return Path(self.environ["PBS_NODEFILE"]).read_text().split()
         except OSError as error:
-            raise UsageError(
-                "PBS_NODEFILE",
-                received=path,
-                accepted="a file that lists the hosts",
-                remedy=f"Unset it, or pass the cluster flags: {error.strerror}.",
-            ) from None
-
-    def rank(self) -> int:
-        return self.number("PBS_VNODENUM")
+            accepted = f"a file that lists the hosts ({error.strerror})"
+            raise self.error("PBS_NODEFILE", accepted) from None
 
     def job(self) -> str:
         return self.environ["PBS_JOBID"].partition(".")[0]
