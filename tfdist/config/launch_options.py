@@ -55,19 +55,13 @@ class ElasticOptions(Options):
                 "Pass the program that lists the hosts, or use --workers.",
             )
             return
-        if self.max_workers is None:
-            raise UsageError(
-                "--max_workers",
-                received=None,
-                accepted=f"a number with --{_ELASTIC}",
-                remedy="Pass the maximum number of workers.",
-            )
-        if self.max_workers < (self.min_workers or 1):
+        least = self.min_workers or 1
+        if self.max_workers is None or self.max_workers < least:
             raise UsageError(
                 "--max_workers",
                 received=self.max_workers,
-                accepted=f"a number from {self.min_workers}, which is --min_workers",
-                remedy=f"Set it to the most workers that --{_ELASTIC} may lead to.",
+                accepted=f"a number from {least}, or from --min_workers, with --{_ELASTIC}",
+                remedy="Pass the maximum number of workers.",
             )
         if self.port is not None and self.port > 65536 - self.max_workers:
             raise UsageError(

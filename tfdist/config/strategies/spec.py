@@ -7,7 +7,7 @@ from typing import Any
 
 from tfdist.cluster import Cluster, Task, task_types
 from tfdist.config.options import Options
-from tfdist.errors import UsageError
+from tfdist.errors import UsageError, refuse
 
 
 @dataclass(frozen=True)
@@ -142,11 +142,9 @@ class StrategySpec:
         Raises:
           UsageError: no task watches another one.
         """
-        if seconds is None or self.spans_tasks:
-            return
-        raise UsageError(
-            "--heartbeat_timeout",
-            received=seconds,
-            accepted=f"not supported with --strategy={self.name}",
-            remedy="Leave it out, because no task waits for another one.",
+        given = {} if seconds is None or self.spans_tasks else {"heartbeat_timeout": seconds}
+        refuse(
+            given,
+            f"not supported with --strategy={self.name}",
+            "Leave it out, because no task waits for another one.",
         )

@@ -23,19 +23,9 @@ def mpirun(job: RenderedJob, hosts: Sequence[str]) -> str:
     """
     count = sum(job.counts.values())
     # By default Open MPI binds each rank to one core, and gives a hyperthreaded core one rank.
-    words = [
-        "mpirun",
-        "-np",
-        str(count),
-        "-x",
-        TOKEN_VARIABLE,
-        "--bind-to",
-        "none",
-        "--map-by",
-        "slot",
-    ]
-    words += ["--host", ",".join(hosts)] if hosts else ["--oversubscribe"]
-    return f"{EXPORT_TOKEN}\n{shlex.join([*words, *job.command(by_rank=True)])}"
+    mpi = f"mpirun -np {count} -x {TOKEN_VARIABLE} --bind-to none --map-by slot"
+    place = f"--host {shlex.quote(','.join(hosts))}" if hosts else "--oversubscribe"
+    return f"{EXPORT_TOKEN}\n{mpi} {place} {shlex.join(job.command(by_rank=True))}"
 
 
 def horovodrun(job: RenderedJob, hosts: Sequence[str]) -> str:
@@ -57,12 +47,5 @@ def horovodrun(job: RenderedJob, hosts: Sequence[str]) -> str:
             remedy="Choose --strategy=horovod, or another engine.",
         )
     (count,) = job.counts.values()
-    words = [
-        "horovodrun",
-        "--gloo",
-        "-np",
-        str(count),
-        "-H",
-        ",".join(hosts) or f"localhost:{count}",
-    ]
-    return shlex.join([*words, *job.command()])
+    slots = shlex.quote(",".join(hosts) or f"localhost:{count}")
+    return f"horovodrun --gloo -np {count} -H {slots} {shlex.join(job.command())}"

@@ -22,6 +22,7 @@ _LABEL = 63
 _USER = 65534
 # The job's token in its Secret.
 _TOKEN_KEY = "token"
+_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +125,14 @@ def pod_spec(
     }
 
 
+def resource(
+    api: str, kind: str, name: str, spec: Manifest, *, queue: str | None = None
+) -> Manifest:
+    """A manifest of one resource, in a queue of Kueue if one is given."""
+    labels = {"labels": {_QUEUE_LABEL: queue}} if queue else {}
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name, **labels}, "spec": spec}
+
+
 def as_list(pods: Pods, name: str, label: str, *items: Manifest) -> Manifest:
     """The manifests of a job as one, with its token and a policy that lets only its own pods in.
 
@@ -145,9 +154,5 @@ def as_list(pods: Pods, name: str, label: str, *items: Manifest) -> Manifest:
 
 def _own_pods_policy(name: str, label: str) -> Manifest:
     own = {"podSelector": {"matchLabels": {label: name}}}
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {"name": name},
-        "spec": {**own, "policyTypes": ["Ingress"], "ingress": [{"from": [own]}]},
-    }
+    spec = {**own, "policyTypes": ["Ingress"], "ingress": [{"from": [own]}]}
+    return resource("networking.k8s.io/v1", "NetworkPolicy", name, spec)
