@@ -28,11 +28,9 @@ class ElasticOptions(Options):
         "when its output changes, all workers save and restart with the new number of workers",
     )
     max_workers: int | None = option(None, "start at most this many workers", least=1)
-    min_workers: int | None = option(None, "wait for this many workers (default 1)", least=1)
-    elastic_timeout: float | None = option(
-        None,
-        "seconds to wait for --min_workers, and for this machine in the list (default 600)",
-        least=0.0,
+    min_workers: int = option(1, "wait for this many workers", least=1)
+    elastic_timeout: float = option(
+        600.0, "seconds to wait for --min_workers, and for this machine in the list", least=0.0
     )
     host: str | None = option(
         None,
@@ -55,12 +53,11 @@ class ElasticOptions(Options):
                 "Pass the program that lists the hosts, or use --workers.",
             )
             return
-        least = self.min_workers or 1
-        if self.max_workers is None or self.max_workers < least:
+        if self.max_workers is None or self.max_workers < self.min_workers:
             raise UsageError(
                 "--max_workers",
                 received=self.max_workers,
-                accepted=f"a number from {least}, or from --min_workers, with --{_ELASTIC}",
+                accepted=f"a number from {self.min_workers} (--min_workers) with --{_ELASTIC}",
                 remedy="Pass the maximum number of workers.",
             )
         if self.port is not None and self.port > 65536 - self.max_workers:
@@ -100,13 +97,11 @@ class HostsOptions(Options):
         if self.hosts is not None:
             accepted = "not together with --hosts or --hostfile, which place the tasks"
             refuse(self.given("hostfile"), accepted)
-        if self.tls and not self.has_hosts:
-            raise UsageError(
-                "--tls",
-                received="no --hosts and no --hostfile",
-                accepted="with one of them",
-                remedy="Use --isolate for a job on this machine, and tfdist exec --tls for a task "
-                "that you start yourself.",
+        if not self.has_hosts:
+            refuse(
+                self.given("tls"),
+                "with --hosts or --hostfile",
+                "Use --isolate on this machine, or start the tasks with tfdist exec --tls.",
             )
 
     @property

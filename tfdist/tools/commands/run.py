@@ -159,12 +159,7 @@ def _run_elastic(
     refuse({**_number_flags(arguments), **read_cluster_flags(arguments)}, accepted)
     elastic = [row.name for row in table.rows().values() if row.elastic]
     if arguments.strategy not in elastic:
-        raise UsageError(
-            "--strategy",
-            received=arguments.strategy,
-            accepted=f"{' or '.join(elastic)} with --host_discovery_script",
-            remedy="Choose one of these.",
-        )
+        raise UsageError.choice("--strategy", arguments.strategy, elastic)
     return local.run_elastic(JobSpec(**what), options, environ=os.environ, supervision=supervision)
 
 

@@ -7,7 +7,10 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
+
+import psutil
 
 from tfdist.coordination.liveness import activity
 from tfdist.coordination.liveness.activity import Record, State
@@ -15,7 +18,6 @@ from tfdist.coordination.liveness.hang_report import state_table
 from tfdist.errors import EXIT_FAILED, EXIT_OK, UsageError, log
 from tfdist.process import quantities, thread_stacks
 from tfdist.process.paths import local_path
-from tfdist.process.resources import process_status
 from tfdist.tools.commands.arguments import Commands
 
 _JOB_HELP = "the output directory of a running job, or the process ID of a task or of tfdist run"
@@ -139,11 +141,6 @@ def _last_epoch(output: str) -> dict[str, Any] | None:
 
 
 def _with_ancestors(pid: int) -> list[int]:
-    found = []
-    while pid > 0:
-        found.append(pid)
-        try:
-            pid = int(process_status(pid)[1])
-        except OSError:
-            break
-    return found
+    with suppress(psutil.Error):
+        return [pid, *(parent.pid for parent in psutil.Process(pid).parents())]
+    return []

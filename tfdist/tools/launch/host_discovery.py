@@ -119,12 +119,10 @@ class HostDiscoveryScript:
             raise self._error(f"it has not ended within {ANSWER_SECONDS:g} s")
         try:
             if process.returncode:
-                raise self._error(f"it ended with code {process.returncode}")
+                raise ValueError(f"it ended with code {process.returncode}")
             printed.seek(0)
             return parse(printed)
         except ValueError as error:
-            if isinstance(error, UsageError):
-                raise
             raise self._error(str(error)) from None
         finally:
             self.end()
