@@ -83,21 +83,6 @@ def ranks_of(layout: Layout, nodes: Sequence[str], counts: Sequence[int]) -> lis
     return ranks
 
 
-def check_lengths(nodes: Sequence[str], counts: Sequence[int]) -> None:
-    """Checks that each node has a number of tasks.
-
-    Raises:
-      UsageError: there are more or fewer nodes than numbers.
-    """
-    if len(nodes) != len(counts):
-        raise UsageError(
-            "SLURM_STEP_NODELIST",
-            received=f"{len(nodes)} nodes",
-            accepted=f"{len(counts)} nodes, as many as in SLURM_STEP_TASKS_PER_NODE",
-            remedy=REMEDY,
-        )
-
-
 def counts_of(text: str) -> list[int]:
     """The numbers of `2(x3),1`: 2, 2, 2, 1.
 

@@ -15,6 +15,9 @@ FLAGS = "flags"
 HOROVODRUN = "horovodrun"
 CLUSTER_AS = (TF_CONFIG, OLDER, FLAGS, HOROVODRUN)
 
+#: What is accepted where the job is not on this machine alone.
+NOT_ISOLATED = "only without --isolate, which is for a job on this machine alone (docs/security.md)"
+
 _ELASTIC = "host_discovery_script"
 
 
@@ -181,21 +184,10 @@ class LaunchOptions(ElasticOptions, HostsOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.isolate:
-            for flag, value in self.given("hosts", "hostfile", _ELASTIC).items():
-                raise self.not_isolated(f"--{flag}={value}")
+            refuse(self.given("hosts", "hostfile", _ELASTIC), NOT_ISOLATED)
         if self.has_hosts:
             accepted = "not together with --hosts or --hostfile, which place the tasks"
             refuse(self.given(_ELASTIC, "dry_run"), accepted)
         if self.host_discovery_script is not None:
             accepted = f"not supported with --{_ELASTIC}"
             refuse(self.given("dry_run", "cluster_as"), accepted)
-
-    def not_isolated(self, received: str) -> UsageError:
-        """The error of `--isolate` in a job that is not on this machine alone."""
-        return UsageError(
-            "--isolate",
-            received=received,
-            accepted="a job that is on this machine alone",
-            remedy="Leave the flag out; docs/security.md says what protects jobs on several "
-            "machines.",
-        )

@@ -42,6 +42,7 @@ LIST = "a JSON object"
 UNSET = "or unset TF_CONFIG to train in a single process"
 TYPES = "chief, worker, ps, evaluator"
 INDEX = "an integer of at least 0"
+INDICES = "a list of host:port, or a map with one for each index from 0"
 ADDRESS = "host:port with a port from 1 to 65535"
 
 MISTAKES = {
@@ -165,29 +166,28 @@ MISTAKES = {
         tf_config("worker", 3, worker={"3": A}, ps=[B, C]),
         "TF_CONFIG cluster.worker",
         {"3": A},
-        "an address for each index from 0",
-        "Add worker 0 to 2: each task needs all addresses. "
-        "In a TFJob of Kubeflow, set enableDynamicWorker to false.",
+        INDICES,
+        "each task needs all addresses. In a TFJob of Kubeflow, set enableDynamicWorker to false.",
     ),
     "a map with gaps": Mistake(
         tf_config("worker", 1, worker={"9": A, "1": B, "2": C, "4": D}),
         "TF_CONFIG cluster.worker",
         {"9": A, "1": B, "2": C, "4": D},
-        "an address for each index from 0",
-        "Add worker 0, 3, 5 to 8: ",
+        INDICES,
+        "Add what is missing",
     ),
     "a ps without the workers": Mistake(
         tf_config("ps", 1, worker={}, ps=[A]),
         "TF_CONFIG cluster.worker",
         {},
-        "an address for each index from 0",
-        "Add worker 0: ",
+        INDICES,
+        "Add what is missing",
     ),
     "a chief without addresses": Mistake(
         tf_config("chief", 0, worker={}, ps=[]),
         "TF_CONFIG cluster.worker",
         {},
-        "an address for each index from 0",
+        INDICES,
         "enableDynamicWorker",
     ),
     "worker 0 without the others": Mistake(
@@ -201,9 +201,9 @@ MISTAKES = {
         f"the key {key!r}": Mistake(
             tf_config("worker", 0, worker={"0": A, key: B}),
             "TF_CONFIG cluster.worker",
-            key,
-            "a list of host:port, or a map from the indices",
-            "Use the index of the task",
+            {"0": A, key: B},
+            INDICES,
+            "Add what is missing",
         )
         for key in ("one", "-1", "1.0", "01", "", "1" * 20)
     },

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 from tfdist.cluster import task_types
@@ -140,25 +138,12 @@ def _listed(name: str, addresses: Mapping[str, Any]) -> list[Any]:
     Kubeflow's `enableDynamicWorker` writes a map that leaves tasks out: a worker sees itself and
     the ps; a ps sees only itself; the other tasks see nothing.
     """
-    field_name = f"TF_CONFIG cluster.{name}"
-    for key in addresses:
-        if not re.fullmatch(r"0|[1-9][0-9]{0,8}", key):
-            raise UsageError(
-                field_name,
-                received=key,
-                accepted="a list of host:port, or a map from the indices 0, 1, … to host:port",
-                remedy="Use the index of the task as the key.",
-            )
-    indices = sorted(map(int, addresses))
-    gaps = [(last + 1, index - 1) for last, index in pairwise([-1, *indices]) if index > last + 1]
-    if not indices:
-        gaps = [(0, 0)]
-    if gaps:
-        missing = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in gaps)
+    indices = [str(index) for index in range(max(1, len(addresses)))]
+    if {*indices} != {*addresses}:
         raise UsageError(
-            field_name,
+            f"TF_CONFIG cluster.{name}",
             received=dict(addresses),
-            accepted="an address for each index from 0",
-            remedy=f"Add {name} {missing}: each task needs all addresses. {_DYNAMIC_WORKER}",
+            accepted="a list of host:port, or a map with one for each index from 0",
+            remedy=f"Add what is missing: each task needs all addresses. {_DYNAMIC_WORKER}",
         )
-    return [addresses[str(index)] for index in indices]
+    return [addresses[index] for index in indices]

@@ -16,7 +16,7 @@ from tfdist.cluster.environments.host_flags import from_flags
 from tfdist.cluster.environments.tf_config import from_tf_config
 from tfdist.cluster.task_counts import TaskCounts
 from tfdist.config.flags import JobFlags
-from tfdist.config.launch_options import LaunchOptions
+from tfdist.config.launch_options import NOT_ISOLATED, LaunchOptions
 from tfdist.config.strategies import table
 from tfdist.errors import EXIT_OK, UsageError, log, refuse
 from tfdist.process import gpus
@@ -174,7 +174,7 @@ def _run_one(
     form = {"flags": what["flags"], "cluster_as": options.cluster_as}
     check_job(row, config.cluster, config.source, **form)
     if options.isolate:
-        raise options.not_isolated(f"a task of {config.cluster} ({config.source})")
+        refuse({"isolate": f"a task of {config.cluster} ({config.source})"}, NOT_ISOLATED)
     is_auto = what["strategy"] == "auto"
     job = ScriptSpec(**{**what, "strategy": row.name, "is_auto": is_auto})
     place = own_place(job, config, os.environ, restarts=True)

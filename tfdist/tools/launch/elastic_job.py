@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import ClassVar
 
 from tfdist.cluster import Cluster, host_and_port
@@ -27,11 +27,12 @@ from tfdist.coordination.startup import addresses
 from tfdist.errors import UsageError, log
 from tfdist.process.cores import given_cores
 from tfdist.tools.launch.host_discovery import FLAG, Host, HostDiscoveryScript
+from tfdist.tools.launch.membership import Membership
 from tfdist.tools.launch.rendezvous import Rendezvous
 from tfdist.tools.launch.task_plan import Place, ScriptSpec, TaskSpec, task_plan
 
 
-class ElasticMembership:
+class ElasticMembership(Membership):
     """The tasks of an elastic job that run on this machine.
 
     Args:
@@ -125,7 +126,7 @@ class ElasticMembership:
     def service(self) -> AbstractContextManager[object]:
         rendezvous = self._rendezvous()
         if rendezvous is None:
-            return nullcontext()
+            return super().service()
         return rendezvous.serve(self._job.row, token_of(self._environ))
 
     def _rendezvous(self) -> Rendezvous | None:
