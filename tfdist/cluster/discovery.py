@@ -33,7 +33,7 @@ def discover(
       UsageError: this environment is invalid, or has no ranks. Later ones are not tried, so a
         mistake never starts a job of one process.
     """
-    for environment in environments.table():
+    for environment in environments.TABLE:
         if config := environment(environ, flags, counts).config():
             if not issubclass(environment, RankEnvironment):
                 _check_no_counts(counts, environment.name)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfdist.cluster.numbers import MOST_TASKS, number_in
-from tfdist.errors import UsageError
+from tfdist.errors import UsageError, os_error_is_usage_error
 
 # What is between commas that are outside brackets.
 _PART = re.compile(r"(?:\[[^\[\]]*\]|[^,\[\]])+")
@@ -130,15 +130,9 @@ def nodes_of(text: str) -> list[str]:
 
 def _read(path: str) -> tuple[str, ...]:
     """The nodes of `SLURM_HOSTFILE`, a line for each task."""
-    try:
+    remedy = "Put it on a file system that the nodes share."
+    with os_error_is_usage_error("SLURM_HOSTFILE", path, "a file that each task can read", remedy):
         lines = Path(path).read_text().splitlines()
-    except OSError as error:
-        raise UsageError(
-            "SLURM_HOSTFILE",
-            received=path,
-            accepted="a file that each task can read, with --distribution=arbitrary",
-            remedy=f"Put it on a file system that the nodes share: {error.strerror}.",
-        ) from None
     return tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
 
 

@@ -327,12 +327,9 @@ def _check_booleans(argv: Sequence[str]) -> None:
         name = argument.lstrip("-")
         is_boolean = argument != name and name in flags.FLAGS and flags.FLAGS[name].boolean
         if is_boolean and word.lower() in _BOOLEANS:
-            raise UsageError(
-                f"--{name}",
-                received=f"{argument} {word}",
-                accepted=f"--{name}, --no{name}, --{name}=True and --{name}=False",
-                remedy=f"Write --{name}={_BOOLEANS[word.lower()]}.",
-            )
+            accepted = f"--{name}, --no{name}, --{name}=True and --{name}=False"
+            remedy = f"Write --{name}={_BOOLEANS[word.lower()]}."
+            refuse({name: f"{argument} {word}"}, accepted, remedy)
 
 
 def with_underscores(arguments: Sequence[str]) -> list[str]:

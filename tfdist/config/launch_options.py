@@ -64,12 +64,9 @@ class ElasticOptions(Options):
                 remedy="Pass the maximum number of workers.",
             )
         if self.port is not None and self.port > 65536 - self.max_workers:
-            raise UsageError(
-                "--port",
-                received=self.port,
-                accepted=f"a number from 1 to {65536 - self.max_workers}",
-                remedy="Choose a lower port: each host uses one port per task, from this one on.",
-            )
+            accepted = f"a number from 1 to {65536 - self.max_workers}"
+            remedy = "Choose a lower port: each host uses one port per task, from this one on."
+            refuse({"port": self.port}, accepted, remedy)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from types import NoneType
 from typing import Any
 
 from tfdist.cluster import Cluster
-from tfdist.errors import UsageError
+from tfdist.errors import UsageError, refuse
 
 _OPTION = "option"
 
@@ -84,12 +84,7 @@ class Option:
             and (self.most is None or value <= self.most)
             and (self.above is None or value > self.above)
         ):
-            raise UsageError(
-                f"--{self.name}",
-                received=value,
-                accepted=self.accepted,
-                remedy="Correct it, or leave it out.",
-            )
+            refuse({self.name: value}, self.accepted, "Correct it, or leave it out.")
 
 
 def option(

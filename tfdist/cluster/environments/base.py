@@ -1,15 +1,15 @@
 """What the engine that started this process tells it about the job.
 
     class Example(RankEnvironment):
-        name, order, marks = "Example", 95, ("EXAMPLE_RANK",)
+        name, marks = "Example", ("EXAMPLE_RANK",)
 
         job_variable = "EXAMPLE_JOB"            # a number or a name; the ports follow from it
 
         def hosts(self) -> list[str]: ...       # of each rank
         def evidence(self) -> str: ...          # for the first line of the log
 
-A module of this package defines one class; `tfdist.cluster.environments` finds it. Environments are
-functions of the environment variables: they start nothing.
+`tfdist.cluster.environments.TABLE` lists the classes. Environments are functions of the environment
+variables: they start nothing.
 """
 
 from __future__ import annotations
@@ -36,13 +36,11 @@ class Environment(ABC):
 
     Attributes:
       name: the engine, as the log names it.
-      order: the place in the table; the first environment that is present is used.
       marks: the variables that show the engine to a task; a launcher within the engine removes them
         from its own tasks.
     """
 
     name: ClassVar[str]
-    order: ClassVar[int]
     marks: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
@@ -66,15 +64,16 @@ class Environment(ABC):
         Raises:
           UsageError: it is not a number from 0.
         """
-        return number_in(self.environ, name, remedy=self._remedy)
+        return number_in(self.environ, name, remedy=self.remedy)
 
     def error(self, name: str, accepted: str) -> UsageError:
         """The error of a variable that the engine has not set so."""
         received = self.environ.get(name, "")[:80]
-        return UsageError(name, received=received, accepted=accepted, remedy=self._remedy)
+        return UsageError(name, received=received, accepted=accepted, remedy=self.remedy)
 
     @property
-    def _remedy(self) -> str:
+    def remedy(self) -> str:
+        """What to do about a variable that the engine has not set so."""
         return f"Unset the variables of {self.name}, or pass the cluster flags."
 
 
@@ -165,12 +164,7 @@ class RankEnvironment(MarkedEnvironment):
     def task(self) -> Task:
         tasks, rank = self._tasks(), self.rank()
         if rank >= len(tasks):
-            raise UsageError(
-                self.marks[0],
-                received=rank,
-                accepted=f"a rank below {len(tasks)}, the number of tasks of the {self.name}",
-                remedy="Start the script once for each task.",
-            )
+            raise self.error(self.marks[0], f"a rank below {len(tasks)}, the number of tasks")
         return tasks[rank]
 
     def _tasks(self) -> Sequence[Task]:

@@ -23,7 +23,6 @@ class JobSet(MarkedEnvironment):
     """A pod of the JobSet."""
 
     name = "JobSet"
-    order = 50
     marks = (TASKS_VARIABLE, NAME_VARIABLE, ROLE_VARIABLE, "JOB_COMPLETION_INDEX")
 
     def cluster(self) -> Cluster:

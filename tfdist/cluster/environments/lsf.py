@@ -12,7 +12,6 @@ class LSF(RankEnvironment):
     """A task of the job; the host of `bsub`'s script with one slot is left out, as jsrun does."""
 
     name = "LSF"
-    order = 90
     marks = ("LSB_JOBID", "LSB_MCPU_HOSTS")
     job_variable = "LSB_JOBID"
 

@@ -16,7 +16,6 @@ class OpenMPI(RankEnvironment):
     """A rank of Open MPI."""
 
     name = "Open MPI"
-    order = 30
     marks: ClassVar[tuple[str, ...]] = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 
     #: The number of ranks on this host.
@@ -46,7 +45,6 @@ class MPICH(OpenMPI):
     """A rank of MPICH, or of another MPI whose launcher is Hydra."""
 
     name = "MPICH"
-    order = 31
     marks = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS")
 
     local_size = "MPI_LOCALNRANKS"

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfdist.cluster.environments.base import RankEnvironment
+from tfdist.errors import os_error_is_usage_error
 
 
 class PBS(RankEnvironment):
     """A task of `pbsdsh`."""
 
     name = "PBS"
-    order = 100
     marks = ("PBS_VNODENUM", "PBS_JOBID", "PBS_NODEFILE")
 
     def is_present(self) -> bool:
@@ -20,11 +20,11 @@ class PBS(RankEnvironment):
         return super().is_present() and self.environ.get("PBS_TASKNUM") != "1"
 
     def hosts(self) -> Sequence[str]:
-        try:
-            return Path(self.environ["PBS_NODEFILE"]).read_text().split()
-        except OSError as error:
-            accepted = f"a file that lists the hosts ({error.strerror})"
-            raise self.error("PBS_NODEFILE", accepted) from None
+        path = self.environ["PBS_NODEFILE"]
+        with os_error_is_usage_error(
+            "PBS_NODEFILE", path, "a file that lists the hosts", self.remedy
+        ):
+            return Path(path).read_text().split()
 
     def job(self) -> str:
         return self.environ["PBS_JOBID"].partition(".")[0]

@@ -13,7 +13,6 @@ class SageMaker(RankEnvironment):
     """An instance of the job."""
 
     name = "SageMaker"
-    order = 70
     marks = ("SM_CURRENT_HOST", "SM_HOSTS")
     job_variable = "TRAINING_JOB_NAME"
 

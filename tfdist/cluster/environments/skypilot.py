@@ -11,7 +11,6 @@ class SkyPilot(RankEnvironment):
     """A node of the task."""
 
     name = "SkyPilot"
-    order = 80
     marks = ("SKYPILOT_NODE_RANK", "SKYPILOT_NODE_IPS")
     job_variable = "SKYPILOT_TASK_ID"
 

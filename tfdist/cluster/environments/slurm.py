@@ -22,7 +22,6 @@ class Slurm(RankEnvironment):
     """A task of a step."""
 
     name = "Slurm step"
-    order = 40
     marks = ("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_NTASKS")
 
     def hosts(self) -> Sequence[str]:

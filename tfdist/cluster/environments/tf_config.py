@@ -20,7 +20,6 @@ class TFConfig(Environment):
     """The variable that `tf.distribute` reads."""
 
     name = "TF_CONFIG"
-    order = 10
 
     def config(self) -> ClusterConfig | None:
         return from_tf_config(self.environ)

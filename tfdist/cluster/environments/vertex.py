@@ -18,7 +18,6 @@ class Vertex(MarkedEnvironment):
     """A replica of a worker pool."""
 
     name = VERTEX
-    order = 60
     marks = ("CLUSTER_SPEC",)
 
     def cluster(self) -> Cluster:

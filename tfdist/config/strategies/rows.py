@@ -65,12 +65,10 @@ class SynchronousUpdates(Options):
     def check(self, cluster: Cluster) -> None:
         replicas, tasks = self.replicas_to_aggregate, self.num_tasks(cluster)
         if replicas is not None and not (self.sync and replicas <= tasks):
-            raise UsageError(
-                "--replicas_to_aggregate",
-                received=replicas if self.sync else f"{replicas} without --sync",
-                accepted=f"1 to {tasks} with --sync ({tasks} tasks compute gradients)",
-                remedy="Correct the number, or leave it out to wait for all of them.",
-            )
+            received = replicas if self.sync else f"{replicas} without --sync"
+            accepted = f"1 to {tasks} with --sync ({tasks} tasks compute gradients)"
+            remedy = "Correct the number, or leave it out to wait for all of them."
+            refuse({"replicas_to_aggregate": received}, accepted, remedy)
 
 
 @dataclass(frozen=True)
@@ -207,19 +205,13 @@ class InGraphOptions(Options):
         workers = max(1, len(cluster.worker))
         if workers % self.stages:
             divisors = [str(number) for number in range(1, workers + 1) if workers % number == 0]
-            raise UsageError(
-                "--stages",
-                received=f"{self.stages} with {workers} worker{'s' * (workers > 1)}",
-                accepted=f"{', '.join(divisors)} (the divisors of the number of workers)",
-                remedy="Correct it, or change the number of workers.",
-            )
+            given = {"stages": f"{self.stages} with {workers} worker{'s' * (workers > 1)}"}
+            accepted = f"{', '.join(divisors)} (the divisors of the number of workers)"
+            refuse(given, accepted, "Correct it, or change the number of workers.")
         if self.recompute and self.microbatches <= self.stages:
-            raise UsageError(
-                "--recompute",
-                received=f"{self.microbatches} microbatches in {self.stages} stages",
-                accepted="more microbatches than stages; with fewer it does not need less memory",
-                remedy="Raise --microbatches, or leave it out.",
-            )
+            given = {"recompute": f"{self.microbatches} microbatches in {self.stages} stages"}
+            accepted = "more microbatches than stages; with fewer it does not need less memory"
+            refuse(given, accepted, "Raise --microbatches, or leave it out.")
 
 
 ROWS = (

@@ -136,9 +136,7 @@ class StrategySpec:
         Raises:
           UsageError: no task watches another one.
         """
-        given = {} if seconds is None or self.spans_tasks else {"heartbeat_timeout": seconds}
-        refuse(
-            given,
-            f"not supported with --strategy={self.name}",
-            "Leave it out, because no task waits for another one.",
-        )
+        if seconds is not None and not self.spans_tasks:
+            accepted = f"not supported with --strategy={self.name}"
+            remedy = "Leave it out, because no task waits for another one."
+            refuse({"heartbeat_timeout": seconds}, accepted, remedy)

@@ -127,12 +127,8 @@ def check_cluster(spec: StrategySpec, cluster: Cluster, source: str) -> None:
         accepted, remedy = "one task that trains", "Start one worker alone"
     else:
         return
-    raise UsageError(
-        "--strategy",
-        received=f"{spec.name} with {cluster}",
-        accepted=f"{spec.name} with {accepted}",
-        remedy=f"{remedy}, or choose another strategy.",
-    )
+    given = {"strategy": f"{spec.name} with {cluster}"}
+    refuse(given, f"{spec.name} with {accepted}", f"{remedy}, or choose another strategy.")
 
 
 def options_of(

@@ -24,7 +24,7 @@ from tfdist.cluster import Cluster, host_and_port
 from tfdist.config.launch_options import ElasticOptions
 from tfdist.coordination.seal import token_of
 from tfdist.coordination.startup import addresses
-from tfdist.errors import UsageError, log
+from tfdist.errors import UsageError, log, refuse
 from tfdist.process.cores import given_cores
 from tfdist.tools.launch.host_discovery import FLAG, Host, HostDiscoveryScript
 from tfdist.tools.launch.membership import Membership
@@ -88,11 +88,10 @@ class ElasticMembership(Membership):
             self._wait(bool(mine))
             return ()
         if len(mine) < len(self._addresses) and self._options.port is None:
-            raise UsageError(
-                "--port",
-                received=None,
-                accepted="the first port of each host's tasks, if there are several machines",
-                remedy=f"Choose a port that is free on all of {_listed(self._hosts)}, or pass this "
+            refuse(
+                {"port": None},
+                "the first port of each host's tasks, if there are several machines",
+                f"Choose a port that is free on all of {_listed(self._hosts)}, or pass this "
                 "machine's name with --host.",
             )
         self._waits_since = None

@@ -33,7 +33,7 @@ _MOST_SLOTS = 1024
 ANSWER_SECONDS = 30.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Host:
     """A machine and the number of its tasks."""
 
@@ -121,7 +121,8 @@ class HostDiscoveryScript:
             if process.returncode:
                 raise ValueError(f"it ended with code {process.returncode}")
             printed.seek(0)
-            return parse(printed)
+            # The order of the lines may vary.
+            return tuple(sorted(parse(printed)))
         except ValueError as error:
             raise self._error(str(error)) from None
         finally:
@@ -148,7 +149,7 @@ class HostDiscoveryScript:
 
 
 def parse(lines: Iterable[str]) -> tuple[Host, ...]:
-    """The hosts with at least one slot, sorted by name, because the order of the lines may vary.
+    """The hosts with at least one slot, in order.
 
     `#` starts a comment.
 
@@ -172,4 +173,4 @@ def parse(lines: Iterable[str]) -> tuple[Host, ...]:
         if name in hosts:
             raise ValueError(f"{name} is listed twice")
         hosts[name] = Host(name, int(slots))
-    return tuple(hosts[name] for name in sorted(hosts) if hosts[name].slots)
+    return tuple(host for host in hosts.values() if host.slots)

@@ -56,6 +56,10 @@ class JobSpec(ScriptSpec):
             object.__setattr__(self, "is_auto", True)
         check_job(self.row, cluster, "default", flags=self.flags, cluster_as=self.cluster_as)
 
+    def rendezvous(self, ports: Sequence[int]) -> Rendezvous | None:
+        """That of the tasks that train, at the last of `num_ports` ports; None without."""
+        return Rendezvous.here(self.row, self.counts.training, ports[-1])
+
     @property
     def num_ports(self) -> int:
         """The number of ports: one per task of the cluster, and one for a rendezvous."""
@@ -83,7 +87,7 @@ def task_specs(
         computing=job.row.compute_tasks(cluster),
         cores=cores,
         reads_cluster=job.row.reads_cluster or job.counts.in_cluster > job.counts.training,
-        rendezvous=Rendezvous.here(job.row, job.counts.training, ports[-1]),
+        rendezvous=job.rendezvous(ports),
         is_whole_job=True,
     )
     return tuple(task_plan(job, cluster, task, place) for task in job.counts.tasks())

@@ -27,7 +27,7 @@ from tfdist.tools.launch.elastic_job import ElasticMembership
 from tfdist.tools.launch.job_spec import JobSpec, task_specs
 from tfdist.tools.launch.membership import FixedMembership, Service
 from tfdist.tools.launch.rank_membership import RankMembership
-from tfdist.tools.launch.rendezvous import HOST, Rendezvous
+from tfdist.tools.launch.rendezvous import HOST
 from tfdist.tools.launch.supervision import Supervision
 from tfdist.tools.launch.supervisor import Supervisor
 from tfdist.tools.launch.task_plan import ScriptSpec, TaskSpec
@@ -49,7 +49,7 @@ def launch(
         # Separates the tasks from those of another job that uses their ports by mistake.
         environ = {TOKEN_VARIABLE: new_token(), **environ}
         token = token_of(environ)
-        rendezvous = Rendezvous.here(job.row, job.counts.training, ports[-1])
+        rendezvous = job.rendezvous(ports)
         service = partial(rendezvous.serve, job.row, token) if rendezvous else nullcontext
         return run_tasks(tasks, environ=environ, supervision=supervision, service=service)
 

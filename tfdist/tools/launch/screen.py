@@ -64,7 +64,11 @@ class Screen(Printer):
 
     def started(self, name: str, pid: int) -> None:
         if not self._tasks:
-            self._begin(name)
+            self._looked, self._chief = time.time(), self._chief or name
+            self._summary = Summary(self._chief, self._looked)
+            self._live.start()
+            if sys.stderr.isatty():
+                sys.stderr = _File(self.write)
         self._tasks.setdefault(name, self._watch(name)).started(pid)
 
     def ended(self, name: str, code: int) -> None:
@@ -94,13 +98,6 @@ class Screen(Printer):
         self._flush()
         drawn = panel.render(rows, self._chief, now, self._console.width, has_bar=has_bar)
         self._live.update(drawn, refresh=True)
-
-    def _begin(self, first: str) -> None:
-        self._looked, self._chief = time.time(), self._chief or first
-        self._summary = Summary(self._chief, self._looked)
-        self._live.start()
-        if sys.stderr.isatty():
-            sys.stderr = _File(self.write)
 
     def _flush(self) -> None:
         self._written = time.monotonic()

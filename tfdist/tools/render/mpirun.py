@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Sequence
 
 from tfdist.coordination.seal import TOKEN_VARIABLE
-from tfdist.errors import UsageError
+from tfdist.errors import refuse
 from tfdist.tools.render.rendered_job import EXPORT_TOKEN, RenderedJob
 
 
@@ -40,12 +40,9 @@ def horovodrun(job: RenderedJob, hosts: Sequence[str]) -> str:
     """
     # There is always a worker.
     if job.spec.row.source != "horovodrun" or len(job.counts) > 1:
-        raise UsageError(
-            "--strategy",
-            received=f"{job.spec.strategy} with {', '.join(job.counts)}",
-            accepted="horovod with workers alone, under horovodrun",
-            remedy="Choose --strategy=horovod, or another engine.",
-        )
+        given = {"strategy": f"{job.spec.strategy} with {', '.join(job.counts)}"}
+        accepted = "horovod with workers alone, under horovodrun"
+        refuse(given, accepted, "Choose --strategy=horovod, or another engine.")
     (count,) = job.counts.values()
     slots = shlex.quote(",".join(hosts) or f"localhost:{count}")
     return f"horovodrun --gloo -np {count} -H {slots} {shlex.join(job.command())}"

@@ -10,7 +10,7 @@ from tfdist.cluster import task_types
 from tfdist.cluster.environments.jobset import PORT
 from tfdist.config.options import Options, option
 from tfdist.coordination.seal import TOKEN_VARIABLE, new_token
-from tfdist.errors import UsageError
+from tfdist.errors import refuse
 from tfdist.tools.render.rendered_job import RenderedJob
 
 Manifest = dict[str, Any]
@@ -56,13 +56,9 @@ def check_name(name: str, longest: str) -> None:
       UsageError: it is too long, or begins with a digit.
     """
     if len(longest) > _LABEL or name[0].isdigit():
-        raise UsageError(
-            "--name",
-            received=name,
-            accepted=f"a letter and at most {len(name) - len(longest) + _LABEL - 1} letters, "
-            "digits and hyphens, because pods and services have this name",
-            remedy="Choose another name.",
-        )
+        most = len(name) - len(longest) + _LABEL - 1
+        what = f"a letter and at most {most} letters, digits and hyphens"
+        refuse({"name": name}, f"{what}, as pods and services accept", "Choose another name.")
 
 
 def pod_spec(

@@ -17,7 +17,7 @@ from tfdist.cluster.ports import ports_of
 from tfdist.cluster.task_types import WORKER
 from tfdist.config.launch_options import HOROVODRUN
 from tfdist.coordination.seal import TOKEN_VARIABLE
-from tfdist.errors import UsageError
+from tfdist.errors import refuse
 from tfdist.tools.launch.host_discovery import Host
 from tfdist.tools.launch.job_spec import JobSpec
 from tfdist.tools.launch.task_plan import PLACE_VARIABLES, ScriptSpec
@@ -70,13 +70,9 @@ def plan(
     slots = [host.name for host in hosts for _ in range(host.slots)]
     training = job.counts.training
     if training > len(slots):
-        raise UsageError(
-            "--workers",
-            received=job.counts[WORKER],
-            accepted=f"at most {len(slots) - training + job.counts[WORKER]}: the hosts have "
-            f"{len(slots)} slots",
-            remedy="Add hosts or slots: host:2 has two.",
-        )
+        most = len(slots) - training + job.counts[WORKER]
+        accepted = f"at most {most}: the hosts have {len(slots)} slots"
+        refuse({"workers": job.counts[WORKER]}, accepted, "Add hosts or slots: host:2 has two.")
     names = [host.name for host in hosts]
     others = job.counts.in_cluster - training
     places = slots[:training] + list(itertools.islice(itertools.cycle(names), others))
