@@ -8,11 +8,12 @@ from __future__ import annotations
 import ipaddress
 import socket
 
-import psutil
-
 
 def interfaces() -> dict[str, ipaddress.IPv4Interface]:
     """The IPv4 address and the network of each interface that has one, by name."""
+    # Most jobs do not need it.
+    import psutil
+
     return {
         name: ipaddress.IPv4Interface(f"{found.address}/{found.netmask}")
         for name, addresses in psutil.net_if_addrs().items()

@@ -6,11 +6,8 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
-
-import psutil
 
 from tfdist.coordination.liveness import activity
 from tfdist.coordination.liveness.activity import Record, State
@@ -61,8 +58,7 @@ def _status(arguments: argparse.Namespace) -> int:
     training = next((state for state in states if state.epoch or state.goal), None)
     if training is not None:
         print(f"\n{_progress(training)}")
-    last = _last_epoch(output) if output else None
-    if last:
+    if output and (last := _last_epoch(output)):
         print(f"\nlast metrics: {json.dumps(last)}")
     return EXIT_OK
 
@@ -118,8 +114,7 @@ def _tasks(job: str) -> list[Record]:
 
 
 def _no_task(job: str) -> int:
-    where = "of this user on this machine"
-    log(f"no task of {job} runs {where}{_holder(job)}")
+    log(f"no task of {job} runs of this user on this machine{_holder(job)}")
     return EXIT_FAILED
 
 
@@ -133,14 +128,15 @@ def _holder(output: str) -> str:
         return ""
 
 
-def _last_epoch(output: str) -> dict[str, Any] | None:
-    from tfdist.storage.output_directory import OutputDirectory, read_json_lines
+def _last_epoch(output: str) -> dict[str, Any]:
+    from tfdist.storage.output_directory import OutputDirectory, last_json_line
 
-    records: Sequence[dict[str, Any]] = read_json_lines(OutputDirectory(output).metrics)
-    return records[-1] if records else None
+    return last_json_line(OutputDirectory(output).metrics)
 
 
 def _with_ancestors(pid: int) -> list[int]:
+    import psutil
+
     with suppress(psutil.Error):
         return [pid, *(parent.pid for parent in psutil.Process(pid).parents())]
     return []

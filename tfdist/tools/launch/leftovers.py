@@ -14,8 +14,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
 _PATTERNS = ("__autograph_generated_file*.py", "__pycache__/__autograph_generated_file*.pyc")
 # In the memory map of a process that has imported TensorFlow.
 _LIBRARY = b"/tensorflow/"
@@ -43,6 +41,9 @@ def remove_generated_modules(directory: Path) -> None:
 
 def _starts_of_tensorflow() -> list[float]:
     """When the processes of this user that have loaded TensorFlow began, in seconds since 1970."""
+    # Most launchers find no such files.
+    import psutil
+
     found = []
     for process in psutil.process_iter():
         # It may have ended, or belong to another user.
