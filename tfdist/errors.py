@@ -65,6 +65,28 @@ def refuse(
         raise UsageError(f"--{name}", received=value, accepted=accepted, remedy=remedy)
 
 
+@contextmanager
+def os_error_is_usage_error(
+    field: str, received: object, accepted: str, remedy: str = "Choose another one."
+) -> Iterator[None]:
+    """Raises a UsageError in place of an OSError, or of the ValueError of what is no path or text.
+
+    Args:
+      field, received, accepted, remedy: as of `UsageError`; the reason is added to `accepted`.
+
+    Raises:
+      UsageError: the block has raised such an error.
+    """
+    try:
+        yield
+    except UsageError:
+        raise
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        accepted = f"{accepted} ({why})"
+        raise UsageError(field, received=received, accepted=accepted, remedy=remedy) from None
+
+
 class DisagreementError(UsageError):
     """The tasks of a job do not do the same, so they cannot train together.
 

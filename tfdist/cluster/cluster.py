@@ -196,35 +196,19 @@ class Cluster:
         Raises:
           UsageError: it does not.
         """
-        kind = task.kind
-        if not kind.in_cluster:
-            if kind.most is not None and task.index >= kind.most:
-                raise UsageError(
-                    "task.index",
-                    received=task.index,
-                    accepted="0" if kind.most == 1 else f"0 to {kind.most - 1}",
-                    remedy=f"Start only {'one' if kind.most == 1 else kind.most} {kind.name}.",
-                )
-            return
-        count = len(self.of(task.type))
-        if not count:
-            raise UsageError(
-                "task.type",
-                received=task.type,
-                accepted=", ".join(
-                    name
-                    for name, row in task_types.rows().items()
-                    if not row.in_cluster or self.of(name)
-                ),
-                remedy=f"Add the addresses of {task.type!r} to the cluster, or choose another "
-                "type.",
-            )
-        if task.index >= count:
+        is_member = task.kind.in_cluster
+        count = len(self.of(task.type)) if is_member else task.kind.most
+        if count == 0:
+            rows = task_types.rows().values()
+            names = [row.name for row in rows if not row.in_cluster or self.of(row.name)]
+            raise UsageError.choice("task.type", task.type, names)
+        if count is not None and task.index >= count:
+            address = ", or add the missing address to the cluster" if is_member else ""
             raise UsageError(
                 "task.index",
                 received=task.index,
-                accepted=f"0 to {count - 1} ({task.type} has {count} addresses)",
-                remedy="Correct the index, or add the missing address to the cluster.",
+                accepted=f"0 to {count - 1} (the job has {count} {task.type})",
+                remedy=f"Correct the index{address}.",
             )
 
     def tf_config(self, task: Task, *, older: bool = False) -> str:
@@ -253,15 +237,17 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 def _check_address(place: str, address: object) -> None:
     accepted = "host:port with a port from 1 to 65535, e.g. 10.0.0.1:2222"
+    host, separator, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
     if not isinstance(address, str):
-        raise UsageError(place, received=address, accepted=accepted, remedy="Write it as a string.")
-    if "://" in address:
-        raise UsageError(place, received=address, accepted=accepted, remedy="Remove the scheme.")
-    host, separator, port = address.rpartition(":")
-    if not separator:
-        raise UsageError(place, received=address, accepted=accepted, remedy="Add the task's port.")
-    if not _HOST.fullmatch(host):
+        remedy = "Write it as a string."
+    elif "://" in address:
+        remedy = "Remove the scheme."
+    elif not separator:
+        remedy = "Add the task's port."
+    elif not _HOST.fullmatch(host):
         remedy = "Put an IPv6 host in brackets." if ":" in host else "Correct the host name."
-        raise UsageError(place, received=address, accepted=accepted, remedy=remedy)
-    if not (re.fullmatch(r"[0-9]{1,5}", port) and 1 <= int(port) <= 65535):
-        raise UsageError(place, received=address, accepted=accepted, remedy="Correct the port.")
+    elif not (re.fullmatch(r"[0-9]{1,5}", port) and 1 <= int(port) <= 65535):
+        remedy = "Correct the port."
+    else:
+        return
+    raise UsageError(place, received=address, accepted=accepted, remedy=remedy)

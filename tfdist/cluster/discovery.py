@@ -33,11 +33,11 @@ def discover(
       UsageError: this environment is invalid, or has no ranks. Later ones are not tried, so a
         mistake never starts a job of one process.
     """
-    for environment in (make(environ, flags, counts) for make in environments.table()):
-        if environment.is_present():
-            if not isinstance(environment, RankEnvironment):
+    for environment in environments.TABLE:
+        if config := environment(environ, flags, counts).config():
+            if not issubclass(environment, RankEnvironment):
                 _check_no_counts(counts, environment.name)
-            return environment.config()
+            return config
     _check_no_counts(counts, "a process alone")
     return ClusterConfig()
 

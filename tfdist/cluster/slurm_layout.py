@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfdist.cluster.numbers import MOST_TASKS, number_in
-from tfdist.errors import UsageError
+from tfdist.errors import UsageError, os_error_is_usage_error
 
+# What is between commas that are outside brackets.
+_PART = re.compile(r"(?:\[[^\[\]]*\]|[^,\[\]])+")
 _COUNT = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
 #: What to do about variables that Slurm has not set so.
 REMEDY = "Start the script with srun."
@@ -48,27 +50,16 @@ class Layout:
           UsageError: it is unknown.
         """
         text = environ.get("SLURM_DISTRIBUTION", "")
-        # The parts after the first are the distribution over sockets and cores.
-        name = re.split(r"[:,=]", text)[0].lower()
-        if name == "arbitrary":
-            return cls(name, listed=_read(environ.get("SLURM_HOSTFILE", "")))
-        if name == "plane":
-            if not environ.get("SLURM_DIST_PLANESIZE"):
-                return cls(name)
-            size = number_in(environ, "SLURM_DIST_PLANESIZE", remedy=REMEDY, least=1)
-            return cls(name, size)
-        if not name:
-            # Slurm's default: one task a node is cyclic, several are in blocks, which is the same
-            # for one.
-            name = "block"
+        # The parts after the first are the distribution over sockets and cores. Slurm's default is
+        # cyclic for one task a node, which is the same as in blocks, and in blocks for several.
+        name = re.split(r"[:,=]", text)[0].lower() or "block"
         if name not in _DISTRIBUTIONS:
-            raise UsageError(
-                "SLURM_DISTRIBUTION",
-                received=text,
-                accepted=", ".join(_DISTRIBUTIONS),
-                remedy="Start the step with --distribution=block.",
-            )
-        return cls(name)
+            raise UsageError.choice("SLURM_DISTRIBUTION", text, _DISTRIBUTIONS)
+        size = 1
+        if environ.get("SLURM_DIST_PLANESIZE"):
+            size = number_in(environ, "SLURM_DIST_PLANESIZE", remedy=REMEDY, least=1)
+        listed = _read(environ.get("SLURM_HOSTFILE", "")) if name == "arbitrary" else ()
+        return cls(name, size, listed)
 
 
 def ranks_of(layout: Layout, nodes: Sequence[str], counts: Sequence[int]) -> list[str]:
@@ -90,21 +81,6 @@ def ranks_of(layout: Layout, nodes: Sequence[str], counts: Sequence[int]) -> lis
             left[index] -= taken
             ranks += [node] * taken
     return ranks
-
-
-def check_lengths(nodes: Sequence[str], counts: Sequence[int]) -> None:
-    """Checks that each node has a number of tasks.
-
-    Raises:
-      UsageError: there are more or fewer nodes than numbers.
-    """
-    if len(nodes) != len(counts):
-        raise UsageError(
-            "SLURM_STEP_NODELIST",
-            received=f"{len(nodes)} nodes",
-            accepted=f"{len(counts)} nodes, as many as in SLURM_STEP_TASKS_PER_NODE",
-            remedy=REMEDY,
-        )
 
 
 def counts_of(text: str) -> list[int]:
@@ -137,16 +113,16 @@ def nodes_of(text: str) -> list[str]:
       UsageError: it is no node list.
     """
     names: list[str] = []
-    for part in _split(text):
-        pieces = re.split(r"\[([^\[\]]*)\]", part)
+    parts = _PART.findall(text)
+    if ",".join(parts) != text:
+        raise _error(text)
+    for part in parts:
         # Text and the content of brackets alternate.
         choices = [
             [piece] if index % 2 == 0 else list(_range(piece, text))
-            for index, piece in enumerate(pieces)
+            for index, piece in enumerate(re.split(r"[\[\]]", part))
         ]
         if len(names) + math.prod(map(len, choices)) > MOST_TASKS:
-            raise _error(text)
-        if any("[" in piece or "]" in piece for piece in pieces[::2]):
             raise _error(text)
         names += map("".join, itertools.product(*choices))
     return names
@@ -154,28 +130,10 @@ def nodes_of(text: str) -> list[str]:
 
 def _read(path: str) -> tuple[str, ...]:
     """The nodes of `SLURM_HOSTFILE`, a line for each task."""
-    try:
+    remedy = "Put it on a file system that the nodes share."
+    with os_error_is_usage_error("SLURM_HOSTFILE", path, "a file that each task can read", remedy):
         lines = Path(path).read_text().splitlines()
-    except OSError as error:
-        raise UsageError(
-            "SLURM_HOSTFILE",
-            received=path,
-            accepted="a file that each task can read, with --distribution=arbitrary",
-            remedy=f"Put it on a file system that the nodes share: {error.strerror}.",
-        ) from None
     return tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
-
-
-def _split(text: str) -> Iterator[str]:
-    """The parts between commas that are outside brackets."""
-    depth, start = 0, 0
-    for index, character in enumerate(text):
-        depth += (character == "[") - (character == "]")
-        if character == "," and not depth:
-            yield text[start:index]
-            start = index + 1
-    if text[start:]:
-        yield text[start:]
 
 
 def _range(content: str, text: str) -> Iterator[str]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 from tfdist.cluster import task_types
 from tfdist.cluster.cluster import Cluster, Task
@@ -57,13 +58,8 @@ class TaskCounts(Counter[str]):
     def cluster(self, addresses: Iterable[str]) -> Cluster:
         """The cluster of the tasks that have addresses, in their order."""
         given = iter(addresses)
-        return Cluster(
-            **{
-                kind.name: tuple(next(given) for _ in range(self[kind.name]))
-                for kind in self.kinds()
-                if kind.in_cluster
-            }
-        )
+        names = [kind.name for kind in self.kinds() if kind.in_cluster]
+        return Cluster(**{name: tuple(islice(given, self[name])) for name in names})
 
     def with_chief(self) -> TaskCounts:
         """The same with a chief, if there is a task that does not train."""
@@ -92,13 +88,9 @@ def named_types(environ: Mapping[str, str], counts: TaskCounts) -> tuple[str, ..
     """
     text = environ.get(ROLES_VARIABLE, "")
     names = tuple(name.strip() for name in text.split(",")) if text.strip() else ()
-    if not {*names} <= {*task_types.rows()}:
-        raise UsageError(
-            ROLES_VARIABLE,
-            received=text,
-            accepted=f"{', '.join(task_types.rows())}, for each component, separated by commas",
-            remedy="Correct the roles.",
-        )
+    for name in names:
+        if name not in task_types.rows():
+            raise UsageError.choice(ROLES_VARIABLE, name, task_types.rows())
     if names:
         refuse(counts.rank_flags(), f"only without {ROLES_VARIABLE}, which is {text}")
     return names
@@ -130,12 +122,9 @@ def ranks(
         total, given = sum(components), counts.with_chief()
         if given.total() > total:
             flag, number = next(iter(counts.rank_flags().items()))
-            raise UsageError(
-                f"--{flag}",
-                received=number,
-                accepted=f"fewer tasks: the job has {total} ranks, of which one is the chief",
-                remedy="Start more tasks, or ask for fewer that do not train.",
-            )
+            accepted = f"fewer tasks: the job has {total} ranks, of which one is the chief"
+            remedy = "Start more tasks, or ask for fewer that do not train."
+            refuse({flag: number}, accepted, remedy)
         each = [name for name, count in given.in_order_of_ranks().items() for _ in range(count)]
         each += [WORKER] * (total - len(each))
     seen: Counter[str] = Counter()

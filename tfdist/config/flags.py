@@ -139,20 +139,12 @@ class JobFlags(Options):
         if self.prometheus_port is None:
             own = self.given("prometheus_host")
             refuse(own, "with --prometheus_port", "Add the port, or leave it out.")
-        if set(self.trackers) - set(TRACKERS):
-            raise UsageError(
-                "--tracker",
-                received=self.tracker,
-                accepted=f"{', '.join(TRACKERS)}, or both with a comma",
-                remedy="Correct it.",
-            )
-        if self.profile_steps is not None and self.profiled_steps is None:
-            raise UsageError(
-                "--profile_steps",
-                received=self.profile_steps,
-                accepted="two numbers of updates from 0, the first one less: 100:110",
-                remedy="Correct it.",
-            )
+        for name in self.trackers:
+            if name not in TRACKERS:
+                raise UsageError.choice("--tracker", name, TRACKERS)
+        if self.profiled_steps is None:
+            accepted = "two numbers of updates from 0, the first one less: 100:110"
+            refuse(self.given("profile_steps"), accepted, "Correct it.")
 
     @property
     def trackers(self) -> list[str]:
@@ -277,22 +269,18 @@ def flags_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     if not text:
         return {}
     try:
-        given = json.loads(text)
+        given: dict[str, Any] = json.loads(text)
         known = option_flags()
-        is_valid = isinstance(given, dict) and all(
-            type(value) is known[name].type for name, value in given.items()
-        )
-    except (json.JSONDecodeError, KeyError):
-        is_valid = False
-    if not is_valid:
-        raise UsageError(
-            FLAGS_VARIABLE,
-            received=text,
-            accepted="a JSON object of flags, as tfdist run sets it",
-            remedy="Unset it, and pass the flags to tfdist run or to the script.",
-        )
-    result: dict[str, Any] = given
-    return result
+        if all(type(value) is known[name].type for name, value in given.items()):
+            return given
+    except (json.JSONDecodeError, AttributeError, KeyError):
+        pass
+    raise UsageError(
+        FLAGS_VARIABLE,
+        received=text,
+        accepted="a JSON object of flags, as tfdist run sets it",
+        remedy="Unset it, and pass the flags to tfdist run or to the script.",
+    )
 
 
 def parse_flags(argv: Sequence[str]) -> list[str]:
@@ -339,12 +327,9 @@ def _check_booleans(argv: Sequence[str]) -> None:
         name = argument.lstrip("-")
         is_boolean = argument != name and name in flags.FLAGS and flags.FLAGS[name].boolean
         if is_boolean and word.lower() in _BOOLEANS:
-            raise UsageError(
-                f"--{name}",
-                received=f"{argument} {word}",
-                accepted=f"--{name}, --no{name}, --{name}=True and --{name}=False",
-                remedy=f"Write --{name}={_BOOLEANS[word.lower()]}.",
-            )
+            accepted = f"--{name}, --no{name}, --{name}=True and --{name}=False"
+            remedy = f"Write --{name}={_BOOLEANS[word.lower()]}."
+            refuse({name: f"{argument} {word}"}, accepted, remedy)
 
 
 def with_underscores(arguments: Sequence[str]) -> list[str]:

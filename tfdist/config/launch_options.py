@@ -15,6 +15,9 @@ FLAGS = "flags"
 HOROVODRUN = "horovodrun"
 CLUSTER_AS = (TF_CONFIG, OLDER, FLAGS, HOROVODRUN)
 
+#: What is accepted where the job is not on this machine alone.
+NOT_ISOLATED = "only without --isolate, which is for a job on this machine alone (docs/security.md)"
+
 _ELASTIC = "host_discovery_script"
 
 
@@ -28,11 +31,9 @@ class ElasticOptions(Options):
         "when its output changes, all workers save and restart with the new number of workers",
     )
     max_workers: int | None = option(None, "start at most this many workers", least=1)
-    min_workers: int | None = option(None, "wait for this many workers (default 1)", least=1)
-    elastic_timeout: float | None = option(
-        None,
-        "seconds to wait for --min_workers, and for this machine in the list (default 600)",
-        least=0.0,
+    min_workers: int = option(1, "wait for this many workers", least=1)
+    elastic_timeout: float = option(
+        600.0, "seconds to wait for --min_workers, and for this machine in the list", least=0.0
     )
     host: str | None = option(
         None,
@@ -55,27 +56,17 @@ class ElasticOptions(Options):
                 "Pass the program that lists the hosts, or use --workers.",
             )
             return
-        if self.max_workers is None:
-            raise UsageError(
-                "--max_workers",
-                received=None,
-                accepted=f"a number with --{_ELASTIC}",
-                remedy="Pass the maximum number of workers.",
-            )
-        if self.max_workers < (self.min_workers or 1):
+        if self.max_workers is None or self.max_workers < self.min_workers:
             raise UsageError(
                 "--max_workers",
                 received=self.max_workers,
-                accepted=f"a number from {self.min_workers}, which is --min_workers",
-                remedy=f"Set it to the most workers that --{_ELASTIC} may lead to.",
+                accepted=f"a number from {self.min_workers} (--min_workers) with --{_ELASTIC}",
+                remedy="Pass the maximum number of workers.",
             )
         if self.port is not None and self.port > 65536 - self.max_workers:
-            raise UsageError(
-                "--port",
-                received=self.port,
-                accepted=f"a number from 1 to {65536 - self.max_workers}",
-                remedy="Choose a lower port: each host uses one port per task, from this one on.",
-            )
+            accepted = f"a number from 1 to {65536 - self.max_workers}"
+            remedy = "Choose a lower port: each host uses one port per task, from this one on."
+            refuse({"port": self.port}, accepted, remedy)
 
 
 @dataclass(frozen=True)
@@ -106,13 +97,11 @@ class HostsOptions(Options):
         if self.hosts is not None:
             accepted = "not together with --hosts or --hostfile, which place the tasks"
             refuse(self.given("hostfile"), accepted)
-        if self.tls and not self.has_hosts:
-            raise UsageError(
-                "--tls",
-                received="no --hosts and no --hostfile",
-                accepted="with one of them",
-                remedy="Use --isolate for a job on this machine, and tfdist exec --tls for a task "
-                "that you start yourself.",
+        if not self.has_hosts:
+            refuse(
+                self.given("tls"),
+                "with --hosts or --hostfile",
+                "Use --isolate on this machine, or start the tasks with tfdist exec --tls.",
             )
 
     @property
@@ -192,21 +181,10 @@ class LaunchOptions(ElasticOptions, HostsOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.isolate:
-            for flag, value in self.given("hosts", "hostfile", _ELASTIC).items():
-                raise self.not_isolated(f"--{flag}={value}")
+            refuse(self.given("hosts", "hostfile", _ELASTIC), NOT_ISOLATED)
         if self.has_hosts:
             accepted = "not together with --hosts or --hostfile, which place the tasks"
             refuse(self.given(_ELASTIC, "dry_run"), accepted)
         if self.host_discovery_script is not None:
             accepted = f"not supported with --{_ELASTIC}"
             refuse(self.given("dry_run", "cluster_as"), accepted)
-
-    def not_isolated(self, received: str) -> UsageError:
-        """The error of `--isolate` in a job that is not on this machine alone."""
-        return UsageError(
-            "--isolate",
-            received=received,
-            accepted="a job that is on this machine alone",
-            remedy="Leave the flag out; docs/security.md says what protects jobs on several "
-            "machines.",
-        )

@@ -21,7 +21,7 @@ from types import NoneType
 from typing import Any
 
 from tfdist.cluster import Cluster
-from tfdist.errors import UsageError
+from tfdist.errors import UsageError, refuse
 
 _OPTION = "option"
 
@@ -65,19 +65,10 @@ class Option:
 
     @property
     def accepted(self) -> str:
-        """The accepted values, in words."""
-        if self.choices:
-            return ", ".join(self.choices)
-        bounds = [
-            f"{words} {bound:g}"
-            for words, bound in (
-                ("above", self.above),
-                ("at least", self.least),
-                ("at most", self.most),
-            )
-            if bound is not None
-        ]
-        return " and ".join(bounds) or "a finite number"
+        """The accepted numbers, in words."""
+        bounds = {"above": self.above, "at least": self.least, "at most": self.most}
+        words = [f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None]
+        return " and ".join(words) or "a finite number"
 
     def check(self, value: Any) -> None:
         """Checks a value that was given.
@@ -85,22 +76,15 @@ class Option:
         Raises:
           UsageError: it is out of the bounds, or not one of the choices.
         """
-        if self.type in (int, float):
-            is_accepted = (
-                math.isfinite(value)
-                and (self.least is None or value >= self.least)
-                and (self.most is None or value <= self.most)
-                and (self.above is None or value > self.above)
-            )
-        else:
-            is_accepted = not self.choices or value in self.choices
-        if not is_accepted:
-            raise UsageError(
-                f"--{self.name}",
-                received=value,
-                accepted=self.accepted,
-                remedy="Correct it, or leave it out.",
-            )
+        if self.choices and value not in self.choices:
+            raise UsageError.choice(f"--{self.name}", value, self.choices)
+        if self.type in (int, float) and not (
+            math.isfinite(value)
+            and (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+            and (self.above is None or value > self.above)
+        ):
+            refuse({self.name: value}, self.accepted, "Correct it, or leave it out.")
 
 
 def option(
@@ -155,8 +139,8 @@ class Options:
         }
 
     def given(self, *names: str) -> dict[str, Any]:
-        """Those of these options that do not have their defaults, by name."""
-        values = {name: getattr(self, name) for name in names}
+        """Those of these options that this class has, and not with their defaults, by name."""
+        values = {name: getattr(self, name) for name in names if name in self.defined()}
         return {n: value for n, value in values.items() if value != self.defined()[n].default}
 
     @property

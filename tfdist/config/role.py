@@ -19,7 +19,7 @@ from tfdist.config.strategies import StrategySpec, table
 from tfdist.coordination import startup
 from tfdist.coordination.seal import token_of
 from tfdist.coordination.shutdown import RESTARTABLE_VARIABLE
-from tfdist.errors import UsageError
+from tfdist.errors import UsageError, refuse
 from tfdist.process.setup import DRY_RUN_VARIABLE
 
 _TRAIN_KERAS = "Leave it out, or train a Keras model with fit."
@@ -194,11 +194,7 @@ def find_role(
     options = table.options_of(spec, flags.of_strategy, cluster, for_estimators=for_estimators)
     spec.check_heartbeat(flags.heartbeat_timeout)
     for name, remedy in _OF_KERAS.items() if for_estimators else ():
-        value = getattr(flags, name)
-        if value != JobFlags.defined()[name].default:
-            raise UsageError(
-                f"--{name}", received=value, accepted="only with Keras models", remedy=remedy
-            )
+        refuse(flags.given(name), "only with Keras models", remedy)
     estimator = spec.estimator if for_estimators else None
     chief_evaluates = (
         config.has_master or not cluster.chief or (estimator and estimator.chief_evaluates) or False

@@ -156,9 +156,9 @@ def test_an_invalid_task_is_rejected(task_type: Any, index: Any, field: str) -> 
 @pytest.mark.parametrize(
     ("cluster", "task", "field", "accepted"),
     [
-        (FULL, Task("worker", 2), "task.index", "0 to 1 (worker has 2 addresses)"),
-        (FULL, Task("chief", 1), "task.index", "0 to 0 (chief has 1 addresses)"),
-        (FULL, Task("evaluator", 1), "task.index", "0"),
+        (FULL, Task("worker", 2), "task.index", "0 to 1 (the job has 2 worker)"),
+        (FULL, Task("chief", 1), "task.index", "0 to 0 (the job has 1 chief)"),
+        (FULL, Task("evaluator", 1), "task.index", "0 to 0 (the job has 1 evaluator)"),
         (Cluster(worker=(A,)), Task("ps", 0), "task.type", "worker, evaluator"),
         (Cluster(worker=(A,)), Task("chief", 0), "task.type", "worker, evaluator"),
     ],

@@ -42,11 +42,16 @@ LIST = "a JSON object"
 UNSET = "or unset TF_CONFIG to train in a single process"
 TYPES = "chief, worker, ps, evaluator"
 INDEX = "an integer of at least 0"
+INDICES = "a list of host:port, or a map with one for each index from 0"
 ADDRESS = "host:port with a port from 1 to 65535"
 
 MISTAKES = {
     "bad JSON": Mistake(
-        '{"cluster": }', "TF_CONFIG", '{"cluster": }', "JSON: ", "Correct the JSON at character 12"
+        '{"cluster": }',
+        "TF_CONFIG",
+        '{"cluster": }',
+        "JSON: ",
+        "Correct the JSON: Expecting",
     ),
     "a list": Mistake("[]", "TF_CONFIG", [], LIST, UNSET),
     "a number": Mistake("1", "TF_CONFIG", 1, LIST, UNSET),
@@ -71,14 +76,14 @@ MISTAKES = {
         "TF_CONFIG task.type",
         None,
         TYPES,
-        "Add the type and the index of this task.",
+        "Choose one of these.",
     ),
     "no task index": Mistake(
         json.dumps({"cluster": {"worker": [A]}, "task": {"type": "worker"}}),
         "TF_CONFIG task.index",
         None,
         INDEX,
-        "Add the type and the index of this task.",
+        "Number the tasks",
     ),
     "index 5 of 2": Mistake(
         tf_config("worker", 5, worker=[A, B]),
@@ -98,7 +103,7 @@ MISTAKES = {
         "TF_CONFIG task.type",
         "chief",
         "worker, evaluator",
-        "Add the addresses of 'chief'",
+        "Choose one of these.",
     ),
     "unknown type": Mistake(
         tf_config("boss", 0, worker=[A]),
@@ -161,29 +166,28 @@ MISTAKES = {
         tf_config("worker", 3, worker={"3": A}, ps=[B, C]),
         "TF_CONFIG cluster.worker",
         {"3": A},
-        "an address for each index from 0",
-        "Add worker 0 to 2: each task needs all addresses. "
-        "In a TFJob of Kubeflow, set enableDynamicWorker to false.",
+        INDICES,
+        "each task needs all addresses. In a TFJob of Kubeflow, set enableDynamicWorker to false.",
     ),
     "a map with gaps": Mistake(
         tf_config("worker", 1, worker={"9": A, "1": B, "2": C, "4": D}),
         "TF_CONFIG cluster.worker",
         {"9": A, "1": B, "2": C, "4": D},
-        "an address for each index from 0",
-        "Add worker 0, 3, 5 to 8: ",
+        INDICES,
+        "Add what is missing",
     ),
     "a ps without the workers": Mistake(
         tf_config("ps", 1, worker={}, ps=[A]),
         "TF_CONFIG cluster.worker",
         {},
-        "an address for each index from 0",
-        "Add worker 0: ",
+        INDICES,
+        "Add what is missing",
     ),
     "a chief without addresses": Mistake(
         tf_config("chief", 0, worker={}, ps=[]),
         "TF_CONFIG cluster.worker",
         {},
-        "an address for each index from 0",
+        INDICES,
         "enableDynamicWorker",
     ),
     "worker 0 without the others": Mistake(
@@ -197,9 +201,9 @@ MISTAKES = {
         f"the key {key!r}": Mistake(
             tf_config("worker", 0, worker={"0": A, key: B}),
             "TF_CONFIG cluster.worker",
-            key,
-            "a list of host:port, or a map from the indices",
-            "Use the index of the task",
+            {"0": A, key: B},
+            INDICES,
+            "Add what is missing",
         )
         for key in ("one", "-1", "1.0", "01", "", "1" * 20)
     },
@@ -218,7 +222,11 @@ MISTAKES = {
         "Add the task's port",
     ),
     "two evaluators": Mistake(
-        tf_config("evaluator", 1, worker=[A]), "TF_CONFIG task.index", 1, "0", "one evaluator"
+        tf_config("evaluator", 1, worker=[A]),
+        "TF_CONFIG task.index",
+        1,
+        "0 to 0",
+        "Correct the index.",
     ),
     "unknown job": Mistake(
         tf_config("worker", 0, worker=[A], boss=[B]),
@@ -270,13 +278,6 @@ def test_the_error_for_a_long_tf_config_is_shortened() -> None:
         in_tf_config("{" + "x" * 1000)
 
     assert len(str(error.value)) < 300
-
-
-def test_the_error_for_a_missing_flag_names_it() -> None:
-    with pytest.raises(UsageError, match="Pass the type of this task"):
-        discover(ClusterFlags(task_index="0", worker_hosts=A), {})
-    with pytest.raises(UsageError, match="Pass the index of this task"):
-        discover(ClusterFlags(job_name="worker", worker_hosts=A), {})
 
 
 @pytest.mark.parametrize(

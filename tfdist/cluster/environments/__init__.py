@@ -1,37 +1,43 @@
 """The engines that start the tasks of a job, in the order in which tfdist looks for them.
 
-    for environment in table():
-        environment(os.environ, flags).is_present()
+    for environment in TABLE:
+        environment(os.environ, flags).config()
 
-A module of this package defines one environment. To support another engine, add a module.
+To support another engine, add a module with a class, and the class to the table.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib
-import pkgutil
-
 from tfdist.cluster.environments.base import Environment
+from tfdist.cluster.environments.horovodrun import Horovodrun
+from tfdist.cluster.environments.host_flags import Flags
+from tfdist.cluster.environments.jobset import JobSet
+from tfdist.cluster.environments.lsf import LSF
+from tfdist.cluster.environments.mpi import MPICH, OpenMPI
+from tfdist.cluster.environments.pbs import PBS
+from tfdist.cluster.environments.sagemaker import SageMaker
+from tfdist.cluster.environments.skypilot import SkyPilot
+from tfdist.cluster.environments.slurm import Slurm
+from tfdist.cluster.environments.tf_config import TFConfig
+from tfdist.cluster.environments.vertex import Vertex
 
-
-@functools.cache
-def table() -> tuple[type[Environment], ...]:
-    """The environments, in their order."""
-    found: list[type[Environment]] = []
-    for module in pkgutil.iter_modules(__path__):
-        members = vars(importlib.import_module(f"{__name__}.{module.name}")).values()
-        found += [
-            member
-            for member in members
-            if isinstance(member, type)
-            and issubclass(member, Environment)
-            and member.__module__ == f"{__name__}.{module.name}"
-            and hasattr(member, "order")
-        ]
-    return tuple(sorted(found, key=lambda environment: environment.order))
+#: The environments; the first one that is present is used.
+TABLE: tuple[type[Environment], ...] = (
+    Flags,
+    TFConfig,
+    Horovodrun,
+    OpenMPI,
+    MPICH,
+    Slurm,
+    JobSet,
+    Vertex,
+    SageMaker,
+    SkyPilot,
+    LSF,
+    PBS,
+)
 
 
 def marks() -> tuple[str, ...]:
     """The variables that show an engine to a task."""
-    return tuple(dict.fromkeys(name for environment in table() for name in environment.marks))
+    return tuple(dict.fromkeys(name for environment in TABLE for name in environment.marks))

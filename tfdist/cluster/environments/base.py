@@ -1,15 +1,15 @@
 """What the engine that started this process tells it about the job.
 
     class Example(RankEnvironment):
-        name, order, marks = "Example", 95, ("EXAMPLE_RANK",)
+        name, marks = "Example", ("EXAMPLE_RANK",)
+
+        job_variable = "EXAMPLE_JOB"            # a number or a name; the ports follow from it
 
         def hosts(self) -> list[str]: ...       # of each rank
-        def rank(self) -> int: ...
-        def job(self) -> str: ...               # a number or a name; the ports follow from it
         def evidence(self) -> str: ...          # for the first line of the log
 
-A module of this package defines one class; `tfdist.cluster.environments` finds it. Environments are
-functions of the environment variables: they start nothing.
+`tfdist.cluster.environments.TABLE` lists the classes. Environments are functions of the environment
+variables: they start nothing.
 """
 
 from __future__ import annotations
@@ -36,13 +36,11 @@ class Environment(ABC):
 
     Attributes:
       name: the engine, as the log names it.
-      order: the place in the table; the first environment that is present is used.
       marks: the variables that show the engine to a task; a launcher within the engine removes them
         from its own tasks.
     """
 
     name: ClassVar[str]
-    order: ClassVar[int]
     marks: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
@@ -51,6 +49,36 @@ class Environment(ABC):
         self.environ = environ
         self.flags = flags
         self.counts = counts or TaskCounts()
+
+    @abstractmethod
+    def config(self) -> ClusterConfig | None:
+        """The cluster and this task; None if the engine has not started this process.
+
+        Raises:
+          UsageError: a variable or a flag is invalid.
+        """
+
+    def number(self, name: str) -> int:
+        """The number in a variable.
+
+        Raises:
+          UsageError: it is not a number from 0.
+        """
+        return number_in(self.environ, name, remedy=self.remedy)
+
+    def error(self, name: str, accepted: str) -> UsageError:
+        """The error of a variable that the engine has not set so."""
+        received = self.environ.get(name, "")[:80]
+        return UsageError(name, received=received, accepted=accepted, remedy=self.remedy)
+
+    @property
+    def remedy(self) -> str:
+        """What to do about a variable that the engine has not set so."""
+        return f"Unset the variables of {self.name}, or pass the cluster flags."
+
+
+class MarkedEnvironment(Environment):
+    """An engine that sets all variables of `marks`."""
 
     def is_present(self) -> bool:
         """Whether this engine has started the process."""
@@ -76,67 +104,35 @@ class Environment(ABC):
         """What was found, for the first line of the log."""
         return self.name
 
-    def config(self) -> ClusterConfig:
-        """The cluster and this task.
-
-        Raises:
-          UsageError: as `cluster`.
-        """
+    def config(self) -> ClusterConfig | None:
+        if not self.is_present():
+            return None
         cluster, task = self.cluster(), self.task()
         if cluster:
             cluster.check(task)
         return ClusterConfig(cluster, task, self.name, evidence=self.evidence())
 
-    def number(self, name: str) -> int:
-        """The number in a variable.
 
-        Raises:
-          UsageError: it is not a number from 0.
-        """
-        remedy = f"Unset the variables of {self.name}, or pass the cluster flags."
-        return number_in(self.environ, name, remedy=remedy)
+class RankEnvironment(MarkedEnvironment):
+    """An engine that numbers the processes of a job from 0; the first of its marks is the rank.
 
+    Attributes:
+      job_variable: the variable that distinguishes the job from others on the same machines.
+    """
 
-class Described(Environment):
-    """An environment that describes the whole cluster, and this task."""
-
-    @abstractmethod
-    def describe(self) -> ClusterConfig | None:
-        """The cluster and this task; None if it is not present.
-
-        Raises:
-          UsageError: as `config`.
-        """
-
-    def is_present(self) -> bool:
-        return self.describe() is not None
-
-    def cluster(self) -> Cluster:
-        return self.config().cluster
-
-    def task(self) -> Task:
-        return self.config().task
-
-    def config(self) -> ClusterConfig:
-        found = self.describe()
-        assert found is not None
-        return found
-
-
-class RankEnvironment(Environment):
-    """An engine that numbers the processes of a job from 0."""
+    job_variable: ClassVar[str] = ""
 
     @abstractmethod
     def hosts(self) -> Sequence[str]:
         """The host of each rank."""
 
-    @abstractmethod
     def rank(self) -> int:
         """The rank of this process."""
+        return self.number(self.marks[0])
 
-    @abstractmethod
     def job(self) -> str:
         """What distinguishes the job from others on the same machines."""
+        return self.environ.get(self.job_variable, "")
 
     def first_port(self) -> int | None:
         """The first port of each host, if the engine reserves ports."""
@@ -168,12 +164,7 @@ class RankEnvironment(Environment):
     def task(self) -> Task:
         tasks, rank = self._tasks(), self.rank()
         if rank >= len(tasks):
-            raise UsageError(
-                self.marks[0],
-                received=rank,
-                accepted=f"a rank below {len(tasks)}, the number of tasks of the {self.name}",
-                remedy="Start the script once for each task.",
-            )
+            raise self.error(self.marks[0], f"a rank below {len(tasks)}, the number of tasks")
         return tasks[rank]
 
     def _tasks(self) -> Sequence[Task]:

@@ -6,17 +6,15 @@ import re
 
 from tfdist.cluster import task_types
 from tfdist.cluster.config import ClusterConfig, ClusterFlags, checked
-from tfdist.cluster.environments.base import Described
-from tfdist.errors import UsageError
+from tfdist.cluster.environments.base import Environment
 
 
-class Flags(Described):
+class Flags(Environment):
     """The flags of the script."""
 
     name = "flags"
-    order = 0
 
-    def describe(self) -> ClusterConfig | None:
+    def config(self) -> ClusterConfig | None:
         return from_flags(self.flags)
 
 
@@ -24,28 +22,11 @@ def from_flags(flags: ClusterFlags) -> ClusterConfig | None:
     """Reads `--job_name`, `--task_index` and `--*_hosts`; None if none of them was given."""
     if not flags:
         return None
-    if not flags.get("job_name"):
-        raise UsageError(
-            "--job_name",
-            received=flags.get("job_name"),
-            accepted=", ".join(task_types.rows()),
-            remedy="Pass the type of this task.",
-        )
-    if not flags.get("task_index"):
-        raise UsageError(
-            "--task_index",
-            received=flags.get("task_index"),
-            accepted="an integer of at least 0",
-            remedy="Pass the index of this task.",
-        )
-    hosts = {name: _split_hosts(flags.get(f"{name}_hosts")) for name in task_types.in_cluster()}
+    given = {name: flags.get(f"{name}_hosts") for name in task_types.in_cluster()}
+    hosts = {n: [host.strip() for host in text.split(",")] for n, text in given.items() if text}
 
     def flag_of(name: str) -> str:
         name = re.sub(r"^cluster\.(\w+)", r"--\1_hosts", name)
         return {"task.type": "--job_name", "task.index": "--task_index"}.get(name, name)
 
-    return checked("flags", flag_of, hosts, flags["job_name"], flags["task_index"])
-
-
-def _split_hosts(hosts: str | None) -> tuple[str, ...]:
-    return tuple(host.strip() for host in hosts.split(",")) if hosts else ()
+    return checked("flags", flag_of, hosts, flags.get("job_name"), flags.get("task_index"))

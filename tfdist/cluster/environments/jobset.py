@@ -9,9 +9,8 @@ import re
 
 from tfdist.cluster import task_types
 from tfdist.cluster.cluster import Cluster, Task
-from tfdist.cluster.environments.base import Environment
+from tfdist.cluster.environments.base import MarkedEnvironment
 from tfdist.cluster.task_types import WORKER
-from tfdist.errors import UsageError
 
 PORT = 2222
 #: The numbers of tasks, by role: `ps=2,chief=1,worker=4`.
@@ -20,11 +19,10 @@ TASKS_VARIABLE = "TFDIST_TASKS"
 NAME_VARIABLE, ROLE_VARIABLE = "JOBSET_NAME", "JOBSET_ROLE"
 
 
-class JobSet(Environment):
+class JobSet(MarkedEnvironment):
     """A pod of the JobSet."""
 
     name = "JobSet"
-    order = 50
     marks = (TASKS_VARIABLE, NAME_VARIABLE, ROLE_VARIABLE, "JOB_COMPLETION_INDEX")
 
     def cluster(self) -> Cluster:
@@ -52,10 +50,5 @@ class JobSet(Environment):
         parts = [re.fullmatch(r"(\w+)=([0-9]{1,6})", part) for part in text.split(",")]
         found = {part[1]: int(part[2]) for part in parts if part}
         if not all(parts) or not {*found} <= {*task_types.rows()}:
-            raise UsageError(
-                TASKS_VARIABLE,
-                received=text,
-                accepted="numbers of tasks by role: ps=2,chief=1,worker=4",
-                remedy="Print the manifest again with tfdist render jobset.",
-            )
+            raise self.error(TASKS_VARIABLE, "numbers of tasks by role: ps=2,chief=1,worker=4")
         return found

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 
 from tfdist.cluster.environments.base import RankEnvironment
 from tfdist.cluster.numbers import MOST_TASKS, is_number
-from tfdist.errors import UsageError
 
 
 class LSF(RankEnvironment):
     """A task of the job; the host of `bsub`'s script with one slot is left out, as jsrun does."""
 
     name = "LSF"
-    order = 90
     marks = ("LSB_JOBID", "LSB_MCPU_HOSTS")
+    job_variable = "LSB_JOBID"
 
     def is_present(self) -> bool:
         return super().is_present() and self._rank_variable is not None
@@ -22,12 +21,7 @@ class LSF(RankEnvironment):
     def hosts(self) -> Sequence[str]:
         words = self.environ["LSB_MCPU_HOSTS"].split()
         if len(words) % 2 or not _are_slots(words[1::2]):
-            raise UsageError(
-                "LSB_MCPU_HOSTS",
-                received=self.environ["LSB_MCPU_HOSTS"],
-                accepted="hosts and their numbers of slots: a 2 b 2",
-                remedy="Unset it, or pass the cluster flags.",
-            )
+            raise self.error("LSB_MCPU_HOSTS", "hosts and their numbers of slots: a 2 b 2")
         hosts = [
             host
             for host, count in zip(words[::2], words[1::2], strict=True)
@@ -42,9 +36,6 @@ class LSF(RankEnvironment):
         assert variable is not None
         # blaunch counts from 1.
         return self.number(variable) - (variable == "LSF_PM_TASKID")
-
-    def job(self) -> str:
-        return self.environ["LSB_JOBID"]
 
     @property
     def _rank_variable(self) -> str | None:

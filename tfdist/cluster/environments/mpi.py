@@ -16,14 +16,10 @@ class OpenMPI(RankEnvironment):
     """A rank of Open MPI."""
 
     name = "Open MPI"
-    order = 30
     marks: ClassVar[tuple[str, ...]] = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 
     #: The number of ranks on this host.
     local_size: ClassVar[str] = "OMPI_COMM_WORLD_LOCAL_SIZE"
-
-    def rank(self) -> int:
-        return self.number(self.marks[0])
 
     def hosts(self) -> Sequence[str]:
         return self._met().hosts
@@ -49,7 +45,6 @@ class MPICH(OpenMPI):
     """A rank of MPICH, or of another MPI whose launcher is Hydra."""
 
     name = "MPICH"
-    order = 31
     marks = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS")
 
     local_size = "MPI_LOCALNRANKS"

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfdist.cluster.environments.base import RankEnvironment
-from tfdist.errors import UsageError
+from tfdist.errors import os_error_is_usage_error
 
 
 class PBS(RankEnvironment):
     """A task of `pbsdsh`."""
 
     name = "PBS"
-    order = 100
-    marks = ("PBS_JOBID", "PBS_NODEFILE", "PBS_VNODENUM")
+    marks = ("PBS_VNODENUM", "PBS_JOBID", "PBS_NODEFILE")
 
     def is_present(self) -> bool:
         # The first task of a job is its script.
@@ -22,18 +21,10 @@ class PBS(RankEnvironment):
 
     def hosts(self) -> Sequence[str]:
         path = self.environ["PBS_NODEFILE"]
-        try:
+        with os_error_is_usage_error(
+            "PBS_NODEFILE", path, "a file that lists the hosts", self.remedy
+        ):
             return Path(path).read_text().split()
-        except OSError as error:
-            raise UsageError(
-                "PBS_NODEFILE",
-                received=path,
-                accepted="a file that lists the hosts",
-                remedy=f"Unset it, or pass the cluster flags: {error.strerror}.",
-            ) from None
-
-    def rank(self) -> int:
-        return self.number("PBS_VNODENUM")
 
     def job(self) -> str:
         return self.environ["PBS_JOBID"].partition(".")[0]

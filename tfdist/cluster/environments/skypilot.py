@@ -11,14 +11,8 @@ class SkyPilot(RankEnvironment):
     """A node of the task."""
 
     name = "SkyPilot"
-    order = 80
-    marks = ("SKYPILOT_NODE_IPS", "SKYPILOT_NODE_RANK")
+    marks = ("SKYPILOT_NODE_RANK", "SKYPILOT_NODE_IPS")
+    job_variable = "SKYPILOT_TASK_ID"
 
     def hosts(self) -> Sequence[str]:
         return self.environ["SKYPILOT_NODE_IPS"].split()
-
-    def rank(self) -> int:
-        return self.number("SKYPILOT_NODE_RANK")
-
-    def job(self) -> str:
-        return self.environ.get("SKYPILOT_TASK_ID", "")

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from tfdist.cluster.environments.base import RankEnvironment
 from tfdist.cluster.numbers import number_in
 from tfdist.cluster.ports import first_of
-from tfdist.cluster.slurm_layout import REMEDY, Layout, check_lengths, counts_of, nodes_of, ranks_of
-from tfdist.errors import UsageError
+from tfdist.cluster.slurm_layout import REMEDY, Layout, counts_of, nodes_of, ranks_of
 
 # Slurm itself accepts 128.
 _MOST_COMPONENTS = 1024
@@ -23,7 +22,6 @@ class Slurm(RankEnvironment):
     """A task of a step."""
 
     name = "Slurm step"
-    order = 40
     marks = ("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_NTASKS")
 
     def hosts(self) -> Sequence[str]:
@@ -35,12 +33,9 @@ class Slurm(RankEnvironment):
         if rank < len(hosts):
             computed = (hosts[rank], str(hosts[:rank].count(hosts[rank])))
             if node and place and computed != (node, place):
-                raise UsageError(
-                    "SLURM_DISTRIBUTION",
-                    received=f"{self._layout().distribution}: task {rank} is {place} of {node}",
-                    accepted=f"{computed[1]} of {computed[0]}, computed from Slurm's variables",
-                    remedy="Start the step with --distribution=block.",
-                )
+                given, own = f"{place} of {node}", f"{computed[1]} of {computed[0]}"
+                accepted = f"one by which task {rank}, which is {given}, is {own}; such as block"
+                raise self.error("SLURM_DISTRIBUTION", accepted)
         return rank
 
     def job(self) -> str:
@@ -63,7 +58,9 @@ class Slurm(RankEnvironment):
         """The host of each rank, by component."""
         nodes = nodes_of(self.environ.get("SLURM_STEP_NODELIST", ""))
         counts = counts_of(self.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
-        check_lengths(nodes, counts)
+        if len(nodes) != len(counts):
+            accepted = f"{len(counts)} nodes, as many as in SLURM_STEP_TASKS_PER_NODE"
+            raise self.error("SLURM_STEP_NODELIST", accepted)
         by_node = dict(zip(nodes, counts, strict=True))
         # `srun` without `sbatch` has only the old names.
         groups = [

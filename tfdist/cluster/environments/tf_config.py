@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 from tfdist.cluster import task_types
 from tfdist.cluster.config import ClusterConfig, checked
-from tfdist.cluster.environments.base import Described
+from tfdist.cluster.environments.base import Environment
 from tfdist.cluster.task_types import WORKER
 from tfdist.errors import UsageError
 
 _DYNAMIC_WORKER = "In a TFJob of Kubeflow, set enableDynamicWorker to false."
 
 
-class TFConfig(Described):
+class TFConfig(Environment):
     """The variable that `tf.distribute` reads."""
 
     name = "TF_CONFIG"
-    order = 10
 
-    def describe(self) -> ClusterConfig | None:
+    def config(self) -> ClusterConfig | None:
         return from_tf_config(self.environ)
 
 
@@ -44,14 +41,11 @@ def from_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
     except UsageError:
         raise
     except (ValueError, RecursionError) as error:
-        what = f"({error})"
-        if isinstance(error, json.JSONDecodeError):
-            what = f"at character {error.pos}: {error.msg}"
         raise UsageError(
             "TF_CONFIG",
-            received=_shortened(text),
+            received=text if len(text) <= 80 else text[:77] + "…",
             accepted='JSON: {"cluster": {"worker": ["host:port", …]}, "task": {"type": …, …}}',
-            remedy=f"Correct the JSON {what}.",
+            remedy=f"Correct the JSON: {error}.",
         ) from None
     config = _mapping("TF_CONFIG", config)
     cluster = _mapping("TF_CONFIG cluster", config.get("cluster"))
@@ -92,17 +86,8 @@ def from_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
         if name not in task_types.in_cluster():
             names = [*task_types.in_cluster(), *task_types.older_names()]
             raise UsageError.choice("TF_CONFIG cluster", name, names)
-    types = ", ".join(task_types.rows())
-    for key, accepted in (("type", types), ("index", "an integer of at least 0")):
-        if task.get(key) is None:
-            raise UsageError(
-                f"TF_CONFIG task.{key}",
-                received=None,
-                accepted=accepted,
-                remedy="Add the type and the index of this task.",
-            )
     cluster_config = checked(
-        "TF_CONFIG", lambda name: f"TF_CONFIG {name}", jobs, task["type"], task["index"]
+        "TF_CONFIG", lambda name: f"TF_CONFIG {name}", jobs, task.get("type"), task.get("index")
     )
     return replace(cluster_config, has_master=bool(older), model_dir=_model_dir(config))
 
@@ -152,29 +137,12 @@ def _listed(name: str, addresses: Mapping[str, Any]) -> list[Any]:
     Kubeflow's `enableDynamicWorker` writes a map that leaves tasks out: a worker sees itself and
     the ps; a ps sees only itself; the other tasks see nothing.
     """
-    field_name = f"TF_CONFIG cluster.{name}"
-    for key in addresses:
-        if not re.fullmatch(r"0|[1-9][0-9]{0,8}", key):
-            raise UsageError(
-                field_name,
-                received=key,
-                accepted="a list of host:port, or a map from the indices 0, 1, … to host:port",
-                remedy="Use the index of the task as the key.",
-            )
-    indices = sorted(map(int, addresses))
-    gaps = [(last + 1, index - 1) for last, index in pairwise([-1, *indices]) if index > last + 1]
-    if not indices:
-        gaps = [(0, 0)]
-    if gaps:
-        missing = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in gaps)
+    indices = [str(index) for index in range(max(1, len(addresses)))]
+    if {*indices} != {*addresses}:
         raise UsageError(
-            field_name,
+            f"TF_CONFIG cluster.{name}",
             received=dict(addresses),
-            accepted="an address for each index from 0",
-            remedy=f"Add {name} {missing}: each task needs all addresses. {_DYNAMIC_WORKER}",
+            accepted="a list of host:port, or a map with one for each index from 0",
+            remedy=f"Add what is missing: each task needs all addresses. {_DYNAMIC_WORKER}",
         )
-    return [addresses[str(index)] for index in indices]
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 80 else text[:77] + "…"
+    return [addresses[index] for index in indices]

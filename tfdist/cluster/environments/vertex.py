@@ -9,16 +9,15 @@ import json
 from typing import Any
 
 from tfdist.cluster.cluster import Cluster, Task
-from tfdist.cluster.environments.base import Environment
+from tfdist.cluster.environments.base import MarkedEnvironment
 from tfdist.cluster.task_types import VERTEX, WORKER, in_cluster, named_by
 from tfdist.errors import UsageError
 
 
-class Vertex(Environment):
+class Vertex(MarkedEnvironment):
     """A replica of a worker pool."""
 
     name = VERTEX
-    order = 60
     marks = ("CLUSTER_SPEC",)
 
     def cluster(self) -> Cluster:
@@ -43,9 +42,5 @@ class Vertex(Environment):
             raise self._error() from None
 
     def _error(self) -> UsageError:
-        return UsageError(
-            "CLUSTER_SPEC",
-            received=self.environ["CLUSTER_SPEC"][:80],
-            accepted=f"JSON with cluster and task, and the pools {', '.join(named_by(VERTEX))}",
-            remedy="Unset it, or pass the cluster flags.",
-        )
+        pools = ", ".join(named_by(VERTEX))
+        return self.error("CLUSTER_SPEC", f"JSON with cluster and task, and the pools {pools}")

@@ -8,7 +8,7 @@ from tfdist.cluster import Cluster
 from tfdist.cluster.task_types import PS, WORKER
 from tfdist.config.options import Options, option
 from tfdist.config.strategies.spec import EstimatorSpec, StrategySpec
-from tfdist.errors import UsageError
+from tfdist.errors import UsageError, refuse
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,10 @@ class SynchronousUpdates(Options):
     def check(self, cluster: Cluster) -> None:
         replicas, tasks = self.replicas_to_aggregate, self.num_tasks(cluster)
         if replicas is not None and not (self.sync and replicas <= tasks):
-            raise UsageError(
-                "--replicas_to_aggregate",
-                received=replicas if self.sync else f"{replicas} without --sync",
-                accepted=f"1 to {tasks} with --sync ({tasks} tasks compute gradients)",
-                remedy="Correct the number, or leave it out to wait for all of them.",
-            )
+            received = replicas if self.sync else f"{replicas} without --sync"
+            accepted = f"1 to {tasks} with --sync ({tasks} tasks compute gradients)"
+            remedy = "Correct the number, or leave it out to wait for all of them."
+            refuse({"replicas_to_aggregate": received}, accepted, remedy)
 
 
 @dataclass(frozen=True)
@@ -103,11 +101,10 @@ class ParameterServerOptions(SynchronousUpdates, AccumulationOptions):
                 remedy="Add a worker: the chief of a Keras job coordinates and does not train.",
             )
         super().check(cluster)
-        if self.sync and self.accumulate_steps > 1:
-            raise _not_both("accumulate_steps", self.accumulate_steps, "--sync")
-        if self.partition_bytes is not None and self.variable_partitions is not None:
-            other = f"--variable_partitions={self.variable_partitions}"
-            raise _not_both("partition_bytes", self.partition_bytes, other)
+        if self.sync:
+            refuse(self.given("accumulate_steps"), "not with --sync")
+        if self.variable_partitions is not None:
+            refuse(self.given("partition_bytes"), "not with --variable_partitions")
 
 
 @dataclass(frozen=True)
@@ -136,33 +133,14 @@ class LocalSGDOptions(AccumulationOptions):
         most=1.0,
         same_in_all_tasks=True,
     )
-    # A strategy that can sum gradients in another dtype makes an option of it.
-    gradient_dtype: str | None = None
 
     def check(self, cluster: Cluster) -> None:
         if self.sync_period is None:
-            for flag in ("outer_learning_rate", "outer_momentum"):
-                if (value := getattr(self, flag)) is not None:
-                    raise UsageError(
-                        f"--{flag}",
-                        received=value,
-                        accepted="only together with --sync_period",
-                        remedy="Add --sync_period, or leave it out.",
-                    )
-            return
-        for flag in ("accumulate_steps", "gradient_dtype"):
-            if (value := getattr(self, flag)) not in (1, None):
-                reason = ", because local SGD sends no gradients"
-                raise _not_both(flag, value, "--sync_period", reason)
-
-
-def _not_both(flag: str, value: object, other: str, reason: str = "") -> UsageError:
-    return UsageError(
-        f"--{flag}",
-        received=f"{value} with {other}",
-        accepted=f"one of these flags{reason}",
-        remedy="Leave one of them out.",
-    )
+            outer = self.given("outer_learning_rate", "outer_momentum")
+            refuse(outer, "only together with --sync_period", "Add it, or leave this one out.")
+        else:
+            of_gradients = self.given("accumulate_steps", "gradient_dtype")
+            refuse(of_gradients, "not with --sync_period: local SGD sends no gradients")
 
 
 _GRADIENT_DTYPE = "send and sum the gradients in this dtype, which halves the traffic"
@@ -227,19 +205,13 @@ class InGraphOptions(Options):
         workers = max(1, len(cluster.worker))
         if workers % self.stages:
             divisors = [str(number) for number in range(1, workers + 1) if workers % number == 0]
-            raise UsageError(
-                "--stages",
-                received=f"{self.stages} with {workers} worker{'s' * (workers > 1)}",
-                accepted=f"{', '.join(divisors)} (the divisors of the number of workers)",
-                remedy="Correct it, or change the number of workers.",
-            )
+            given = {"stages": f"{self.stages} with {workers} worker{'s' * (workers > 1)}"}
+            accepted = f"{', '.join(divisors)} (the divisors of the number of workers)"
+            refuse(given, accepted, "Correct it, or change the number of workers.")
         if self.recompute and self.microbatches <= self.stages:
-            raise UsageError(
-                "--recompute",
-                received=f"{self.microbatches} microbatches in {self.stages} stages",
-                accepted="more microbatches than stages; with fewer it does not need less memory",
-                remedy="Raise --microbatches, or leave it out.",
-            )
+            given = {"recompute": f"{self.microbatches} microbatches in {self.stages} stages"}
+            accepted = "more microbatches than stages; with fewer it does not need less memory"
+            refuse(given, accepted, "Raise --microbatches, or leave it out.")
 
 
 ROWS = (

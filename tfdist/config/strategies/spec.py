@@ -7,7 +7,7 @@ from typing import Any
 
 from tfdist.cluster import Cluster, Task, task_types
 from tfdist.config.options import Options
-from tfdist.errors import UsageError
+from tfdist.errors import refuse
 
 
 @dataclass(frozen=True)
@@ -101,23 +101,22 @@ class StrategySpec:
             if not (only_schedules and task.kind.leads and cluster.worker)
         ]
 
+    def _way(self, for_estimators: bool) -> StrategySpec | EstimatorSpec:
+        """How Keras models are trained, or Estimators."""
+        return self.estimator if for_estimators and self.estimator else self
+
     def serves(self, cluster: Cluster, task: Task, *, for_estimators: bool = False) -> bool:
         """Whether a task serves other tasks and does not train."""
-        types = self.serving
-        if for_estimators:
-            types = self.estimator.serving if self.estimator else ()
+        types = self._way(for_estimators).serving
         return task.type in types and bool(cluster) and task != cluster.chief_task
 
     def options_class(self, *, for_estimators: bool = False) -> type[Options]:
         """The class of the options, for Keras or for Estimators."""
-        if not for_estimators:
-            return self.options
-        return self.estimator.options if self.estimator else Options
+        return self._way(for_estimators).options
 
     def strategy_path(self, options: Options, *, for_estimators: bool = False) -> str:
         """The class that a job with these options uses, as `module:name`."""
-        own = self.estimator.strategy if for_estimators and self.estimator else self.strategy
-        return options.implementation or own
+        return options.implementation or self._way(for_estimators).strategy
 
     def check_num_gpus(self, num_gpus: int | None, *, for_estimators: bool = False) -> None:
         """Checks `--num_gpus`, which must be at most 1 if a task trains on one device.
@@ -125,16 +124,11 @@ class StrategySpec:
         Raises:
           UsageError: it is more than 1.
         """
-        owner = self.estimator if for_estimators and self.estimator else self
-        if num_gpus is None or num_gpus <= 1 or owner.one_gpu is None:
+        way = self._way(for_estimators)
+        if num_gpus is None or num_gpus <= 1 or way.one_gpu is None:
             return
-        suffix = ", for Estimators and sessions" if owner is not self else ""
-        raise UsageError(
-            "--num_gpus",
-            received=num_gpus,
-            accepted=f"0 or 1 under {self.name}{suffix}",
-            remedy=owner.one_gpu,
-        )
+        suffix = ", for Estimators and sessions" if way is not self else ""
+        refuse({"num_gpus": num_gpus}, f"0 or 1 under {self.name}{suffix}", way.one_gpu)
 
     def check_heartbeat(self, seconds: Any) -> None:
         """Checks that `--heartbeat_timeout` has an effect, if it was given.
@@ -142,11 +136,7 @@ class StrategySpec:
         Raises:
           UsageError: no task watches another one.
         """
-        if seconds is None or self.spans_tasks:
-            return
-        raise UsageError(
-            "--heartbeat_timeout",
-            received=seconds,
-            accepted=f"not supported with --strategy={self.name}",
-            remedy="Leave it out, because no task waits for another one.",
-        )
+        if seconds is not None and not self.spans_tasks:
+            accepted = f"not supported with --strategy={self.name}"
+            remedy = "Leave it out, because no task waits for another one."
+            refuse({"heartbeat_timeout": seconds}, accepted, remedy)

@@ -12,7 +12,7 @@ The rows are those of this package, those of installed packages with an entry po
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -20,7 +20,7 @@ from tfdist.cluster import Cluster
 from tfdist.config.options import Option, Options
 from tfdist.config.strategies.rows import ROWS
 from tfdist.config.strategies.spec import StrategySpec
-from tfdist.errors import UsageError
+from tfdist.errors import UsageError, refuse
 from tfdist.process.plugins import installed
 
 #: The environment variable in which `tfdist run` passes the strategy to its tasks. The script's own
@@ -116,29 +116,19 @@ def check_cluster(spec: StrategySpec, cluster: Cluster, source: str) -> None:
       UsageError: the cluster has tasks that the strategy cannot use, lacks tasks that it needs, or
         comes from a source for another strategy.
     """
-    name = spec.name
-    accepted = remedy = None
     owners = [other.name for other in rows().values() if other.source == source]
-    if owners and name not in owners:
-        raise UsageError(
-            "--strategy",
-            received=f"{name} under {source}",
-            accepted=f"{owners[0]} under {source}",
-            remedy=f"Leave it out, or start the script without {source}.",
-        )
+    if owners and spec.name not in owners:
+        raise UsageError.choice("--strategy", f"{spec.name} under {source}", owners)
     if spec.uses_ps and not cluster.ps:
         accepted, remedy = "at least one worker and one ps", "Add ps to the cluster"
     elif cluster.ps and not spec.uses_ps:
         accepted, remedy = "no ps", "Remove the ps from the cluster"
     elif len(cluster.training_tasks) > 1 and not spec.spans_tasks:
         accepted, remedy = "one task that trains", "Start one worker alone"
-    if accepted is not None:
-        raise UsageError(
-            "--strategy",
-            received=f"{name} with {cluster}",
-            accepted=f"{name} with {accepted}",
-            remedy=f"{remedy}, or choose another strategy.",
-        )
+    else:
+        return
+    given = {"strategy": f"{spec.name} with {cluster}"}
+    refuse(given, f"{spec.name} with {accepted}", f"{remedy}, or choose another strategy.")
 
 
 def options_of(
@@ -165,17 +155,12 @@ def options_of(
         raise UsageError.choice("--strategy", f"{spec.name} for an Estimator", names)
     options_class = spec.options_class(for_estimators=for_estimators)
     for flag in sorted(given.keys() - options_class.defined().keys()):
-        is_of_strategy = flag in spec.options.defined()
-        raise UsageError(
-            f"--{flag}",
-            received=given[flag],
-            accepted="not supported for Estimators"
-            if is_of_strategy
-            else f"not supported with --strategy={spec.name}",
-            remedy="Leave it out, or train a Keras model."
-            if is_of_strategy
-            else f"Leave it out, or choose {_names(options_by_flag().get(flag, ()))}.",
-        )
+        owners = " or ".join(f"--strategy={name}" for name in options_by_flag().get(flag, ()))
+        accepted = f"not supported with --strategy={spec.name}"
+        other = f"choose {owners or 'another strategy'}"
+        if flag in spec.options.defined():
+            accepted, other = "not supported for Estimators", "train a Keras model"
+        refuse({flag: given[flag]}, accepted, f"Leave it out, or {other}.")
     options = options_class(**given)
     options.check(cluster)
     return options
@@ -200,10 +185,6 @@ def check_flags(
             options_of(spec, given, cluster, for_estimators=True)
         except UsageError:
             raise error from None
-
-
-def _names(strategies: Iterable[str]) -> str:
-    return " or ".join(f"--strategy={name}" for name in strategies) or "another strategy"
 
 
 def load(path: str) -> Any:

@@ -48,9 +48,12 @@ def number_flags(parser: argparse.ArgumentParser, kinds: Mapping[str, TaskType])
             flag(parser, name, type=int, metavar="N", help=kind.help)
 
 
-def read_numbers(arguments: argparse.Namespace, kinds: Mapping[str, TaskType]) -> TaskCounts:
-    """The values of the flags that `number_flags` has added."""
-    return TaskCounts(**{kind.name: getattr(arguments, name) for name, kind in kinds.items()})
+def read_numbers(
+    arguments: argparse.Namespace, kinds: Mapping[str, TaskType], *, workers: int = 0
+) -> TaskCounts:
+    """The values of the flags that `number_flags` has added; `workers` if theirs was not given."""
+    counts = TaskCounts(**{kind.name: getattr(arguments, name) for name, kind in kinds.items()})
+    return counts.with_workers(workers) if workers and arguments.workers is None else counts
 
 
 def strategy_flag(parser: argparse.ArgumentParser, help: str, default: str | None = AUTO) -> None:

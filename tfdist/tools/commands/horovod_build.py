@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import platform
 import re
@@ -54,9 +53,10 @@ def add_to(commands: Commands) -> None:
 def _build(arguments: argparse.Namespace) -> int:
     tensorflow = _tensorflow()
     options = {name: value for name, value in os.environ.items() if _OPTION.match(name)}
-    directory = _cache(os.environ) / _name(tensorflow, options)
     against = f"TensorFlow {tensorflow} and Python {platform.python_version()}"
     try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "tfdist")
+        directory = cache / _name(tensorflow, options)
         wheel = next(directory.glob("horovod-*.whl"), None)
         if wheel is None:
             _check_tools()
@@ -73,12 +73,12 @@ def _build(arguments: argparse.Namespace) -> int:
     except subprocess.CalledProcessError as error:
         log(f"error: {' '.join(map(str, error.cmd[3:5]))} failed; its output is above.")
         return EXIT_FAILED
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home.
         raise UsageError(
             "XDG_CACHE_HOME",
-            received=f"{directory.parent.parent} ({error.strerror})",
+            received=os.environ.get("XDG_CACHE_HOME"),
             accepted="a directory that this process can write, with 1 GB of space",
-            remedy="Set the variable to one.",
+            remedy=f"Set the variable to one: {error}.",
         ) from None
     return EXIT_OK
 
@@ -105,25 +105,6 @@ def _check_tools() -> None:
                 accepted="a program on PATH, to compile Horovod",
                 remedy=f"Install it. Debian: apt-get install {' '.join(_TOOLS)}.",
             )
-    if importlib.util.find_spec("pip") is None:
-        raise UsageError(
-            "pip",
-            received=None,
-            accepted=f"pip in the environment of {sys.executable}",
-            remedy="Install it with `python -m ensurepip`.",
-        )
-
-
-def _cache(environ: Mapping[str, str]) -> Path:
-    try:
-        return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tfdist"
-    except RuntimeError:  # There is no HOME, and no such user in the system's list.
-        raise UsageError(
-            "XDG_CACHE_HOME",
-            received=None,
-            accepted="a directory that this process can write, because there is no HOME",
-            remedy="Set the variable to one.",
-        ) from None
 
 
 def _name(tensorflow: str, options: Mapping[str, str]) -> str:

@@ -21,7 +21,7 @@ from tfdist.cluster.task_types import EVALUATOR, TaskType
 from tfdist.config.options import Option
 from tfdist.config.strategies import table
 from tfdist.coordination.seal import new_token
-from tfdist.errors import EXIT_OK, UsageError, refuse
+from tfdist.errors import EXIT_OK, refuse
 from tfdist.tools.commands.arguments import (
     Commands,
     add_options,
@@ -191,9 +191,7 @@ def _render_mpi(
 
 
 def _job(arguments: argparse.Namespace) -> RenderedJob:
-    counts = read_numbers(arguments, _numbered())
-    if arguments.workers is None:
-        counts = counts.with_workers(1)
+    counts = read_numbers(arguments, _numbered(), workers=1)
     spec = JobSpec(
         python="python",
         script=arguments.script,
@@ -235,10 +233,6 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
     cluster_config = from_flags(ClusterFlags(job_name=EVALUATOR, task_index="0", **given))
     cluster = cluster_config.cluster if cluster_config else Cluster()
     if not cluster:
-        raise UsageError(
-            "--worker_hosts",
-            received=arguments.worker_hosts,
-            accepted="host:port of each worker, separated by commas",
-            remedy="Name the machines to train on.",
-        )
+        accepted = "host:port of each worker, separated by commas"
+        refuse({"worker_hosts": arguments.worker_hosts}, accepted, "Name the machines to train on.")
     return cluster

@@ -14,9 +14,8 @@ from tfdist.cluster import Cluster, task_types
 from tfdist.cluster.config import ClusterConfig
 from tfdist.cluster.environments.host_flags import from_flags
 from tfdist.cluster.environments.tf_config import from_tf_config
-from tfdist.cluster.task_counts import TaskCounts
 from tfdist.config.flags import JobFlags
-from tfdist.config.launch_options import LaunchOptions
+from tfdist.config.launch_options import NOT_ISOLATED, LaunchOptions
 from tfdist.config.strategies import table
 from tfdist.errors import EXIT_OK, UsageError, log, refuse
 from tfdist.process import gpus
@@ -113,7 +112,7 @@ def _run(arguments: argparse.Namespace) -> int:
     config = _own_config(arguments)
     if config is not None:
         return _run_one(config, options, what, supervision)
-    job = JobSpec(counts=_counts(arguments, 1), **what)
+    job = JobSpec(counts=read_numbers(arguments, task_types.by_flag(), workers=1), **what)
     if not options.dry_run:
         if options.isolate:
             isolate("--isolate")
@@ -137,7 +136,8 @@ def _run_on_hosts(
     refuse(read_cluster_flags(arguments), accepted)
     hosts = hosts_in(options.hostfile) if options.hostfile else hosts_of(options.hosts or "")
     slots = sum(host.slots for host in hosts)
-    job = JobSpec(counts=_counts(arguments, max(1, slots - arguments.chief)), **what)
+    workers = max(1, slots - arguments.chief)
+    job = JobSpec(counts=read_numbers(arguments, task_types.by_flag(), workers=workers), **what)
     return run_on_hosts(
         job,
         hosts,
@@ -159,12 +159,7 @@ def _run_elastic(
     refuse({**_number_flags(arguments), **read_cluster_flags(arguments)}, accepted)
     elastic = [row.name for row in table.rows().values() if row.elastic]
     if arguments.strategy not in elastic:
-        raise UsageError(
-            "--strategy",
-            received=arguments.strategy,
-            accepted=f"{' or '.join(elastic)} with --host_discovery_script",
-            remedy="Choose one of these.",
-        )
+        raise UsageError.choice("--strategy", arguments.strategy, elastic)
     return local.run_elastic(JobSpec(**what), options, environ=os.environ, supervision=supervision)
 
 
@@ -179,7 +174,7 @@ def _run_one(
     form = {"flags": what["flags"], "cluster_as": options.cluster_as}
     check_job(row, config.cluster, config.source, **form)
     if options.isolate:
-        raise options.not_isolated(f"a task of {config.cluster} ({config.source})")
+        refuse({"isolate": f"a task of {config.cluster} ({config.source})"}, NOT_ISOLATED)
     is_auto = what["strategy"] == "auto"
     job = ScriptSpec(**{**what, "strategy": row.name, "is_auto": is_auto})
     place = own_place(job, config, os.environ, restarts=True)
@@ -212,12 +207,6 @@ def _preload(options: LaunchOptions, strategy: str) -> tuple[str, ...]:
     row = table.rows().get(strategy)
     own = (row.strategy.partition(":")[0],) if row else ()
     return ("tensorflow", "tfdist.entry", "tfdist.training.callbacks", *own)
-
-
-def _counts(arguments: argparse.Namespace, workers: int) -> TaskCounts:
-    """The numbers of tasks; `workers` if their number was not given."""
-    counts = read_numbers(arguments, task_types.by_flag())
-    return counts if arguments.workers is not None else counts.with_workers(workers)
 
 
 def _number_flags(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from tfdist.coordination.liveness import activity
@@ -15,7 +15,6 @@ from tfdist.coordination.liveness.hang_report import state_table
 from tfdist.errors import EXIT_FAILED, EXIT_OK, UsageError, log
 from tfdist.process import quantities, thread_stacks
 from tfdist.process.paths import local_path
-from tfdist.process.resources import process_status
 from tfdist.tools.commands.arguments import Commands
 
 _JOB_HELP = "the output directory of a running job, or the process ID of a task or of tfdist run"
@@ -59,8 +58,7 @@ def _status(arguments: argparse.Namespace) -> int:
     training = next((state for state in states if state.epoch or state.goal), None)
     if training is not None:
         print(f"\n{_progress(training)}")
-    last = _last_epoch(output) if output else None
-    if last:
+    if output and (last := _last_epoch(output)):
         print(f"\nlast metrics: {json.dumps(last)}")
     return EXIT_OK
 
@@ -116,8 +114,7 @@ def _tasks(job: str) -> list[Record]:
 
 
 def _no_task(job: str) -> int:
-    where = "of this user on this machine"
-    log(f"no task of {job} runs {where}{_holder(job)}")
+    log(f"no task of {job} runs of this user on this machine{_holder(job)}")
     return EXIT_FAILED
 
 
@@ -131,19 +128,15 @@ def _holder(output: str) -> str:
         return ""
 
 
-def _last_epoch(output: str) -> dict[str, Any] | None:
-    from tfdist.storage.output_directory import OutputDirectory, read_json_lines
+def _last_epoch(output: str) -> dict[str, Any]:
+    from tfdist.storage.output_directory import OutputDirectory, last_json_line
 
-    records: Sequence[dict[str, Any]] = read_json_lines(OutputDirectory(output).metrics)
-    return records[-1] if records else None
+    return last_json_line(OutputDirectory(output).metrics)
 
 
 def _with_ancestors(pid: int) -> list[int]:
-    found = []
-    while pid > 0:
-        found.append(pid)
-        try:
-            pid = int(process_status(pid)[1])
-        except OSError:
-            break
-    return found
+    import psutil
+
+    with suppress(psutil.Error):
+        return [pid, *(parent.pid for parent in psutil.Process(pid).parents())]
+    return []

@@ -1,7 +1,7 @@
 """Elastic jobs, which shrink and grow with the available machines.
 
     options = ElasticOptions(host_discovery_script="./hosts.sh", max_workers=8)
-    members = ElasticMembership(job, options, ports, cores=8, environ=os.environ)
+    members = ElasticMembership(job, options, ports, environ=os.environ)
     members.tasks()             # this machine's tasks, for the current hosts
     members.change()            # a sentence if the hosts have changed, else None
 
@@ -17,29 +17,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import ClassVar
 
 from tfdist.cluster import Cluster, host_and_port
 from tfdist.config.launch_options import ElasticOptions
 from tfdist.coordination.seal import token_of
 from tfdist.coordination.startup import addresses
-from tfdist.errors import UsageError, log
+from tfdist.errors import UsageError, log, refuse
+from tfdist.process.cores import given_cores
 from tfdist.tools.launch.host_discovery import FLAG, Host, HostDiscoveryScript
+from tfdist.tools.launch.membership import Membership
 from tfdist.tools.launch.rendezvous import Rendezvous
 from tfdist.tools.launch.task_plan import Place, ScriptSpec, TaskSpec, task_plan
 
-_TIMEOUT = 600.0
 
-
-class ElasticMembership:
+class ElasticMembership(Membership):
     """The tasks of an elastic job that run on this machine.
 
     Args:
       job: what runs.
       options: how it follows its hosts.
       ports: `max_workers + 1` free ports of this machine; the last one is for a rendezvous.
-      cores: the cores that the tasks of this machine divide.
       environ: the launcher's environment.
 
     Raises:
@@ -54,17 +53,13 @@ class ElasticMembership:
         options: ElasticOptions,
         ports: Sequence[int],
         *,
-        cores: int,
         environ: Mapping[str, str],
     ) -> None:
         self._job = job
         self._options = options
         self._ports = ports
-        self._cores = cores
         self._environ = environ
         assert options.host_discovery_script is not None
-        self._min_workers = options.min_workers or 1
-        self._timeout = _TIMEOUT if options.elastic_timeout is None else options.elastic_timeout
         self._script = HostDiscoveryScript(options.host_discovery_script)
         self._hosts: tuple[Host, ...] | None = None
         self._addresses: tuple[str, ...] = ()
@@ -89,15 +84,14 @@ class ElasticMembership:
         self._addresses = self._addresses_on(self._hosts)
         cluster = Cluster(worker=self._addresses)
         mine = [task for task in cluster.tasks() if self._is_mine(cluster.address(task))]
-        if len(self._addresses) < self._min_workers or not mine:
+        if len(self._addresses) < self._options.min_workers or not mine:
             self._wait(bool(mine))
             return ()
         if len(mine) < len(self._addresses) and self._options.port is None:
-            raise UsageError(
-                "--port",
-                received=None,
-                accepted="the first port of each host's tasks, if there are several machines",
-                remedy=f"Choose a port that is free on all of {_listed(self._hosts)}, or pass this "
+            refuse(
+                {"port": None},
+                "the first port of each host's tasks, if there are several machines",
+                f"Choose a port that is free on all of {_listed(self._hosts)}, or pass this "
                 "machine's name with --host.",
             )
         self._waits_since = None
@@ -107,7 +101,7 @@ class ElasticMembership:
         place = Place(
             environ=self._environ,
             computing=mine,
-            cores=self._cores,
+            cores=given_cores(self._environ),
             rendezvous=self._rendezvous(),
             is_whole_job=self._is_alone,
         )
@@ -131,7 +125,7 @@ class ElasticMembership:
     def service(self) -> AbstractContextManager[object]:
         rendezvous = self._rendezvous()
         if rendezvous is None:
-            return nullcontext()
+            return super().service()
         return rendezvous.serve(self._job.row, token_of(self._environ))
 
     def _rendezvous(self) -> Rendezvous | None:
@@ -158,17 +152,16 @@ class ElasticMembership:
 
     def _wait(self, is_listed: bool) -> None:
         assert self._hosts is not None
-        needed = f"--min_workers={self._min_workers}"
+        needed = f"--min_workers={self._options.min_workers}"
         if not is_listed:
             needed = f"{self._options.host or 'this machine'} to be listed"
         listed = f"{FLAG} lists {_listed(self._hosts)}"
         if self._waits_since is None:
             self._waits_since = time.monotonic()
             log(f"waiting for {needed}: {listed}")
-        elif time.monotonic() - self._waits_since > self._timeout:
-            raise TimeoutError(
-                f"waited {self._timeout:g} s (--elastic_timeout) for {needed}: {listed}"
-            )
+        elif time.monotonic() - self._waits_since > self._options.elastic_timeout:
+            seconds = f"{self._options.elastic_timeout:g} s (--elastic_timeout)"
+            raise TimeoutError(f"waited {seconds} for {needed}: {listed}")
 
     def _warn_once(self, error: UsageError) -> None:
         if str(error) != self._last_problem:

@@ -52,11 +52,9 @@ def fork_server_of(
     """
     if not preload:
         return None
-    threads: dict[str, str] = {}
-    for task in tasks:
-        # NumPy's library reads it when it is imported, so it applies to all tasks.
-        if number := task.environment.get(OPENMP_VARIABLE):
-            threads.setdefault(OPENMP_VARIABLE, number)
+    # NumPy's library reads it when it is imported, so that of the first task applies to all.
+    number = next(filter(None, (task.environment.get(OPENMP_VARIABLE) for task in tasks)), None)
+    threads = {OPENMP_VARIABLE: number} if number else {}
     # Its socket cannot be created in a temporary directory with a long path.
     with suppress(OSError):
         return ForkServer(preload, {**threads, **environ})

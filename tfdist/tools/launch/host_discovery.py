@@ -33,7 +33,7 @@ _MOST_SLOTS = 1024
 ANSWER_SECONDS = 30.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Host:
     """A machine and the number of its tasks."""
 
@@ -119,12 +119,11 @@ class HostDiscoveryScript:
             raise self._error(f"it has not ended within {ANSWER_SECONDS:g} s")
         try:
             if process.returncode:
-                raise self._error(f"it ended with code {process.returncode}")
+                raise ValueError(f"it ended with code {process.returncode}")
             printed.seek(0)
-            return parse(printed)
+            # The order of the lines may vary.
+            return tuple(sorted(parse(printed)))
         except ValueError as error:
-            if isinstance(error, UsageError):
-                raise
             raise self._error(str(error)) from None
         finally:
             self.end()
@@ -150,7 +149,7 @@ class HostDiscoveryScript:
 
 
 def parse(lines: Iterable[str]) -> tuple[Host, ...]:
-    """The hosts with at least one slot, sorted by name, because the order of the lines may vary.
+    """The hosts with at least one slot, in order.
 
     `#` starts a comment.
 
@@ -174,4 +173,4 @@ def parse(lines: Iterable[str]) -> tuple[Host, ...]:
         if name in hosts:
             raise ValueError(f"{name} is listed twice")
         hosts[name] = Host(name, int(slots))
-    return tuple(hosts[name] for name in sorted(hosts) if hosts[name].slots)
+    return tuple(host for host in hosts.values() if host.slots)

@@ -17,7 +17,7 @@ import socket
 import struct
 from pathlib import Path
 
-from tfdist.errors import UsageError
+from tfdist.errors import os_error_is_usage_error
 
 # linux/sched.h, linux/sockios.h and linux/if.h.
 _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
@@ -54,7 +54,12 @@ def bring_up(interface: bytes) -> None:
 
 
 def _unshare_user(flag: str, user: int, group: int) -> None:
-    try:
+    accepted = (
+        "on Linux that lets users create namespaces; see the sysctls user.max_user_namespaces and "
+        "kernel.apparmor_restrict_unprivileged_userns"
+    )
+    remedy = "Allow it, or start the job without the flag."
+    with os_error_is_usage_error(flag, True, accepted, remedy):
         _unshare(_NEW_USER | _NEW_NETWORK)
         for file, content in (
             ("setgroups", "deny"),
@@ -62,14 +67,6 @@ def _unshare_user(flag: str, user: int, group: int) -> None:
             ("gid_map", f"{group} {group} 1"),
         ):
             Path("/proc/self", file).write_text(content)
-    except OSError as error:
-        raise UsageError(
-            flag,
-            received=f"a kernel that refuses it ({error.strerror})",
-            accepted="one that lets users create user and network namespaces (Linux; see the "
-            "sysctls user.max_user_namespaces and kernel.apparmor_restrict_unprivileged_userns)",
-            remedy="Allow it, or start the job without the flag.",
-        ) from None
 
 
 def _unshare(flags: int) -> None:

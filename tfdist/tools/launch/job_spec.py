@@ -19,7 +19,7 @@ from tfdist.cluster.task_types import WORKER
 from tfdist.config.flags import AUTO, JobFlags
 from tfdist.config.launch_options import FLAGS, HOROVODRUN, OLDER, TF_CONFIG
 from tfdist.config.strategies import table
-from tfdist.errors import UsageError
+from tfdist.errors import UsageError, refuse
 from tfdist.tools.launch.rendezvous import HOST, Rendezvous
 from tfdist.tools.launch.task_plan import (
     Place,
@@ -46,13 +46,8 @@ class JobSpec(ScriptSpec):
 
     def __post_init__(self) -> None:
         for kind in (task_types.row(WORKER), *self.counts.kinds()):
-            if self.counts[kind.name] < 1:
-                raise UsageError(
-                    f"--{kind.flag}",
-                    received=self.counts[kind.name],
-                    accepted="a number from 1",
-                    remedy="Correct the number, or leave it out.",
-                )
+            if (number := self.counts[kind.name]) < 1:
+                refuse({kind.flag: number}, "a number from 1", "Correct it, or leave it out.")
         # The addresses do not matter.
         cluster = self.cluster(range(1, 1 + self.counts.in_cluster))
         if self.strategy == AUTO:
@@ -60,6 +55,10 @@ class JobSpec(ScriptSpec):
             object.__setattr__(self, "strategy", name)
             object.__setattr__(self, "is_auto", True)
         check_job(self.row, cluster, "default", flags=self.flags, cluster_as=self.cluster_as)
+
+    def rendezvous(self, ports: Sequence[int]) -> Rendezvous | None:
+        """That of the tasks that train, at the last of `num_ports` ports; None without."""
+        return Rendezvous.here(self.row, self.counts.training, ports[-1])
 
     @property
     def num_ports(self) -> int:
@@ -88,7 +87,7 @@ def task_specs(
         computing=job.row.compute_tasks(cluster),
         cores=cores,
         reads_cluster=job.row.reads_cluster or job.counts.in_cluster > job.counts.training,
-        rendezvous=Rendezvous.here(job.row, job.counts.training, ports[-1]),
+        rendezvous=job.rendezvous(ports),
         is_whole_job=True,
     )
     return tuple(task_plan(job, cluster, task, place) for task in job.counts.tasks())
@@ -120,20 +119,9 @@ def check_job(
     table.check_flags(row, job_flags.of_strategy, job_flags.num_gpus, cluster)
     accepted = [TF_CONFIG]
     if row.reads_cluster:
-        accepted += [OLDER, FLAGS]
+        accepted += [OLDER, FLAGS] if cluster.chief else [FLAGS]
     if row.rendezvous:
         accepted += [HOROVODRUN]
     if cluster_as not in accepted:
-        raise UsageError(
-            "--cluster_as",
-            received=f"{cluster_as} with --strategy={row.name}",
-            accepted=f"{' or '.join(accepted)} with {row.name}",
-            remedy="Leave it out.",
-        )
-    if cluster_as == OLDER and not cluster.chief:
-        raise UsageError(
-            "--cluster_as",
-            received="master in a cluster without a chief",
-            accepted="master with --chief",
-            remedy="Add --chief.",
-        )
+        received = f"{cluster_as} with --strategy={row.name} and {cluster}"
+        raise UsageError.choice("--cluster_as", received, accepted)

@@ -14,8 +14,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tfdist.process.resources import process_status
-
 _PATTERNS = ("__autograph_generated_file*.py", "__pycache__/__autograph_generated_file*.pyc")
 # In the memory map of a process that has imported TensorFlow.
 _LIBRARY = b"/tensorflow/"
@@ -32,7 +30,7 @@ def remove_generated_modules(directory: Path) -> None:
     found = [path for pattern in _PATTERNS for path in directory.glob(pattern)]
     if not found:
         return
-    oldest = min((_started(pid) for pid in _tensorflow_processes()), default=time.time())
+    oldest = min(_starts_of_tensorflow(), default=time.time())
     for path in found:
         # Another launcher may remove it, too.
         with suppress(OSError):
@@ -41,21 +39,16 @@ def remove_generated_modules(directory: Path) -> None:
                 path.unlink()
 
 
-def _tensorflow_processes() -> list[int]:
-    """The processes of this user that have loaded TensorFlow."""
+def _starts_of_tensorflow() -> list[float]:
+    """When the processes of this user that have loaded TensorFlow began, in seconds since 1970."""
+    # Most launchers find no such files.
+    import psutil
+
     found = []
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            # It may have ended, or belong to another user.
-            with suppress(OSError):
-                if path.stat().st_uid == os.getuid() and _LIBRARY in (path / "maps").read_bytes():
-                    found.append(int(path.name))
+    for process in psutil.process_iter():
+        # It may have ended, or belong to another user.
+        with suppress(OSError, psutil.Error):
+            maps = Path(f"/proc/{process.pid}/maps")
+            if process.uids().real == os.getuid() and _LIBRARY in maps.read_bytes():
+                found.append(process.create_time())
     return found
-
-
-def _started(pid: int) -> float:
-    """When a process has started, in seconds since 1970; 0 if it has ended meanwhile."""
-    with suppress(OSError):
-        since_boot = int(process_status(pid)[19]) / os.sysconf("SC_CLK_TCK")
-        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
-    return 0.0

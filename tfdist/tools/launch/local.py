@@ -27,8 +27,7 @@ from tfdist.tools.launch.elastic_job import ElasticMembership
 from tfdist.tools.launch.job_spec import JobSpec, task_specs
 from tfdist.tools.launch.membership import FixedMembership, Service
 from tfdist.tools.launch.rank_membership import RankMembership
-from tfdist.tools.launch.rendezvous import HOST, Rendezvous
-from tfdist.tools.launch.signals import signals
+from tfdist.tools.launch.rendezvous import HOST
 from tfdist.tools.launch.supervision import Supervision
 from tfdist.tools.launch.supervisor import Supervisor
 from tfdist.tools.launch.task_plan import ScriptSpec, TaskSpec
@@ -50,7 +49,7 @@ def launch(
         # Separates the tasks from those of another job that uses their ports by mistake.
         environ = {TOKEN_VARIABLE: new_token(), **environ}
         token = token_of(environ)
-        rendezvous = Rendezvous.here(job.row, job.counts.training, ports[-1])
+        rendezvous = job.rendezvous(ports)
         service = partial(rendezvous.serve, job.row, token) if rendezvous else nullcontext
         return run_tasks(tasks, environ=environ, supervision=supervision, service=service)
 
@@ -76,10 +75,8 @@ def run_tasks(
       If the kernel cannot end a task, this process exits with the code instead, because Python
       would wait for the task.
     """
-    with signals() as wakeup:
-        return Supervisor(
-            FixedMembership(tasks, service), environ, wakeup, supervision or Supervision()
-        ).run()
+    members = FixedMembership(tasks, service)
+    return Supervisor(members, environ, supervision or Supervision()).run()
 
 
 def describe_model(chief: TaskSpec, environ: Mapping[str, str]) -> int:
@@ -119,29 +116,16 @@ def run_one(
       As `run_tasks`; 1 also if the other launchers did not start in time.
     """
     if task.rendezvous_port is not None:
-        return _run_rank(config, task, environ, supervision, startup_timeout)
+        # The fork server would be asked for the task before the others are ready.
+        supervision = replace(supervision, preload=())
+        with closing(RankMembership(config, task, startup_timeout, token_of(environ))) as members:
+            return Supervisor(members, environ, supervision).run()
     code = run_tasks([task], environ=environ, supervision=supervision)
     has_servers = any(task.kind.serves for task in config.cluster.tasks())
     if code == 0 and has_servers and config.task == config.cluster.chief_task:
         address = config.cluster.address(config.task)
         shutdown.announce_completion(address, token_of(environ), _NOTICE_SECONDS)
     return code
-
-
-def _run_rank(
-    config: ClusterConfig,
-    task: TaskSpec,
-    environ: Mapping[str, str],
-    supervision: Supervision,
-    startup_timeout: float,
-) -> int:
-    # The fork server would be asked for the task before the others are ready.
-    supervision = replace(supervision, preload=())
-    with (
-        signals() as wakeup,
-        closing(RankMembership(config, task, startup_timeout, token_of(environ))) as members,
-    ):
-        return Supervisor(members, environ, wakeup, supervision).run()
 
 
 def run_elastic(
@@ -160,14 +144,13 @@ def run_elastic(
       UsageError: the host discovery script cannot be used, or not with these options.
     """
     assert options.max_workers is not None
-    with hold_ports(options.max_workers + 1) as ports, signals() as wakeup:
-        if options.port is None:
-            environ = {TOKEN_VARIABLE: new_token(), **environ}
-        members = ElasticMembership(
-            job, options, ports, cores=given_cores(environ), environ=environ
-        )
-        with closing(members):
-            return Supervisor(members, environ, wakeup, supervision).run()
+    if options.port is None:
+        environ = {TOKEN_VARIABLE: new_token(), **environ}
+    with (
+        hold_ports(options.max_workers + 1) as ports,
+        closing(ElasticMembership(job, options, ports, environ=environ)) as members,
+    ):
+        return Supervisor(members, environ, supervision).run()
 
 
 @contextmanager

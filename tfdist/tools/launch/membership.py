@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from tfdist.tools.launch.task_plan import TaskSpec
 
@@ -13,15 +14,16 @@ from tfdist.tools.launch.task_plan import TaskSpec
 Service = Callable[[], AbstractContextManager[object]]
 
 
-class Membership(Protocol):
-    """The tasks of a job at each start of all tasks.
+class Membership(ABC):
+    """The tasks of a job at each start of all tasks; by default they do not change.
 
     Attributes:
       can_change: whether the tasks can change while the job runs.
     """
 
-    can_change: ClassVar[bool]
+    can_change: ClassVar[bool] = False
 
+    @abstractmethod
     def tasks(self) -> Sequence[TaskSpec]:
         """The tasks to start now, the chief first; none while the job has to wait.
 
@@ -31,13 +33,15 @@ class Membership(Protocol):
 
     def change(self) -> str | None:
         """Why all tasks must restart; None if they need not. Does not wait."""
+        return None
 
     def service(self) -> AbstractContextManager[object]:
         """What the tasks of the last `tasks()` need while they run."""
+        return nullcontext()
 
 
 @dataclass(frozen=True)
-class FixedMembership:
+class FixedMembership(Membership):
     """The `Membership` of a job whose tasks do not change.
 
     Attributes:
@@ -48,13 +52,8 @@ class FixedMembership:
     always: Sequence[TaskSpec]
     serve: Service = nullcontext
 
-    can_change: ClassVar[bool] = False
-
     def tasks(self) -> Sequence[TaskSpec]:
         return self.always
-
-    def change(self) -> None:
-        return None
 
     def service(self) -> AbstractContextManager[object]:
         return self.serve()

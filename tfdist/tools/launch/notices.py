@@ -12,7 +12,7 @@ a job of parameter servers whose script needs a chief, all tasks serve, forever.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tfdist.config.strategies import table
@@ -97,17 +97,13 @@ class Notices:
         log(f"warning: {what}. {remedy}")
 
     def _have_met(self) -> bool:
-        return _is_any_in_use(self._listen, self._connect)
-
-
-def _is_any_in_use(listening: Collection[int], connected: Collection[int]) -> bool:
-    """Whether any port of `listening` is listened on, or any of `connected` has a connection."""
-    for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
-        if not path.exists():
-            continue
-        for line in path.read_text().splitlines()[1:]:
-            _, local, _, state, *_ = line.split()
-            port = int(local.rpartition(":")[2], 16)
-            if port in (listening if state == _LISTENS else connected):
-                return True
-    return False
+        """Whether a task listens on its port, or has a connection to the rendezvous."""
+        for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+            if not path.exists():
+                continue
+            for line in path.read_text().splitlines()[1:]:
+                _, local, _, state, *_ = line.split()
+                port = int(local.rpartition(":")[2], 16)
+                if port in (self._listen if state == _LISTENS else self._connect):
+                    return True
+        return False

@@ -13,18 +13,18 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from typing import ClassVar
+from contextlib import ExitStack, suppress
 
 from tfdist.cluster.config import ClusterConfig
 from tfdist.config.strategies import table
 from tfdist.coordination.stores.kv_store import RendezvousStore
 from tfdist.errors import log
+from tfdist.tools.launch.membership import Membership
 from tfdist.tools.launch.rendezvous import Rendezvous
 from tfdist.tools.launch.task_plan import TaskSpec
 
 
-class RankMembership:
+class RankMembership(Membership):
     """The `Membership` of one rank; all ranks start together.
 
     Horovod gives the ranks only seconds to find each other. So the launcher of rank 0 starts its
@@ -36,8 +36,6 @@ class RankMembership:
       timeout: how long a launcher waits for the others, in seconds.
       token: the job's token.
     """
-
-    can_change: ClassVar[bool] = False
 
     def __init__(self, config: ClusterConfig, task: TaskSpec, timeout: float, token: str) -> None:
         self._task = task
@@ -70,12 +68,6 @@ class RankMembership:
         if begins:
             log(f"waiting for {', '.join(missing)}")
         return ()
-
-    def change(self) -> None:
-        return None
-
-    def service(self) -> AbstractContextManager[object]:
-        return nullcontext()
 
     def close(self) -> None:
         """Ends the rendezvous."""

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from tfdist.errors import log
 from tfdist.tools.launch.output import Printer
-from tfdist.tools.watch.panel import Panel
+from tfdist.tools.watch import panel
 from tfdist.tools.watch.summary import Summary
 from tfdist.tools.watch.tasks import Watched, WatchedTask, how_it_ended
 
@@ -33,15 +33,13 @@ class Screen(Printer):
     """Prints above a panel, from the start of the first task to `finish`.
 
     Args:
-      chief: the name of the chief's row; None for the first task that starts.
+      chief: the name of the chief's row; empty for the first task that starts.
       watch: makes what looks at a process that starts, by its name.
     """
 
     seconds = _PANEL_SECONDS
 
-    def __init__(
-        self, chief: str | None = None, watch: Callable[[str], Watched] = WatchedTask
-    ) -> None:
+    def __init__(self, chief: str = "", watch: Callable[[str], Watched] = WatchedTask) -> None:
         super().__init__()
         self._chief = chief
         self._watch = watch
@@ -66,7 +64,11 @@ class Screen(Printer):
 
     def started(self, name: str, pid: int) -> None:
         if not self._tasks:
-            self._begin(self._chief or name)
+            self._looked, self._chief = time.time(), self._chief or name
+            self._summary = Summary(self._chief, self._looked)
+            self._live.start()
+            if sys.stderr.isatty():
+                sys.stderr = _File(self.write)
         self._tasks.setdefault(name, self._watch(name)).started(pid)
 
     def ended(self, name: str, code: int) -> None:
@@ -94,15 +96,8 @@ class Screen(Printer):
         self._summary.saw(rows, now - self._looked)
         self._looked = now
         self._flush()
-        panel = self._panel.render(rows, now, self._console.width, has_bar=has_bar)
-        self._live.update(panel, refresh=True)
-
-    def _begin(self, chief: str) -> None:
-        self._looked = time.time()
-        self._panel, self._summary = Panel(chief), Summary(chief, self._looked)
-        self._live.start()
-        if sys.stderr.isatty():
-            sys.stderr = _File(self.write)
+        drawn = panel.render(rows, self._chief, now, self._console.width, has_bar=has_bar)
+        self._live.update(drawn, refresh=True)
 
     def _flush(self) -> None:
         self._written = time.monotonic()

@@ -1,7 +1,6 @@
 """Supervises the processes of one job: starts, restarts and ends them.
 
-with signals() as wakeup:
-    code = Supervisor(FixedMembership(tasks), environ, wakeup, options).run()
+code = Supervisor(FixedMembership(tasks), environ, options).run()
 
 A task that fails is restarted, alone or together with all others, or ends the job. If the number of
 tasks can change, all tasks are restarted when it does.
@@ -13,7 +12,6 @@ import math
 import os
 import selectors
 import signal
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -27,7 +25,7 @@ from tfdist.tools.launch.output import prefix
 from tfdist.tools.launch.process import Process, how_it_ended
 from tfdist.tools.launch.run_directory import run_directory
 from tfdist.tools.launch.servers import Servers
-from tfdist.tools.launch.signals import INTERRUPTIONS
+from tfdist.tools.launch.signals import INTERRUPTIONS, signals
 from tfdist.tools.launch.spawn import spawn
 from tfdist.tools.launch.supervision import Supervision
 from tfdist.tools.launch.task_plan import TaskSpec
@@ -46,26 +44,19 @@ class Supervisor:
     Args:
       members: what to start.
       environ: the environment that the tasks inherit.
-      wakeup: the socket of `signals`.
       options: when to end, kill and restart tasks.
     """
 
     def __init__(
-        self,
-        members: Membership,
-        environ: Mapping[str, str],
-        wakeup: socket.socket,
-        options: Supervision,
+        self, members: Membership, environ: Mapping[str, str], options: Supervision
     ) -> None:
         self._members = members
         self._tasks: Sequence[TaskSpec] = ()
         self._environ = environ
-        self._wakeup = wakeup
         self._options = options
         self._running: list[Process] = []
         self._printer = options.make_printer()
         self._selector = selectors.DefaultSelector()
-        self._selector.register(wakeup, selectors.EVENT_READ)
         self._restarts = 0
         # Tasks that were restarted alone while the others kept running.
         self._replaced: set[str] = set()
@@ -87,7 +78,8 @@ class Supervisor:
 
     def run(self) -> int:
         """Runs the job to its end and returns its exit code; see `local.run_tasks`."""
-        with run_directory() as self._directory, ExitStack() as stack:
+        with run_directory() as self._directory, signals() as self._wakeup, ExitStack() as stack:
+            self._selector.register(self._wakeup, selectors.EVENT_READ)
             self._service = stack.enter_context(ExitStack())
             self._server = self._make_server()
             if self._server:

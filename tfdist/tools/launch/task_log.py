@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import IO
 
-from tfdist.errors import UsageError, log
+from tfdist.errors import log, os_error_is_usage_error
 from tfdist.process.paths import local_path
 
 
@@ -57,13 +57,6 @@ def make_directory(path: str) -> Path:
       UsageError: this process cannot create it.
     """
     directory = local_path("--log_dir", path)
-    try:
+    with os_error_is_usage_error("--log_dir", path, "a directory that this process can create"):
         directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            "--log_dir",
-            received=path,
-            accepted=f"a directory that this process can create ({error.strerror})",
-            remedy="Choose another one.",
-        ) from None
     return directory

@@ -54,10 +54,9 @@ def commands(
     """
     for task in (*cluster.tasks(), *beside):
         environ, flags = _place(cluster, task, cluster_as)
-        has_address = task.kind.in_cluster
-        host = cluster.address(task).rpartition(":")[0] if has_address else "any host"
+        address = cluster.address(task) if task.kind.in_cluster else "any host:"
         command = shlex.join([*words, *flags])
-        yield f"# {task}, on {host}"
+        yield f"# {task}, on {address.rpartition(':')[0]}"
         # Assignments of the shell and not of `env`, whose arguments everyone can see.
         yield " ".join(filter(None, [f"{TOKEN_VARIABLE}={token}", environ, command]))
 

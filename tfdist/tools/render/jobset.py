@@ -16,14 +16,13 @@ from typing import Any
 
 from tfdist.cluster.environments.jobset import NAME_VARIABLE, ROLE_VARIABLE, TASKS_VARIABLE
 from tfdist.errors import EXIT_USAGE
-from tfdist.tools.render.pods import Manifest, Pods, as_list, check_name, pod_spec
+from tfdist.tools.render.pods import Manifest, Pods, as_list, check_name, pod_spec, resource
 from tfdist.tools.render.rendered_job import RenderedJob
 
 # The end of a pod's name, such as RUN-worker-0-9999-abcde.
 _SUFFIX = "-abcde"
 _JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 _ROLE_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
-_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
 def manifest(job: RenderedJob, pods: Pods) -> Manifest:
@@ -32,13 +31,8 @@ def manifest(job: RenderedJob, pods: Pods) -> Manifest:
     Raises:
       UsageError: the name of a pod would be too long.
     """
-    labels = {_QUEUE_LABEL: pods.queue} if pods.queue else {}
-    jobset = {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": {"name": job.name, **({"labels": labels} if labels else {})},
-        "spec": _jobset_spec(job, pods),
-    }
+    spec = _jobset_spec(job, pods)
+    jobset = resource("jobset.x-k8s.io/v1alpha2", "JobSet", job.name, spec, queue=pods.queue)
     return as_list(pods, job.name, _JOBSET_LABEL, jobset)
 
 
@@ -48,20 +42,11 @@ def trainjob(job: RenderedJob, pods: Pods) -> Manifest:
     Raises:
       UsageError: as `manifest`.
     """
-    group = "trainer.kubeflow.org"
-    labels = {_QUEUE_LABEL: pods.queue} if pods.queue else {}
-    runtime = {
-        "apiVersion": f"{group}/v1alpha1",
-        "kind": "TrainingRuntime",
-        "metadata": {"name": job.name},
-        "spec": {"template": {"spec": _jobset_spec(job, pods)}},
-    }
-    train = {
-        "apiVersion": f"{group}/v1alpha1",
-        "kind": "TrainJob",
-        "metadata": {"name": job.name, **({"labels": labels} if labels else {})},
-        "spec": {"runtimeRef": {"apiGroup": group, "kind": "TrainingRuntime", "name": job.name}},
-    }
+    group, kind = "trainer.kubeflow.org", "TrainingRuntime"
+    template = {"template": {"spec": _jobset_spec(job, pods)}}
+    runtime = resource(f"{group}/v1alpha1", kind, job.name, template)
+    used = {"runtimeRef": {"apiGroup": group, "kind": kind, "name": job.name}}
+    train = resource(f"{group}/v1alpha1", "TrainJob", job.name, used, queue=pods.queue)
     return as_list(pods, job.name, _JOBSET_LABEL, runtime, train)
 
 

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Sequence
 
 from tfdist.coordination.seal import TOKEN_VARIABLE
-from tfdist.errors import UsageError
+from tfdist.errors import refuse
 from tfdist.tools.render.rendered_job import EXPORT_TOKEN, RenderedJob
 
 
@@ -23,19 +23,9 @@ def mpirun(job: RenderedJob, hosts: Sequence[str]) -> str:
     """
     count = sum(job.counts.values())
     # By default Open MPI binds each rank to one core, and gives a hyperthreaded core one rank.
-    words = [
-        "mpirun",
-        "-np",
-        str(count),
-        "-x",
-        TOKEN_VARIABLE,
-        "--bind-to",
-        "none",
-        "--map-by",
-        "slot",
-    ]
-    words += ["--host", ",".join(hosts)] if hosts else ["--oversubscribe"]
-    return f"{EXPORT_TOKEN}\n{shlex.join([*words, *job.command(by_rank=True)])}"
+    mpi = f"mpirun -np {count} -x {TOKEN_VARIABLE} --bind-to none --map-by slot"
+    place = f"--host {shlex.quote(','.join(hosts))}" if hosts else "--oversubscribe"
+    return f"{EXPORT_TOKEN}\n{mpi} {place} {shlex.join(job.command(by_rank=True))}"
 
 
 def horovodrun(job: RenderedJob, hosts: Sequence[str]) -> str:
@@ -50,19 +40,9 @@ def horovodrun(job: RenderedJob, hosts: Sequence[str]) -> str:
     """
     # There is always a worker.
     if job.spec.row.source != "horovodrun" or len(job.counts) > 1:
-        raise UsageError(
-            "--strategy",
-            received=f"{job.spec.strategy} with {', '.join(job.counts)}",
-            accepted="horovod with workers alone, under horovodrun",
-            remedy="Choose --strategy=horovod, or another engine.",
-        )
+        given = {"strategy": f"{job.spec.strategy} with {', '.join(job.counts)}"}
+        accepted = "horovod with workers alone, under horovodrun"
+        refuse(given, accepted, "Choose --strategy=horovod, or another engine.")
     (count,) = job.counts.values()
-    words = [
-        "horovodrun",
-        "--gloo",
-        "-np",
-        str(count),
-        "-H",
-        ",".join(hosts) or f"localhost:{count}",
-    ]
-    return shlex.join([*words, *job.command()])
+    slots = shlex.quote(",".join(hosts) or f"localhost:{count}")
+    return f"horovodrun --gloo -np {count} -H {slots} {shlex.join(job.command())}"

@@ -10,7 +10,7 @@ from tfdist.cluster import task_types
 from tfdist.cluster.environments.jobset import PORT
 from tfdist.config.options import Options, option
 from tfdist.coordination.seal import TOKEN_VARIABLE, new_token
-from tfdist.errors import UsageError
+from tfdist.errors import refuse
 from tfdist.tools.render.rendered_job import RenderedJob
 
 Manifest = dict[str, Any]
@@ -22,6 +22,7 @@ _LABEL = 63
 _USER = 65534
 # The job's token in its Secret.
 _TOKEN_KEY = "token"
+_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +56,9 @@ def check_name(name: str, longest: str) -> None:
       UsageError: it is too long, or begins with a digit.
     """
     if len(longest) > _LABEL or name[0].isdigit():
-        raise UsageError(
-            "--name",
-            received=name,
-            accepted=f"a letter and at most {len(name) - len(longest) + _LABEL - 1} letters, "
-            "digits and hyphens, because pods and services have this name",
-            remedy="Choose another name.",
-        )
+        most = len(name) - len(longest) + _LABEL - 1
+        what = f"a letter and at most {most} letters, digits and hyphens"
+        refuse({"name": name}, f"{what}, as pods and services accept", "Choose another name.")
 
 
 def pod_spec(
@@ -124,6 +121,14 @@ def pod_spec(
     }
 
 
+def resource(
+    api: str, kind: str, name: str, spec: Manifest, *, queue: str | None = None
+) -> Manifest:
+    """A manifest of one resource, in a queue of Kueue if one is given."""
+    labels = {"labels": {_QUEUE_LABEL: queue}} if queue else {}
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name, **labels}, "spec": spec}
+
+
 def as_list(pods: Pods, name: str, label: str, *items: Manifest) -> Manifest:
     """The manifests of a job as one, with its token and a policy that lets only its own pods in.
 
@@ -145,9 +150,5 @@ def as_list(pods: Pods, name: str, label: str, *items: Manifest) -> Manifest:
 
 def _own_pods_policy(name: str, label: str) -> Manifest:
     own = {"podSelector": {"matchLabels": {label: name}}}
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {"name": name},
-        "spec": {**own, "policyTypes": ["Ingress"], "ingress": [{"from": [own]}]},
-    }
+    spec = {**own, "policyTypes": ["Ingress"], "ingress": [{"from": [own]}]}
+    return resource("networking.k8s.io/v1", "NetworkPolicy", name, spec)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tfdist.cluster import task_types
 from tfdist.config.options import Options, option
 from tfdist.coordination.seal import TOKEN_VARIABLE
-from tfdist.errors import UsageError
+from tfdist.errors import refuse
 from tfdist.tools.launch.job_spec import JobSpec
 
 #: Gives the tasks of a job a new token; a line of a shell.
@@ -45,12 +45,8 @@ class RenderedJob(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not _NAME.fullmatch(self.name):
-            raise UsageError(
-                "--name",
-                received=self.name,
-                accepted="lower-case letters, digits and dashes, at most 63",
-                remedy="Correct the name.",
-            )
+            accepted = "lower-case letters, digits and dashes, at most 63"
+            refuse({"name": self.name}, accepted, "Correct the name.")
 
     @property
     def counts(self) -> dict[str, int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from tfdist.cluster import task_types
 from tfdist.cluster.task_types import TFJOB
 from tfdist.errors import UsageError
-from tfdist.tools.render.pods import Manifest, Pods, as_list, check_name, pod_spec
+from tfdist.tools.render.pods import Manifest, Pods, as_list, check_name, pod_spec, resource
 from tfdist.tools.render.rendered_job import RenderedJob
 
 # The name of the port that TF_CONFIG contains.
@@ -34,24 +34,20 @@ def manifest(job: RenderedJob, pods: Pods) -> Manifest:
             raise UsageError.choice(f"--{task_types.row(role).flag}", role, replica_types)
     names = (f"{job.name}-{role}-{count - 1}" for role, count in job.counts.items())
     check_name(job.name, max(names, key=len))
-    tfjob = {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "TFJob",
-        "metadata": {"name": job.name},
-        "spec": {
-            "runPolicy": {
-                # The operator's default leaves the ps running when the chief has ended.
-                "cleanPodPolicy": "Running",
-                "backoffLimit": job.max_restarts * sum(job.counts.values()),
-            },
-            "tfReplicaSpecs": {
-                replica_types[role]: {
-                    "replicas": count,
-                    "restartPolicy": "OnFailure",
-                    "template": {"spec": pod_spec(job, pods, role, (), _PORT_NAME)},
-                }
-                for role, count in job.counts.items()
-            },
+    spec = {
+        "runPolicy": {
+            # The operator's default leaves the ps running when the chief has ended.
+            "cleanPodPolicy": "Running",
+            "backoffLimit": job.max_restarts * sum(job.counts.values()),
+        },
+        "tfReplicaSpecs": {
+            replica_types[role]: {
+                "replicas": count,
+                "restartPolicy": "OnFailure",
+                "template": {"spec": pod_spec(job, pods, role, (), _PORT_NAME)},
+            }
+            for role, count in job.counts.items()
         },
     }
+    tfjob = resource("kubeflow.org/v1", "TFJob", job.name, spec)
     return as_list(pods, job.name, _JOB_LABEL, tfjob)

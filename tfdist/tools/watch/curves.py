@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdist.cluster.task_types import EVALUATOR
-from tfdist.errors import UsageError, log
+from tfdist.errors import UsageError, log, os_error_is_usage_error
 from tfdist.process.paths import local_path
 from tfdist.tools.watch.training_log import SPEED, Axis, Run
 
@@ -103,15 +103,8 @@ def write(path: str | os.PathLike[str], content: bytes) -> None:
     Raises:
       UsageError: it cannot be written.
     """
-    try:
+    with os_error_is_usage_error("--output", os.fspath(path), "a file that this process can write"):
         local_path("--output", path).write_bytes(content)
-    except OSError as error:
-        raise UsageError(
-            "--output",
-            received=os.fspath(path),
-            accepted=f"a file that this process can write ({error.strerror})",
-            remedy="Choose another one.",
-        ) from None
 
 
 def panels_of(runs: Sequence[Run], metrics: Sequence[str] | None = None) -> list[str]:

@@ -107,8 +107,7 @@ def _result(run: Run, output: OutputDirectory) -> dict[str, str]:
     _, speeds = run.curve(SPEED, "epoch")
     if speeds:
         found["examples/s"] = f"{quantities.rate(max(speeds))} in the fastest epoch"
-    times = [each["time"] for each in (*run.events, *run.epochs) if "time" in each]
-    if times:
+    if times := run.times:
         length = quantities.duration(max(times) - min(times))
         found["time"] = f"{length}, from {_time(min(times))} to {_time(max(times))}"
     if output.saved_model.is_dir():

@@ -1,7 +1,6 @@
 """The panel of `tfdist run` on a terminal: a row for each task, and a bar for the training.
 
-panel = Panel(chief="worker:0")
-table = panel.render(rows, now=time.time(), width=80)      # for rich
+table = render(rows, "worker:0", now=time.time(), width=80)      # for rich
 """
 
 from __future__ import annotations
@@ -26,58 +25,50 @@ _COLORS = {TRAINING: "green", RUNNING: "", WAITING: "dim"}
 _BAR_WIDTH, _NARROW = 30, 100
 
 
-class Panel:
-    """Draws the tasks of a job.
+def render(
+    rows: Sequence[Row], chief: str, now: float, width: int, *, has_bar: bool = True
+) -> RenderableType:
+    """The panel of a job.
 
     Args:
-      chief: the name of its first task.
+      rows: the tasks.
+      chief: the name of the first one.
+      now: seconds since 1970.
+      width: the columns of the terminal.
+      has_bar: whether a bar shows how much of the training is done.
     """
+    cells = [_cells(row, chief, now) for row in rows]
+    widths = _fitting(cells, width)
+    # rich's tables take six times as long.
+    table = Text("\n", no_wrap=True, overflow="ellipsis", end="\n")
+    table.append(_line({name: name for name in widths}, widths), style="bold")
+    for row, texts in zip(rows, cells, strict=True):
+        style = _COLORS.get(row.doing, "" if row.cpu is not None else "yellow")
+        table.append(f"\n{_line(texts, widths)}")
+        if style:
+            begin = table.plain.rindex("\n") + 1 + widths["task"]
+            table.stylize(style, begin, begin + widths["does"])
+    first = next((row for row in rows if row.name == chief), None)
+    bar = None
+    if has_bar and first is not None and first.state is not None:
+        bar = _bar(first, first.state, rows, width)
+    return Group(table, *([bar] if bar else []))
 
-    def __init__(self, chief: str) -> None:
-        self._chief = chief
 
-    def render(
-        self, rows: Sequence[Row], now: float, width: int, *, has_bar: bool = True
-    ) -> RenderableType:
-        """The panel.
-
-        Args:
-          rows: the tasks.
-          now: seconds since 1970.
-          width: the columns of the terminal.
-          has_bar: whether a bar shows how much of the training is done.
-        """
-        cells = [self._cells(row, now) for row in rows]
-        widths = _fitting(cells, width)
-        # rich's tables take six times as long.
-        table = Text("\n", no_wrap=True, overflow="ellipsis", end="\n")
-        table.append(_line({name: name for name in widths}, widths), style="bold")
-        for row, texts in zip(rows, cells, strict=True):
-            style = _COLORS.get(row.doing, "" if row.cpu is not None else "yellow")
-            table.append(f"\n{_line(texts, widths)}")
-            if style:
-                begin = table.plain.rindex("\n") + 1 + widths["task"]
-                table.stylize(style, begin, begin + widths["does"])
-        chief = next((row for row in rows if row.name == self._chief), None)
-        bar = None
-        if has_bar and chief is not None and chief.state is not None:
-            bar = _bar(chief, chief.state, rows, width)
-        return Group(table, *([bar] if bar else []))
-
-    def _cells(self, row: Row, now: float) -> dict[str, str]:
-        state, steps, rate = row.state, row.steps, row.examples_per_second
-        has_steps = state is not None and state.last_step and steps is not None
-        return {
-            "task": f"{row.name} (chief)" if row.name == self._chief else row.name,
-            "does": row.doing,
-            "step": "" if steps is None else f"{steps:,}",
-            "examples/s": "" if rate is None else quantities.rate(rate),
-            "loss": "" if state is None else quantities.value(state.loss),
-            "last step": quantities.duration(now - state.last_step) if state and has_steps else "",
-            "starts": str(row.starts),
-            "CPU": "" if row.cpu is None else f"{row.cpu:.0f}%",
-            "memory": "" if row.memory is None else quantities.size(row.memory),
-        }
+def _cells(row: Row, chief: str, now: float) -> dict[str, str]:
+    state, steps, rate = row.state, row.steps, row.examples_per_second
+    has_steps = state is not None and state.last_step and steps is not None
+    return {
+        "task": f"{row.name} (chief)" if row.name == chief else row.name,
+        "does": row.doing,
+        "step": "" if steps is None else f"{steps:,}",
+        "examples/s": "" if rate is None else quantities.rate(rate),
+        "loss": "" if state is None else quantities.value(state.loss),
+        "last step": quantities.duration(now - state.last_step) if state and has_steps else "",
+        "starts": str(row.starts),
+        "CPU": "" if row.cpu is None else f"{row.cpu:.0f}%",
+        "memory": "" if row.memory is None else quantities.size(row.memory),
+    }
 
 
 def examples_per_second(rows: Sequence[Row]) -> float:

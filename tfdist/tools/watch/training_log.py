@@ -101,9 +101,8 @@ class Run:
 
     def _place(self, record: Mapping[str, Any], axis: Axis) -> float | None:
         if axis == "time":
-            begun = self._begun
-            time = record.get("time")
-            return (time - begun) / 60 if _is_number(time) and begun is not None else None
+            time, times = record.get("time"), self.times
+            return (time - min(times)) / 60 if _is_number(time) and times else None
         step = record.get("step", record.get("global_step"))
         if axis == "step":
             return float(step) if _is_number(step) else self._between("epoch", "step", record)
@@ -126,10 +125,10 @@ class Run:
         return float(np.interp(value, places, values))
 
     @property
-    def _begun(self) -> float | None:
-        times = [record["time"] for record in self.events if _is_number(record.get("time"))]
-        times += [record["time"] for record in self.epochs if _is_number(record.get("time"))]
-        return min(times, default=None)
+    def times(self) -> list[float]:
+        """When something was logged, in seconds since 1970."""
+        records = (*self.events, *self.epochs)
+        return [record["time"] for record in records if _is_number(record.get("time"))]
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

@@ -57,7 +57,7 @@ def options(
             "parameter_server",
             {"partition_bytes": 64, "variable_partitions": 2},
             PS,
-            "--partition_bytes: received '64 with --variable_partitions=2'; accepted: one of",
+            "--partition_bytes: received 64; accepted: not with --variable_partitions",
         ),
         ("parameter_server", {}, Cluster(chief=("c:1",), ps=("p:1",)), "cluster.worker: received"),
         ("in_graph", {"stages": 3}, WORKERS, "--stages: received '3 with 4 workers'; accepted: 1"),
@@ -92,7 +92,7 @@ def options(
             "horovod",
             {"gradient_dtype": "float16", "sync_period": 2},
             WORKERS,
-            "--gradient_dtype: received 'float16 with --sync_period'; accepted: one of these",
+            "--gradient_dtype: received 'float16'; accepted: not with --sync_period",
         ),
         (
             "multi_worker_mirrored",

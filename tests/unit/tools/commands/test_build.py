@@ -52,7 +52,7 @@ def test_a_cache_that_cannot_be_written_is_named(
     monkeypatch.setattr(horovod_build, "_TOOLS", ())
     with pytest.raises(SystemExit, match="2"):
         main(BUILD)
-    assert "error: XDG_CACHE_HOME: received '/proc/nowhere (" in capsys.readouterr().err
+    assert "error: XDG_CACHE_HOME: received '/proc/nowhere'; " in capsys.readouterr().err
 
 
 def test_a_wheel_is_for_one_tensorflow_python_and_choice_of_parts() -> None:

@@ -27,15 +27,7 @@ def planned(
     hosts: str, *, tls: bool = False, environ: Mapping[str, str] = ENVIRON, **options: Any
 ) -> dict[str, HostPlan]:
     job = job_spec(**options)
-    return plan(
-        job,
-        hosts_of(hosts),
-        token="token",
-        environ=environ,
-        directory="/here",
-        grace_period=30.0,
-        tls=tls,
-    )
+    return plan(job, hosts_of(hosts), token="token", environ=environ, tls=tls)
 
 
 def tasks_of(plan: HostPlan, environ: Mapping[str, str] | None = None) -> dict[str, TaskSpec]:

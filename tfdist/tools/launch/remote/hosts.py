@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from tfdist.errors import UsageError
+from tfdist.errors import UsageError, os_error_is_usage_error
 from tfdist.process.paths import local_path
 from tfdist.tools.launch.host_discovery import Host, parse
 
@@ -32,23 +32,16 @@ def hosts_in(path: str) -> tuple[Host, ...]:
       UsageError: the file cannot be read, or lists no host.
     """
     file = local_path("--hostfile", path)
-    try:
+    with os_error_is_usage_error("--hostfile", path, "a file with a host in each line"):
         lines = file.read_text().splitlines()
-    except (OSError, ValueError) as error:  # ValueError: it is no text.
-        raise UsageError(
-            "--hostfile",
-            received=path,
-            accepted="a file with a host in each line",
-            remedy=f"Correct the path or the file: {getattr(error, 'strerror', error)}.",
-        ) from None
     return _in_order("--hostfile", path, [_SLOTS.sub(r"\1:\2", line.strip()) for line in lines])
 
 
 def _in_order(field: str, received: str, lines: Iterable[str]) -> tuple[Host, ...]:
     try:
-        found = [host for line in lines for host in parse([line])]
-        if not found or len({host.name for host in found}) < len(found):
-            raise ValueError("it lists no host" if not found else "a host is listed twice")
+        found = parse(lines)
+        if not found:
+            raise ValueError("it lists no host")
     except ValueError as error:
         raise UsageError(
             field,
@@ -56,4 +49,4 @@ def _in_order(field: str, received: str, lines: Iterable[str]) -> tuple[Host, ..
             accepted="hosts with their numbers of tasks: a,b:2 (in a file also b slots=2)",
             remedy=f"Correct it: {error}.",
         ) from None
-    return tuple(found)
+    return found

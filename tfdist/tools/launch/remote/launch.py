@@ -55,16 +55,13 @@ def run_on_hosts(
     Raises:
       UsageError: there are too few slots.
     """
-    plans = plan(
-        job,
-        hosts,
-        token=new_token(),
-        environ=environ,
-        directory=os.getcwd(),
-        grace_period=supervision.grace_period,
-        tls=tls,
-        tells=has_panel,
-    )
+    plans = plan(job, hosts, token=new_token(), environ=environ, tls=tls)
+    # What every host is told, in addition to its plan.
+    common = {
+        "directory": os.getcwd(),
+        "grace_period": supervision.grace_period,
+        "tells": has_panel,
+    }
     if has_panel:
         supervision = replace(supervision, make_printer=_panel_of(plans))
     with tempfile.TemporaryDirectory(prefix="tfdist-hosts-") as directory:
@@ -72,25 +69,12 @@ def run_on_hosts(
         for number, (host, own) in enumerate(plans.items()):
             file = Path(directory) / f"{number}.json"
             file.touch(mode=0o600)
-            file.write_text(json.dumps(asdict(own)))
-            command = [
-                sys.executable,
-                "-m",
-                "tfdist.tools.launch.remote.client",
-                host,
-                str(file),
-                *ssh,
-            ]
-            tasks.append(TaskSpec(host, tuple(command), {"PYTHONUNBUFFERED": "1"}))
-        return run_tasks(
-            tasks,
-            environ=environ,
-            supervision=replace(
-                supervision,
-                preload=(),
-                grace_period=supervision.grace_period + _MARGIN_SECONDS,
-            ),
-        )
+            file.write_text(json.dumps({**common, **asdict(own)}))
+            client = (sys.executable, "-m", "tfdist.tools.launch.remote.client", host, str(file))
+            tasks.append(TaskSpec(host, (*client, *ssh), {"PYTHONUNBUFFERED": "1"}))
+        grace_period = supervision.grace_period + _MARGIN_SECONDS
+        supervision = replace(supervision, preload=(), grace_period=grace_period)
+        return run_tasks(tasks, environ=environ, supervision=supervision)
 
 
 def _panel_of(plans: Mapping[str, HostPlan]) -> Callable[[], Printer]:

@@ -1,6 +1,6 @@
 """Places the tasks of a job on hosts: what each host is told to start.
 
-    plan(job, hosts, token="3f2a", environ=os.environ, directory="/home/me")
+    plan(job, hosts, token="3f2a", environ=os.environ)
 
 The chief and the workers fill the slots in the order of the hosts. The ps are on the hosts in turn,
 and a task beside the cluster on the first one.
@@ -17,7 +17,7 @@ from tfdist.cluster.ports import ports_of
 from tfdist.cluster.task_types import WORKER
 from tfdist.config.launch_options import HOROVODRUN
 from tfdist.coordination.seal import TOKEN_VARIABLE
-from tfdist.errors import UsageError
+from tfdist.errors import refuse
 from tfdist.tools.launch.host_discovery import Host
 from tfdist.tools.launch.job_spec import JobSpec
 from tfdist.tools.launch.task_plan import PLACE_VARIABLES, ScriptSpec
@@ -31,9 +31,6 @@ class HostPlan:
     """What a host is told, which plans the tasks itself; see `server.read_plan`.
 
     Attributes:
-      directory: the current directory of the tasks.
-      grace_period: seconds that the tasks have to save.
-      tells: whether the host tells what its tasks do.
       job: the fields of a `ScriptSpec`.
       cluster: the addresses by task type.
       executes: as in `Place`.
@@ -42,9 +39,6 @@ class HostPlan:
       variables: what is added to the host's environment.
     """
 
-    directory: str
-    grace_period: float
-    tells: bool
     job: Mapping[str, Any]
     cluster: Mapping[str, Sequence[str]]
     executes: Sequence[str] | None
@@ -59,10 +53,7 @@ def plan(
     *,
     token: str,
     environ: Mapping[str, str],
-    directory: str,
-    grace_period: float,
     tls: bool = False,
-    tells: bool = False,
 ) -> dict[str, HostPlan]:
     """What each host starts; hosts without a task are left out.
 
@@ -71,10 +62,7 @@ def plan(
       hosts: the hosts and their slots.
       token: a text that only this job has.
       environ: the environment of the launcher.
-      directory: the current directory, the same on every host.
-      grace_period: seconds that the tasks have to save.
       tls: whether the tasks connect to each other over TLS.
-      tells: whether the hosts tell what their tasks do.
 
     Raises:
       UsageError: there are too few slots.
@@ -82,13 +70,9 @@ def plan(
     slots = [host.name for host in hosts for _ in range(host.slots)]
     training = job.counts.training
     if training > len(slots):
-        raise UsageError(
-            "--workers",
-            received=job.counts[WORKER],
-            accepted=f"at most {len(slots) - training + job.counts[WORKER]}: the hosts have "
-            f"{len(slots)} slots",
-            remedy="Add hosts or slots: host:2 has two.",
-        )
+        most = len(slots) - training + job.counts[WORKER]
+        accepted = f"at most {most}: the hosts have {len(slots)} slots"
+        refuse({"workers": job.counts[WORKER]}, accepted, "Add hosts or slots: host:2 has two.")
     names = [host.name for host in hosts]
     others = job.counts.in_cluster - training
     places = slots[:training] + list(itertools.islice(itertools.cycle(names), others))
@@ -108,9 +92,6 @@ def plan(
     compute = job.row.compute_tasks(cluster)
     return {
         host: HostPlan(
-            directory,
-            grace_period,
-            tells,
             job={item.name: getattr(job, item.name) for item in fields(ScriptSpec)},
             cluster=cluster.jobs(),
             executes=executes,

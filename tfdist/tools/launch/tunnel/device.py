@@ -14,7 +14,7 @@ import os
 import socket
 import struct
 
-from tfdist.errors import UsageError
+from tfdist.errors import os_error_is_usage_error
 from tfdist.tools.launch.isolation import bring_up
 
 #: The largest packet, in bytes. Large packets need fewer system calls.
@@ -34,19 +34,12 @@ def open_device(own: ipaddress.IPv4Interface) -> int:
     Raises:
       UsageError: this machine does not allow it.
     """
-    try:
+    remedy = "Run modprobe tun, or add the device to the container; see docs/security.md."
+    with os_error_is_usage_error("--tls", _DEVICE, "where this user may open the device", remedy):
         device = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
         fcntl.ioctl(
             device, _SET_DEVICE, struct.pack("16sH22x", _NAME, _TUN | _NO_PACKET_INFORMATION)
         )
-    except OSError as error:
-        raise UsageError(
-            "--tls",
-            received=f"a machine without {_DEVICE} ({error.strerror})",
-            accepted="Linux with the module tun, whose device this user may open",
-            remedy="Run modprobe tun, or add the device to the container. docs/security.md says "
-            "what protects a job without the flag.",
-        ) from None
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for request, address in ((_SET_ADDRESS, own.ip), (_SET_MASK, own.netmask)):
             # `struct ifreq`: the name, then the family, port and address.

@@ -21,7 +21,7 @@ from typing import NoReturn
 from tfdist.cluster import Cluster, Task, host_and_port
 from tfdist.cluster.config import ClusterConfig
 from tfdist.coordination.seal import TOKEN_VARIABLE
-from tfdist.errors import UsageError
+from tfdist.errors import UsageError, refuse
 from tfdist.tools.launch.isolation import isolate
 from tfdist.tools.launch.signals import INTERRUPTIONS
 from tfdist.tools.launch.tunnel.device import open_device
@@ -70,12 +70,8 @@ def enter(config: ClusterConfig, token: str) -> ClusterConfig:
 
 def _check(config: ClusterConfig, token: str) -> None:
     if not config.cluster or not config.task.kind.in_cluster:
-        raise UsageError(
-            "--tls",
-            received=str(config),
-            accepted="a task with an address in a cluster",
-            remedy="Leave the flag out: this task needs no connections.",
-        )
+        accepted = "a task with an address in a cluster"
+        refuse({"tls": str(config)}, accepted, "Leave it out: this task needs no connections.")
     if not token:
         raise UsageError(
             TOKEN_VARIABLE,
