@@ -30,10 +30,7 @@ class MultiWorkerLocalSGD(Ranks[MultiWorkerMirroredOptions]):
             )
         self.kv_store = tf_coordination.store_of(self.cluster)
         rank = self.cluster.training_tasks.index(self.task) if self.cluster else 0
-        self.set_up_ranks(
-            TensorFlowCollectives(strategy, rank, self.kv_store, self.settings.startup_timeout),
-            outer_steps(options),
-        )
+        self.set_up_ranks(TensorFlowCollectives(strategy, rank), outer_steps(options))
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         return optimizer

@@ -7,8 +7,7 @@ checkpoints. The other workers only serve. Each step is one TensorFlow function 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -41,21 +40,13 @@ class _Checkpointing(Checkpointing):
 
     def __init__(self, strategy: InGraph) -> None:
         self._strategy = strategy
+        grid = strategy.grid
+        self.io_device = grid.client
+        self.owners = grid.devices if grid.num_stages > 1 else ()
 
-    @property
-    def io_device(self) -> str:
-        return self._strategy.grid.client
-
-    @property
-    def owners(self) -> Sequence[str]:
-        grid = self._strategy.grid
-        return grid.devices if grid.num_stages > 1 else ()
-
-    @contextmanager
-    def save_scope(self, model: tf.keras.Model) -> Iterator[None]:
+    def save_scope(self, model: tf.keras.Model) -> AbstractContextManager[None]:
         split_model = self._strategy.split_model
-        with nullcontext() if split_model is None else split_model.undone():
-            yield
+        return nullcontext() if split_model is None else split_model.undone()
 
 
 class _SplitEvaluation(tf.keras.callbacks.Callback):

@@ -49,16 +49,10 @@ class _Checkpointing(Checkpointing):
     #: The layout of the model in training.
     layout: WholeLayout
 
+    io_device = "/job:chief/replica:0/task:0/device:CPU:0"
+
     def __init__(self, num_ps: int) -> None:
-        self._num_ps = num_ps
-
-    @property
-    def io_device(self) -> str:
-        return "/job:chief/replica:0/task:0/device:CPU:0"
-
-    @property
-    def owners(self) -> Sequence[str]:
-        return [f"/job:ps/replica:0/task:{index}/device:CPU:0" for index in range(self._num_ps)]
+        self.owners = [f"/job:ps/replica:0/task:{index}/device:CPU:0" for index in range(num_ps)]
 
     def state(self, model: tf.keras.Model) -> dict[str, Any]:
         return {"variables": self.layout.variables()} if keras_compat.is_keras_3(model) else {}

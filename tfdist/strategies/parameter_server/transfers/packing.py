@@ -5,10 +5,11 @@ results = in_packs(send, tensors)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 
 import tensorflow as tf
+
+from tfdist.strategies.sizes import bytes_of
 
 #: A larger tensor is sent separately: copying it twice would cost more than another message.
 _SMALL_BYTES = 256 << 10
@@ -55,7 +56,7 @@ def in_packs(
             last[tensor.dtype], remaining[tensor.dtype] = [], _PACK_BYTES
             together.append(last[tensor.dtype])
         last[tensor.dtype].append(place)
-        remaining[tensor.dtype] -= _bytes(tensor)
+        remaining[tensor.dtype] -= bytes_of(tensor)
     results: dict[int, tf.Tensor] = {}
     for places in together:
         results.update(zip(places, send([tensors[place] for place in places]), strict=True))
@@ -65,8 +66,4 @@ def in_packs(
 def _is_small(tensor: tf.Tensor) -> bool:
     if tensor.dtype not in _DTYPES or not tensor.shape.is_fully_defined():
         return False
-    return _bytes(tensor) <= _SMALL_BYTES
-
-
-def _bytes(tensor: tf.Tensor) -> int:
-    return math.prod(tensor.shape) * int(tensor.dtype.size)
+    return bytes_of(tensor) <= _SMALL_BYTES
