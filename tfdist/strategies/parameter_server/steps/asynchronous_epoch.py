@@ -7,7 +7,6 @@ is fixed, fast workers make more of them than slow ones.
 
 from __future__ import annotations
 
-import queue
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,11 +18,10 @@ from tfdist.strategies.parameter_server.steps.epoch import Epoch, Logs
 from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
 from tfdist.strategies.parameter_server.steps.timing import EpochTimes
 from tfdist.strategies.parameter_server.steps.worker_functions import Execution
-from tfdist.strategies.parameter_server.steps.worker_thread import Request, Result, WorkerThread
+from tfdist.strategies.parameter_server.steps.worker_thread import Request, WorkerThread
 
 _STEPS_AHEAD = 8  # in flight per worker, so that no worker waits for the chief
 _EXECUTIONS_AHEAD = 2  # the same in executions, where these are long
-_POLL_SECONDS = 1.0  # between two looks at lost workers
 
 
 class AsynchronousEpoch(Epoch):
@@ -45,14 +43,9 @@ class AsynchronousEpoch(Epoch):
         patience: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(shards)
-        self._threads = threads
+        super().__init__(shards, threads, clock)
         self._execution_of = execution_of
         self._patience = patience
-        self._clock = clock
-        self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
-        # Set by the first step, because Keras creates an epoch that it does not use.
-        self._epoch = 0
         self._times = EpochTimes(len(threads), clock)
         self._execution: Execution
         # Steps that Keras has requested and that are in no execution yet.
@@ -72,9 +65,8 @@ class AsynchronousEpoch(Epoch):
         self._execution = self._execution_of(fn, self._shards.iterator_spec)
         if not self._epoch:
             self._times.begin()
-            start = self._shards.begin_epoch()
-            self._epoch = start.epoch
-            self._steps, self._scheduled = list(start.steps), list(start.steps)
+            self._epoch, self._steps = self._shards.begin_epoch()
+            self._scheduled = list(self._steps)
             self._counted = self._before = self.steps_so_far()
             if self._shards.always_raises_at_end and self._shards.steps_per_epoch is None:
                 of_last_epoch = sum(self._shards.steps_of_epoch)
@@ -252,12 +244,9 @@ class AsynchronousEpoch(Epoch):
 
     def _take_result(self) -> None:
         """Waits for the result of an execution, but not for long."""
-        try:
-            result = self._results.get(timeout=_POLL_SECONDS)
-        except queue.Empty:
-            return
-        if result.request not in self._in_flight[result.worker]:
-            return  # Withdrawn a moment before it was reported.
+        result = self._next_result()
+        if result is None or result.request not in self._in_flight[result.worker]:
+            return  # It may have been withdrawn a moment before it was reported.
         if result.error is not None:
             raise result.error
         worker, limit = result.worker, result.request.limit

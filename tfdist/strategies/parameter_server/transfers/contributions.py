@@ -26,7 +26,7 @@ from tfdist.compat import keras as keras_compat
 from tfdist.compat.gradients import scaled
 from tfdist.compat.replaced import replace
 from tfdist.errors import UsageError
-from tfdist.strategies.parameter_server.transfers.packing import in_packs, pack, unpack
+from tfdist.strategies.parameter_server.transfers.packing import pack, packs_of, unpack
 from tfdist.strategies.parameter_server.transfers.recorded_changes import (
     recorded_changes,
     without_counting,
@@ -240,24 +240,13 @@ class Recorded:
             of_device.setdefault(part.variable.device, []).append(place)
         packed: list[tf.Tensor] = []
         for device, places in of_device.items():
-            # Copies, because two gradients can be the same tensor.
-            tensors = [tf.identity(parts[place].tensor) for place in places]
-            place_of = {tensor.ref(): place for tensor, place in zip(tensors, places, strict=True)}
-
-            def send(
-                group: list[tf.Tensor], device: str = device, place_of: Any = place_of
-            ) -> list[tf.Tensor]:
-                for position, tensor in enumerate(group):
-                    self._places[place_of[tensor.ref()]] = len(self._packs), position
-                self._packs.append((device, [tf.TensorSpec.from_tensor(each) for each in group]))
-                packed.append(pack(group) if len(group) > 1 else group[0])
-                return group
-
-            if packs:
-                in_packs(send, tensors)
-            else:
-                for tensor in tensors:
-                    send([tensor])
+            tensors = [parts[place].tensor for place in places]
+            for group in packs_of(tensors) if packs else [[each] for each in range(len(tensors))]:
+                for position, each in enumerate(group):
+                    self._places[places[each]] = len(self._packs), position
+                sent = [tensors[each] for each in group]
+                self._packs.append((device, [tf.TensorSpec.from_tensor(each) for each in sent]))
+                packed.append(pack(sent) if len(sent) > 1 else sent[0])
         return packed
 
     @tf.autograph.experimental.do_not_convert

@@ -19,13 +19,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps
 
-from tfdist.strategies.parameter_server.transfers.packing import in_packs, pack, unpack
+from tfdist.strategies.parameter_server.transfers.packing import pack, packs_of, unpack
 
 # Operations that may wait for another operation of the step without an edge in the graph.
 _WAITS = re.compile("Mutex|Queue|Barrier|Stage")
@@ -60,13 +59,15 @@ def packed_transfers() -> Iterator[Transfers]:
         return
     for route, uses in _routes(operations, devices, _transfers(operations, devices)).items():
         values = {use.value: use.tensor for use in uses}
-        received = dict(
-            zip(values, in_packs(partial(_send, route), list(values.values())), strict=True)
-        )
+        keys, tensors = list(values), list(values.values())
+        received: dict[Any, tf.Tensor] = {}
+        for places in packs_of(tensors):
+            sent = _send(route, [tensors[place] for place in places])
+            received.update(zip([keys[place] for place in places], sent, strict=True))
         for use in uses:
             use.operation._update_input(use.position, received[use.value])
         if _is_ps(route.target):
-            transfers.sent += values.values()
+            transfers.sent += tensors
         elif route.transfers == 0:
             transfers.received += received.values()
 
