@@ -105,10 +105,6 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
             shard=tasks.index(self.task) if tasks else 0,
         )
 
-    @property
-    def _is_chief(self) -> bool:
-        return not self.cluster or self.task == self.cluster.chief_task
-
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         """Compares each variable before TensorFlow broadcasts its value to all tasks."""

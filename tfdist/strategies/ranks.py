@@ -7,7 +7,6 @@ collectives.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -119,9 +118,6 @@ class Ranks(Strategy[OptionsT]):
             shard=rank,
             averages_weights=self.local is not None,
         )
-
-    def scope(self) -> AbstractContextManager[Any]:
-        return nullcontext()
 
     def prepare(self, model: tf.keras.Model) -> None:
         if self.local:

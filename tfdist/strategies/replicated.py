@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -55,10 +54,6 @@ class Replicas(Strategy[OptionsT]):
     def gradient_dtype(self) -> str | None:
         """The dtype in which the gradients are summed; None for their own."""
         return None
-
-    def scope(self) -> AbstractContextManager[Any]:
-        scope: AbstractContextManager[Any] = self.tf_strategy.scope()
-        return scope
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         if keras_compat.is_keras_3(optimizer):

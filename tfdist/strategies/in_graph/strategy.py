@@ -81,15 +81,10 @@ class InGraph(Strategy[InGraphOptions]):
         tasks = [task for task in self.cluster.tasks() if task.type == self.task.type]
         place = self.cluster.local_rank_of(self.task, tasks) if self.cluster else (0, 1)
         use_devices(self.settings.num_gpus, place=place)
-        if self._is_client:
+        if self._is_chief:
             self._connect()
         else:
-            self._server = tf.distribute.Server(
-                tf.train.ClusterSpec(self.cluster.jobs(in_tensorflow=True)),
-                job_name=self.task.type,
-                task_index=self.task.index,
-                protocol="grpc",
-            )
+            self._start_server()
 
     @property
     def topology(self) -> Topology:
@@ -97,7 +92,7 @@ class InGraph(Strategy[InGraphOptions]):
         return Topology(
             own,
             (own,),
-            is_chief=self._is_client,
+            is_chief=self._is_chief,
             num_replicas=replicas,
             num_local_replicas=replicas,
             joins_batches=True,
@@ -160,10 +155,6 @@ class InGraph(Strategy[InGraphOptions]):
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
         return [_SplitEvaluation(self)]
-
-    @property
-    def _is_client(self) -> bool:
-        return not self.cluster or self.task == self.cluster.chief_task
 
     def _connect(self) -> None:
         servers = {

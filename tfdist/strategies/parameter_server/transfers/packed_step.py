@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps
 
+from tfdist.strategies.captures import eager_captures
 from tfdist.strategies.parameter_server.transfers.packing import pack, packs_of, unpack
 
 # Operations that may wait for another operation of the step without an edge in the graph.
@@ -180,7 +181,7 @@ class _Devices:
     """The devices of a function's operations; an operation on a variable runs on its device."""
 
     def __init__(self, graph: Any) -> None:
-        self._captures = _eager_captures(graph)
+        self._captures = eager_captures(graph)
         self._devices: dict[Any, str] = {}
 
     def of(self, operation: Any) -> str:
@@ -208,15 +209,3 @@ def _is_ps(device: str) -> bool:
 
 def _calls_function(operation: Any) -> bool:
     return any(attribute.type in ("func", "list(func)") for attribute in operation.op_def.attr)
-
-
-def _eager_captures(graph: Any) -> dict[Any, Any]:
-    """The eager tensors that `graph` captures, by the placeholder inside `graph`."""
-    outer = graph.outer_graph
-    of_outer = _eager_captures(outer) if getattr(outer, "captures", None) else {}
-    captures = {}
-    for external, internal in graph.captures:
-        eager = external if not tf.is_symbolic_tensor(external) else of_outer.get(external.ref())
-        if eager is not None:
-            captures[internal.ref()] = eager
-    return captures
