@@ -32,7 +32,6 @@ from tfdist.errors import UsageError
 from tfdist.process.devices import use_devices
 from tfdist.strategies.collectives import Collectives, by_dtype, in_packs
 from tfdist.strategies.keras2_gradients import reduce_gradients
-from tfdist.strategies.local_sgd import outer_steps
 from tfdist.strategies.ranks import Ranks
 from tfdist.strategies.replicas import collective_sparse_gradients
 from tfdist.upstream import (
@@ -76,7 +75,7 @@ class Horovod(Ranks[HorovodGradientOptions]):
             os.environ[_GLOO_TIMEOUT] = str(math.ceil(self.settings.heartbeat_timeout))
         hvd.init()
         self.kv_store = self._rendezvous_store()
-        self.set_up_ranks(HorovodCollectives(), outer_steps(options))
+        self.set_up_ranks(HorovodCollectives())
         if not self.cluster:
             # There was no startup barrier.
             script = sys.argv[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tfdist.config.strategies.rows import MultiWorkerMirroredOptions
 from tfdist.errors import UsageError
 from tfdist.strategies.collectives import TensorFlowCollectives
-from tfdist.strategies.local_sgd import outer_steps
 from tfdist.strategies.multi_worker_mirrored import MultiWorkerMirrored, build_strategy
 from tfdist.strategies.ranks import Ranks
 from tfdist.upstream import tf_coordination
@@ -28,4 +27,4 @@ class MultiWorkerLocalSGD(Ranks[MultiWorkerMirroredOptions]):
             )
         self.kv_store = tf_coordination.store_of(self.cluster)
         rank = self.cluster.training_tasks.index(self.task) if self.cluster else 0
-        self.set_up_ranks(TensorFlowCollectives(strategy, rank), outer_steps(options))
+        self.set_up_ranks(TensorFlowCollectives(strategy, rank))

@@ -77,6 +77,7 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
 
     def set_up(self, options: AllReduceOptions) -> None:
         super().set_up(options)
+        self.gradient_dtype = options.gradient_dtype
         self.kv_store = tf_coordination.store_of(self.cluster)
         self.checkpointing = _Checkpointing(self)
 
@@ -126,10 +127,6 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
 
         with self.tf_strategy.scope(), tf.variable_creator_scope(create):
             yield
-
-    @property
-    def gradient_dtype(self) -> str | None:
-        return self.options.gradient_dtype
 
     def prepare(self, model: tf.keras.Model) -> None:
         sync_on_read.use_own_values(False)

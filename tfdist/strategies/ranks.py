@@ -23,7 +23,7 @@ from tfdist.strategies.base import OptionsT, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.collectives import Collectives
 from tfdist.strategies.equal_weights import EqualWeights
-from tfdist.strategies.local_sgd import LocalSGD, OuterSteps, Synchronization
+from tfdist.strategies.local_sgd import LocalSGD, Synchronization, outer_steps
 from tfdist.strategies.rank_callbacks import AveragedStatistics, ClusterMetrics, combined_results
 from tfdist.upstream import replica_seeds
 
@@ -89,13 +89,9 @@ class Ranks(Strategy[OptionsT]):
 
     _has_empty_batches = False
 
-    def set_up_ranks(self, collectives: Collectives, outer: OuterSteps | None) -> None:
-        """Sets up the collectives, and local SGD if `outer` is given.
-
-        Args:
-          collectives: the collectives of the ranks.
-          outer: the settings of local SGD; None if the gradients of each step are averaged.
-        """
+    def set_up_ranks(self, collectives: Collectives) -> None:
+        """Sets up the collectives, and local SGD if the options ask for it."""
+        outer = outer_steps(self.options)
         self.collectives = collectives
         self.local = LocalSGD(collectives, outer) if outer else None
         # Outside of functions a script may draw what must be equal in all ranks.

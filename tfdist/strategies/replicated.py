@@ -36,7 +36,10 @@ class Replicas(Strategy[OptionsT]):
 
     Attributes:
       statistics: averages what Keras 3 keeps per replica.
+      gradient_dtype: the dtype in which the gradients are summed; None for their own.
     """
+
+    gradient_dtype: str | None = None
 
     def set_up(self, options: OptionsT) -> None:
         sync_on_read.apply()
@@ -49,11 +52,6 @@ class Replicas(Strategy[OptionsT]):
     def build(self, options: OptionsT) -> tf.distribute.Strategy:
         """Builds the `tf.distribute.Strategy` of this task."""
         raise NotImplementedError
-
-    @property
-    def gradient_dtype(self) -> str | None:
-        """The dtype in which the gradients are summed; None for their own."""
-        return None
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         if keras_compat.is_keras_3(optimizer):

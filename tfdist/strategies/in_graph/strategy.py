@@ -137,13 +137,7 @@ class InGraph(Strategy[InGraphOptions]):
         if inputs is not None:
             check_model(model, inputs, recompute=self.options.recompute)
         stages = stages_of(model, self.options.stages)
-        self.split_model = SplitModel(
-            model,
-            self.grid,
-            stages,
-            self.options.microbatches,
-            recompute=self.options.recompute,
-        )
+        self.split_model = SplitModel(model, self.grid, stages, self.options)
         self.split_model.apply()
 
     def describe(self, model: tf.keras.Model) -> list[str]:

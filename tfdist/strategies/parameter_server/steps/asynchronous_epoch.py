@@ -50,13 +50,12 @@ class AsynchronousEpoch(Epoch):
         self._execution: Execution
         # Steps that Keras has requested and that are in no execution yet.
         self._requested = 0
-        # The steps before a restart, and all those that Keras has requested since then.
-        self._before = self._requested_so_far = 0
+        # All steps that Keras has requested, and those before a restart.
+        self._requested_so_far = 0
         # The request after which Keras 3 must wait for the end of the data; None for any.
         self._expected: int | None = None
-        # By worker: the steps made, the steps made or in flight, and the executions in flight.
+        # By worker: the steps made, and the executions in flight.
         self._steps = [0] * len(threads)
-        self._scheduled = [0] * len(threads)
         self._in_flight: list[list[Request]] = [[] for _ in threads]
         # The workers whose shard has ended.
         self._ended: set[int] = set()
@@ -66,14 +65,12 @@ class AsynchronousEpoch(Epoch):
         if not self._epoch:
             self._times.begin()
             self._epoch, self._steps = self._shards.begin_epoch()
-            self._scheduled = list(self._steps)
-            self._counted = self._before = self.steps_so_far()
+            self._counted = self._requested_so_far = self.steps_so_far()
             if self._shards.always_raises_at_end and self._shards.steps_per_epoch is None:
                 of_last_epoch = sum(self._shards.steps_of_epoch)
                 self._expected = of_last_epoch or self._shards.length_of_first_epoch
         self._requested_so_far += steps
-        requested = self._before + self._requested_so_far
-        if self._expected is not None and requested > self._expected:
+        if self._expected is not None and self._requested_so_far > self._expected:
             self._make_or_stop(steps)
             return Logs(self)
         while not self._results.empty():
@@ -94,7 +91,7 @@ class AsynchronousEpoch(Epoch):
         beyond the expected length of the epoch waits until a worker has made its step.
         """
         self._finish_requested()
-        while (missing := self._before + self._requested_so_far - self.steps_so_far()) > 0:
+        while (missing := self._requested_so_far - self.steps_so_far()) > 0:
             if self._is_over():
                 if missing >= steps:
                     self._stop_if_requested()
@@ -136,7 +133,7 @@ class AsynchronousEpoch(Epoch):
                 self._schedule(min(share, self._shards.length.steps))
             elif self._is_working():
                 self._take_result()
-            elif self._num_in_flight():
+            elif any(self._in_flight):
                 self._withdraw_lost()  # The other workers make these steps.
             else:
                 break
@@ -163,26 +160,29 @@ class AsynchronousEpoch(Epoch):
         ]
         return min(
             found,
-            key=lambda each: (len(self._in_flight[each]), self._scheduled[each]),
+            key=lambda each: (len(self._in_flight[each]), self._scheduled(each)),
             default=None,
         )
 
     def _is_at_its_end(self, worker: int) -> bool:
         """Whether the shard had no more steps than those in flight in the last epoch."""
         last = self._shards.steps_of_epoch
-        return bool(last) and self._scheduled[worker] >= last[worker]
+        return bool(last) and self._scheduled(worker) >= last[worker]
+
+    def _scheduled(self, worker: int) -> int:
+        """The number of steps of a worker that are made or in flight."""
+        return self._steps[worker] + sum(request.limit for request in self._in_flight[worker])
 
     def _start(self, worker: int, steps: int) -> None:
         request = Request(
             self._shards.readers[worker],
             self._epoch,
-            self._scheduled[worker],
+            self._scheduled(worker),
             steps,
             partial(self._execution.make, limit=steps),
             self._results.put,
         )
         self._in_flight[worker].append(request)
-        self._scheduled[worker] += steps
         self._requested = max(0, self._requested - steps)
         self._threads[worker].start(request)
 
@@ -214,9 +214,6 @@ class AsynchronousEpoch(Epoch):
     def _unfinished(self) -> list[int]:
         return [worker for worker in range(len(self._threads)) if worker not in self._ended]
 
-    def _num_in_flight(self) -> int:
-        return sum(map(len, self._in_flight))
-
     def _is_working(self) -> bool:
         """Whether a worker that is not lost has an execution in flight."""
         return any(
@@ -231,13 +228,12 @@ class AsynchronousEpoch(Epoch):
                 thread.withdraw()
                 self._requested += sum(request.limit for request in self._in_flight[worker])
                 self._in_flight[worker] = []
-                self._scheduled[worker] = self._steps[worker]
 
     def _wait_for_logs(self) -> None:
         while self._shards.logs is None:
             if self._requested:
                 self._schedule(self._requested)
-            elif self._num_in_flight():
+            elif any(self._in_flight):
                 self._take_result()
             else:
                 break

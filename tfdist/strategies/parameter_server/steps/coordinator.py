@@ -10,7 +10,9 @@ shard they read. TensorFlow's own queue stays for everything else.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -69,10 +71,10 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         # The current training epoch, or the last one.
         self._training_epoch: Epoch | None = None
         self._steps_made = 0
-        # By `tf.function` of Keras, the function of one step; by that and an iterator's spec, the
-        # execution of several steps.
-        self._step_functions: dict[Any, Callable[[Any], Any]] = {}
-        self._executions: dict[tuple[Callable[[Any], Any], Any], Execution] = {}
+        # The function of one step in a `tf.function` of Keras 2; and the execution of several
+        # steps, traced once, by the thread that calls Keras's `fit`.
+        self._single_step = functools.cache(keras2.single_step)
+        self._execution_of = functools.cache(partial(Execution, strategy, packs=packs_transfers))
         self._start: tuple[int, tuple[int, ...]] | None = None
         strategy.distribute_shards = self._distribute
 
@@ -97,9 +99,8 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         epoch, *rest = args
         # With `steps_per_execution`, Keras 2 passes the number of steps.
         steps = int(rest[0]) if rest else 1
-        if fn not in self._step_functions:
-            self._step_functions[fn] = keras2.single_step(fn) if rest else fn.python_function
-        return self.request(epoch, self._step_functions[fn], steps)
+        step = self._single_step(fn) if rest else fn.python_function
+        return self.request(epoch, step, steps)
 
     def request(self, epoch: Epoch, step: Callable[[Any], Any], steps: int) -> Any:
         """Requests steps of an epoch; see `Epoch.step`."""
@@ -188,12 +189,3 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         if self.synchronous is not None and shards.trains:
             return SynchronousEpoch(shards, self._threads, self.synchronous, self.strategy)
         return AsynchronousEpoch(shards, self._threads, self._execution_of, self._heartbeat_timeout)
-
-    def _execution_of(self, step: Callable[[Any], Any], iterator_spec: Any) -> Execution:
-        """The execution of several steps; traced once, by the thread that calls Keras's `fit`."""
-        key = step, iterator_spec
-        if key not in self._executions:
-            self._executions[key] = Execution(
-                self.strategy, step, iterator_spec, packs=self.packs_transfers
-            )
-        return self._executions[key]

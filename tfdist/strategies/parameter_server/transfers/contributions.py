@@ -33,6 +33,8 @@ from tfdist.strategies.parameter_server.transfers.recorded_changes import (
 )
 from tfdist.upstream import keras3_optimizer
 
+Combine = Callable[[Sequence[tf.Tensor]], tf.Tensor]
+
 
 class Update(NamedTuple):
     """One call of an optimizer in a step.
@@ -63,7 +65,7 @@ class Part(NamedTuple):
 
     variable: tf.Variable
     tensor: tf.Tensor
-    combine: Callable[[Sequence[tf.Tensor]], tf.Tensor]
+    combine: Combine
 
 
 class Recorder:
@@ -147,8 +149,8 @@ class Recorded:
         self._updates: list[Update] = []
         # (variable, change) pairs.
         self._changes: list[tuple[tf.Variable, tf.Tensor]] = []
-        # By pack: its device and the specs of its tensors.
-        self._packs: list[tuple[str, list[tf.TensorSpec]]] = []
+        # By pack: its device, how it is combined, and the specs of its tensors.
+        self._packs: list[tuple[str, Combine, list[tf.TensorSpec]]] = []
         # By tensor: its pack and its place in the pack.
         self._places: list[tuple[int, int]] = []
 
@@ -245,7 +247,9 @@ class Recorded:
                 for position, each in enumerate(group):
                     self._places[places[each]] = len(self._packs), position
                 sent = [tensors[each] for each in group]
-                self._packs.append((device, [tf.TensorSpec.from_tensor(each) for each in sent]))
+                specs = [tf.TensorSpec.from_tensor(each) for each in sent]
+                # Only gradients and changes that are summed are small enough for a common pack.
+                self._packs.append((device, parts[places[group[0]]].combine, specs))
                 packed.append(pack(sent) if len(sent) > 1 else sent[0])
         return packed
 
@@ -253,7 +257,7 @@ class Recorded:
     def on_ps(self, packed: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sends the result of `in_packs` to the ps."""
         sent = []
-        for (device, _), tensor in zip(self._packs, packed, strict=True):
+        for (device, _, _), tensor in zip(self._packs, packed, strict=True):
             with tf.device(device):
                 sent.append(tf.identity(tensor))
         return sent
@@ -261,13 +265,9 @@ class Recorded:
     def apply(self, contributions: Sequence[Sequence[tf.Tensor]]) -> None:
         """Combines contributions in their order, and updates the weights and statistics once."""
         totals: list[list[tf.Tensor]] = []
-        combine_of = {
-            pack_number: part.combine
-            for (pack_number, _), part in zip(self._places, self._parts(), strict=True)
-        }
-        for number, (device, specs) in enumerate(self._packs):
+        for number, (device, combine, specs) in enumerate(self._packs):
             with tf.device(device):
-                total = combine_of[number]([each[number] for each in contributions])
+                total = combine([each[number] for each in contributions])
                 totals.append(unpack(total, specs) if len(specs) > 1 else [total])
         found = iter([totals[number][position] for number, position in self._places])
         # A constant share counts each worker, also one without data.
@@ -278,7 +278,7 @@ class Recorded:
             for gradient in update.gradients:
                 if isinstance(gradient, tf.IndexedSlices):
                     values, indices = next(found), next(found)
-                    shape = tf.constant(_static_shape(gradient), tf.int64)
+                    shape = tf.constant(tf.get_static_value(gradient.dense_shape), tf.int64)
                     gradients.append(tf.IndexedSlices(values, indices, shape))
                 else:
                     gradients.append(None if gradient is None else next(found))
@@ -363,10 +363,6 @@ def _as_tensors(gradient: Any, variable: tf.Variable) -> Any:
         indices = tf.compat.v1.placeholder_with_default(tf.reshape(gradient.indices, [-1]), [None])
         return tf.IndexedSlices(rows, indices, tf.constant(list(variable.shape)))
     return tf.ensure_shape(tf.convert_to_tensor(gradient), variable.shape)
-
-
-def _static_shape(gradient: tf.IndexedSlices) -> list[int]:
-    return list(tf.get_static_value(gradient.dense_shape))
 
 
 def _divided(total: Any, share: tf.Tensor) -> Any:
