@@ -50,7 +50,7 @@ def test_a_checkpoint_needs_one_all_reduce_and_contains_the_averages() -> None:
     output = run(
         """
         import tempfile
-        from tfdist.upstream import sync_on_read
+        from tfdist.strategies.replicas import sync_on_read
         from tfdist.strategies.replicas.sync_on_read import on_read_variables, read_at_once
 
         sync_on_read.apply()
@@ -85,7 +85,7 @@ def test_a_checkpoint_needs_one_all_reduce_and_contains_the_averages() -> None:
 def test_each_dtype_needs_one_all_reduce_and_the_function_is_traced_once() -> None:
     output = run(
         """
-        from tfdist.upstream import sync_on_read
+        from tfdist.strategies.replicas import sync_on_read
         from tfdist.strategies.replicas.sync_on_read import read_at_once
 
         sync_on_read.apply()
@@ -114,7 +114,7 @@ def test_sums_of_metrics_and_layers_are_reduced_together_and_restored() -> None:
     output = run(
         """
         import tempfile
-        from tfdist.upstream import sync_on_read
+        from tfdist.strategies.replicas import sync_on_read
         from tfdist.strategies.replicas.sync_on_read import on_read_variables, read_at_once
 
         sync_on_read.apply()
@@ -157,7 +157,7 @@ def test_mixed_precision_variables_and_unknown_shapes_are_reduced_together() -> 
     output = run(
         """
         import tempfile
-        from tfdist.upstream import sync_on_read
+        from tfdist.strategies.replicas import sync_on_read
         from tfdist.strategies.replicas.sync_on_read import on_read_variables, read_at_once
 
         sync_on_read.apply()
@@ -203,7 +203,7 @@ def test_building_a_model_needs_no_reductions() -> None:
 
         # TensorFlow needs reductions here; if it did not, the workaround would be unnecessary.
         by_tensorflow = make()
-        from tfdist.upstream import sync_on_read
+        from tfdist.strategies.replicas import sync_on_read
 
         sync_on_read.apply()
         model = make()

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from tfdist.data import memory, records, sources
 from tfdist.data.cifar10_examples import parse, serialized_examples
-from tfdist.data.own_shard import own_shard, sharded_options
+from tfdist.data.own_shard import check_count, own_shard, sharded_options
 from tfdist.errors import UsageError
 from tfdist.process.paths import local_path
 
@@ -100,13 +100,7 @@ def write(
       ImportError: a required package is not installed; the message has the pip command.
     """
     directory = local_path("--data_dir", data_dir)
-    if files < 1:
-        raise UsageError(
-            "files",
-            received=files,
-            accepted="an integer of at least 1",
-            remedy="Choose the number of files per split.",
-        )
+    check_count("files", files)
     name = sources.identify(source, md5s=md5s)
     manifest = records.read_manifest(directory)
     if manifest is None:

@@ -6,47 +6,22 @@ available()    # 16_000_000_000, in bytes
 from __future__ import annotations
 
 import contextlib
-import sys
-from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
+
+from tfdist.process.cores import cgroups
 
 
 def available(root: Path = Path("/")) -> int:
     """The machine's available memory in bytes, or this process's cgroup limit if that is less.
 
     Args:
-      root: the directory that contains `proc` and `sys`.
-
-    Returns:
-      Bytes; `sys.maxsize` if neither is known, for example on systems other than Linux.
+      root: the directory that has `/proc` and the cgroups.
     """
-    return min([*_of_machine(root), *_of_groups(root)], default=sys.maxsize)
-
-
-def _of_machine(root: Path) -> Iterator[int]:
-    with contextlib.suppress(OSError):
-        for line in (root / "proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                yield int(line.split()[1]) * 1024
-
-
-def _of_groups(root: Path) -> Iterator[int]:
-    """The limits of the process's cgroup and its parents (cgroups(7), v1 and v2)."""
-    groups = []
-    with contextlib.suppress(OSError):
-        groups = (root / "proc/self/cgroup").read_text().splitlines()
-    for line in groups:
-        _, controllers, group = line.split(":", 2)
-        if not controllers:
-            mount, name = root / "sys/fs/cgroup", "memory.max"
-        elif "memory" in controllers.split(","):
-            mount, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
-        else:
-            continue
-        path = mount / group.lstrip("/")
-        # In a container the path may be the host's; the mount itself is then the cgroup.
-        for directory in (path, *path.parents):
+    limits = [int(psutil.virtual_memory().available)]
+    for directory in cgroups("memory", root):
+        for name in ("memory.max", "memory.limit_in_bytes"):  # Of version 2 and 1.
             with contextlib.suppress(OSError, ValueError):  # "max" is no limit.
-                yield int((directory / name).read_text())
-            if directory == mount:
-                break
+                limits.append(int((directory / name).read_text()))
+    return min(limits)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,8 +34,6 @@ _FASHION_URL = (
 
 _MNIST = "the path of Keras's mnist.npz"
 _ACCEPTED = f"digits, fashion_mnist, or {_MNIST}"
-_IMAGES = f"uint8 [examples, {IMAGE_SIZE}, {IMAGE_SIZE}]"
-_LABELS = f"integers [examples], 0 to {NUM_CLASSES - 1}"
 
 # `sources` scales each of the 8x8 pixels to 4x4. Here each pixel is scaled to 3x3, and a black
 # border of 2 pixels extends the 24 pixels to 28.
@@ -170,55 +169,42 @@ def _resized(images: np.ndarray) -> np.ndarray:
 
 
 def _load_archive(path: Path) -> dict[str, Examples]:
-    names = [f"{array}_{split}" for split in SPLITS for array in "xy"]
     try:
         # Pickled data could run arbitrary code, and MNIST does not need it.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in names}
+            return {split: _examples(archive, split) for split in SPLITS}
     except OSError as error:
         raise _unusable(
             path, _ACCEPTED, f"Choose one of these sources ({error.strerror or error})."
         ) from error
-    except KeyError as error:
-        raise _unusable(
-            path,
-            f"an archive with {', '.join(names)}",
-            f"Download mnist.npz again ({error.args[0]}).",
-        ) from error
     except (
         AttributeError,
         EOFError,
+        KeyError,
         TypeError,
         ValueError,
         zipfile.BadZipFile,
         zlib.error,
     ) as error:
         raise _unusable(
-            path, "an intact .npz archive of NumPy", f"Download mnist.npz again ({error})."
+            path,
+            "an intact .npz archive with uint8 images x_train and x_test [examples, "
+            f"{IMAGE_SIZE}, {IMAGE_SIZE}], and labels y_train and y_test [examples], integers from "
+            f"0 to {NUM_CLASSES - 1}",
+            f"Download mnist.npz again, or use --data_source=digits ({error}).",
         ) from error
-    splits = {split: Examples(arrays[f"x_{split}"], arrays[f"y_{split}"]) for split in SPLITS}
-    for split, (images, labels) in splits.items():
-        _check(path, split, images, labels)
-    return {
-        split: Examples(images, labels.astype(np.int64))
-        for split, (images, labels) in splits.items()
-    }
 
 
-def _check(path: Path, split: str, images: np.ndarray, labels: np.ndarray) -> None:
-    remedy = "Use Keras's mnist.npz, or --data_source=digits."
+def _examples(arrays: Mapping[str, np.ndarray], split: str) -> Examples:
+    images, labels = arrays[f"x_{split}"], arrays[f"y_{split}"]
     if images.dtype != np.uint8 or images.shape[1:] != (IMAGE_SIZE, IMAGE_SIZE) or not len(images):
-        raise _unusable(f"{path} with x_{split} {images.dtype} {images.shape}", _IMAGES, remedy)
+        raise ValueError(f"x_{split} {images.dtype} {images.shape}")
     if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
-        raise _unusable(
-            f"{path} with y_{split} {labels.dtype} {labels.shape} for {len(images)} images",
-            _LABELS,
-            remedy,
-        )
+        raise ValueError(f"y_{split} {labels.dtype} {labels.shape} for {len(images)} images")
     if not 0 <= labels.min() <= labels.max() < NUM_CLASSES:
-        received = f"{path} with y_{split} from {labels.min()} to {labels.max()}"
-        raise _unusable(received, _LABELS, remedy)
+        raise ValueError(f"y_{split} from {labels.min()} to {labels.max()}")
+    return Examples(images, labels.astype(np.int64))
 
 
-def _unusable(received: str | Path, accepted: str, remedy: str) -> UsageError:
+def _unusable(received: object, accepted: str, remedy: str) -> UsageError:
     return UsageError("--data_source", received=str(received), accepted=accepted, remedy=remedy)

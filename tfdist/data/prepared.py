@@ -8,8 +8,7 @@ The prepared files are in `~/tensorflow_datasets`, or in TFDS_DATA_DIR.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -78,28 +77,21 @@ def _prepared(name: str, url: str) -> Any:
     """The `tfds.core.DatasetBuilder` of a dataset, which is prepared."""
     import requests
     import tensorflow_datasets as tfds
+    from absl import logging
 
-    with _without_warnings():
+    # Hides the warning about the directory of a dataset that is not prepared.
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
         builder = tfds.builder(name)
         is_prepared = builder.is_prepared()
+    finally:
+        logging.set_verbosity(verbosity)
     if not is_prepared:
         # Fail fast: without a network tensorflow-datasets retries for over three minutes.
         requests.get(url, stream=True, timeout=_CONNECT_SECONDS).close()
         builder.download_and_prepare()
     return builder
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Hides tensorflow-datasets' warning about the directory of a dataset that is not prepared."""
-    from absl import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
 
 
 def _in_one_line(error: Exception) -> str:

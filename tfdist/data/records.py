@@ -104,10 +104,8 @@ def write(directory: Path, source: str, files: Mapping[str, Iterable[bytes]]) ->
     with ExitStack() as staged:
         for name, payloads in files.items():
             temporary = staged.enter_context(replacing(directory / name))
-            written = _write_records(temporary, payloads)
+            _write_records(temporary, payloads)
             entries[name] = inspect(temporary)
-            if entries[name].records != written:
-                raise OSError(f"{written} records written, {entries[name].records} read back")
         for name, entry in entries.items():
             if (directory / name).exists() and inspect(directory / name) != entry:
                 raise _mismatch(directory / name, "other records, without a manifest", entry)
@@ -139,11 +137,8 @@ def read_manifest(directory: Path) -> Manifest | None:
         *(OSError, ValueError, KeyError, TypeError, AttributeError),
         *(RecursionError, OverflowError),
     ) as error:
-        raise UsageError(
-            "--data_dir",
-            received=str(path),
-            accepted="a manifest that tfdist wrote",
-            remedy=f"Delete this directory's files, or use another --data_dir ({error!r}).",
+        raise _unusable(
+            path, "a manifest that tfdist wrote", f"Delete this directory's files ({error!r})"
         ) from error
 
 
@@ -198,11 +193,10 @@ def count(path: Path) -> FileEntry:
         stat = os.fstat(file.fileno())
     entry = _count_once(path, stat.st_size, stat.st_mtime_ns)
     if not entry.records:
-        raise UsageError(
-            "--data_dir",
-            received=str(path),
-            accepted="a TFRecord file with records",
-            remedy="The file is empty: delete it and write it again, or use another --data_dir.",
+        raise _unusable(
+            path,
+            "a TFRecord file with records",
+            "The file is empty: delete it and write it again",
         )
     return entry
 
@@ -222,12 +216,11 @@ def _count(path: Path) -> FileEntry:
             if len(header) == _HEADER_BYTES:
                 end += _LENGTH.unpack_from(header)[0] + FRAME_BYTES
             if not start < end <= size:
-                raise UsageError(
-                    "--data_dir",
-                    received=str(path),
-                    accepted="an intact TFRecord file",
-                    remedy=f"The file ends at byte {size}, within record {records}, which starts "
-                    f"at byte {start}: copy or write it again, or use another --data_dir.",
+                raise _unusable(
+                    path,
+                    "an intact TFRecord file",
+                    f"The file ends at byte {size}, within record {records}, which starts at byte "
+                    f"{start}: copy or write it again",
                 )
             file.seek(end)
             records += 1
@@ -240,23 +233,22 @@ def _reading(path: Path) -> Iterator[io.BufferedReader]:
         with path.open("rb") as file:
             yield file
     except OSError as error:
-        raise _cannot_read(path, error) from error
+        raise _unusable(
+            path, "a readable TFRecord file", f"Make it readable ({error.strerror})"
+        ) from error
 
 
-def _write_records(path: Path, payloads: Iterable[bytes]) -> int:
-    """Writes the records and returns their number; raises OSError."""
+def _write_records(path: Path, payloads: Iterable[bytes]) -> None:
+    """Writes the records; raises OSError."""
     import tensorflow as tf
 
-    count = 0
     try:
         with tf.io.TFRecordWriter(str(path)) as writer:
             for payload in payloads:
                 writer.write(payload)
-                count += 1
     except tf.errors.OpError as error:
         # TensorFlow raises its own exceptions instead of OSError.
         raise OSError(error.message.rpartition("; ")[2]) from error
-    return count
 
 
 def _flush_to_disk(path: Path) -> None:
@@ -268,28 +260,18 @@ def _flush_to_disk(path: Path) -> None:
 
 
 def _cannot_write(path: Path, error: OSError) -> UsageError:
-    return UsageError(
-        "--data_dir",
-        received=str(path),
-        accepted="a writable directory on a disk with enough space for the records",
-        remedy=f"Free some space, or use another --data_dir ({error.strerror or error}).",
-    )
-
-
-def _cannot_read(path: Path, error: OSError) -> UsageError:
-    return UsageError(
-        "--data_dir",
-        received=str(path),
-        accepted="a readable TFRecord file",
-        remedy=f"Make it readable, or use another --data_dir ({error.strerror}).",
+    return _unusable(
+        path,
+        "a writable directory on a disk with enough space for the records",
+        f"Free some space ({error.strerror or error})",
     )
 
 
 def _mismatch(path: Path, actual: object, expected: FileEntry) -> UsageError:
-    return UsageError(
-        "--data_dir",
-        received=f"{path}: {actual}",
-        accepted=str(expected),
-        remedy=f"Delete {path} and {path.parent / MANIFEST_NAME} and write again, "
-        "or use another --data_dir.",
-    )
+    remedy = f"Delete {path} and {path.parent / MANIFEST_NAME} and write again"
+    return _unusable(f"{path}: {actual}", str(expected), remedy)
+
+
+def _unusable(received: object, accepted: str, remedy: str) -> UsageError:
+    remedy = f"{remedy}, or use another --data_dir."
+    return UsageError("--data_dir", received=str(received), accepted=accepted, remedy=remedy)

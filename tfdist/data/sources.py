@@ -128,11 +128,8 @@ def _open_archive(path: Path) -> io.BufferedReader:
     try:
         return path.open("rb")
     except OSError as error:
-        raise UsageError(
-            "--source",
-            received=str(path),
-            accepted=_ACCEPTED,
-            remedy=f"Choose one of these sources ({error.strerror}).",
+        raise _unusable(
+            path, _ACCEPTED, f"Choose one of these sources ({error.strerror})."
         ) from error
 
 
@@ -142,12 +139,10 @@ def _archive_name(file: io.BufferedReader, md5s: Mapping[str, str]) -> str:
         if md5 == actual:
             return name
     accepted = " or ".join(f"{md5} ({name})" for name, md5 in md5s.items())
-    raise UsageError(
-        "--source",
-        received=f"{file.name} of {file.tell()} bytes with MD5 {actual}",
-        accepted=f"an archive with MD5 {accepted}",
-        remedy="The file is incomplete or a different one: download it again, or use "
-        "--source=digits.",
+    raise _unusable(
+        f"{file.name} of {file.tell()} bytes with MD5 {actual}",
+        f"an archive with MD5 {accepted}",
+        "The file is incomplete or a different one: download it again, or use --source=digits.",
     )
 
 
@@ -184,11 +179,10 @@ def _load_archive(file: io.BufferedReader, name: str) -> dict[str, Split]:
         tarfile.TarError,
         pickle.UnpicklingError,
     ) as error:
-        raise UsageError(
-            "--source",
-            received=file.name,
-            accepted=f"an intact archive with the batches {', '.join(_BATCHES)}",
-            remedy=f"The file is incomplete or damaged: download it again ({error!r}).",
+        raise _unusable(
+            file.name,
+            f"an intact archive with the batches {', '.join(_BATCHES)}",
+            f"The file is incomplete or damaged: download it again ({error!r}).",
         ) from error
 
 
@@ -208,11 +202,10 @@ def _load_download() -> dict[str, Split]:
     try:
         arrays = prepared.load("cifar10", _ARCHIVE_URL, ("train", "test"))
     except prepared.UnavailableError as error:
-        raise UsageError(
-            "--source",
-            received="download",
-            accepted=_ACCEPTED,
-            remedy="CIFAR-10 could not be downloaded or read: use --source=digits, or download "
+        raise _unusable(
+            "download",
+            _ACCEPTED,
+            "CIFAR-10 could not be downloaded or read: use --source=digits, or download "
             f"{_ARCHIVE_URL} on another machine and pass its path as --source ({error}).",
         ) from error
 
@@ -225,6 +218,10 @@ def _load_download() -> dict[str, Split]:
         "validation": Split(images[end:], labels[end:]),
         "eval": splits["test"],
     }
+
+
+def _unusable(received: object, accepted: str, remedy: str) -> UsageError:
+    return UsageError("--source", received=str(received), accepted=accepted, remedy=remedy)
 
 
 def _in_order(features: Mapping[str, np.ndarray]) -> Split:

@@ -11,7 +11,6 @@ several GPUs; with tfdist, start one worker per GPU.)
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -55,13 +54,6 @@ class BetweenGraph(Strategy[SynchronousUpdates]):
             num_shards=len(tasks),
             shard=tasks.index(self.task) if self.task in tasks else 0,
         )
-
-    def scope(self) -> AbstractContextManager[Any]:
-        scope: AbstractContextManager[Any] = self.tf_strategy.scope()
-        return scope
-
-    def wrap_optimizer(self, optimizer: Any) -> Any:
-        return optimizer
 
     def distribute(self, feed: Feed) -> tf.data.Dataset:
         raise RuntimeError(

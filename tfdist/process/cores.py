@@ -163,12 +163,8 @@ def _number(text: str | None) -> int | None:
 
 def _quotas(root: Path) -> Iterator[float]:
     """The CPU quotas of this process's cgroups and of those above them, in cores."""
-    for mount, path in _cgroups(root):
-        directory = mount / path
-        # In a container, the path may be the machine's. Then only the mount itself exists.
-        for parent in (directory, *directory.parents):
-            if parent.is_relative_to(mount):
-                yield from _quotas_of(parent)
+    for directory in cgroups("cpu", root):
+        yield from _quotas_of(directory)
 
 
 def _quotas_of(directory: Path) -> Iterator[float]:
@@ -183,8 +179,13 @@ def _quotas_of(directory: Path) -> Iterator[float]:
             yield quota / period
 
 
-def _cgroups(root: Path) -> Iterator[tuple[Path, str]]:
-    """The mounts of cgroups, and this process's path below each for the CPU controller."""
+def cgroups(controller: str, root: Path = _ROOT) -> Iterator[Path]:
+    """The directories of this process's cgroups for a controller, and of those above them.
+
+    Args:
+      controller: its name, such as `cpu` or `memory`.
+      root: the directory that has `/proc` and the cgroups.
+    """
     try:
         memberships = (root / "proc/self/cgroup").read_text().splitlines()
         mounts = (root / "proc/self/mountinfo").read_text().splitlines()
@@ -192,14 +193,18 @@ def _cgroups(root: Path) -> Iterator[tuple[Path, str]]:
         return
     # Lines like `3:cpu,cpuacct:/path`; version 2 names no controllers: `0::/path`.
     paths = {
-        controller: path
-        for _, controllers, path in (line.split(":", 2) for line in memberships)
-        for controller in controllers.split(",")
+        name: path
+        for _, names, path in (line.split(":", 2) for line in memberships)
+        for name in names.split(",")
     }
-    for mount in mounts:
-        place, _, kind = mount.partition(" - ")
+    for line in mounts:
+        place, _, kind = line.partition(" - ")
         _, _, _, top, mount_point, *_ = place.split()
-        controller = {"cgroup": "cpu", "cgroup2": ""}.get(kind.split()[0])
-        if controller in paths:
-            path = paths[controller].removeprefix(top).lstrip("/")
-            yield root / mount_point.lstrip("/"), path
+        name = {"cgroup": controller, "cgroup2": ""}.get(kind.split()[0])
+        if name in paths:
+            mount = root / mount_point.lstrip("/")
+            directory = mount / paths[name].removeprefix(top).lstrip("/")
+            # In a container, the path may be the machine's. Then only the mount itself exists.
+            for parent in (directory, *directory.parents):
+                if parent.is_relative_to(mount):
+                    yield parent

@@ -11,12 +11,11 @@ callbacks that it needs.
         def set_up(self, options): ...           # builds self.tf_strategy
         @property
         def topology(self): ...
-        def scope(self): ...
-        def wrap_optimizer(self, optimizer): ...
         def distribute(self, feed): ...
-        def prepare(self, model): ...            # may be left out
+        def wrap_optimizer(self, optimizer): ... # may be left out
+        def prepare(self, model): ...
 
-`set_up`, `topology`, `scope`, `wrap_optimizer` and `distribute` are abstract. The hooks `prepare`,
+`set_up`, `topology` and `distribute` are abstract. The hooks `scope`, `wrap_optimizer`, `prepare`,
 `describe`, `callbacks`, `cluster_metrics`, `states_of_replica`, `sum_of_step`, `gather` and `serve`
 have defaults. A row in `tfdist.config.strategies` names the class and that of its options.
 """
@@ -131,6 +130,20 @@ class Strategy(ABC, Generic[OptionsT]):
         """Compares what this task is about to do with what the other training tasks do."""
         return Agreement(self.topology.peer, self.topology.peers, self.kv_store)
 
+    @property
+    def _is_chief(self) -> bool:
+        """Whether this task is the chief of the cluster, or there is none."""
+        return not self.cluster or self.task == self.cluster.chief_task
+
+    def _start_server(self) -> None:
+        """Starts TensorFlow's server of this task, through which another task computes here."""
+        self._server = tf.distribute.Server(
+            tf.train.ClusterSpec(self.cluster.jobs(in_tensorflow=True)),
+            job_name=self.task.type,
+            task_index=self.task.index,
+            protocol="grpc",
+        )
+
     @abstractmethod
     def set_up(self, options: OptionsT) -> None:
         """Builds `tf_strategy` and everything else that the engine needs.
@@ -146,11 +159,11 @@ class Strategy(ABC, Generic[OptionsT]):
     def topology(self) -> Topology:
         """The numbers of replicas and shards, and this task's place among them."""
 
-    @abstractmethod
     def scope(self) -> AbstractContextManager[Any]:
         """The scope for creating the model, its optimizer and its metrics."""
+        scope: AbstractContextManager[Any] = self.tf_strategy.scope()
+        return scope
 
-    @abstractmethod
     def wrap_optimizer(self, optimizer: Any) -> Any:
         """Makes an optimizer combine the gradients of all replicas.
 
@@ -162,6 +175,7 @@ class Strategy(ABC, Generic[OptionsT]):
         Raises:
           UsageError: the strategy cannot train with this optimizer.
         """
+        return optimizer
 
     @abstractmethod
     def distribute(self, feed: Feed) -> tf.data.Dataset:

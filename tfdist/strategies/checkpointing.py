@@ -18,22 +18,14 @@ class Checkpointing:
 
     Attributes:
       all_save: whether every training task takes part in saving; otherwise only the chief does.
+      io_device: the device whose machine can read and write the whole state; None for the device of
+        each variable.
+      owners: the devices that read and write their own variables instead, if they can.
     """
 
     all_save: bool = False
-
-    @property
-    def io_device(self) -> str | None:
-        """The device whose machine can read and write the whole state.
-
-        None for the device of each variable.
-        """
-        return None
-
-    @property
-    def owners(self) -> Sequence[str]:
-        """The devices that read and write their own variables instead, if they can."""
-        return ()
+    io_device: str | None = None
+    owners: Sequence[str] = ()
 
     def state(self, model: tf.keras.Model) -> dict[str, Any]:
         """What a checkpoint contains in addition to the built model and its optimizer, by name."""

@@ -9,21 +9,23 @@ Horovod's collectives are in `tfdist.strategies.horovod`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
-from tfdist.coordination.stores.kv_store import KeyValueStore
 from tfdist.strategies.replicas.collective_sparse_gradients import with_small_tables
+from tfdist.strategies.sizes import bytes_of
 
 #: The gradients that are sent together: few messages, and the first are sent early.
 PACK_BYTES = 4 * 2**20
 
 
-class Collectives(Protocol):
-    """Collective operations over the training tasks.
+class Collectives(ABC):
+    """Collective operations over the training tasks, which follow from their sums.
 
     Attributes:
       rank: the number of this task, from 0.
@@ -33,17 +35,31 @@ class Collectives(Protocol):
     rank: int
     size: int
 
+    @abstractmethod
     def sum(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sums tensors over all tasks; their shapes and dtypes are the same in each task."""
 
     def gather(self, number: int) -> list[int]:
         """Gathers a number from each task; returns them in rank order."""
+        place = tf.one_hot(self.rank, self.size, on_value=number, off_value=0, dtype=tf.int64)
+        (gathered,) = self.sum([place])
+        return [int(value) for value in gathered.numpy()]
 
     def broadcast(self, variables: Sequence[tf.Variable]) -> None:
         """Copies the values of rank 0 to all tasks."""
+        variables = keras_compat.as_tensorflow(variables)
+        values = [variable.value() for variable in variables]
+        if self.rank != 0:
+            values = [tf.zeros_like(value) for value in values]
+        for variable, value in zip(variables, self.sum(values), strict=True):
+            variable.assign(value)
 
-    def broadcast_object(self, text: str) -> str:
+    def broadcast_text(self, text: str) -> str:
         """Returns the text of rank 0 in all tasks."""
+        own = np.frombuffer(text.encode(), np.uint8).astype(np.int64)
+        length = self.gather(len(own))[0]
+        (found,) = self.sum([tf.constant(own if self.rank == 0 else np.zeros(length, np.int64))])
+        return bytes(found.numpy().tolist()).decode()
 
 
 def by_dtype(
@@ -69,7 +85,7 @@ def in_packs(
     """
     packs: list[list[tf.Tensor]] = []
     for value in reversed(values):
-        if not packs or sum(map(_bytes_of, packs[-1])) > PACK_BYTES:
+        if not packs or sum(map(bytes_of, packs[-1])) > PACK_BYTES:
             packs.append([])
         packs[-1].append(value)
     results = [result for pack in packs for result in operation(pack)]
@@ -101,64 +117,24 @@ def sums_of_pairs(
     return [None if total is None else tf.cast(total, own.dtype) for total, own in pairs]
 
 
-def _bytes_of(value: tf.Tensor) -> int:
-    return int((value.shape.num_elements() or 0) * value.dtype.size)
-
-
-class TensorFlowCollectives:
+class TensorFlowCollectives(Collectives):
     """Collectives over the tasks of a `tf.distribute.MultiWorkerMirroredStrategy`.
 
     Args:
       strategy: the strategy, with one device per task; models can be created outside its scope.
       rank: the number of this task.
-      store: the key-value store that the tasks share; None if there is one task.
-      timeout: seconds that `broadcast_object` waits for rank 0.
     """
 
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        rank: int,
-        store: KeyValueStore | None,
-        timeout: float,
-    ) -> None:
+    def __init__(self, strategy: tf.distribute.Strategy, rank: int) -> None:
         self.rank = rank
         self.size = int(strategy.num_replicas_in_sync)
         self._strategy = strategy
-        self._store = store
-        self._timeout = timeout
-        self._broadcasts = 0
         # Concrete functions by shapes and dtypes, because TensorFlow warns about a function that it
         # traces repeatedly.
         self._sums: dict[Any, Any] = {}
 
     def sum(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return by_dtype(self._sum_of_one_dtype, values)
-
-    def gather(self, number: int) -> list[int]:
-        place = tf.one_hot(self.rank, self.size, on_value=number, off_value=0, dtype=tf.int64)
-        (gathered,) = self.sum([place])
-        return [int(value) for value in gathered.numpy()]
-
-    def broadcast(self, variables: Sequence[tf.Variable]) -> None:
-        variables = keras_compat.as_tensorflow(variables)
-        values = [variable.value() for variable in variables]
-        if self.rank != 0:
-            values = [tf.zeros_like(value) for value in values]
-        for variable, value in zip(variables, self.sum(values), strict=True):
-            variable.assign(value)
-
-    def broadcast_object(self, text: str) -> str:
-        if self._store is None:
-            return text
-        self._broadcasts += 1
-        key = f"tfdist_broadcast_{self._broadcasts}"
-        if self.rank == 0:
-            self._store.put(key, text)
-        received = self._store.get(key, self._timeout)
-        if received is None:
-            raise TimeoutError(f"rank 0 has not sent its state within {self._timeout:g} s")
-        return received
 
     def _sum_of_one_dtype(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         key = tuple((value.dtype, tuple(value.shape)) for value in values)

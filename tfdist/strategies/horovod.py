@@ -30,9 +30,8 @@ from tfdist.coordination.stores import horovod_rendezvous
 from tfdist.coordination.stores.kv_store import RendezvousStore
 from tfdist.errors import UsageError
 from tfdist.process.devices import use_devices
-from tfdist.strategies.collectives import by_dtype, in_packs
+from tfdist.strategies.collectives import Collectives, by_dtype, in_packs
 from tfdist.strategies.keras2_gradients import reduce_gradients
-from tfdist.strategies.local_sgd import outer_steps
 from tfdist.strategies.ranks import Ranks
 from tfdist.strategies.replicas import collective_sparse_gradients
 from tfdist.upstream import (
@@ -76,7 +75,7 @@ class Horovod(Ranks[HorovodGradientOptions]):
             os.environ[_GLOO_TIMEOUT] = str(math.ceil(self.settings.heartbeat_timeout))
         hvd.init()
         self.kv_store = self._rendezvous_store()
-        self.set_up_ranks(HorovodCollectives(), outer_steps(options))
+        self.set_up_ranks(HorovodCollectives())
         if not self.cluster:
             # There was no startup barrier.
             script = sys.argv[0]
@@ -163,7 +162,7 @@ class Horovod(Ranks[HorovodGradientOptions]):
         horovod_rendezvous.wait_for_server(host, port, self.settings.startup_timeout)
 
 
-class HorovodCollectives:
+class HorovodCollectives(Collectives):
     """Horovod's collectives, as `tfdist.strategies.collectives` defines them."""
 
     def __init__(self) -> None:
@@ -173,15 +172,8 @@ class HorovodCollectives:
     def sum(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return by_dtype(partial(hvd.grouped_allreduce, op=hvd.Sum), values)
 
-    def gather(self, number: int) -> list[int]:
-        return [int(value) for value in hvd.allgather(tf.constant([number], tf.int64))]
-
     def broadcast(self, variables: Sequence[tf.Variable]) -> None:
         hvd.broadcast_variables(keras_compat.as_tensorflow(variables), root_rank=0)
-
-    def broadcast_object(self, text: str) -> str:
-        received: str = hvd.broadcast_object(text, root_rank=0)
-        return received
 
 
 def _sums_of(gradients: Sequence[Any], *, compression: Any) -> list[Any]:

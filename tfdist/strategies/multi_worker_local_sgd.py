@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tfdist.config.strategies.rows import MultiWorkerMirroredOptions
 from tfdist.errors import UsageError
 from tfdist.strategies.collectives import TensorFlowCollectives
-from tfdist.strategies.local_sgd import outer_steps
 from tfdist.strategies.multi_worker_mirrored import MultiWorkerMirrored, build_strategy
 from tfdist.strategies.ranks import Ranks
 from tfdist.upstream import tf_coordination
@@ -30,10 +27,4 @@ class MultiWorkerLocalSGD(Ranks[MultiWorkerMirroredOptions]):
             )
         self.kv_store = tf_coordination.store_of(self.cluster)
         rank = self.cluster.training_tasks.index(self.task) if self.cluster else 0
-        self.set_up_ranks(
-            TensorFlowCollectives(strategy, rank, self.kv_store, self.settings.startup_timeout),
-            outer_steps(options),
-        )
-
-    def wrap_optimizer(self, optimizer: Any) -> Any:
-        return optimizer
+        self.set_up_ranks(TensorFlowCollectives(strategy, rank))

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfdist.compat import keras as keras_compat
 from tfdist.config.role import TaskSettings
 from tfdist.config.strategies.rows import AllReduceOptions
-from tfdist.coordination.agreement import SHARE_DIRECTORY, Agreement
+from tfdist.coordination.agreement import SHARE_DIRECTORY
 from tfdist.coordination.probe import wait_for_server
 from tfdist.data import sharding
 from tfdist.data.feed import Feed
@@ -23,7 +23,6 @@ from tfdist.process.resources import check_semaphores
 from tfdist.strategies.base import Topology
 from tfdist.strategies.collectives import PACK_BYTES
 from tfdist.strategies.replicas import keras_local_calls, sync_on_read
-from tfdist.strategies.replicas.keras3_statistics import Statistics
 from tfdist.strategies.replicas.sync_on_read import on_read_variables, read_at_once
 from tfdist.strategies.replicated import ReplicaCheckpointing, Replicas
 from tfdist.upstream import keras3_callbacks, keras3_step_results, tf_coordination
@@ -45,42 +44,23 @@ class MultiWorkerMirroredStrategy(
 
 
 class _Checkpointing(ReplicaCheckpointing):
-    """All tasks take part in a save, because ON_READ variables need every task.
-
-    Args:
-      strategy: the strategy of the model.
-      statistics: averages the moving statistics before a checkpoint.
-      gather: gathers a number from every training task.
-      agreement: compares the checkpoints that the tasks resume from.
-    """
+    """All tasks take part in a save, because ON_READ variables need every task."""
 
     all_save = True
 
-    def __init__(
-        self,
-        strategy: MultiWorkerMirroredStrategy,
-        statistics: Statistics,
-        gather: Callable[[int], list[int]],
-        agreement: Agreement,
-    ) -> None:
-        super().__init__(statistics)
-        self._strategy = strategy
-        self._gather = gather
-        self._agreement = agreement
-
     def save_scope(self, model: tf.keras.Model) -> contextlib.AbstractContextManager[None]:
-        return read_at_once(self._strategy, on_read_variables(model))
+        return read_at_once(self._strategy.tf_strategy, on_read_variables(model))
 
     def finish(self, model: tf.keras.Model) -> None:
         """Lets each task use the trained model without the others."""
-        sync_on_read.set_to_averages(self._strategy, on_read_variables(model))
+        sync_on_read.set_to_averages(self._strategy.tf_strategy, on_read_variables(model))
         sync_on_read.use_own_values(True)
 
     def wait_for_chief(self) -> None:
-        self._gather(0)
+        self._strategy.gather(0)
 
     def broadcast(self, model: tf.keras.Model, position: Position) -> Position:
-        self._agreement.check(
+        self._strategy.agreement.check(
             "resuming",
             lambda: {
                 "the checkpoint": f"epoch {position.epoch} step {max(position.steps, default=0)}"
@@ -97,10 +77,9 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
 
     def set_up(self, options: AllReduceOptions) -> None:
         super().set_up(options)
+        self.gradient_dtype = options.gradient_dtype
         self.kv_store = tf_coordination.store_of(self.cluster)
-        self.checkpointing = _Checkpointing(
-            self.tf_strategy, self._statistics, self.gather, self.agreement
-        )
+        self.checkpointing = _Checkpointing(self)
 
     def build(self, options: AllReduceOptions) -> tf.distribute.Strategy:
         if not keras_compat.is_keras_3(tf.keras.Model):
@@ -127,10 +106,6 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
             shard=tasks.index(self.task) if tasks else 0,
         )
 
-    @property
-    def _is_chief(self) -> bool:
-        return not self.cluster or self.task == self.cluster.chief_task
-
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         """Compares each variable before TensorFlow broadcasts its value to all tasks."""
@@ -152,10 +127,6 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
 
         with self.tf_strategy.scope(), tf.variable_creator_scope(create):
             yield
-
-    @property
-    def gradient_dtype(self) -> str | None:
-        return self.options.gradient_dtype
 
     def prepare(self, model: tf.keras.Model) -> None:
         sync_on_read.use_own_values(False)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import Any
-
 import tensorflow as tf
 
 from tfdist.config.options import Options
@@ -26,13 +23,6 @@ class OneDevice(Strategy[Options]):
     def topology(self) -> Topology:
         own = str(self.task)
         return Topology(own, (own,), is_chief=not self.settings.evaluates)
-
-    def scope(self) -> AbstractContextManager[Any]:
-        scope: AbstractContextManager[Any] = self.tf_strategy.scope()
-        return scope
-
-    def wrap_optimizer(self, optimizer: Any) -> Any:
-        return optimizer
 
     def distribute(self, feed: Feed) -> tf.data.Dataset:
         return feed.local

@@ -7,7 +7,6 @@ collectives.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -24,7 +23,7 @@ from tfdist.strategies.base import OptionsT, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.collectives import Collectives
 from tfdist.strategies.equal_weights import EqualWeights
-from tfdist.strategies.local_sgd import LocalSGD, OuterSteps, Synchronization
+from tfdist.strategies.local_sgd import LocalSGD, Synchronization, outer_steps
 from tfdist.strategies.rank_callbacks import AveragedStatistics, ClusterMetrics, combined_results
 from tfdist.upstream import replica_seeds
 
@@ -33,31 +32,19 @@ class RankCheckpointing(Checkpointing):
     """Rank 0 saves, and every rank starts from the state that rank 0 has restored.
 
     Args:
-      name: the strategy's name.
-      collectives: the collectives of the ranks.
-      statistics: averages the moving statistics before a checkpoint.
-      local: local SGD; None if the gradients of each step are averaged.
+      strategy: the strategy.
     """
 
-    def __init__(
-        self,
-        name: str,
-        collectives: Collectives,
-        statistics: AveragedStatistics,
-        local: LocalSGD | None,
-    ) -> None:
-        self._name = name
-        self._collectives = collectives
-        self._statistics = statistics
-        self._local = local
+    def __init__(self, strategy: Ranks[Any]) -> None:
+        self._strategy = strategy
 
     def state(self, model: tf.keras.Model) -> dict[str, Any]:
-        return self._local.state(model) if self._local else {}
+        return self._strategy.local.state(model) if self._strategy.local else {}
 
     def synchronize(self) -> None:
-        if self._local:
-            self._local.synchronize()
-        self._statistics.average()
+        if self._strategy.local:
+            self._strategy.local.synchronize()
+        self._strategy.statistics.average()
 
     def broadcast(self, model: tf.keras.Model, position: Position) -> Position:
         """Copies the position, the weights and the optimizer's state of rank 0 to all ranks.
@@ -69,8 +56,8 @@ class RankCheckpointing(Checkpointing):
             raise UsageError(
                 "model",
                 received="a model without weights",
-                accepted=f"a built model under {self._name}, so that all ranks start with the same "
-                "weights",
+                accepted=f"a built model under {self._strategy.name}, so that all ranks start with "
+                "the same weights",
                 remedy="Add an Input layer, or call model.build.",
             )
         state = keras_compat.model_variables(model)
@@ -78,37 +65,40 @@ class RankCheckpointing(Checkpointing):
             state += keras_compat.optimizer_variables(optimizer)
         # In Keras 2 the learning rate is not one of the optimizer's variables.
         state += keras_compat.hyperparameters(model).values()
-        self._collectives.broadcast(state)
-        if self._local:
-            self._local.begin()
-        return Position.from_json(self._collectives.broadcast_object(position.to_json()))
+        collectives, local = self._strategy.collectives, self._strategy.local
+        collectives.broadcast(state)
+        if local:
+            local.begin()
+        return Position.from_json(collectives.broadcast_text(position.to_json()))
 
 
 class Ranks(Strategy[OptionsT]):
     """Base class for strategies in which each task trains its own copy of the model (a rank).
 
     Subclasses call `set_up_ranks` in `set_up`.
+
+    Attributes:
+      collectives: the collectives of the ranks.
+      local: local SGD; None if the gradients of each step are averaged.
+      statistics: averages the moving statistics.
     """
 
     collectives: Collectives
     local: LocalSGD | None
+    statistics: AveragedStatistics
 
     _has_empty_batches = False
 
-    def set_up_ranks(self, collectives: Collectives, outer: OuterSteps | None) -> None:
-        """Sets up the collectives, and local SGD if `outer` is given.
-
-        Args:
-          collectives: the collectives of the ranks.
-          outer: the settings of local SGD; None if the gradients of each step are averaged.
-        """
+    def set_up_ranks(self, collectives: Collectives) -> None:
+        """Sets up the collectives, and local SGD if the options ask for it."""
+        outer = outer_steps(self.options)
         self.collectives = collectives
         self.local = LocalSGD(collectives, outer) if outer else None
         # Outside of functions a script may draw what must be equal in all ranks.
         replica_seeds.apply(lambda: collectives.rank if tf.inside_function() else 0)
         self.tf_strategy = tf.distribute.get_strategy()
-        self._statistics = AveragedStatistics(collectives)
-        self.checkpointing = RankCheckpointing(self.name, collectives, self._statistics, self.local)
+        self.statistics = AveragedStatistics(collectives)
+        self.checkpointing = RankCheckpointing(self)
 
     @property
     def topology(self) -> Topology:
@@ -125,22 +115,15 @@ class Ranks(Strategy[OptionsT]):
             averages_weights=self.local is not None,
         )
 
-    def scope(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
     def prepare(self, model: tf.keras.Model) -> None:
         if self.local:
             checks.check_no_synchronized_layer(model, f"{self.name} with --sync_period")
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
-        callbacks = [ClusterMetrics(self.collectives), self._statistics]
+        callbacks = [ClusterMetrics(self.collectives), self.statistics]
         if self.local:
             return [Synchronization(self.local), *callbacks]
-        broadcast, is_chief = self.collectives.broadcast, self.collectives.rank == 0
-        return [
-            *callbacks,
-            EqualWeights(self.tf_strategy, self.gather, broadcast, is_chief=is_chief),
-        ]
+        return [*callbacks, EqualWeights(self, self.collectives.broadcast)]
 
     def cluster_metrics(self, model: tf.keras.Model, logs: dict[str, float]) -> dict[str, float]:
         return combined_results(model, self.collectives)

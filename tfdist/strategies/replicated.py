@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -25,36 +24,34 @@ from tfdist.upstream import keras3_optimizer, replica_seeds
 class ReplicaCheckpointing(Checkpointing):
     """Averages the variables that Keras 3 keeps per replica, such as moving statistics."""
 
-    def __init__(self, statistics: Statistics) -> None:
-        self._statistics = statistics
+    def __init__(self, strategy: Replicas[Any]) -> None:
+        self._strategy = strategy
 
     def synchronize(self) -> None:
-        self._statistics.average()
+        self._strategy.statistics.average()
 
 
 class Replicas(Strategy[OptionsT]):
-    """A `Strategy` over a synchronous `tf.distribute.Strategy`; subclasses implement `build`."""
+    """A `Strategy` over a synchronous `tf.distribute.Strategy`; subclasses implement `build`.
+
+    Attributes:
+      statistics: averages what Keras 3 keeps per replica.
+      gradient_dtype: the dtype in which the gradients are summed; None for their own.
+    """
+
+    gradient_dtype: str | None = None
 
     def set_up(self, options: OptionsT) -> None:
         sync_on_read.apply()
         collective_sparse_gradients.apply()
         replica_seeds.apply(replica_seeds.of_replica)
         self.tf_strategy = self.build(options)
-        self._statistics = Statistics(self.tf_strategy, is_chief=self.topology.is_chief)
-        self.checkpointing = ReplicaCheckpointing(self._statistics)
+        self.statistics = Statistics(self.tf_strategy, is_chief=self.topology.is_chief)
+        self.checkpointing = ReplicaCheckpointing(self)
 
     def build(self, options: OptionsT) -> tf.distribute.Strategy:
         """Builds the `tf.distribute.Strategy` of this task."""
         raise NotImplementedError
-
-    @property
-    def gradient_dtype(self) -> str | None:
-        """The dtype in which the gradients are summed; None for their own."""
-        return None
-
-    def scope(self) -> AbstractContextManager[Any]:
-        scope: AbstractContextManager[Any] = self.tf_strategy.scope()
-        return scope
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         if keras_compat.is_keras_3(optimizer):
@@ -93,8 +90,4 @@ class Replicas(Strategy[OptionsT]):
             checks.check_scope(model, self.tf_strategy, self.name)
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
-        is_chief = self.topology.is_chief
-        return [
-            self._statistics,
-            EqualWeights(self.tf_strategy, self.gather, None, is_chief=is_chief),
-        ]
+        return [self.statistics, EqualWeights(self)]

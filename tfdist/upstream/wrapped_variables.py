@@ -14,8 +14,8 @@ import tensorflow as tf
 def innermost(variable: tf.Variable) -> tf.Variable:
     """The variable inside all wrappers of `variable`; without a wrapper, `variable` itself."""
     while True:
-        inside = [getattr(variable, name, None) for name in ("_v", "_variable")]
-        found = [each for each in inside if isinstance(each, tf.Variable)]
-        if not found:
+        # Other attributes of a wrapper are those of the variable inside.
+        inside = vars(variable).get("_v", vars(variable).get("_variable"))
+        if inside is None:
             return variable
-        variable = found[0]
+        variable = inside

@@ -150,7 +150,7 @@ def test_a_damaged_archive_is_rejected(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "mnist.npz"
     path.write_bytes(content)
     error = load_error(path)
-    assert error.accepted == "an intact .npz archive of NumPy"
+    assert error.accepted.startswith("an intact .npz archive")
     assert error.remedy.startswith("Download mnist.npz again")
 
 
@@ -159,7 +159,7 @@ def test_an_archive_with_a_missing_array_is_rejected(tmp_path: Path, missing: st
     path = tmp_path / "mnist.npz"
     path.write_bytes(npz(**{name: array for name, array in arrays().items() if name != missing}))
     error = load_error(path)
-    assert error.accepted == "an archive with x_train, y_train, x_test, y_test"
+    assert missing in error.accepted
     assert error.remedy.startswith("Download mnist.npz again") and missing in error.remedy
 
 
@@ -179,9 +179,8 @@ def test_images_of_a_wrong_dtype_or_shape_are_rejected(
     path = tmp_path / "mnist.npz"
     path.write_bytes(npz(**{**arrays(), name: array}))
     error = load_error(path)
-    assert error.received == f"{path} with {found}"
-    assert error.accepted == "uint8 [examples, 28, 28]"
-    assert "--data_source=digits" in error.remedy
+    assert "uint8 images x_train and x_test [examples, 28, 28]" in error.accepted
+    assert "--data_source=digits" in error.remedy and found in error.remedy
 
 
 @pytest.mark.parametrize(
@@ -200,9 +199,8 @@ def test_invalid_labels_are_rejected(
     path = tmp_path / "mnist.npz"
     path.write_bytes(npz(**{**arrays(), name: array}))
     error = load_error(path)
-    assert error.received == f"{path} with {found}"
-    assert error.accepted == "integers [examples], 0 to 9"
-    assert "--data_source=digits" in error.remedy
+    assert "y_train and y_test [examples], integers from 0 to 9" in error.accepted
+    assert "--data_source=digits" in error.remedy and found in error.remedy
 
 
 def test_loading_does_not_import_tensorflow() -> None:

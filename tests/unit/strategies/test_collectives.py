@@ -11,7 +11,7 @@ pytestmark = pytest.mark.stacks("2.15", "newest")
 
 
 def test_sums_of_many_shapes_are_traced_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    collectives = TensorFlowCollectives(tf.distribute.OneDeviceStrategy("CPU:0"), 0, None, 1.0)
+    collectives = TensorFlowCollectives(tf.distribute.OneDeviceStrategy("CPU:0"), 0)
     # TensorFlow's logger does not pass its messages on.
     tf.get_logger().addHandler(caplog.handler)
     try:

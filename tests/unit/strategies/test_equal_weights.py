@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
+from tfdist.strategies.base import Topology
 from tfdist.strategies.equal_weights import EqualWeights
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
@@ -28,9 +30,12 @@ def end_epochs(
     strategy: Any = None,
     broadcast: Callable[[list[tf.Variable]], None] | None = None,
 ) -> None:
-    callback = EqualWeights(
-        strategy or tf.distribute.get_strategy(), gather, broadcast, is_chief=True
+    task: Any = SimpleNamespace(
+        tf_strategy=strategy or tf.distribute.get_strategy(),
+        gather=gather,
+        topology=Topology("worker:0", ("worker:0", "worker:1")),
     )
+    callback = EqualWeights(task, broadcast)
     model = tf.keras.Sequential([tf.keras.layers.Input([2]), tf.keras.layers.Dense(3)])
     model.compile("sgd", "mse")
     callback.set_model(model)

@@ -10,12 +10,13 @@ import tensorflow as tf
 
 from tests.conftest import TinyTraining
 from tfdist.config.strategies.rows import HorovodOptions
+from tfdist.strategies.collectives import Collectives
 from tfdist.strategies.local_sgd import LocalSGD, OuterSteps, Synchronization, outer_steps
 
 pytestmark = pytest.mark.stacks("2.15")
 
 
-class TwoTasks:
+class TwoTasks(Collectives):
     """Collectives of this task and a second one, whose weights never change."""
 
     rank = 0
@@ -28,14 +29,8 @@ class TwoTasks:
         self.sums += 1
         return list(values)
 
-    def gather(self, number: int) -> list[int]:
-        return [number, number]
-
     def broadcast(self, variables: Sequence[tf.Variable]) -> None:
         pass
-
-    def broadcast_object(self, text: str) -> str:
-        return text
 
 
 def model_of(weight: tf.Variable) -> tf.keras.Model:

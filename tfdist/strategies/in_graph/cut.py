@@ -5,7 +5,7 @@ stage_of_layer = cut([1, 1, 1, 3], stages=2)  # [0, 0, 0, 1]
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -29,26 +29,22 @@ def cut(costs: Sequence[float], stages: int) -> list[int]:
     if not 1 <= stages <= len(costs):
         raise ValueError(f"{len(costs)} items cannot be cut into {stages} stages.")
     cost_before = [0, *accumulate(costs)]
-    # The cost of the most expensive stage, by the number of items, with one stage at first.
-    greatest: list[float] = list(cost_before)
-    # By stage from 1 and by the number of items: how many of them are in earlier stages.
-    begins: list[list[int]] = []
-    for stage in range(1, stages):
-        best = [
-            min(
-                (max(greatest[begin], cost_before[end] - cost_before[begin]), begin)
-                for begin in range(stage, end)
-            )
-            if end > stage
-            else (math.inf, 0)
-            for end in range(len(costs) + 1)
-        ]
-        greatest = [cost for cost, _ in best]
-        begins.append([begin for _, begin in best])
+
+    @functools.cache
+    def best(stage: int, end: int) -> tuple[float, int]:
+        """The cost of the most expensive of the stages up to this one, which ends before an item;
+        and the item with which it begins."""
+        if stage == 0:
+            return cost_before[end], 0
+        return min(
+            (max(best(stage - 1, begin)[0], cost_before[end] - cost_before[begin]), begin)
+            for begin in range(stage, end)
+        )
+
     stage_of_item = [0] * len(costs)
     end = len(costs)
     for stage in range(stages - 1, 0, -1):
-        begin = begins[stage - 1][end]
+        _, begin = best(stage, end)
         stage_of_item[begin:end] = [stage] * (end - begin)
         end = begin
     return stage_of_item

@@ -64,6 +64,7 @@ class ModelCall:
 
     def __init__(self, pipeline: Pipeline, call: Callable[[Any], Any], batch: Any) -> None:
         self._pipeline = pipeline
+        self._options = pipeline.options
         self._grid = grid = pipeline.grid
         self._call = call
         self._batch = batch
@@ -88,7 +89,7 @@ class ModelCall:
 
     def _forward(self, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         with tf.device(self._grid.client):
-            self._parts = Parts(inputs, self._grid.num_replicas * self._pipeline.microbatches)
+            self._parts = Parts(inputs, self._grid.num_replicas * self._options.microbatches)
             split = [self._parts.split(value) for value in inputs]
         self._inputs = list(zip(*split, strict=True))
         self._outputs = []
@@ -142,7 +143,7 @@ class ModelCall:
     def _parts_to_differentiate(self) -> Iterator[int]:
         """The parts, the last one first: its stages have just computed it."""
         parts = reversed(range(len(self._inputs)))
-        if not self._pipeline.recompute:
+        if not self._options.recompute:
             yield from parts
             return
         orders = [lanes.OneForwardOneBackward(stages) for stages in self._lanes]
@@ -196,7 +197,7 @@ class ModelCall:
         return found[2 * len(weights) :], of_weights
 
     def _replica_of(self, part: int) -> int:
-        return part // self._pipeline.microbatches
+        return part // self._options.microbatches
 
     def _weights_of(self, stages: Sequence[Lane]) -> list[tf.Tensor]:
         """The weights of a replica: one transfer for each, however many parts there are."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.config.strategies.rows import InGraphOptions
 from tfdist.strategies.in_graph import lanes
 from tfdist.strategies.in_graph.grid import Grid
 from tfdist.strategies.in_graph.lanes import Lane
@@ -44,23 +45,16 @@ class Pipeline:
 
     Args:
       grid: the workers.
-      microbatches: the number of parts into which a replica divides its batch.
       weights: the trainable variables, with the stage of each.
-      recompute: whether each part is computed again for its gradient.
+      options: the options of the strategy.
     """
 
     def __init__(
-        self,
-        grid: Grid,
-        microbatches: int,
-        weights: Sequence[tuple[tf.Variable, int]],
-        *,
-        recompute: bool = False,
+        self, grid: Grid, weights: Sequence[tuple[tf.Variable, int]], options: InGraphOptions
     ) -> None:
         self.grid = grid
-        self.recompute = recompute
-        self.microbatches = microbatches
         self.weights = weights
+        self.options = options
         self._part: _Part | None = None
 
     def call_of_layer(self, call: Callable[..., Any], stage: int) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.replaced import at_end, replace, replaced
+from tfdist.config.strategies.rows import InGraphOptions
 from tfdist.strategies.in_graph.grid import Grid
 from tfdist.strategies.in_graph.model_call import call_in_parts
 from tfdist.strategies.in_graph.pipeline import Pipeline
@@ -26,8 +27,7 @@ class SplitModel:
       model: a `tf.keras.Model`.
       grid: the workers.
       stages: the layers of each stage.
-      microbatches: the number of parts into which a replica divides its batch.
-      recompute: whether each part is computed again for its gradient.
+      options: the options of the strategy.
 
     Attributes:
       model: the model.
@@ -35,13 +35,7 @@ class SplitModel:
     """
 
     def __init__(
-        self,
-        model: Any,
-        grid: Grid,
-        stages: Sequence[Stage],
-        microbatches: int,
-        *,
-        recompute: bool = False,
+        self, model: Any, grid: Grid, stages: Sequence[Stage], options: InGraphOptions
     ) -> None:
         self.model = model
         self.stages = tuple(stages)
@@ -58,7 +52,7 @@ class SplitModel:
             move(own, grid.device(0, stage))
             if variable.trainable:
                 weights.append((own, stage))
-        pipeline = Pipeline(grid, microbatches, weights, recompute=recompute)
+        pipeline = Pipeline(grid, weights, options)
         self._trainable = _trainable(model)
         self._calls: list[tuple[Any, Any]] = [
             (model, call_in_parts(pipeline, model.call)),

@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.strategies.captures import eager_captures
+
 
 def following_inputs(ranks: Mapping[str, int]) -> Callable[[tf.Operation], str]:
     """A function for `tf.compat.v1.device`: an operation runs where its inputs are.
@@ -17,13 +19,14 @@ def following_inputs(ranks: Mapping[str, int]) -> Callable[[tf.Operation], str]:
     Args:
       ranks: by device, its rank. Inputs on other devices have no influence.
     """
-    devices_of_variables: dict[Any, str] = {}
+    variables: dict[Any, Any] = {}
 
     def place(tensor: tf.Tensor) -> str:
         if tensor.dtype == tf.resource:
-            if tensor.ref() not in devices_of_variables:
-                devices_of_variables.update(_captured(tensor.graph))
-            return devices_of_variables.get(tensor.ref(), "")
+            if tensor.ref() not in variables:
+                variables.update(eager_captures(tensor.graph))
+            variable = variables.get(tensor.ref())
+            return "" if variable is None else str(variable.device)
         if tensor.shape.rank == 0:
             return ""
         # TensorFlow runs these with the variable, and ignores the device function.
@@ -37,13 +40,3 @@ def following_inputs(ranks: Mapping[str, int]) -> Callable[[tf.Operation], str]:
         return max(devices & ranks.keys(), key=lambda device: ranks[device], default="")
 
     return device_of
-
-
-def _captured(graph: tf.Graph) -> dict[Any, str]:
-    """The devices of the variables that a function uses, by the tensor through which it does."""
-    outer = getattr(graph, "outer_graph", None)
-    found = {} if outer is None else _captured(outer)
-    for external, internal in getattr(graph, "captures", ()):
-        if internal.dtype == tf.resource:
-            found[internal.ref()] = found.get(external.ref()) or str(external.device)
-    return found

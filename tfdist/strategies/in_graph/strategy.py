@@ -7,8 +7,7 @@ checkpoints. The other workers only serve. Each step is one TensorFlow function 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -41,21 +40,13 @@ class _Checkpointing(Checkpointing):
 
     def __init__(self, strategy: InGraph) -> None:
         self._strategy = strategy
+        grid = strategy.grid
+        self.io_device = grid.client
+        self.owners = grid.devices if grid.num_stages > 1 else ()
 
-    @property
-    def io_device(self) -> str:
-        return self._strategy.grid.client
-
-    @property
-    def owners(self) -> Sequence[str]:
-        grid = self._strategy.grid
-        return grid.devices if grid.num_stages > 1 else ()
-
-    @contextmanager
-    def save_scope(self, model: tf.keras.Model) -> Iterator[None]:
+    def save_scope(self, model: tf.keras.Model) -> AbstractContextManager[None]:
         split_model = self._strategy.split_model
-        with nullcontext() if split_model is None else split_model.undone():
-            yield
+        return nullcontext() if split_model is None else split_model.undone()
 
 
 class _SplitEvaluation(tf.keras.callbacks.Callback):
@@ -90,15 +81,10 @@ class InGraph(Strategy[InGraphOptions]):
         tasks = [task for task in self.cluster.tasks() if task.type == self.task.type]
         place = self.cluster.local_rank_of(self.task, tasks) if self.cluster else (0, 1)
         use_devices(self.settings.num_gpus, place=place)
-        if self._is_client:
+        if self._is_chief:
             self._connect()
         else:
-            self._server = tf.distribute.Server(
-                tf.train.ClusterSpec(self.cluster.jobs(in_tensorflow=True)),
-                job_name=self.task.type,
-                task_index=self.task.index,
-                protocol="grpc",
-            )
+            self._start_server()
 
     @property
     def topology(self) -> Topology:
@@ -106,7 +92,7 @@ class InGraph(Strategy[InGraphOptions]):
         return Topology(
             own,
             (own,),
-            is_chief=self._is_client,
+            is_chief=self._is_chief,
             num_replicas=replicas,
             num_local_replicas=replicas,
             joins_batches=True,
@@ -151,13 +137,7 @@ class InGraph(Strategy[InGraphOptions]):
         if inputs is not None:
             check_model(model, inputs, recompute=self.options.recompute)
         stages = stages_of(model, self.options.stages)
-        self.split_model = SplitModel(
-            model,
-            self.grid,
-            stages,
-            self.options.microbatches,
-            recompute=self.options.recompute,
-        )
+        self.split_model = SplitModel(model, self.grid, stages, self.options)
         self.split_model.apply()
 
     def describe(self, model: tf.keras.Model) -> list[str]:
@@ -169,10 +149,6 @@ class InGraph(Strategy[InGraphOptions]):
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
         return [_SplitEvaluation(self)]
-
-    @property
-    def _is_client(self) -> bool:
-        return not self.cluster or self.task == self.cluster.chief_task
 
     def _connect(self) -> None:
         servers = {

@@ -16,6 +16,7 @@ import tensorflow as tf
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.replaced import replaced
 from tfdist.strategies.sizes import bytes_of
+from tfdist.upstream.wrapped_variables import innermost
 
 # Scalars, such as the step counter, the learning rate and metrics, stay with the client.
 _MIN_ELEMENTS = 2
@@ -55,7 +56,7 @@ def reading(values: Iterable[tuple[tf.Variable, tf.Tensor]]) -> Iterator[None]:
 def tensorflow_variable(variable: Any) -> tf.Variable:
     """TensorFlow's variable inside a variable of Keras 3 or of a mixed-precision layer."""
     (own,) = keras_compat.as_tensorflow([variable])
-    return getattr(own, "_variable", own)
+    return innermost(own)
 
 
 def move(variable: tf.Variable, device: str) -> None:

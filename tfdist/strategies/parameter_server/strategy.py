@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -49,16 +48,10 @@ class _Checkpointing(Checkpointing):
     #: The layout of the model in training.
     layout: WholeLayout
 
+    io_device = "/job:chief/replica:0/task:0/device:CPU:0"
+
     def __init__(self, num_ps: int) -> None:
-        self._num_ps = num_ps
-
-    @property
-    def io_device(self) -> str:
-        return "/job:chief/replica:0/task:0/device:CPU:0"
-
-    @property
-    def owners(self) -> Sequence[str]:
-        return [f"/job:ps/replica:0/task:{index}/device:CPU:0" for index in range(self._num_ps)]
+        self.owners = [f"/job:ps/replica:0/task:{index}/device:CPU:0" for index in range(num_ps)]
 
     def state(self, model: tf.keras.Model) -> dict[str, Any]:
         return {"variables": self.layout.variables()} if keras_compat.is_keras_3(model) else {}
@@ -131,12 +124,7 @@ class ParameterServer(Strategy[ParameterServerOptions]):
             place=self.cluster.local_rank_of(self.task, tasks),
         )
         if not self.task.kind.leads:
-            self._server = tf.distribute.Server(
-                tf.train.ClusterSpec(self.cluster.jobs(in_tensorflow=True)),
-                job_name=self.task.type,
-                task_index=self.task.index,
-                protocol="grpc",
-            )
+            self._start_server()
         if self._is_chief:
             self._coordinate(partitioner_of(options))
 
@@ -152,18 +140,8 @@ class ParameterServer(Strategy[ParameterServerOptions]):
             is_synchronous=self._replicas is not None,
         )
 
-    @property
-    def _is_chief(self) -> bool:
-        return self.task == self.cluster.chief_task
-
-    def scope(self) -> AbstractContextManager[Any]:
-        scope: AbstractContextManager[Any] = self.tf_strategy.scope()
-        return scope
-
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        return (
-            optimizer if self._synchronous is None else self._synchronous.recorder.wrap(optimizer)
-        )
+        return self._synchronous.recorder.wrap(optimizer) if self._synchronous else optimizer
 
     def distribute(self, feed: Feed) -> tf.data.Dataset:
         topology = self.topology

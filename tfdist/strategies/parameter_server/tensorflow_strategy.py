@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.cluster.task_types import PS, WORKER
+from tfdist.cluster.task_types import PS
 from tfdist.data import sharding
 from tfdist.strategies.parameter_server.variables.partitioner import Partitioner
 from tfdist.strategies.parameter_server.variables.placement import Placement
@@ -24,7 +24,6 @@ class PassesShards(tf.distribute.ParameterServerStrategy):
       layer_partitioner: the partitioner of the layers of Keras 3; None if variables stay whole.
 
     Attributes:
-      num_workers: the number of workers.
       placement: where the variables lie.
       split_variables: the variables of Keras 3 in parts.
       distribute_shards: distributes shards over the workers; set by the coordinator.
@@ -40,7 +39,6 @@ class PassesShards(tf.distribute.ParameterServerStrategy):
         layer_partitioner: Partitioner | None = None,
     ) -> None:
         spec = cluster_resolver.cluster_spec()
-        self.num_workers = len(spec.job_tasks(WORKER))
         self.layer_partitioner = layer_partitioner
         self.split_variables: weakref.WeakSet[Any] = weakref.WeakSet()
         self.placement = Placement(len(spec.job_tasks(PS)))

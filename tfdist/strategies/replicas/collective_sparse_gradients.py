@@ -125,17 +125,12 @@ def rows_or_table(
       reduce: reduces a table.
     """
 
-    def as_rows() -> tuple[tf.Tensor, tf.Tensor]:
-        found = gather()
-        return found.values, found.indices
-
-    def as_table() -> tuple[tf.Tensor, tf.Tensor]:
-        found = _rows_of_table(reduce(_table(gradient)), gradient)
-        return found.values, found.indices
+    def as_table() -> tf.IndexedSlices:
+        return _rows_of_table(reduce(_table(gradient)), gradient)
 
     table = 2 * tf.cast(gradient.dense_shape[0], tf.float32)
-    values, indices = tf.cond(tf.cast(rows, tf.float32) < table, as_rows, as_table)
-    return tf.IndexedSlices(values, indices, gradient.dense_shape)
+    found = tf.cond(tf.cast(rows, tf.float32) < table, gather, as_table)
+    return tf.IndexedSlices(found.values, found.indices, gradient.dense_shape)
 
 
 def _sum(launcher: Any, gradient: tf.IndexedSlices, options: Any) -> tf.IndexedSlices:

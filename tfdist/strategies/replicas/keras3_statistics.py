@@ -31,11 +31,12 @@ class Statistics(tf.keras.callbacks.Callback):
         super().__init__()
         self._is_chief = is_chief
         self._strategy = strategy
+        # Traced only once for a model, because tracing takes longer than running it.
         self._average: Any = None
 
     def set_model(self, model: Any) -> None:
         super().set_model(model)
-        self._average = None if keras_compat.is_keras_3(model) else lambda: None
+        self._average = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if not keras_compat.is_keras_3(self.model):
@@ -54,20 +55,21 @@ class Statistics(tf.keras.callbacks.Callback):
 
     def average(self) -> None:
         """Sets the statistics of all replicas to their mean. Every task must call it."""
+        if not keras_compat.is_keras_3(self.model):
+            return
+        variables = [
+            variable
+            for variable in keras_compat.as_tensorflow(self.model.non_trainable_variables)
+            if variable.dtype.is_floating
+        ]
+        if not variables:
+            return
         if self._average is None:
-            variables = [
-                variable
-                for variable in keras_compat.as_tensorflow(self.model.non_trainable_variables)
-                if variable.dtype.is_floating
-            ]
-            average = _averaging(self._strategy, variables)
-            self._average = partial(self._averaged, variables, average)
-        self._average()
-
-    def _averaged(self, variables: list[tf.Variable], average: Any) -> None:
-        differing = self._strategy.experimental_local_results(average())[0]
-        if differing is not None and self._is_chief:
-            warn_of_own_states(self.model, variables, differing.numpy())
+            average = partial(_averaged, variables)
+            self._average = tf.function(lambda: self._strategy.run(average), autograph=False)
+        differing = self._strategy.experimental_local_results(self._average())[0].numpy()
+        if self._is_chief:
+            warn_of_own_states(self.model, variables, differing)
 
 
 def _moments_of_examples(layer: Any) -> Callable[..., tuple[Any, Any]]:
@@ -85,18 +87,12 @@ def _moments_of_examples(layer: Any) -> Callable[..., tuple[Any, Any]]:
     return call
 
 
-def _averaging(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> Any:
-    if not variables:
-        return lambda: None
-
-    @tf.autograph.experimental.do_not_convert
-    def average() -> tf.Tensor:
-        context = tf.distribute.get_replica_context()
-        values = [variable.read_value() for variable in variables]
-        means = context.all_reduce(tf.distribute.ReduceOp.MEAN, values)
-        for variable, mean in zip(variables, means, strict=True):
-            variable.assign(mean)
-        return differ(values, means)
-
-    # Traced only once, because tracing takes longer than running it.
-    return tf.function(lambda: strategy.run(average), autograph=False)
+@tf.autograph.experimental.do_not_convert
+def _averaged(variables: list[tf.Variable]) -> tf.Tensor:
+    """Sets the variables to their means, in replica context; returns which differed from them."""
+    context = tf.distribute.get_replica_context()
+    values = [variable.read_value() for variable in variables]
+    means = context.all_reduce(tf.distribute.ReduceOp.MEAN, values)
+    for variable, mean in zip(variables, means, strict=True):
+        variable.assign(mean)
+    return differ(values, means)

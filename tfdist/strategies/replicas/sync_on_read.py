@@ -114,8 +114,13 @@ def apply_to_metrics(model_class: Any) -> None:
         if context is None or _has_own_values:
             return results(model)
         variables = [each for metric in model.metrics for each in metric.variables]
+        shapes = [
+            (each, each.shape)
+            for each in map(without_wrapper, filter(_is_reduced, variables))
+            if each.shape.is_fully_defined()
+        ]
         try:
-            _values_of_step.update(_reduced_in_replica(context, filter(_is_reduced, variables)))
+            _values_of_step.update(_reduced_in_replica(context, shapes))
             return results(model)
         finally:
             _values_of_step.clear()
@@ -162,50 +167,39 @@ def _reduce_at_once(strategy: tf.distribute.Strategy, variables: list[tf.Variabl
 
 
 def _reducing(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> Any:
-    """A function that returns the reduced values; it reduces one vector for each kind."""
-    shapes = {id(variable): _shape(variable) for variable in variables}
+    """A function that returns the reduced values."""
+    shapes = [(variable, _shape(variable)) for variable in variables]
+
+    def in_replica() -> list[tf.Tensor]:
+        values = _reduced_in_replica(tf.distribute.get_replica_context(), shapes)
+        return [values[id(variable)] for variable in variables]
 
     def reduce() -> list[tf.Tensor]:
-        values: dict[int, tf.Tensor] = {}
-        for kind, packed in strategy.run(lambda: _packed_by_kind(variables)).items():
-            reduced = strategy.reduce(kind[0], packed, axis=None)
-            members = [id(variable) for variable in variables if _kind(variable) == kind]
-            values.update(_unpacked(reduced, {member: shapes[member] for member in members}))
-        return [values[id(variable)] for variable in variables]
+        return [strategy.experimental_local_results(each)[0] for each in strategy.run(in_replica)]
 
     return tf.function(reduce, autograph=False)
 
 
-def _reduced_in_replica(context: Any, found: Iterable[tf.Variable]) -> dict[int, tf.Tensor]:
-    """The reduced values by the variable's id, in replica context; not those of unknown shape."""
-    variables = [each for each in map(without_wrapper, found) if each.shape.is_fully_defined()]
+def _reduced_in_replica(
+    context: Any, shapes: Sequence[tuple[tf.Variable, tf.TensorShape]]
+) -> dict[int, tf.Tensor]:
+    """The reduced values by the variable's id; reduces one vector for each kind."""
+    kinds: dict[tuple[str, str], list[tuple[tf.Variable, tf.TensorShape]]] = {}
+    for variable, shape in shapes:
+        kinds.setdefault(_kind(variable), []).append((variable, shape))
     values: dict[int, tf.Tensor] = {}
-    for kind, packed in _packed_by_kind(variables).items():
+    # In the same order in all tasks.
+    for operation, dtype in sorted(kinds):
+        members = kinds[operation, dtype]
+        flat = [tf.reshape(variable.read_value(), [-1]) for variable, _ in members]
         reduced = context.merge_call(
             lambda strategy, value, operation: strategy.reduce(operation, value, axis=None),
-            args=(packed, kind[0]),
+            args=(tf.concat(flat, 0), operation),
         )
-        members = [variable for variable in variables if _kind(variable) == kind]
-        values.update(_unpacked(reduced, {id(member): member.shape for member in members}))
+        parts = tf.split(reduced, [shape.num_elements() for _, shape in members])
+        for (variable, shape), part in zip(members, parts, strict=True):
+            values[id(variable)] = tf.reshape(part, shape)
     return values
-
-
-def _packed_by_kind(variables: Sequence[tf.Variable]) -> dict[tuple[str, str], tf.Tensor]:
-    """One vector for each kind, in replica context."""
-    values: dict[tuple[str, str], list[tf.Tensor]] = {}
-    for variable in variables:
-        flat = tf.reshape(variable.read_value(), [-1])
-        values.setdefault(_kind(variable), []).append(flat)
-    return {kind: tf.concat(parts, 0) for kind, parts in sorted(values.items())}
-
-
-def _unpacked(packed: tf.Tensor, shapes: dict[int, tf.TensorShape]) -> dict[int, tf.Tensor]:
-    """The values in a vector, by the keys of their shapes."""
-    parts = tf.split(packed, [shape.num_elements() for shape in shapes.values()])
-    return {
-        key: tf.reshape(part, shape)
-        for (key, shape), part in zip(shapes.items(), parts, strict=True)
-    }
 
 
 def value_of(variable: SyncOnReadVariable) -> tf.Tensor:

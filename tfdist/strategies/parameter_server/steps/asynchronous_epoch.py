@@ -7,7 +7,6 @@ is fixed, fast workers make more of them than slow ones.
 
 from __future__ import annotations
 
-import queue
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,11 +18,10 @@ from tfdist.strategies.parameter_server.steps.epoch import Epoch, Logs
 from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
 from tfdist.strategies.parameter_server.steps.timing import EpochTimes
 from tfdist.strategies.parameter_server.steps.worker_functions import Execution
-from tfdist.strategies.parameter_server.steps.worker_thread import Request, Result, WorkerThread
+from tfdist.strategies.parameter_server.steps.worker_thread import Request, WorkerThread
 
 _STEPS_AHEAD = 8  # in flight per worker, so that no worker waits for the chief
 _EXECUTIONS_AHEAD = 2  # the same in executions, where these are long
-_POLL_SECONDS = 1.0  # between two looks at lost workers
 
 
 class AsynchronousEpoch(Epoch):
@@ -45,25 +43,19 @@ class AsynchronousEpoch(Epoch):
         patience: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(shards)
-        self._threads = threads
+        super().__init__(shards, threads, clock)
         self._execution_of = execution_of
         self._patience = patience
-        self._clock = clock
-        self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
-        # Set by the first step, because Keras creates an epoch that it does not use.
-        self._epoch = 0
         self._times = EpochTimes(len(threads), clock)
         self._execution: Execution
         # Steps that Keras has requested and that are in no execution yet.
         self._requested = 0
-        # The steps before a restart, and all those that Keras has requested since then.
-        self._before = self._requested_so_far = 0
+        # All steps that Keras has requested, and those before a restart.
+        self._requested_so_far = 0
         # The request after which Keras 3 must wait for the end of the data; None for any.
         self._expected: int | None = None
-        # By worker: the steps made, the steps made or in flight, and the executions in flight.
+        # By worker: the steps made, and the executions in flight.
         self._steps = [0] * len(threads)
-        self._scheduled = [0] * len(threads)
         self._in_flight: list[list[Request]] = [[] for _ in threads]
         # The workers whose shard has ended.
         self._ended: set[int] = set()
@@ -72,16 +64,13 @@ class AsynchronousEpoch(Epoch):
         self._execution = self._execution_of(fn, self._shards.iterator_spec)
         if not self._epoch:
             self._times.begin()
-            start = self._shards.begin_epoch()
-            self._epoch = start.epoch
-            self._steps, self._scheduled = list(start.steps), list(start.steps)
-            self._counted = self._before = self.steps_so_far()
+            self._epoch, self._steps = self._shards.begin_epoch()
+            self._counted = self._requested_so_far = self.steps_so_far()
             if self._shards.always_raises_at_end and self._shards.steps_per_epoch is None:
                 of_last_epoch = sum(self._shards.steps_of_epoch)
                 self._expected = of_last_epoch or self._shards.length_of_first_epoch
         self._requested_so_far += steps
-        requested = self._before + self._requested_so_far
-        if self._expected is not None and requested > self._expected:
+        if self._expected is not None and self._requested_so_far > self._expected:
             self._make_or_stop(steps)
             return Logs(self)
         while not self._results.empty():
@@ -102,7 +91,7 @@ class AsynchronousEpoch(Epoch):
         beyond the expected length of the epoch waits until a worker has made its step.
         """
         self._finish_requested()
-        while (missing := self._before + self._requested_so_far - self.steps_so_far()) > 0:
+        while (missing := self._requested_so_far - self.steps_so_far()) > 0:
             if self._is_over():
                 if missing >= steps:
                     self._stop_if_requested()
@@ -144,7 +133,7 @@ class AsynchronousEpoch(Epoch):
                 self._schedule(min(share, self._shards.length.steps))
             elif self._is_working():
                 self._take_result()
-            elif self._num_in_flight():
+            elif any(self._in_flight):
                 self._withdraw_lost()  # The other workers make these steps.
             else:
                 break
@@ -171,26 +160,29 @@ class AsynchronousEpoch(Epoch):
         ]
         return min(
             found,
-            key=lambda each: (len(self._in_flight[each]), self._scheduled[each]),
+            key=lambda each: (len(self._in_flight[each]), self._scheduled(each)),
             default=None,
         )
 
     def _is_at_its_end(self, worker: int) -> bool:
         """Whether the shard had no more steps than those in flight in the last epoch."""
         last = self._shards.steps_of_epoch
-        return bool(last) and self._scheduled[worker] >= last[worker]
+        return bool(last) and self._scheduled(worker) >= last[worker]
+
+    def _scheduled(self, worker: int) -> int:
+        """The number of steps of a worker that are made or in flight."""
+        return self._steps[worker] + sum(request.limit for request in self._in_flight[worker])
 
     def _start(self, worker: int, steps: int) -> None:
         request = Request(
             self._shards.readers[worker],
             self._epoch,
-            self._scheduled[worker],
+            self._scheduled(worker),
             steps,
             partial(self._execution.make, limit=steps),
             self._results.put,
         )
         self._in_flight[worker].append(request)
-        self._scheduled[worker] += steps
         self._requested = max(0, self._requested - steps)
         self._threads[worker].start(request)
 
@@ -222,9 +214,6 @@ class AsynchronousEpoch(Epoch):
     def _unfinished(self) -> list[int]:
         return [worker for worker in range(len(self._threads)) if worker not in self._ended]
 
-    def _num_in_flight(self) -> int:
-        return sum(map(len, self._in_flight))
-
     def _is_working(self) -> bool:
         """Whether a worker that is not lost has an execution in flight."""
         return any(
@@ -239,25 +228,21 @@ class AsynchronousEpoch(Epoch):
                 thread.withdraw()
                 self._requested += sum(request.limit for request in self._in_flight[worker])
                 self._in_flight[worker] = []
-                self._scheduled[worker] = self._steps[worker]
 
     def _wait_for_logs(self) -> None:
         while self._shards.logs is None:
             if self._requested:
                 self._schedule(self._requested)
-            elif self._num_in_flight():
+            elif any(self._in_flight):
                 self._take_result()
             else:
                 break
 
     def _take_result(self) -> None:
         """Waits for the result of an execution, but not for long."""
-        try:
-            result = self._results.get(timeout=_POLL_SECONDS)
-        except queue.Empty:
-            return
-        if result.request not in self._in_flight[result.worker]:
-            return  # Withdrawn a moment before it was reported.
+        result = self._next_result()
+        if result is None or result.request not in self._in_flight[result.worker]:
+            return  # It may have been withdrawn a moment before it was reported.
         if result.error is not None:
             raise result.error
         worker, limit = result.worker, result.request.limit

@@ -10,7 +10,9 @@ shard they read. TensorFlow's own queue stays for everything else.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -19,7 +21,7 @@ from tfdist.data import sharding
 from tfdist.strategies.parameter_server.steps import keras2
 from tfdist.strategies.parameter_server.steps.asynchronous_epoch import AsynchronousEpoch
 from tfdist.strategies.parameter_server.steps.epoch import Epoch
-from tfdist.strategies.parameter_server.steps.shards import DistributedShards, PerWorkerShards
+from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
 from tfdist.strategies.parameter_server.steps.synchronous_epoch import (
     Synchronous,
     SynchronousEpoch,
@@ -66,20 +68,22 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         self._heartbeat_timeout = heartbeat_timeout
         self._threads = [WorkerThread(worker) for worker in self._cluster.workers]
         self._epoch: Epoch | None = None
+        # The current training epoch, or the last one.
+        self._training_epoch: Epoch | None = None
         self._steps_made = 0
-        self._steps_of_training_epoch = 0
-        self._measured: dict[str, float] = {}
-        # By `tf.function` of Keras, the function of one step; by that and an iterator's spec, the
-        # execution of several steps.
-        self._step_functions: dict[Any, Callable[[Any], Any]] = {}
-        self._executions: dict[tuple[Callable[[Any], Any], Any], Execution] = {}
+        # The function of one step in a `tf.function` of Keras 2; and the execution of several
+        # steps, traced once, by the thread that calls Keras's `fit`.
+        self._single_step = functools.cache(keras2.single_step)
+        self._execution_of = functools.cache(partial(Execution, strategy, packs=packs_transfers))
         self._start: tuple[int, tuple[int, ...]] | None = None
-        strategy.distribute_shards = lambda shards: DistributedShards(shards, self._per_worker)
+        strategy.distribute_shards = self._distribute
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> Any:
         """As TensorFlow's; a dataset of `job.dataset` becomes one shard per worker."""
-        is_distributed = isinstance(dataset_fn, DistributedShards)
-        shards = dataset_fn.shards if is_distributed else sharding.shards_of(dataset_fn)
+        if isinstance(dataset_fn, PerWorkerShards):
+            dataset_fn.always_raises_at_end = False
+            return dataset_fn
+        shards = sharding.shards_of(dataset_fn)
         if shards is None:
             return super().create_per_worker_dataset(dataset_fn)
         return self._per_worker(shards)
@@ -95,15 +99,16 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         epoch, *rest = args
         # With `steps_per_execution`, Keras 2 passes the number of steps.
         steps = int(rest[0]) if rest else 1
-        if fn not in self._step_functions:
-            self._step_functions[fn] = keras2.single_step(fn) if rest else fn.python_function
-        return self.request(epoch, self._step_functions[fn], steps)
+        step = self._single_step(fn) if rest else fn.python_function
+        return self.request(epoch, step, steps)
 
     def request(self, epoch: Epoch, step: Callable[[Any], Any], steps: int) -> Any:
         """Requests steps of an epoch; see `Epoch.step`."""
         if epoch is not self._epoch:
             self._count()  # Keras 3 does not join an epoch that StopIteration has ended.
             self._epoch = epoch
+        if epoch.trains:
+            self._training_epoch = epoch
         if epoch.steps_left is not None:
             # Keras 3 requests full executions, even if the last one passes the end of the epoch.
             steps = min(steps, epoch.steps_left)
@@ -127,20 +132,16 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
     @property
     def steps_of_training_epoch(self) -> int:
         """The number of steps of the current training epoch, or of the last one."""
-        self._count()
-        return self._steps_of_training_epoch
+        return self._training_epoch.steps_so_far() if self._training_epoch is not None else 0
 
     @property
     def measured(self) -> dict[str, float]:
         """What is known of the steps of the current training epoch, or of the last one."""
-        self._count()
-        return self._measured
+        return self._training_epoch.measured() if self._training_epoch is not None else {}
 
     def _count(self) -> None:
-        if self._epoch is not None and self._epoch.trains:
-            self._steps_made += self._epoch.new_steps()
-            self._steps_of_training_epoch = self._epoch.steps_so_far()
-            self._measured = self._epoch.measured()
+        if self._training_epoch is not None:
+            self._steps_made += self._training_epoch.new_steps()
 
     def is_reconnecting(self, worker: int) -> bool:
         """Whether a worker was lost and TensorFlow is not connected to its replacement."""
@@ -170,6 +171,12 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
             self._epoch = None
         super().join()
 
+    def _distribute(self, shards: sharding.Shards) -> PerWorkerShards:
+        """The shards for Keras 3; Keras 2 passes them to `create_per_worker_dataset`."""
+        per_worker = self._per_worker(shards)
+        per_worker.always_raises_at_end = True
+        return per_worker
+
     def _per_worker(self, shards: sharding.Shards) -> PerWorkerShards:
         return PerWorkerShards(shards, self._take_start, self._new_epoch)
 
@@ -182,12 +189,3 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         if self.synchronous is not None and shards.trains:
             return SynchronousEpoch(shards, self._threads, self.synchronous, self.strategy)
         return AsynchronousEpoch(shards, self._threads, self._execution_of, self._heartbeat_timeout)
-
-    def _execution_of(self, step: Callable[[Any], Any], iterator_spec: Any) -> Execution:
-        """The execution of several steps; traced once, by the thread that calls Keras's `fit`."""
-        key = step, iterator_spec
-        if key not in self._executions:
-            self._executions[key] = Execution(
-                self.strategy, step, iterator_spec, packs=self.packs_transfers
-            )
-        return self._executions[key]

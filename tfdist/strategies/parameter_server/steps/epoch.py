@@ -7,13 +7,18 @@ epoch.finish()
 
 from __future__ import annotations
 
+import queue
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
+from tfdist.strategies.parameter_server.steps.worker_thread import Result, WorkerThread
+
+_POLL_SECONDS = 1.0  # between two looks at lost workers
 
 
 class Epoch(ABC):
@@ -24,13 +29,25 @@ class Epoch(ABC):
 
     Args:
       shards: the shards.
+      threads: the thread of each worker.
+      clock: returns seconds.
 
     Attributes:
       steps_left: the steps that Keras may still request until `join`; None for any number.
     """
 
-    def __init__(self, shards: PerWorkerShards) -> None:
+    def __init__(
+        self,
+        shards: PerWorkerShards,
+        threads: Sequence[WorkerThread] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._shards = shards
+        self._threads = threads
+        self._clock = clock
+        self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        # Set by the first step, because Keras creates an epoch that it does not use.
+        self._epoch = 0
         self.element_spec = shards.element_spec
         self.trains = shards.trains
         self.steps_per_epoch = self.steps_left = shards.steps_per_epoch
@@ -97,6 +114,13 @@ class Epoch(ABC):
 
         Waits for the requested steps.
         """
+
+    def _next_result(self) -> Result | None:
+        """Waits for the result of a request; None if there is none for some time."""
+        try:
+            return self._results.get(timeout=_POLL_SECONDS)
+        except queue.Empty:
+            return None
 
     def _stop_if_requested(self) -> None:
         """Ends the epoch whose data has ended, if Keras needs to know it.

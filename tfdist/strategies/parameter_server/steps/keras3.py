@@ -29,7 +29,7 @@ from tfdist.data.sharding import shards_of
 from tfdist.errors import UsageError
 from tfdist.strategies.parameter_server.steps.coordinator import EpochCoordinator
 from tfdist.strategies.parameter_server.steps.epoch import Epoch
-from tfdist.strategies.parameter_server.steps.shards import DistributedShards
+from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
 from tfdist.strategies.parameter_server.tensorflow_strategy import PassesShards
 from tfdist.upstream.keras3_assign_add import add_in_one_operation
 
@@ -61,7 +61,7 @@ def check(model: Any) -> None:
     add_in_one_operation([*model.variables, *model.metrics_variables, *of_optimizers])
 
 
-def check_training_data(dataset: Any, data: Any) -> DistributedShards:
+def check_training_data(dataset: Any, data: Any) -> PerWorkerShards:
     """Returns the distributed dataset of `fit` or `evaluate`.
 
     Args:
@@ -71,7 +71,7 @@ def check_training_data(dataset: Any, data: Any) -> DistributedShards:
     Raises:
       UsageError: it is not from `job.dataset`.
     """
-    if isinstance(dataset, DistributedShards):
+    if isinstance(dataset, PerWorkerShards):
         return dataset
     raise UsageError(
         "data of fit and evaluate",

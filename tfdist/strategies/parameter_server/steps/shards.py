@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -16,21 +15,11 @@ from tfdist.strategies.parameter_server.steps.tracing import converting
 from tfdist.upstream import dataset_arrays
 
 
-@dataclass(frozen=True)
-class EpochStart:
-    """Where an epoch starts.
-
-    Attributes:
-      epoch: the number of the iterators over the shards, from 1.
-      steps: by worker, the steps that were made before a restart.
-    """
-
-    epoch: int
-    steps: tuple[int, ...]
-
-
 class PerWorkerShards:
-    """The shards of a dataset; each `iter` is an epoch.
+    """The shards of a dataset of `job.dataset`; each `iter` is an epoch.
+
+    Keras 2 passes it to the coordinator, and Keras 3 iterates over it. All epochs use the same
+    datasets on the workers.
 
     Args:
       shards: the shards, with a function for each worker.
@@ -83,11 +72,16 @@ class PerWorkerShards:
         """The `tf.TypeSpec` of the iterators on the workers."""
         return tf.data.IteratorSpec(self.element_spec)
 
-    def begin_epoch(self) -> EpochStart:
-        """Begins the next epoch, which shuffles again."""
+    def begin_epoch(self) -> tuple[int, list[int]]:
+        """Begins the next epoch, which shuffles again.
+
+        Returns:
+          The number of the iterators over the shards, from 1; and by worker, the steps that were
+          made before a restart.
+        """
         epochs, steps = self._take_start() if self.trains else (0, ())
         self._epochs += epochs + 1
-        return EpochStart(self._epochs, tuple(steps) or (0,) * len(self.readers))
+        return self._epochs, list(steps) or [0] * len(self.readers)
 
     @functools.cached_property
     def length_of_first_epoch(self) -> int | None:
@@ -100,37 +94,6 @@ class PerWorkerShards:
         self.logs = logs
         if isinstance(logs, dict):
             self.live_logs.update(logs)
-
-
-class DistributedShards:
-    """A dataset of `job.dataset`, distributed over the workers.
-
-    Keras 2 passes it to the coordinator. Keras 3 iterates over it: each `iter` is an epoch, and all
-    epochs use the same datasets on the workers.
-
-    Args:
-      shards: the shards.
-      distribute: creates the datasets on the workers.
-
-    Attributes:
-      steps_per_epoch: the number of steps per epoch that the user has set; None if Keras does not
-        know it.
-    """
-
-    def __init__(
-        self, shards: sharding.Shards, distribute: Callable[[sharding.Shards], PerWorkerShards]
-    ) -> None:
-        self.shards = shards
-        self.steps_per_epoch: int | None = None
-        self._distribute = distribute
-        self._per_worker: PerWorkerShards | None = None
-
-    def __iter__(self) -> Iterator[Any]:
-        if self._per_worker is None:
-            self._per_worker = self._distribute(self.shards)
-            self._per_worker.always_raises_at_end = True
-            self._per_worker.steps_per_epoch = self.steps_per_epoch
-        return iter(self._per_worker)
 
 
 def _variant_function(make: Callable[[], tf.data.Dataset]) -> Any:

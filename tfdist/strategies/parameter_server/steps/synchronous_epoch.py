@@ -14,7 +14,6 @@ has ended contributes zeros.
 from __future__ import annotations
 
 import math
-import queue
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,7 +27,6 @@ from tfdist.strategies.parameter_server.steps.synchronous_functions import Funct
 from tfdist.strategies.parameter_server.steps.worker_thread import Request, Result, WorkerThread
 from tfdist.strategies.parameter_server.transfers.contributions import Recorder
 
-_POLL_SECONDS = 1.0  # between two looks at lost workers
 _LOGS_SECONDS = 0.5  # between two reads of the logs for Keras 3's progress bar
 
 
@@ -107,15 +105,10 @@ class SynchronousEpoch(Epoch):
         strategy: Any,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(shards)
-        self._clock = clock
-        self._threads = threads
+        super().__init__(shards, threads, clock)
         self._synchronous = synchronous
         self._strategy = strategy
         self._functions: Functions
-        self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
-        # Set by the first step, because Keras creates an epoch that it does not use.
-        self._epoch = 0
         # The number of the next step, or of the step in flight.
         self._step = 0
         self._is_in_flight = False
@@ -158,11 +151,8 @@ class SynchronousEpoch(Epoch):
         if self._newest is None:
             self._complete()
         if self._clock() - self._logs_read >= _LOGS_SECONDS:
-            self.read_logs()
+            self.newest_logs()
         return self._shards.live_logs
-
-    def newest_logs(self) -> Any:
-        return self.read_logs()
 
     def finish(self, to_end: bool = True) -> None:
         self._complete()
@@ -172,7 +162,7 @@ class SynchronousEpoch(Epoch):
                 self._complete()
             self._shards.steps_of_epoch = tuple(self.steps())
         self._wait_for_late_workers()
-        self.read_logs(all_steps=True)
+        self.newest_logs(all_steps=True)
         if self._dropped:
             log(
                 f"{self._dropped} gradients of {self._step} steps came late and were dropped "
@@ -188,7 +178,7 @@ class SynchronousEpoch(Epoch):
         self._complete()
         return [self._step] * len(self._threads)
 
-    def read_logs(self, *, all_steps: bool = False) -> Any:
+    def newest_logs(self, *, all_steps: bool = False) -> Any:
         """Reads the logs of the newest step.
 
         Args:
@@ -212,9 +202,8 @@ class SynchronousEpoch(Epoch):
 
     def _prepare(self, fn: Any) -> None:
         if not self._epoch:
-            start = self._shards.begin_epoch()
-            self._epoch, self._step = start.epoch, max(start.steps)
-            self._counted = self._step
+            self._epoch, steps = self._shards.begin_epoch()
+            self._counted = self._step = max(steps)
         self._functions = self._synchronous.functions(
             self._strategy, fn, self._shards.iterator_spec
         )
@@ -243,7 +232,7 @@ class SynchronousEpoch(Epoch):
         if not self._is_in_flight:
             return
         while not self._is_complete():
-            self._take(self._next_contribution())
+            self._take_result()
         self._is_in_flight = False
         with_data = [result for result in self._arrived.values() if result.steps]
         if not with_data:
@@ -269,8 +258,10 @@ class SynchronousEpoch(Epoch):
             for thread in self._threads
         )
 
-    def _take(self, result: Result | None) -> None:
+    def _take_result(self) -> None:
+        result = self._next_result()
         if result is None:
+            self._check_lost()
             return
         if result.error is not None:
             raise result.error
@@ -283,13 +274,6 @@ class SynchronousEpoch(Epoch):
             self._dropped += 1
             if self._is_in_flight:
                 self._start(self._threads[result.worker])
-
-    def _next_contribution(self) -> Result | None:
-        try:
-            return self._results.get(timeout=_POLL_SECONDS)
-        except queue.Empty:
-            self._check_lost()
-            return None
 
     def _check_lost(self) -> None:
         lost = {
@@ -306,6 +290,6 @@ class SynchronousEpoch(Epoch):
     def _wait_for_late_workers(self) -> None:
         """Waits until no worker computes any more, because their steps update the metrics."""
         while any(thread.in_flight and thread.lost_since is None for thread in self._threads):
-            self._take(self._next_contribution())
+            self._take_result()
         for thread in self._threads:
             thread.withdraw()

@@ -42,7 +42,7 @@ class Execution:
     Attributes:
       function: the concrete function; takes an iterator and the maximum number of steps, int32,
         shape []. It returns one tensor, float64, shape [elements], because each tensor that the
-        chief fetches costs a message. `unpacked` splits it.
+        chief fetches costs a message. `make` splits it.
     """
 
     def __init__(
@@ -59,17 +59,10 @@ class Execution:
         """Makes an execution on the worker that calls this.
 
         Returns:
-          The number of its steps, and their seconds with the logs of the last one.
+          The number of its steps, and their seconds with the logs of the last one; zeros without a
+          step.
         """
-        steps, seconds, logs = self.unpacked(self.function(iterator, tf.constant(limit)).numpy())
-        return steps, (seconds, logs)
-
-    def unpacked(self, numbers: np.ndarray) -> tuple[int, Seconds, Any]:
-        """Splits the result of `function`.
-
-        Returns:
-          The number of steps, their seconds, and the logs of the last step; zeros without a step.
-        """
+        numbers = self.function(iterator, tf.constant(limit)).numpy()
         steps, *seconds = (float(number) for number in numbers[:4])
         specs = tf.nest.flatten(self._logs)
         ends = np.cumsum([spec.shape.num_elements() for spec in specs])
@@ -77,7 +70,7 @@ class Execution:
             part.reshape(spec.shape).astype(spec.dtype.as_numpy_dtype)[()]
             for part, spec in zip(np.split(numbers[4:], ends[:-1]), specs, strict=True)
         ]
-        return int(steps), Seconds(*seconds), tf.nest.pack_sequence_as(self._logs, logs)
+        return int(steps), (Seconds(*seconds), tf.nest.pack_sequence_as(self._logs, logs))
 
     def _steps(self, iterator: Any, limit: tf.Tensor) -> tf.Tensor:
         begin = tf.timestamp()

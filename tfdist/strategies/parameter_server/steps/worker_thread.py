@@ -110,11 +110,10 @@ class WorkerThread:
             self._in_flight.append(request)
         self._requests.put(request)
 
-    def withdraw(self) -> list[Request]:
+    def withdraw(self) -> None:
         """Withdraws the requests that are not reported; they will not be, even if they are made."""
         with self._lock:
-            withdrawn, self._in_flight = self._in_flight, []
-        return withdrawn
+            self._in_flight = []
 
     def _work(self) -> None:
         while True:

@@ -26,12 +26,14 @@ from tfdist.compat import keras as keras_compat
 from tfdist.compat.gradients import scaled
 from tfdist.compat.replaced import replace
 from tfdist.errors import UsageError
-from tfdist.strategies.parameter_server.transfers.packing import in_packs, pack, unpack
+from tfdist.strategies.parameter_server.transfers.packing import pack, packs_of, unpack
 from tfdist.strategies.parameter_server.transfers.recorded_changes import (
     recorded_changes,
     without_counting,
 )
 from tfdist.upstream import keras3_optimizer
+
+Combine = Callable[[Sequence[tf.Tensor]], tf.Tensor]
 
 
 class Update(NamedTuple):
@@ -63,7 +65,7 @@ class Part(NamedTuple):
 
     variable: tf.Variable
     tensor: tf.Tensor
-    combine: Callable[[Sequence[tf.Tensor]], tf.Tensor]
+    combine: Combine
 
 
 class Recorder:
@@ -147,8 +149,8 @@ class Recorded:
         self._updates: list[Update] = []
         # (variable, change) pairs.
         self._changes: list[tuple[tf.Variable, tf.Tensor]] = []
-        # By pack: its device and the specs of its tensors.
-        self._packs: list[tuple[str, list[tf.TensorSpec]]] = []
+        # By pack: its device, how it is combined, and the specs of its tensors.
+        self._packs: list[tuple[str, Combine, list[tf.TensorSpec]]] = []
         # By tensor: its pack and its place in the pack.
         self._places: list[tuple[int, int]] = []
 
@@ -240,31 +242,22 @@ class Recorded:
             of_device.setdefault(part.variable.device, []).append(place)
         packed: list[tf.Tensor] = []
         for device, places in of_device.items():
-            # Copies, because two gradients can be the same tensor.
-            tensors = [tf.identity(parts[place].tensor) for place in places]
-            place_of = {tensor.ref(): place for tensor, place in zip(tensors, places, strict=True)}
-
-            def send(
-                group: list[tf.Tensor], device: str = device, place_of: Any = place_of
-            ) -> list[tf.Tensor]:
-                for position, tensor in enumerate(group):
-                    self._places[place_of[tensor.ref()]] = len(self._packs), position
-                self._packs.append((device, [tf.TensorSpec.from_tensor(each) for each in group]))
-                packed.append(pack(group) if len(group) > 1 else group[0])
-                return group
-
-            if packs:
-                in_packs(send, tensors)
-            else:
-                for tensor in tensors:
-                    send([tensor])
+            tensors = [parts[place].tensor for place in places]
+            for group in packs_of(tensors) if packs else [[each] for each in range(len(tensors))]:
+                for position, each in enumerate(group):
+                    self._places[places[each]] = len(self._packs), position
+                sent = [tensors[each] for each in group]
+                specs = [tf.TensorSpec.from_tensor(each) for each in sent]
+                # Only gradients and changes that are summed are small enough for a common pack.
+                self._packs.append((device, parts[places[group[0]]].combine, specs))
+                packed.append(pack(sent) if len(sent) > 1 else sent[0])
         return packed
 
     @tf.autograph.experimental.do_not_convert
     def on_ps(self, packed: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sends the result of `in_packs` to the ps."""
         sent = []
-        for (device, _), tensor in zip(self._packs, packed, strict=True):
+        for (device, _, _), tensor in zip(self._packs, packed, strict=True):
             with tf.device(device):
                 sent.append(tf.identity(tensor))
         return sent
@@ -272,13 +265,9 @@ class Recorded:
     def apply(self, contributions: Sequence[Sequence[tf.Tensor]]) -> None:
         """Combines contributions in their order, and updates the weights and statistics once."""
         totals: list[list[tf.Tensor]] = []
-        combine_of = {
-            pack_number: part.combine
-            for (pack_number, _), part in zip(self._places, self._parts(), strict=True)
-        }
-        for number, (device, specs) in enumerate(self._packs):
+        for number, (device, combine, specs) in enumerate(self._packs):
             with tf.device(device):
-                total = combine_of[number]([each[number] for each in contributions])
+                total = combine([each[number] for each in contributions])
                 totals.append(unpack(total, specs) if len(specs) > 1 else [total])
         found = iter([totals[number][position] for number, position in self._places])
         # A constant share counts each worker, also one without data.
@@ -289,7 +278,7 @@ class Recorded:
             for gradient in update.gradients:
                 if isinstance(gradient, tf.IndexedSlices):
                     values, indices = next(found), next(found)
-                    shape = tf.constant(_static_shape(gradient), tf.int64)
+                    shape = tf.constant(tf.get_static_value(gradient.dense_shape), tf.int64)
                     gradients.append(tf.IndexedSlices(values, indices, shape))
                 else:
                     gradients.append(None if gradient is None else next(found))
@@ -374,10 +363,6 @@ def _as_tensors(gradient: Any, variable: tf.Variable) -> Any:
         indices = tf.compat.v1.placeholder_with_default(tf.reshape(gradient.indices, [-1]), [None])
         return tf.IndexedSlices(rows, indices, tf.constant(list(variable.shape)))
     return tf.ensure_shape(tf.convert_to_tensor(gradient), variable.shape)
-
-
-def _static_shape(gradient: tf.IndexedSlices) -> list[int]:
-    return list(tf.get_static_value(gradient.dense_shape))
 
 
 def _divided(total: Any, share: tf.Tensor) -> Any:

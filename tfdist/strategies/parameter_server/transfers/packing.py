@@ -1,14 +1,16 @@
 """Packs small tensors into few messages, because a message costs more than a small tensor's bytes.
 
-results = in_packs(send, tensors)
+for places in packs_of(tensors):
+    packed = pack([tensors[place] for place in places])
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
+
+from tfdist.strategies.sizes import bytes_of
 
 #: A larger tensor is sent separately: copying it twice would cost more than another message.
 _SMALL_BYTES = 256 << 10
@@ -29,44 +31,28 @@ def unpack(packed: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     return [tf.reshape(part, tensor.shape) for part, tensor in zip(parts, like, strict=True)]
 
 
-def in_packs(
-    send: Callable[[list[tf.Tensor]], list[tf.Tensor]], tensors: Sequence[tf.Tensor]
-) -> list[tf.Tensor]:
-    """Applies `send` to tensors, in one call per pack.
+def packs_of(tensors: Sequence[tf.Tensor]) -> list[list[int]]:
+    """The places of the tensors of each pack.
 
     A pack contains small tensors of the same dtype, in their order. A tensor that is large, not of
-    floating point, or of a dynamic shape is sent alone.
-
-    Args:
-      send: takes the tensors of a pack and returns one result for each.
-      tensors: the tensors.
-
-    Returns:
-      The result for each tensor.
+    floating point, or of a dynamic shape is alone.
     """
-    together: list[list[int]] = []
+    packs: list[list[int]] = []
     last: dict[tf.DType, list[int]] = {}
     remaining: dict[tf.DType, int] = {}
     for place, tensor in enumerate(tensors):
         if not _is_small(tensor):
-            together.append([place])
+            packs.append([place])
             continue
         if remaining.get(tensor.dtype, 0) <= 0:
             last[tensor.dtype], remaining[tensor.dtype] = [], _PACK_BYTES
-            together.append(last[tensor.dtype])
+            packs.append(last[tensor.dtype])
         last[tensor.dtype].append(place)
-        remaining[tensor.dtype] -= _bytes(tensor)
-    results: dict[int, tf.Tensor] = {}
-    for places in together:
-        results.update(zip(places, send([tensors[place] for place in places]), strict=True))
-    return [results[place] for place in range(len(tensors))]
+        remaining[tensor.dtype] -= bytes_of(tensor)
+    return packs
 
 
 def _is_small(tensor: tf.Tensor) -> bool:
     if tensor.dtype not in _DTYPES or not tensor.shape.is_fully_defined():
         return False
-    return _bytes(tensor) <= _SMALL_BYTES
-
-
-def _bytes(tensor: tf.Tensor) -> int:
-    return math.prod(tensor.shape) * int(tensor.dtype.size)
+    return bytes_of(tensor) <= _SMALL_BYTES

@@ -11,7 +11,7 @@ parts and of parameter servers, and one process without any. The optimizers of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -41,17 +41,25 @@ class WholeLayout:
         self._placement = placement
         # By `id` of a part or of its slot.
         self._wholes: dict[int, Any] = {}
-        for whole in _sharded(model):
+        found = filter(None, map(_whole_of, keras_compat.model_variables(model)))
+        for whole in {id(each): each for each in found}.values():
             self._wholes.update(dict.fromkeys(map(id, whole.variables), whole))
             self._put_slots_together(whole)
         if self._wholes:
             for optimizer in keras_compat.optimizers_of(model):
-                for listed in _lists_of(optimizer):
-                    self._make_whole(listed)
+                # Also those of an optimizer inside it.
+                for tracked in tf.train.TrackableView(optimizer).descendants():
+                    if isinstance(tracked, list):
+                        self._make_whole(tracked)
 
     def variables(self) -> list[Any]:
         """The model's variables as `tf.Variable`; a `ShardedVariable` in place of its parts."""
-        return self._without_parts(keras_compat.model_variables(self._model))
+        result: dict[int, Any] = {}
+        for variable in keras_compat.model_variables(self._model):
+            whole = self._whole(variable)
+            kept = variable if whole is None else whole
+            result.setdefault(id(kept), kept)
+        return list(result.values())
 
     def _put_slots_together(self, whole: Any) -> None:
         by_part = [self._placement.slots_of(part) for part in whole.variables]
@@ -100,32 +108,12 @@ class WholeLayout:
 
         replace(listed, "_trackable_children", children)
 
-    def _without_parts(self, variables: Iterable[Any]) -> list[Any]:
-        result: dict[int, Any] = {}
-        for variable in variables:
-            whole = self._whole(variable)
-            kept = variable if whole is None else whole
-            result.setdefault(id(kept), kept)
-        return list(result.values())
-
     def _whole(self, variable: Any) -> Any:
         (variable,) = keras_compat.as_tensorflow([variable])
         return self._wholes.get(id(variable))
-
-
-def _sharded(model: tf.keras.Model) -> list[Any]:
-    """The `ShardedVariable`s of a model."""
-    wholes = map(_whole_of, keras_compat.model_variables(model))
-    return list({id(whole): whole for whole in wholes if whole is not None}.values())
 
 
 def _whole_of(variable: Any) -> Any:
     """The `ShardedVariable` of a part; None for other variables."""
     container = getattr(variable, "_sharded_container", None)
     return container() if container is not None else None
-
-
-def _lists_of(optimizer: Any) -> list[Any]:
-    """The lists that an optimizer, or the optimizer inside it, saves."""
-    tracked = tf.train.TrackableView(optimizer).descendants()
-    return [each for each in tracked if isinstance(each, list)]

@@ -19,6 +19,7 @@ from tensorflow.python.eager import record, tape
 
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.replaced import replaced
+from tfdist.upstream.wrapped_variables import innermost
 
 
 @contextmanager
@@ -28,20 +29,13 @@ def reading_once(weights: Iterable[Any]) -> Iterator[None]:
     Args:
       weights: Keras's or TensorFlow's variables.
     """
-    variables = [_resource(each) for each in keras_compat.as_tensorflow(weights)]
+    variables = list(map(innermost, keras_compat.as_tensorflow(weights)))
     # TensorFlow leaves out the reads that nothing uses.
     values = [variable.value() for variable in variables]
     with ExitStack() as stack:
         for variable, value in zip(variables, values, strict=True):
             stack.enter_context(replaced(variable, "value", partial(_read, variable, value)))
         yield
-
-
-def _resource(variable: Any) -> tf.Variable:
-    """The variable inside those of mixed precision and of parameter servers, which read it."""
-    for name in ("_variable", "_v"):
-        variable = vars(variable).get(name, variable)
-    return variable
 
 
 def _read(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:

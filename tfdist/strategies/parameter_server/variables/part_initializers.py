@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -47,50 +48,41 @@ def part_initializer(initializer: Initializer, whole: Sequence[int], first_row: 
     if kind in _RANDOM:
         config = {**initializer.get_config(), "seed": _seed(initializer, first_row)}
         return kind.from_config(config)
-    if _is_scaling(initializer):
-        return _ScaledPart(initializer, whole, first_row)
-    return _Sliced(initializer, whole, first_row)
+    return partial(
+        _scaled if _is_scaling(initializer) else _sliced, initializer, tuple(whole), first_row
+    )
 
 
-class _ScaledPart:
+def _scaled(
+    initializer: Any, whole: Sequence[int], first_row: int, shape: Sequence[int], dtype: Any = None
+) -> Any:
     """A part of the value of a `VarianceScaling` initializer, such as `GlorotUniform`."""
-
-    def __init__(self, initializer: Any, whole: Sequence[int], first_row: int) -> None:
-        self._of = initializer
-        self._whole = whole
-        self._seed = _seed(initializer, first_row)
-
-    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Any:
-        scale = self._of.scale * self._fan(shape) / self._fan(self._whole)
-        return keras.initializers.VarianceScaling(
-            scale, self._of.mode, self._of.distribution, self._seed
-        )(shape, dtype)
-
-    def _fan(self, shape: Sequence[int]) -> float:
-        """The number by which Keras divides the scale."""
-        fan_in, fan_out = shape
-        fans = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}
-        return float(max(1.0, fans[self._of.mode]))
+    mode, seed = initializer.mode, _seed(initializer, first_row)
+    scale = initializer.scale * _fan(mode, shape) / _fan(mode, whole)
+    part = keras.initializers.VarianceScaling(scale, mode, initializer.distribution, seed)
+    return part(shape, dtype)
 
 
-class _Sliced:
+def _fan(mode: str, shape: Sequence[int]) -> float:
+    """The number by which Keras divides the scale."""
+    fan_in, fan_out = shape
+    fans = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}
+    return float(max(1.0, fans[mode]))
+
+
+def _sliced(
+    initializer: Any, whole: Sequence[int], first_row: int, shape: Sequence[int], dtype: Any = None
+) -> Any:
     """A part of the value of any initializer."""
-
-    def __init__(self, initializer: Initializer, whole: Sequence[int], first_row: int) -> None:
-        self._of = initializer
-        self._whole = tuple(whole)
-        self._first_row = first_row
-
-    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Any:
-        options: dict[str, Any] = {}
-        if _takes_partitions(self._of):
-            options["partition_shape"] = tuple(shape)
-            options["partition_offset"] = (self._first_row, *(0 for _ in shape[1:]))
-        value = self._of(self._whole, dtype=dtype, **options)
-        # With `**kwargs`, as in Keras's guides, an initializer may ignore these arguments.
-        if tuple(value.shape) == tuple(shape):
-            return value
-        return value[self._first_row : self._first_row + shape[0]]
+    options: dict[str, Any] = {}
+    if _takes_partitions(initializer):
+        options["partition_shape"] = tuple(shape)
+        options["partition_offset"] = (first_row, *(0 for _ in shape[1:]))
+    value = initializer(whole, dtype=dtype, **options)
+    # With `**kwargs`, as in Keras's guides, an initializer may ignore these arguments.
+    if tuple(value.shape) == tuple(shape):
+        return value
+    return value[first_row : first_row + shape[0]]
 
 
 def _is_scaling(initializer: Any) -> bool:

@@ -37,13 +37,11 @@ class Placed:
     """A variable that was placed, and the slots that were colocated with it.
 
     Attributes:
-      ps: the index of its ps.
       size: its bytes.
       rows: its size along the first axis; 1 for a scalar.
       slots: its existing slots, in the order of their creation.
     """
 
-    ps: int
     size: int
     rows: int
     slots: list[weakref.ref[Any]] = field(default_factory=list)
@@ -86,11 +84,11 @@ class Placement:
         self._bytes[ps] += size
         weakref.finalize(variable, self._uncount, size, ps).atexit = False
 
-    def add(self, variable: Any, ps: int) -> None:
+    def add(self, variable: Any) -> None:
         """Records a variable that was created on a ps."""
         shape = variable.shape
         rows = int(shape[0] or 1) if shape.rank else 1
-        self._placed[id(variable)] = Placed(ps, bytes_of(variable), rows)
+        self._placed[id(variable)] = Placed(bytes_of(variable), rows)
         weakref.finalize(variable, self._placed.pop, id(variable), None).atexit = False
 
     def add_slot(self, variable: Any, of: Any) -> None:
@@ -145,7 +143,7 @@ class Placement:
             return variable
         # A `ShardedVariable` has parts.
         for part in getattr(variable, "variables", [variable]):
-            self.add(part, _ps_of(part))
+            self.add(part)
         return variable
 
     def _uncount(self, size: int, ps: int) -> None:

@@ -15,7 +15,6 @@ import pytest
 import tensorflow as tf
 
 from tfdist.data import sharding
-from tfdist.strategies.parameter_server.steps import asynchronous_epoch
 from tfdist.strategies.parameter_server.steps.asynchronous_epoch import AsynchronousEpoch
 from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
 from tfdist.strategies.parameter_server.steps.timing import Seconds
@@ -67,9 +66,8 @@ class Thread:
             seconds = Seconds(0.01 * steps, 0.0, 0.0)
             request.report(Result(self.index, request, steps, (seconds, logs)))
 
-    def withdraw(self) -> list[Request]:
-        withdrawn, self.waiting = self.waiting, []
-        return withdrawn
+    def withdraw(self) -> None:
+        self.waiting = []
 
 
 class Clock:
@@ -107,7 +105,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
                 clock.advance(timeout or 0.0)
             return super().get(timeout=0)
 
-    monkeypatch.setattr(asynchronous_epoch.queue, "SimpleQueue", Results)
+    monkeypatch.setattr(queue, "SimpleQueue", Results)
     return clock
 
 

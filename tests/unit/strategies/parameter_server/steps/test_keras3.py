@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdist.data import sharding
 from tfdist.errors import UsageError
-from tfdist.strategies.parameter_server.steps.shards import DistributedShards
+from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
 
 pytestmark = pytest.mark.stacks("newest")
 
@@ -66,7 +66,7 @@ def test_additions_of_an_accepted_model_are_single_operations() -> None:
 def test_only_datasets_of_the_job_are_accepted_for_training() -> None:
     with pytest.raises(UsageError, match="data of fit and evaluate: received 'ndarray'"):
         keras3().check_training_data(tf.data.Dataset.range(2), np.zeros([2]))
-    distributed = DistributedShards(shards(), lambda _: None)  # type: ignore[arg-type, return-value]
+    distributed = PerWorkerShards(shards(), lambda: (0, ()), iter)
     assert keras3().check_training_data(distributed, None) is distributed
 
 

@@ -15,7 +15,6 @@ import pytest
 import tensorflow as tf
 
 from tfdist.data import sharding
-from tfdist.strategies.parameter_server.steps import synchronous_epoch
 from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
 from tfdist.strategies.parameter_server.steps.synchronous_epoch import (
     LostWorkersError,
@@ -72,9 +71,8 @@ class Thread:
             outcome = {"loss": tf.constant(loss)}, [contribution]
             request.report(Result(self.index, request, steps, outcome))
 
-    def withdraw(self) -> list[Request]:
-        withdrawn, self.waiting = self.waiting, []
-        return withdrawn
+    def withdraw(self) -> None:
+        self.waiting = []
 
 
 class Functions:
@@ -132,7 +130,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
                 clock.hook()
             return super().get(timeout=0)
 
-    monkeypatch.setattr(synchronous_epoch.queue, "SimpleQueue", Results)
+    monkeypatch.setattr(queue, "SimpleQueue", Results)
     return clock
 
 

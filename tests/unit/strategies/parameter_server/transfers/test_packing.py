@@ -17,12 +17,14 @@ def over_packs(
 ) -> list[tf.Tensor]:
     """Applies an elementwise operation in one call per pack."""
 
-    def send(sent: list[tf.Tensor]) -> list[tf.Tensor]:
-        if len(sent) == 1:
-            return [operation(sent[0])]
-        return packing.unpack(operation(packing.pack(sent)), sent)
-
-    return packing.in_packs(send, tensors)
+    results: dict[int, tf.Tensor] = {}
+    for places in packing.packs_of(tensors):
+        sent = [tensors[place] for place in places]
+        is_alone = len(sent) == 1
+        result = operation(sent[0] if is_alone else packing.pack(sent))
+        found = [result] if is_alone else packing.unpack(result, sent)
+        results.update(zip(places, found, strict=True))
+    return [results[place] for place in range(len(tensors))]
 
 
 def test_small_tensors_of_a_dtype_are_packed_and_large_ones_are_not(

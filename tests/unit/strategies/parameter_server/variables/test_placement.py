@@ -23,7 +23,7 @@ def placed(num_ps: int, *sizes: int, width: int = 4) -> tuple[Placement, list[tf
         variable = tf.Variable(tf.zeros([size * KIB // width, width]), shape=None)
         ps = placement.least_loaded()
         placement.count(variable, ps)
-        placement.add(variable, ps)
+        placement.add(variable)
         variables.append(variable)
     return placement, variables
 
