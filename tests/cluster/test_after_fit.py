@@ -43,8 +43,6 @@ def test_the_chief_predicts_evaluates_and_saves_alone(
     # `fit` has given back all methods of Keras's and TensorFlow's objects, and so has `evaluate`.
     assert json.loads((output / "left.json").read_text()) == []
 
-    if strategy == "mirrored":
-        return  # With Keras 2, each of its replicas keeps moving statistics of its own.
     predictions = np.load(output / "predictions.npz")
     for name in predictions.files:
         np.testing.assert_allclose(

@@ -53,7 +53,7 @@ class _Checkpointing(ReplicaCheckpointing):
 
     def finish(self, model: tf.keras.Model) -> None:
         """Lets each task use the trained model without the others."""
-        sync_on_read.set_to_averages(self._strategy.tf_strategy, on_read_variables(model))
+        super().finish(model)
         sync_on_read.use_own_values(True)
 
     def wait_for_chief(self) -> None:

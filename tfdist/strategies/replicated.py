@@ -30,6 +30,11 @@ class ReplicaCheckpointing(Checkpointing):
     def synchronize(self) -> None:
         self._strategy.statistics.average()
 
+    def finish(self, model: tf.keras.Model) -> None:
+        """Gives all replicas the moving statistics that checkpoints have, which are means."""
+        on_read = sync_on_read.on_read_variables(model)
+        sync_on_read.set_to_averages(self._strategy.tf_strategy, on_read)
+
 
 class Replicas(Strategy[OptionsT]):
     """A `Strategy` over a synchronous `tf.distribute.Strategy`; subclasses implement `build`.
