@@ -12,9 +12,8 @@ while the training goes on.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +154,7 @@ class Checkpointer:
                 self._write(path, write)
             return
         self._kept = checkpoint_files.saved(self._directory)
-        with quiet_tensorflow():
+        with checkpoint_files.quiet_tensorflow():
             self._write(path, lambda name: self._checkpoint.write(name, options=self._options))
         try:
             self._plan = SavePlan(
@@ -237,15 +236,3 @@ def read_marker(output: OutputDirectory) -> dict[str, Any] | None:
         checkpoint_files.warn_once(output.done, f"is damaged ({error})")
         return None
     return marker
-
-
-@contextmanager
-def quiet_tensorflow() -> Iterator[None]:
-    """Suppresses TensorFlow's warnings about the functions that it traces while saving."""
-    logger = tf.get_logger()
-    level = logger.level
-    logger.setLevel("ERROR")
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

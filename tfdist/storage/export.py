@@ -16,7 +16,7 @@ from absl import logging
 
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.replaced import replaced
-from tfdist.storage.checkpointer import quiet_tensorflow
+from tfdist.storage.files import quiet_tensorflow
 from tfdist.storage.output_directory import OutputDirectory, replacing_directory
 from tfdist.strategies.replicas.sync_on_read import are_averages
 from tfdist.upstream.keras3_export import signature_of

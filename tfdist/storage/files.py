@@ -29,6 +29,18 @@ Fingerprint = tuple[tuple[str, int, int, int], ...]
 _STATE = "checkpoint"
 
 
+@contextmanager
+def quiet_tensorflow() -> Iterator[None]:
+    """Suppresses TensorFlow's warnings, such as those about functions that it traces to save."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("ERROR")
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 def number(path: str | None) -> int:
     """The number in a checkpoint's name, an epoch or a step; 0 for None."""
     return int(path.rpartition("-")[2]) if path else 0
@@ -220,15 +232,11 @@ def _is_first_save(directory: Path, paths: list[str]) -> bool:
 
 def _named(directory: Path) -> list[str] | None:
     """The checkpoints in the `checkpoint` file, oldest first; None if it is missing or damaged."""
-    logger = tf.get_logger()
-    level = logger.level
-    logger.setLevel("ERROR")
     try:
-        state = tf.train.get_checkpoint_state(str(directory))
+        with quiet_tensorflow():
+            state = tf.train.get_checkpoint_state(str(directory))
     except ValueError:
         return None  # The file is empty.
-    finally:
-        logger.setLevel(level)
     if state is None:
         return None
     # Use only the file names, because the directory may have been moved.
