@@ -19,16 +19,12 @@ from tfdist.config.strategies import StrategySpec
 from tfdist.errors import UsageError
 from tfdist.process.version import __version__
 
+#: The training loops.
 Loop = Literal["fit", "estimator", "custom"]
 Version = tuple[int, int]
 
-#: The training loops: name -> name for users. The table shows the first letter as a capital.
-LOOPS: dict[Loop, str] = {"fit": "fit", "estimator": "Estimators", "custom": "custom loops"}
-
 #: The environment variable that makes `tf.keras` an alias of tf_keras in TensorFlow 2.16 and newer.
 LEGACY_VARIABLE = "TF_USE_LEGACY_KERAS"
-
-NEWEST = "install 'tensorflow==2.21.*' and 'keras>=3.10'"
 
 
 @dataclass(frozen=True)
@@ -134,7 +130,7 @@ def untested(tensorflow: str, keras: str) -> str | None:
     if stack_of(tensorflow, keras):
         return None
     release = version_of(tensorflow)
-    remedy = NEWEST
+    remedy = "install 'tensorflow==2.21.*' and 'keras>=3.10'"
     if version_of(keras) < (3, 0) and _WITH_KERAS_3[0] <= release <= _WITH_KERAS_3[1]:
         remedy = f"install 'tf_keras=={text_of(release)}.*'"
     return f"TensorFlow {tensorflow} with Keras {keras} is untested: {remedy}."
@@ -229,17 +225,15 @@ def check_same_keras(model: Any, optimizer: Any) -> None:
       UsageError: they do not.
     """
     try:
-        names = [keras_compat.keras_of(made).__name__ for made in (model, optimizer)]
-        versions = [text_of(keras_compat.keras_version(made)[:2]) for made in (model, optimizer)]
+        own, other = (keras_compat.keras_of(made).__name__ for made in (model, optimizer))
     except TypeError:
         return
-    if names[0] != names[1]:
+    if own != other:
         raise UsageError(
             "optimizer",
-            received=f"an optimizer of {names[1]} {versions[1]} for a model of {names[0]} "
-            f"{versions[0]}",
-            accepted=f"an optimizer of {names[0]}",
-            remedy=f"Import both from {names[0]}.",
+            received=f"an optimizer of {other} for a model of {own}",
+            accepted=f"an optimizer of {own}",
+            remedy=f"Import both from {own}.",
         )
 
 

@@ -187,15 +187,13 @@ def _recorded(optimizer: Any) -> Iterator[list[_Call]]:
         if name == "apply":
             variables = keras3_optimizer.variables_of(optimizer, *args, **options)
             calls.append(_call(given, variables, lambda sums: own(sums, variables)))
-        else:
-            variables = [variable for _, variable in given]
-            calls.append(
-                _call(
-                    [gradient for gradient, _ in given],
-                    variables,
-                    lambda sums: own(zip(sums, variables, strict=True), *args, **options),
-                )
-            )
+            return optimizer.iterations
+        variables = [variable for _, variable in given]
+
+        def apply(sums: list[Any]) -> Any:
+            return own(zip(sums, variables, strict=True), *args, **options)
+
+        calls.append(_call([gradient for gradient, _ in given], variables, apply))
         return optimizer.iterations
 
     with replaced(optimizer, name, record):

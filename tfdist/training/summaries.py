@@ -51,14 +51,14 @@ class Summaries(StepFollower):
         self._state = state
         self._output = output
         self._clock = clock
-        self._runs = {name: output.logs / name for name in ("train", "validation")}
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        self._train, self._validation = map(TensorBoardRun, self._runs.values())
+        self._train = TensorBoardRun(self._output.logs / "train")
+        self._validation = TensorBoardRun(self._output.logs / "validation")
         self._train.text("job", facts_of(self._state))
         self._train.graph(self.model)
-        names = self._state.role.flags.trackers
-        self._trackers = Trackers(names, self._output, facts_of(self._state))
+        trackers = self._state.role.flags.trackers
+        self._trackers = Trackers(trackers, self._output, facts_of(self._state))
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         found = scalars(logs)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from tfdist.compat import keras as keras_compat
 from tfdist.compat import versions
-from tfdist.compat.versions import LOOPS, STACKS, Installed, Loop, refusal, stack_of, untested
+from tfdist.compat.versions import STACKS, Installed, Loop, refusal, stack_of, untested
 from tfdist.config.strategies.table import row, rows
 from tfdist.errors import UsageError
 
@@ -104,7 +104,7 @@ def test_an_invalid_version_is_rejected(version: str) -> None:
         stack_of(version, "3.15.1")
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", get_args(Loop))
 @pytest.mark.parametrize("strategy", rows())
 @pytest.mark.parametrize(("tensorflow", "keras"), OF_EACH_ROW)
 def test_every_cell_is_supported_or_refused_with_a_remedy(
@@ -146,7 +146,9 @@ def test_the_documentation_has_every_cell() -> None:
         *(
             [
                 "".join(
-                    loop[0].upper() for loop in LOOPS if is_supported(tensorflow, keras, name, loop)
+                    loop[0].upper()
+                    for loop in get_args(Loop)
+                    if is_supported(tensorflow, keras, name, loop)
                 )
                 for name in rows()
             ]
@@ -256,8 +258,8 @@ def test_a_model_and_an_optimizer_must_be_from_the_same_keras(made_by: Any) -> N
     with pytest.raises(UsageError) as raised:
         versions.check_same_keras(new, old)
     assert str(raised.value) == (
-        "optimizer: received 'an optimizer of tf_keras 2.21 for a model of keras 3.15'; accepted: "
-        "an optimizer of keras. Import both from keras."
+        "optimizer: received 'an optimizer of tf_keras for a model of keras'; accepted: an "
+        "optimizer of keras. Import both from keras."
     )
     with pytest.raises(UsageError, match="Import both from tf_keras"):
         versions.check_same_keras(old, new)

@@ -49,7 +49,7 @@ def make_job(ports: tuple[int, ...], **flags: Any) -> EstimatorJob:
     hosts = ClusterFlags(
         job_name="worker", task_index="0", worker_hosts=",".join(workers), ps_hosts=ps
     )
-    return tfdist.entry.create(JobFlags.of(cluster=hosts, **flags), {}, job_class=EstimatorJob)
+    return tfdist.entry.create_of(EstimatorJob, JobFlags.of(cluster=hosts, **flags), {})
 
 
 def test_the_settings_of_a_worker_in_an_asynchronous_job() -> None:
@@ -57,7 +57,7 @@ def test_the_settings_of_a_worker_in_an_asynchronous_job() -> None:
         job = make_job(ports)
     assert not job.serves
     assert job.is_chief
-    assert job.chief_evaluates
+    assert job.sessions.role.chief_evaluates
     assert job.num_replicas == 1
     assert job.global_batch_size(32) == 32
     assert (job.topology.num_shards, job.topology.shard) == (2, 0)
