@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import numpy as np
 
@@ -27,20 +26,13 @@ class Progress(StepFollower):
     Args:
       state: counts the steps, and knows the examples of a step.
       output: where the hang report is written.
-      clock: returns seconds, from any starting point.
     """
 
-    def __init__(
-        self,
-        state: TrainingState,
-        output: OutputDirectory,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, state: TrainingState, output: OutputDirectory) -> None:
         super().__init__()
         self._state = state
         self._output = output
         self._activity = state.reporter.activity
-        self._clock = clock
         self._read = 0.0
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
@@ -86,7 +78,7 @@ class Progress(StepFollower):
     def after_steps(self, batch: int, logs: Logs | None) -> None:
         if self._activity.state.doing != TRAINING:
             self._activity.enter(TRAINING)
-        now = self._clock()
+        now = time.monotonic()
         if now - self._read >= _LOSS_SECONDS:
             self._read = now
             self._record_loss(logs)
