@@ -19,7 +19,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from absl import app, flags, logging
 from absl.logging import converter
@@ -147,36 +147,31 @@ def start(job_class: type[AnyJob], environ: Mapping[str, str]) -> AnyJob:
     take_cores()
     end_on_uncaught(environ.get(ERROR_FILE_VARIABLE))
     with exit_on_usage_error():
-        job = create(read_flags(environ), environ, job_class=job_class, waits_for_peers=True)
+        job = create_of(job_class, read_flags(environ), environ, waits_for_peers=True)
     atexit.register(job._state.warn_if_unsaved)
     # Otherwise Python's garbage collector walks all of TensorFlow's modules at exit, for 0.7 s.
     gc.freeze()
     return job
 
 
-@overload
-def create(job_flags: JobFlags, environ: Mapping[str, str]) -> Job: ...
-@overload
-def create(
-    job_flags: JobFlags,
-    environ: Mapping[str, str],
-    *,
+def create(job_flags: JobFlags, environ: Mapping[str, str]) -> Job:
+    """Creates a job from explicit inputs; see `create_of`."""
+    return create_of(Job, job_flags, environ)
+
+
+def create_of(
     job_class: type[AnyJob],
-    waits_for_peers: bool = ...,
-) -> AnyJob: ...
-def create(
     job_flags: JobFlags,
     environ: Mapping[str, str],
     *,
-    job_class: type[Job] = Job,
     waits_for_peers: bool = False,
-) -> Job:
-    """Creates a job from explicit inputs.
+) -> AnyJob:
+    """Creates a job of a class from explicit inputs.
 
     Args:
+      job_class: the class of the job.
       job_flags: the flags.
       environ: the environment.
-      job_class: the class of the job.
       waits_for_peers: whether this task divides its machine's cores with other tasks, waits for
         its peers at the startup barrier, and handles signals.
 

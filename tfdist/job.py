@@ -356,6 +356,16 @@ class Job:
         Raises:
           UsageError: the evaluator has no `output_dir`.
         """
-        from tfdist.training import fit
+        from tfdist.training import evaluator
 
-        return fit.evaluate(self._state, model, dataset_fn, output_dir, epochs=epochs)
+        if not self.evaluates:
+            return evaluator.evaluate(self._state, model, dataset_fn)
+        if output_dir is None:
+            raise UsageError(
+                "output_dir",
+                received=None,
+                accepted="the training's output directory",
+                remedy="Pass output_dir to job.evaluate.",
+            )
+        evaluator.follow(self._state, model, dataset_fn, output_dir, epochs=epochs)
+        return None

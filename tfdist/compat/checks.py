@@ -58,15 +58,13 @@ def check_no_state_of_a_replica(model: Any, strategy: str) -> None:
     Raises:
       UsageError: one does. Its state belongs to a replica, but the replicas share all variables.
     """
-    rnn = keras_compat.keras_of(model).layers.RNN
-    for layer in tf.train.TrackableView(model).descendants():
-        if isinstance(layer, rnn) and layer.stateful:
-            raise UsageError(
-                "stateful",
-                received=f"True in layer {layer.name}",
-                accepted=f"False under {strategy}, whose workers share all variables",
-                remedy="Train with --strategy=horovod, or with multi_worker_mirrored and Keras 3.",
-            )
+    _check_is_false(
+        "stateful",
+        model,
+        keras_compat.keras_of(model).layers.RNN,
+        f"{strategy}, whose workers share all variables",
+        "Train with --strategy=horovod, or with multi_worker_mirrored and Keras 3.",
+    )
 
 
 def check_no_synchronized_layer(model: Any, strategy: str) -> None:
@@ -75,14 +73,24 @@ def check_no_synchronized_layer(model: Any, strategy: str) -> None:
     Raises:
       UsageError: one does, and a step does not exchange tensors before its gradients.
     """
+    _check_is_false(
+        "synchronized",
+        model,
+        keras_compat.keras_of(model).layers.Layer,
+        strategy,
+        "Train with horovod, mirrored or multi_worker_mirrored without --sync_period: their "
+        "replicas exchange such statistics in each step.",
+    )
+
+
+def _check_is_false(name: str, model: Any, kind: Any, strategy: str, remedy: str) -> None:
     for layer in tf.train.TrackableView(model).descendants():
-        if getattr(layer, "synchronized", None) is True:
+        if isinstance(layer, kind) and getattr(layer, name, None) is True:
             raise UsageError(
-                "synchronized",
+                name,
                 received=f"True in layer {layer.name}",
                 accepted=f"False under {strategy}",
-                remedy="Train with horovod, mirrored or multi_worker_mirrored without "
-                "--sync_period: their replicas exchange such statistics in each step.",
+                remedy=remedy,
             )
 
 

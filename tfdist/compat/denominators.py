@@ -11,9 +11,9 @@ units of a full batch, and sends the share with them. A replica without an examp
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,19 +176,12 @@ class Step:
         return self.examples / self._size
 
 
-class _Traced(threading.local):
-    """The steps that a thread traces, one within another."""
-
-    def __init__(self) -> None:
-        self.steps: list[Step] = []
-
-
-_traced = _Traced()
+_traced: ContextVar[Step | None] = ContextVar("_traced", default=None)
 
 
 def current() -> Step | None:
     """The step that this thread traces; None outside of a weighed step."""
-    return _traced.steps[-1] if _traced.steps else None
+    return _traced.get()
 
 
 def saw_loss(
@@ -280,12 +273,12 @@ def step_of(model: Any, data: Any, *, evaluates: bool = False) -> Iterator[Step 
         yield None
         return
     step = Step(settings, examples_of(data), evaluates=evaluates)
-    _traced.steps.append(step)
+    token = _traced.set(step)
     try:
         yield step
         step.settle()
     finally:
-        _traced.steps.pop()
+        _traced.reset(token)
 
 
 def examples_of(data: Any) -> tf.Tensor:

@@ -137,12 +137,6 @@ def optimizer_variables(optimizer: Any) -> list[tf.Variable]:
     return as_tensorflow(variables() if callable(variables) else variables)
 
 
-def learning_rate_variable(optimizer: Any) -> tf.Variable | None:
-    """The learning-rate variable; None if the learning rate is a schedule or a number."""
-    (rate,) = as_tensorflow([getattr(optimizer, "learning_rate", None)])
-    return rate if hasattr(rate, "assign") else None
-
-
 def hyperparameters(model: Any) -> dict[str, tf.Variable]:
     """The hyperparameters of a model's optimizers that are variables, which checkpoints have.
 
@@ -187,15 +181,3 @@ def iterators_per_epoch(model: Any, steps: int) -> int:
     """
     # Keras 3 creates another one when it has reached the known end of an epoch.
     return 2 if is_keras_3(model) and steps >= 0 else 1
-
-
-def iterators_before(model: Any, epoch: int, steps: int) -> int:
-    """How many iterators `fit` creates before the one of an epoch, outside a strategy's scope.
-
-    Args:
-      model: a Keras model.
-      epoch: the number of the epoch, from 0.
-      steps: the cardinality of the dataset that `fit` receives.
-    """
-    # Keras 2 first creates an iterator that it does not use.
-    return epoch * iterators_per_epoch(model, steps) + (not is_keras_3(model))

@@ -89,21 +89,13 @@ def _checked(variable: Any, error: Callable[[], UsageError], *, adds: bool) -> C
 
 
 def _not_an_addition(metric: str, strategy: str, shares_variables: bool) -> UsageError:
-    if shares_variables:
-        accepted = f"a metric that adds to its state, under {strategy}, whose replicas share it"
-        remedy = "Use assign_add"
-    else:
-        accepted = (
-            f"a metric that adds to its state, under {strategy}, which sums the states of all "
-            "replicas"
-        )
-        remedy = (
-            "Use assign_add, or choose another aggregation in add_variable (Keras 3) or "
-            "add_weight (Keras 2)"
-        )
+    reason, other = "share it", ""
+    if not shares_variables:
+        reason = "have states that are summed"
+        other = " another aggregation in add_variable (Keras 3) or add_weight (Keras 2),"
     return UsageError(
         "metric",
         received=f"{metric}, whose update_state assigns something else than its state plus a value",
-        accepted=accepted,
-        remedy=f"{remedy}, or compute the metric in a callback.",
+        accepted=f"a metric that adds to its state, under {strategy}, whose replicas {reason}",
+        remedy=f"Use assign_add,{other} or compute the metric in a callback.",
     )

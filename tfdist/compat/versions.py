@@ -12,23 +12,17 @@ import platform
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from tfdist.compat import keras as keras_compat
 from tfdist.config.strategies import StrategySpec
 from tfdist.errors import UsageError
 from tfdist.process.version import __version__
 
-Loop = Literal["fit", "estimator", "custom"]
 Version = tuple[int, int]
-
-#: The training loops: name -> name for users. The table shows the first letter as a capital.
-LOOPS: dict[Loop, str] = {"fit": "fit", "estimator": "Estimators", "custom": "custom loops"}
 
 #: The environment variable that makes `tf.keras` an alias of tf_keras in TensorFlow 2.16 and newer.
 LEGACY_VARIABLE = "TF_USE_LEGACY_KERAS"
-
-NEWEST = "install 'tensorflow==2.21.*' and 'keras>=3.10'"
 
 
 @dataclass(frozen=True)
@@ -39,13 +33,11 @@ class Stack:
       tensorflow: the first and the last version of TensorFlow.
       keras_3: the first and the last version of Keras 3; None for Keras 2, which has the same
         version numbers as TensorFlow.
-      has_estimators: whether this TensorFlow has Estimators.
       is_correct: whether Keras computes the same results with several replicas as with one.
     """
 
     tensorflow: tuple[Version, Version]
     keras_3: tuple[Version, Version] | None = None
-    has_estimators: bool = False
     is_correct: bool = True
 
     def includes(self, tensorflow: Version, keras: Version) -> bool:
@@ -60,7 +52,7 @@ _CORRECT: tuple[Version, Version] = (3, 10), (3, 999)
 _INCORRECT: tuple[Version, Version] = (3, 0), (3, 9)
 
 STACKS = (
-    Stack(((2, 15), (2, 15)), has_estimators=True),
+    Stack(((2, 15), (2, 15))),
     Stack(_WITH_KERAS_3),
     Stack(_WITH_KERAS_3, _CORRECT),
     Stack(_WITH_KERAS_3, _INCORRECT, is_correct=False),
@@ -134,16 +126,14 @@ def untested(tensorflow: str, keras: str) -> str | None:
     if stack_of(tensorflow, keras):
         return None
     release = version_of(tensorflow)
-    remedy = NEWEST
+    remedy = "install 'tensorflow==2.21.*' and 'keras>=3.10'"
     if version_of(keras) < (3, 0) and _WITH_KERAS_3[0] <= release <= _WITH_KERAS_3[1]:
         remedy = f"install 'tf_keras=={text_of(release)}.*'"
     return f"TensorFlow {tensorflow} with Keras {keras} is untested: {remedy}."
 
 
-def refusal(
-    strategy: StrategySpec, *, tensorflow: str, keras: str, loop: Loop = "fit"
-) -> str | None:
-    """Why these versions do not support a strategy, with the remedy; None if they do.
+def refusal(strategy: StrategySpec, *, tensorflow: str, keras: str) -> str | None:
+    """Why these versions do not support `fit` under a strategy, with the remedy; None if they do.
 
     Untested versions are rejected too, except for a single replica: with a strategy that a Keras
     does not support, results can be wrong without any warning.
@@ -153,33 +143,17 @@ def refusal(
       tensorflow: the version of TensorFlow.
       keras: the version of the model's Keras: 3.x, or 2.x, which is tf_keras if TensorFlow is newer
         than 2.15.
-      loop: the training loop.
     """
+    if strategy.single_replica:
+        return None
     stack = stack_of(tensorflow, keras)
     if stack is None:
-        is_alone = strategy.single_replica and loop != "estimator"
-        return None if is_alone else untested(tensorflow, keras)
-    tensorflow = text_of(version_of(tensorflow))
-    if loop == "estimator":
-        if not stack.has_estimators:
-            return (
-                f"TensorFlow {tensorflow} has no Estimators: install 'tensorflow==2.15.1' with "
-                "Python 3.11, or train a Keras model."
-            )
-        if not strategy.estimator:
-            return f"{strategy.name} does not support Estimators: choose another strategy."
-    if not stack.is_correct and not strategy.single_replica:
+        return untested(tensorflow, keras)
+    if not stack.is_correct:
         return (
             "Keras before 3.10 silently computes wrong results with several tasks or replicas "
             "(3.3: workers diverge; 3.6 and 3.7: wrong weights; 3.8 and 3.9: wrong metrics): "
             "install 'keras>=3.10', or choose one_device."
-        )
-    if loop == "custom" and strategy.fit_only:
-        return f"{strategy.name} does not support custom loops: train with fit."
-    if loop == "custom" and stack.keras_3 and strategy.shares_variables:
-        return (
-            "Keras 3 metrics miscount in a custom loop if replicas share variables: train with "
-            f"fit, or install 'tf_keras=={tensorflow}.*' and set {LEGACY_VARIABLE}=1."
         )
     return None
 
@@ -229,17 +203,15 @@ def check_same_keras(model: Any, optimizer: Any) -> None:
       UsageError: they do not.
     """
     try:
-        names = [keras_compat.keras_of(made).__name__ for made in (model, optimizer)]
-        versions = [text_of(keras_compat.keras_version(made)[:2]) for made in (model, optimizer)]
+        own, other = (keras_compat.keras_of(made).__name__ for made in (model, optimizer))
     except TypeError:
         return
-    if names[0] != names[1]:
+    if own != other:
         raise UsageError(
             "optimizer",
-            received=f"an optimizer of {names[1]} {versions[1]} for a model of {names[0]} "
-            f"{versions[0]}",
-            accepted=f"an optimizer of {names[0]}",
-            remedy=f"Import both from {names[0]}.",
+            received=f"an optimizer of {other} for a model of {own}",
+            accepted=f"an optimizer of {own}",
+            remedy=f"Import both from {own}.",
         )
 
 

@@ -21,8 +21,8 @@ from tfdist.config.role import TaskRole
 from tfdist.config.strategies.rows import SynchronousUpdates
 from tfdist.data.feed import Feed
 from tfdist.estimator.optimizers import distributed
-from tfdist.estimator.sessions import LocalSessions, not_wrapped
-from tfdist.estimator.sync_replicas import SyncReplicasOptimizer
+from tfdist.estimator.sessions import Sessions
+from tfdist.estimator.sync_replicas import SyncReplicasHook, SyncReplicasOptimizer
 from tfdist.process.devices import use_devices
 from tfdist.strategies.base import Strategy, Topology
 from tfdist.strategies.serving import serve_until_end
@@ -69,12 +69,14 @@ class BetweenGraph(Strategy[SynchronousUpdates]):
         serve_until_end(self.settings, self.preemption, others, watches_chief=False)
 
 
-class BetweenGraphSessions(LocalSessions):
+class BetweenGraphSessions(Sessions):
     """Sessions on this task's TensorFlow server, with variables on the ps."""
+
+    has_session_code = True
 
     def __init__(self, strategy: Strategy[Any], role: TaskRole) -> None:
         super().__init__(strategy, role)
-        self.sync_optimizer: SyncReplicasOptimizer | None = None
+        self._optimizer: SyncReplicasOptimizer | None = None
         self._has_trained = False
         self._cluster, self._task = with_chief(strategy.cluster, strategy.task)
         self._server = tf.distribute.Server(
@@ -106,6 +108,7 @@ class BetweenGraphSessions(LocalSessions):
         return f"/job:{self._task.type}/task:{self._task.index}"
 
     def device_setter(self) -> Callable[[tf.Operation], str] | None:
+        super().device_setter()
         return tf.compat.v1.train.replica_device_setter(
             cluster=self._cluster.jobs(in_tensorflow=True), worker_device=self._device
         )
@@ -125,42 +128,20 @@ class BetweenGraphSessions(LocalSessions):
         self._has_trained = True
 
     def hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
-        return [_SyncHook(self)] if self.strategy.options.sync else []
+        if not self.strategy.options.sync:
+            return []
+        return [SyncReplicasHook(lambda: self._optimizer, self.strategy.topology.is_chief)]
 
     def _synchronized(self, optimizer: tf.compat.v1.train.Optimizer) -> SyncReplicasOptimizer:
         topology = self.strategy.topology
-        self.sync_optimizer = SyncReplicasOptimizer(
+        self._optimizer = SyncReplicasOptimizer(
             optimizer,
             replicas_to_aggregate=topology.num_replicas,
             total_num_replicas=topology.num_shards,
             worker=topology.shard,
             device=self._device,
         )
-        return self.sync_optimizer
-
-
-class _SyncHook(tf.compat.v1.train.SessionRunHook):
-    """Delegates to the hook of the optimizer in the session's graph."""
-
-    def __init__(self, sessions: BetweenGraphSessions) -> None:
-        self._sessions = sessions
-
-    def begin(self) -> None:
-        optimizer = self._sessions.sync_optimizer
-        graph = tf.compat.v1.get_default_graph()
-        if optimizer is None or getattr(optimizer.global_step, "graph", None) is not graph:
-            raise not_wrapped("parameter_server with --sync")
-        self._hook = optimizer.make_session_run_hook(self._sessions.strategy.topology.is_chief)
-        self._hook.begin()
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        self._hook.after_run(run_context, run_values)
-
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        self._hook.after_create_session(session, coord)
-
-    def end(self, session: Any) -> None:
-        self._hook.end(session)
+        return self._optimizer
 
 
 def with_chief(cluster: Cluster, task: Task) -> tuple[Cluster, Task]:

@@ -35,6 +35,7 @@ class EstimatorJob(Job):
 
     Attributes:
       sessions: configures this task's sessions.
+      reporter: reports what this task does.
     """
 
     def __init__(self, role: TaskRole, state: TrainingState) -> None:
@@ -43,6 +44,7 @@ class EstimatorJob(Job):
         session_recovery_wait.apply()
         estimator = role.own_spec.estimator
         assert estimator is not None
+        self.reporter: Reporter = state.reporter
         self.sessions: Sessions = table.load(estimator.sessions)(state.strategy, role)
 
     def wrap_optimizer(self, optimizer: Optimizer) -> Optimizer:
@@ -67,16 +69,6 @@ class EstimatorJob(Job):
     def facts(self) -> dict[str, Any]:
         """What this job is, as JSON."""
         return facts_of(self._state)
-
-    @property
-    def reporter(self) -> Reporter:
-        """Reports what this task does."""
-        return self._state.reporter
-
-    @property
-    def chief_evaluates(self) -> bool:
-        """Whether the chief evaluates, instead of an evaluator."""
-        return self._role.chief_evaluates
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         # Estimators copy their configuration repeatedly, but a task has only one job.

@@ -6,7 +6,6 @@ evaluation.follow()           # in the task of type evaluator
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -18,15 +17,15 @@ import tensorflow as tf
 
 from tfdist.coordination.liveness import activity
 from tfdist.coordination.preemption import Preemption
-from tfdist.errors import log
 from tfdist.estimator.input_functions import unsharded
 from tfdist.storage import files as checkpoint_files
-from tfdist.storage import lock, output_directory
+from tfdist.storage.checkpointer import read_marker
 from tfdist.storage.files import Fingerprint
 from tfdist.storage.output_directory import OutputDirectory
 from tfdist.storage.training_watch import TrainingWatch
+from tfdist.training.records import evaluations
 
-_POLL_SECONDS = 1.0
+_STEP = "global_step"
 
 
 def latest_checkpoint(estimator: tf.estimator.Estimator) -> str | None:
@@ -53,26 +52,18 @@ class Progress:
     def __init__(self, estimator: tf.estimator.Estimator, max_steps: int | None) -> None:
         self._estimator = estimator
         self._max_steps = max_steps
-        self._done = OutputDirectory(estimator.model_dir).done
-        self._first_marker = self._read_marker()
+        self._output = OutputDirectory(estimator.model_dir)
+        self._first_marker = read_marker(self._output, _STEP)
 
     def is_complete(self) -> bool:
         """Whether the training has reached `max_steps`, or has written a completion marker."""
-        marker, step = self._read_marker(), global_step(self._estimator)
+        marker, step = read_marker(self._output, _STEP), global_step(self._estimator)
         if self._max_steps is not None and step >= self._max_steps:
             return True
         if marker is None:
             return False
         # A marker that existed at the start may be from an earlier run with fewer steps.
-        return marker != self._first_marker or (
-            self._max_steps is None and json.loads(marker).get("global_step") == step
-        )
-
-    def _read_marker(self) -> str | None:
-        try:
-            return self._done.read_text()
-        except FileNotFoundError:
-            return None
+        return marker != self._first_marker or (self._max_steps is None and marker[_STEP] == step)
 
 
 class Evaluation:
@@ -175,14 +166,10 @@ class Evaluation:
           OutputError: the evaluator of another job writes there, the results could not be written,
             or no chief trains there.
         """
-        lock.hold(self._output.eval_lock)
-        output_directory.check_writable(self._output.path)
-        output_directory.remove_leftovers(self._output.path, of_evaluation=True)
-        log(f"evaluating the checkpoints in {self._output.path}")
-        self._activity.enter(activity.WAITING)
+        evaluations.begin(self._output, self._activity, self._output.path)
         self._next = self._clock() + (self._spec.start_delay_secs or 0)
         progress = Progress(self._estimator, self._max_steps)
-        watch = TrainingWatch(self._output, startup_timeout)
+        watch = TrainingWatch(self._output, startup_timeout, self._sleep)
         while True:
             # Check this first: if training is complete, the last checkpoint exists.
             is_last = progress.is_complete()
@@ -191,25 +178,16 @@ class Evaluation:
                 is_evaluated = path is None or self._try_to_evaluate(path, is_last)
                 if is_last and is_evaluated:
                     return
-            watch.look(_POLL_SECONDS)
-            self._sleep(_POLL_SECONDS)
+            watch.wait()
 
     def _record(self, metrics: Mapping[str, Any]) -> None:
-        step = int(metrics["global_step"])
         values = {
             name: value
             for name, value in metrics.items()
             # A metric can also be a serialized summary, which is only for TensorBoard.
-            if name != "global_step" and np.asarray(value).dtype.kind in "biuf"
+            if name != _STEP and np.asarray(value).dtype.kind in "biuf"
         }
-        # A resumed job re-evaluates later steps.
-        output_directory.cut_json_lines(
-            self._output.eval_metrics, lambda line: bool(line["global_step"] < step)
-        )
-        place = {"global_step": step, "time": time.time()}
-        output_directory.append_metrics(self._output.eval_metrics, values, **place)
-        results = ", ".join(f"{name} {np.mean(value):.4f}" for name, value in values.items())
-        print(f"step {step}: {results}", flush=True)
+        evaluations.record(self._output, values, global_step=int(metrics[_STEP]))
 
 
 class EvaluationListener(tf.compat.v1.train.CheckpointSaverListener):

@@ -33,20 +33,20 @@ class MultiWorkerMirroredSessions(Sessions):
 
     def run_config_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Makes all workers save at the same steps, because saving is a collective operation."""
-        for name, accepted in (
-            ("save_checkpoints_secs", None),
-            ("save_summary_steps", "a number of at least 1"),
-        ):
-            value = options.get(name, 1 if accepted else None)
-            if (value is not None) if accepted is None else not value:
-                raise UsageError(
-                    f"RunConfig {name}",
-                    received=value,
-                    accepted=accepted or f"None under {self.strategy.name}",
-                    remedy="Use save_checkpoints_steps, because all workers save together."
-                    if accepted is None
-                    else "Leave it out: without summaries TensorFlow saves no checkpoint here.",
-                )
+        if (seconds := options.get("save_checkpoints_secs")) is not None:
+            raise UsageError(
+                "RunConfig save_checkpoints_secs",
+                received=seconds,
+                accepted=f"None under {self.strategy.name}",
+                remedy="Use save_checkpoints_steps, because all workers save together.",
+            )
+        if not (steps := options.get("save_summary_steps", 1)):
+            raise UsageError(
+                "RunConfig save_summary_steps",
+                received=steps,
+                accepted="a number of at least 1",
+                remedy="Leave it out: without summaries TensorFlow saves no checkpoint here.",
+            )
         return {"save_checkpoints_steps": _SAVE_STEPS, **options}
 
     def agree(self, number: int) -> int:

@@ -52,7 +52,8 @@ class RunConfig(tf.estimator.RunConfig):
         monitored_session_write_errors.apply(write_failed)
         self.job = job
         model_dir = _agreed_model_dir(model_dir, job.sessions.role.config.model_dir)
-        options = _without_strategy(options, job)
+        _check_has_no_strategy(options, job)
+        options.pop("train_distribute", None)
         # Workers may start in any order, so none needs a delay.
         options.setdefault("experimental_max_worker_delay_secs", 0)
         sessions = job.sessions
@@ -101,12 +102,7 @@ def _agreed_model_dir(given: str | os.PathLike[str] | None, in_tf_config: str | 
     return model_dir
 
 
-def _without_strategy(options: dict[str, Any], job: EstimatorJob) -> dict[str, Any]:
-    """Removes the strategy arguments from the options.
-
-    Raises:
-      UsageError: one of them is set.
-    """
+def _check_has_no_strategy(options: dict[str, Any], job: EstimatorJob) -> None:
     for name in ("train_distribute", "experimental_distribute"):
         if options.get(name) is not None:
             raise UsageError(
@@ -115,7 +111,6 @@ def _without_strategy(options: dict[str, Any], job: EstimatorJob) -> dict[str, A
                 accepted="None, because --strategy chooses the strategy",
                 remedy=f"Leave it out, and use --strategy, which is now {job.name}.",
             )
-    return {name: value for name, value in options.items() if name != "train_distribute"}
 
 
 def save_first_checkpoint(

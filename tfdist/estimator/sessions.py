@@ -40,6 +40,8 @@ class Sessions:
 
     #: Whether tasks other than the chief use a temporary output directory.
     has_private_model_dir: ClassVar[bool] = False
+    #: Whether the strategy supports session code.
+    has_session_code: ClassVar[bool] = False
 
     def __init__(self, strategy: Strategy[Any], role: TaskRole) -> None:
         self.strategy = strategy
@@ -67,6 +69,11 @@ class Sessions:
         if not gpus:
             config.device_count["GPU"] = 0
         return config
+
+    @property
+    def master(self) -> str:
+        """The target of the sessions; empty for this process."""
+        return ""
 
     @property
     def train_distribute(self) -> tf.distribute.Strategy | None:
@@ -115,7 +122,8 @@ class Sessions:
         Raises:
           UsageError: the strategy does not support session code, or this task is an evaluator.
         """
-        raise self._no_sessions()
+        self._check_session_code()
+        return None
 
     def monitored_session(
         self, *, hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (), **options: Any
@@ -131,33 +139,7 @@ class Sessions:
             `checkpoint_dir` is a URL, or TensorFlow would interpret it as a pattern.
           OutputError: another job writes in `checkpoint_dir`.
         """
-        raise self._no_sessions()
-
-    def _no_sessions(self) -> UsageError:
-        return UsageError(
-            "--strategy",
-            received=f"{self.strategy.name} for session code",
-            accepted="one_device, parameter_server",
-            remedy="Choose one of these, or use the model function in an Estimator.",
-        )
-
-
-class LocalSessions(Sessions):
-    """Sessions on this machine, or on the server at `master`."""
-
-    @property
-    def master(self) -> str:
-        """The target of the sessions; empty for this process."""
-        return ""
-
-    def device_setter(self) -> Callable[[tf.Operation], str] | None:
-        self._check_trains()
-        return None
-
-    def monitored_session(
-        self, *, hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (), **options: Any
-    ) -> tf.compat.v1.train.MonitoredSession:
-        self._check_trains()
+        self._check_session_code()
         if directory := options.get("checkpoint_dir"):
             options["checkpoint_dir"] = str(output_path("checkpoint_dir", directory))
             if self.strategy.topology.is_chief:
@@ -170,8 +152,15 @@ class LocalSessions(Sessions):
             **options,
         )
 
-    def _check_trains(self) -> None:
-        """Rejects an evaluator: its session would wait two hours for the chief's variables."""
+    def _check_session_code(self) -> None:
+        if not self.has_session_code:
+            raise UsageError(
+                "--strategy",
+                received=f"{self.strategy.name} for session code",
+                accepted="one_device, parameter_server",
+                remedy="Choose one of these, or use the model function in an Estimator.",
+            )
+        # The session of an evaluator would wait two hours for the chief's variables.
         if self.strategy.settings.evaluates:
             raise UsageError(
                 "task.type",
@@ -180,3 +169,9 @@ class LocalSessions(Sessions):
                 remedy="Leave the evaluator out and evaluate in the chief, or use the model "
                 "function in an Estimator.",
             )
+
+
+class LocalSessions(Sessions):
+    """Sessions on this machine."""
+
+    has_session_code = True

@@ -5,7 +5,7 @@
         replicas_to_aggregate=2, total_num_replicas=3, worker=0, device="/job:chief/task:0",
     )
     train_op = optimizer.minimize(loss, global_step=global_step)
-    hook = optimizer.make_session_run_hook(is_chief=True)
+    hook = SyncReplicasHook(lambda: optimizer, is_chief=True)
 
 This is the method of "Revisiting Distributed Synchronous SGD" (Chen et al. 2016, arXiv:1604.00981):
 an update uses the first gradients to arrive, and drops the late gradients of backup workers.
@@ -16,13 +16,14 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.errors import UsageError, log
 from tfdist.estimator.optimizers import Wrapper
+from tfdist.estimator.sessions import not_wrapped
 
 _COLLECTION = "tfdist_sync_replicas"
 
@@ -123,18 +124,6 @@ class SyncReplicasOptimizer(Wrapper):
             token = own.dequeue_many(tf.maximum(own.size(), 1))[-1]
         return self._local_step.assign(token)
 
-    def make_session_run_hook(
-        self, is_chief: bool, num_tokens: int = 0
-    ) -> tf.compat.v1.train.SessionRunHook:
-        """The hook that every worker's session needs; on the chief it runs the updates.
-
-        Raises:
-          ValueError: `num_tokens` is not 0. With tokens at the start, a worker would run ahead.
-        """
-        if num_tokens:
-            raise ValueError(f"num_tokens: received {num_tokens}; accepted: 0.")
-        return SyncReplicasHook(self, is_chief)
-
     def _make_variables(self) -> None:
         def counter(name: str, collection: str) -> tf.Variable:
             return tf.compat.v1.Variable(
@@ -233,18 +222,23 @@ def _with_count(gradient: tf.IndexedSlices, variable: tf.Variable) -> tf.Indexed
 class SyncReplicasHook(tf.compat.v1.train.SessionRunHook):
     """Starts a worker at the cluster's step; on the chief, applies the updates in a thread.
 
-    With TensorFlow's own hook, the end of the session waits two minutes for a thread that waits for
-    further gradients.
+    Every worker's session needs it. With TensorFlow's own hook, the end of the session waits two
+    minutes for a thread that waits for further gradients.
+
+    Args:
+      find: returns the optimizer of the session's graph; None if there is none.
+      is_chief: whether this worker is the chief.
     """
 
-    def __init__(self, optimizer: SyncReplicasOptimizer, is_chief: bool) -> None:
-        self._optimizer = optimizer
+    def __init__(self, find: Callable[[], SyncReplicasOptimizer | None], is_chief: bool) -> None:
+        self._find = find
         self._is_chief = is_chief
 
     def begin(self) -> None:
-        optimizer = self._optimizer
-        if optimizer.global_step is None:
-            raise ValueError("Call SyncReplicasOptimizer.apply_gradients before using its hook.")
+        optimizer, graph = self._find(), tf.compat.v1.get_default_graph()
+        if optimizer is None or getattr(optimizer.global_step, "graph", None) is not graph:
+            raise not_wrapped("parameter_server with --sync")
+        self._optimizer = optimizer
         counters = tf.compat.v1.get_collection(_COLLECTION)
         if len(counters) != 3:
             raise UsageError(

@@ -32,7 +32,6 @@ from tfdist.training.records.trackers import Trackers
 
 # TensorFlow's name prefix of an Estimator's checkpoints.
 _PREFIX = "model.ckpt"
-_POLL_SECONDS = 1.0
 # The default of RunConfig.log_step_count_steps, which a script may set to None.
 _LOG_STEPS = 100
 
@@ -113,8 +112,7 @@ def train(
         timeout = job.sessions.role.flags.startup_timeout
         watch = TrainingWatch(OutputDirectory(estimator.model_dir), timeout)
         while not progress.is_complete():
-            watch.look(_POLL_SECONDS)
-            time.sleep(_POLL_SECONDS)
+            watch.wait()
         return
     job.sessions.begin_training()
     output = OutputDirectory(estimator.model_dir)
@@ -139,15 +137,14 @@ def train(
             if not output.done.exists():
                 output_directory.mark_done(output, global_step=step)
         return
-    if job.is_chief and step:
-        log(f"resuming from step {step}")
-    if job.is_chief:
-        output.done.unlink(missing_ok=True)
     own = [hook for hook in hooks if job.is_chief or not getattr(hook, "chief_only", False)]
     preemption = job.sessions.strategy.preemption
     steps = PreemptionHook(preemption)
     metrics = trackers = None
     if job.is_chief:
+        if step:
+            log(f"resuming from step {step}")
+        output.done.unlink(missing_ok=True)
         trackers = Trackers(job.sessions.role.flags.trackers, output, job.facts)
         metrics = MetricsLog(output, trackers, resumed=step)
         events.add(output, events.START, step=step, **job.facts)
@@ -158,8 +155,8 @@ def train(
         log=metrics,
         every_n_steps=estimator.config.log_step_count_steps or _LOG_STEPS,
     )
-    all_hooks = [*own, *job.sessions.hooks(), progress, steps]
-    spec = tf.estimator.TrainSpec(shard, max_steps, hooks=all_hooks)
+    own += [*job.sessions.hooks(), progress, steps]
+    spec = tf.estimator.TrainSpec(shard, max_steps, hooks=own)
     topology, kv_store = job.topology, job.sessions.strategy.kv_store
     watched = preemption.watched(topology.peer, topology.peers, kv_store)
     reported = job.reporter.watching(
@@ -321,4 +318,4 @@ def _newest(estimator: tf.estimator.Estimator) -> str | None:
 
 
 def _evaluates(job: EstimatorJob) -> bool:
-    return job.evaluates or (job.is_chief and job.chief_evaluates)
+    return job.evaluates or (job.is_chief and job.sessions.role.chief_evaluates)

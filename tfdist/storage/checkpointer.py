@@ -12,9 +12,8 @@ while the training goes on.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +84,7 @@ class Checkpointer:
         # Create the counter now, in all tasks: a strategy synchronizes the initial value of each
         # variable. So no task looks for checkpoints while the chief may still be writing one.
         _ = self._checkpoint.save_counter
-        self._directory = directory
+        self.directory = directory
         self._writes = writes
         self._keep = keep
         self._options = tf.train.CheckpointOptions(experimental_io_device=io_device)
@@ -113,9 +112,9 @@ class Checkpointer:
         """
         wait_for_writer()  # A `fit` that an exception has left may have been saving.
         if path is None:
-            path = checkpoint_files.newest_intact(self._directory, _PREFIX, warn=self._writes)
+            path = checkpoint_files.newest_intact(self.directory, _PREFIX, warn=self._writes)
             if self._writes:
-                checkpoint_files.repair_state(self._directory, _PREFIX, path)
+                checkpoint_files.repair_state(self.directory, _PREFIX, path)
         if path is None:
             return 0
         layout.check(self._layout, path, warn=self._writes)
@@ -145,7 +144,7 @@ class Checkpointer:
         """
         self.wait()
         self._progress.position, self.number = position, number
-        path = self._directory / f"{_PREFIX}-{number}"
+        path = self.directory / f"{_PREFIX}-{number}"
         if self._plan is not None and self._plan.fits(self._checkpoint):
             write = self._plan.read()
             if self._plan.is_here:
@@ -154,8 +153,8 @@ class Checkpointer:
             else:
                 self._write(path, write)
             return
-        self._kept = checkpoint_files.saved(self._directory)
-        with quiet_tensorflow():
+        self._kept = checkpoint_files.saved(self.directory)
+        with checkpoint_files.quiet_tensorflow():
             self._write(path, lambda name: self._checkpoint.write(name, options=self._options))
         try:
             self._plan = SavePlan(
@@ -220,32 +219,30 @@ def is_complete(output: OutputDirectory, finished: int, epochs: int) -> bool:
     """
     if finished >= epochs:
         return True
-    marker = read_marker(output)
+    marker = training_marker(output)
     if not marker:
         return False
     return bool(finished and marker["finished"] == finished and marker["epochs"] >= epochs)
 
 
-def read_marker(output: OutputDirectory) -> dict[str, Any] | None:
-    """The content of the completion marker; None if it is missing or damaged."""
+def training_marker(output: OutputDirectory) -> dict[str, Any] | None:
+    """The `read_marker` of a Keras training."""
+    return read_marker(output, "finished", "epochs")
+
+
+def read_marker(output: OutputDirectory, *numbers: str) -> dict[str, Any] | None:
+    """The content of the completion marker; None if it is missing or damaged.
+
+    Args:
+      output: the output directory.
+      numbers: the names of the integers in it.
+    """
     try:
         marker: dict[str, Any] = json.loads(output.done.read_text())
-        marker["finished"], marker["epochs"] = int(marker["finished"]), int(marker["epochs"])
+        marker |= {name: int(marker[name]) for name in numbers}
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         checkpoint_files.warn_once(output.done, f"is damaged ({error})")
         return None
     return marker
-
-
-@contextmanager
-def quiet_tensorflow() -> Iterator[None]:
-    """Suppresses TensorFlow's warnings about the functions that it traces while saving."""
-    logger = tf.get_logger()
-    level = logger.level
-    logger.setLevel("ERROR")
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -16,7 +16,7 @@ from absl import logging
 
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.replaced import replaced
-from tfdist.storage.checkpointer import quiet_tensorflow
+from tfdist.storage.files import quiet_tensorflow
 from tfdist.storage.output_directory import OutputDirectory, replacing_directory
 from tfdist.strategies.replicas.sync_on_read import are_averages
 from tfdist.upstream.keras3_export import signature_of
@@ -142,23 +142,19 @@ def _save_with_keras_2(
         return
     # `load_model` makes these layers from their configurations. Tracing each of them for programs
     # without Keras takes four times as long as all the rest.
-    call, serve = _functions_of(model)
-    # Makes `tf.saved_model.load(path)` callable. Keras itself calls the method of the class.
-    with replaced(model, "__call__", call):
-        save(save_traces=False, signatures=serve)
-
-
-def _functions_of(model: Any) -> tuple[Any, Any]:
-    """What computes a model's outputs: as they are, and as `serving_default`, by their names."""
+    #
     # TensorFlow traces these functions while it saves: only then a variable of several replicas is
     # that of the first one, and the parts of a variable are joined.
     signature = [tf.nest.map_structure(lambda each: each.type_spec, model.input)]
     call = tf.function(lambda inputs: model(inputs, training=False), input_signature=signature)
 
+    @tf.function(input_signature=signature)
     def serve(inputs: Any) -> dict[str, tf.Tensor]:
         return dict(zip(model.output_names, tf.nest.flatten(call(inputs)), strict=True))
 
-    return call, tf.function(serve, input_signature=signature)
+    # Makes `tf.saved_model.load(path)` callable. Keras itself calls the method of the class.
+    with replaced(model, "__call__", call):
+        save(save_traces=False, signatures=serve)
 
 
 def _has_only_layers_of_keras(model: Any) -> bool:

@@ -29,6 +29,18 @@ Fingerprint = tuple[tuple[str, int, int, int], ...]
 _STATE = "checkpoint"
 
 
+@contextmanager
+def quiet_tensorflow() -> Iterator[None]:
+    """Suppresses TensorFlow's warnings, such as those about functions that it traces to save."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("ERROR")
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 def number(path: str | None) -> int:
     """The number in a checkpoint's name, an epoch or a step; 0 for None."""
     return int(path.rpartition("-")[2]) if path else 0
@@ -148,8 +160,7 @@ def repair_state(directory: Path, prefix: str, newest: str | None) -> None:
     if named is not None:
         for path in paths:
             if path not in named and not Path(f"{path}.index").exists():
-                for file in _files(path):
-                    file.unlink()
+                _remove(path)
     # Without a `checkpoint` file keep all, because TensorFlow may have been told to keep them.
     kept = [path for path in named or reversed(paths) if number(path) < number(newest)]
     kept = [path for path in kept if Path(f"{path}.index").exists()] + [newest]
@@ -178,9 +189,7 @@ def add(path: str, earlier: list[str], *, keep: int | None) -> list[str]:
     if kept != paths:
         # The old ones are still in the file, or they would stay forever if this task is killed.
         for old in paths[: -len(kept)]:
-            # First the index, without which the rest is no checkpoint.
-            for file in reversed(_files(old)):
-                file.unlink(missing_ok=True)
+            _remove(old)
         _write_state(Path(path).parent, kept)
     return kept
 
@@ -188,8 +197,13 @@ def add(path: str, earlier: list[str], *, keep: int | None) -> list[str]:
 def discard(path: str) -> None:
     """Removes the files of a failed save at `path`, unless the checkpoint is intact."""
     if damage(path) is not None:
-        for file in _files(path):
-            file.unlink(missing_ok=True)
+        _remove(path)
+
+
+def _remove(path: str) -> None:
+    # First the index, without which the rest is no checkpoint.
+    for file in reversed(_files(path)):
+        file.unlink(missing_ok=True)
 
 
 def _all_checkpoints(directory: Path, prefix: str) -> list[str]:
@@ -220,15 +234,11 @@ def _is_first_save(directory: Path, paths: list[str]) -> bool:
 
 def _named(directory: Path) -> list[str] | None:
     """The checkpoints in the `checkpoint` file, oldest first; None if it is missing or damaged."""
-    logger = tf.get_logger()
-    level = logger.level
-    logger.setLevel("ERROR")
     try:
-        state = tf.train.get_checkpoint_state(str(directory))
+        with quiet_tensorflow():
+            state = tf.train.get_checkpoint_state(str(directory))
     except ValueError:
         return None  # The file is empty.
-    finally:
-        logger.setLevel(level)
     if state is None:
         return None
     # Use only the file names, because the directory may have been moved.

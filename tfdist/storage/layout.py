@@ -112,9 +112,7 @@ def _slots(optimizer: Any) -> int | None:
     """The number of elements of an optimizer's variables; None if it is not built."""
     variables = keras_compat.optimizer_variables(optimizer)
     # Its counter and its learning rate always exist.
-    if len(variables) <= 2:
-        return None
-    return _elements(variables)
+    return _elements(variables) if len(variables) > 2 else None
 
 
 def _read(path: str) -> dict[str, Any] | None:

@@ -24,7 +24,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +74,6 @@ _CHECKPOINT = re.compile(r"((?:model\.)?ckpt-(\d+))\.index")
 _PATTERN_CHARACTERS = "*?[\\"
 
 
-@dataclass(frozen=True)
 class OutputDirectory:
     """The paths in an output directory; creating this object creates no directory.
 
@@ -83,54 +81,19 @@ class OutputDirectory:
       UsageError: see `output_path`.
     """
 
-    path: Path
-
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        object.__setattr__(self, "path", output_path("output_dir", path))
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def final(self) -> Path:
-        return self.path / "final"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def eval_metrics(self) -> Path:
-        return self.path / "eval_metrics.jsonl"
-
-    @property
-    def events(self) -> Path:
-        return self.path / "events.jsonl"
-
-    @property
-    def saved_model(self) -> Path:
-        return self.path / "saved_model"
-
-    @property
-    def done(self) -> Path:
-        return self.path / "done.json"
-
-    @property
-    def trackers(self) -> Path:
-        return self.path / "trackers.json"
-
-    @property
-    def lock(self) -> Path:
-        return self.path / "lock.json"
-
-    @property
-    def eval_lock(self) -> Path:
-        return self.path / "eval_lock.json"
+        self.path = output_path("output_dir", path)
+        self.checkpoints = self.path / "checkpoints"
+        self.final = self.path / "final"
+        self.logs = self.path / "logs"
+        self.metrics = self.path / "metrics.jsonl"
+        self.eval_metrics = self.path / "eval_metrics.jsonl"
+        self.events = self.path / "events.jsonl"
+        self.saved_model = self.path / "saved_model"
+        self.done = self.path / "done.json"
+        self.trackers = self.path / "trackers.json"
+        self.lock = self.path / "lock.json"
+        self.eval_lock = self.path / "eval_lock.json"
 
 
 def output_path(field: str, path: str | os.PathLike[str]) -> Path:

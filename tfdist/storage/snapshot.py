@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
@@ -52,6 +52,11 @@ class _Entry:
     source: tf.Variable | tf.train.experimental.PythonState | tf.Tensor
     is_here: bool = True
     part: str = ""
+
+    @property
+    def is_read_in_graph(self) -> bool:
+        """Whether its value is known in graphs, too, and is on this machine."""
+        return isinstance(self.source, tf.Variable) and not is_on_read(self.source) and self.is_here
 
     def read(self) -> tf.Tensor:
         if isinstance(self.source, tf.Variable):
@@ -113,7 +118,7 @@ class SavePlan:
         """Whether the whole state is on this machine, so that it may change when it was read."""
         return all(entry.is_here for entry in self._entries)
 
-    def read(self) -> Callable[[str], None]:
+    def read(self) -> Callable[[str], Any]:
         """Reads the state of this machine.
 
         Returns:
@@ -121,19 +126,16 @@ class SavePlan:
           The index is renamed last, when the rest is whole. Raises `tf.errors.OpError` if they
           could not be written.
         """
-        known = dict(zip(map(id, self._at_once), self._read_at_once(), strict=True))
-        tensors = []
-        for entry in self._entries:
-            value = known.get(id(entry))
-            if entry.is_here:
-                tensors.append(entry.read() if value is None else value)
+        known = iter(self._read_at_once())
+        tensors = [
+            next(known) if entry.is_read_in_graph else entry.read()
+            for entry in self._entries
+            if entry.is_here
+        ]
         if self._write is None:
             self._write = self._writing(tensors)
-        return partial(self._write_tensors, tensors)
-
-    def _write_tensors(self, tensors: list[tf.Tensor], path: str) -> None:
-        assert self._write is not None
-        self._write(tf.constant(path), *tensors)
+        write = self._write
+        return lambda path: write(tf.constant(path), *tensors)
 
     def _entries_of(self, trackable: Any, attributes: dict[str, str]) -> Iterator[_Entry]:
         if len(attributes) > 1:
@@ -154,26 +156,16 @@ class SavePlan:
             yield _Entry(key, self._io_device or place, variable, is_here, part)
 
     @cached_property
-    def _at_once(self) -> list[_Entry]:
-        """The entries that one call reads, five times as fast as a call each.
-
-        Not the variables whose values are only known outside of graphs.
-        """
-        return [
-            entry
-            for entry in self._entries
-            if isinstance(entry.source, tf.Variable)
-            and not is_on_read(entry.source)
-            and entry.is_here
-        ]
-
-    @cached_property
     def _read_at_once(self) -> Callable[[], list[tf.Tensor]]:
+        """Reads variables of this machine in one call, five times as fast as a call each."""
+
         @tf.function(autograph=False)
         def read() -> list[tf.Tensor]:
             # A GPU may not have the memory for a second buffer. On the CPU, this copies nothing.
             with tf.device(self._own_device):
-                return [tf.identity(entry.read()) for entry in self._at_once]
+                return [
+                    tf.identity(entry.read()) for entry in self._entries if entry.is_read_in_graph
+                ]
 
         return _traced(read)
 
@@ -185,25 +177,26 @@ class SavePlan:
 
         if self.is_here and len(devices) == 1:
             # A function checks the type of each argument, which takes longer than the writing.
-            return self._saving_here(*devices)
+            ((device, indices),) = devices.items()
+            return lambda path, *tensors: self._save(device, path, indices, tensors)
 
         # A function, because an operation on another machine may go on when its call has returned.
         @tf.function(autograph=False)
         def write(path: tf.Tensor, *here: tf.Tensor) -> tf.Tensor:
             given = iter(here)
-            tensors = [next(given) if entry.is_here else None for entry in self._entries]
-            if len(devices) == 1:
-                ((device, indices),) = devices.items()
-                saved = [self._save(device, path, indices, tensors)]
-            else:
-                saved = []
+            tensors = [next(given) if entry.is_here else entry.read() for entry in self._entries]
+            parts = [path]
+            if len(devices) > 1:
                 # The names that TensorFlow gives to the parts.
                 parts = [
                     tf.strings.join([path, f"_temp/part-{part:05d}-of-{len(devices):05d}"])
                     for part in range(len(devices))
                 ]
-                for part, (device, indices) in zip(parts, devices.items(), strict=True):
-                    saved.append(self._save(device, part, indices, tensors))
+            saved = [
+                self._save(device, part, indices, tensors)
+                for part, (device, indices) in zip(parts, devices.items(), strict=True)
+            ]
+            if len(devices) > 1:
                 with tf.control_dependencies(saved), tf.device(self._own_device):
                     saved = [
                         tf.raw_ops.MergeV2Checkpoints(
@@ -220,33 +213,16 @@ class SavePlan:
         ]
         return _traced(write, tf.TensorSpec([], tf.string), *specs)
 
-    def _saving_here(self, device: str) -> Callable[..., None]:
-        """As `_writing`, for a state that is all on this machine."""
-        names = tf.constant([entry.key for entry in self._entries])
-        parts = tf.constant([entry.part for entry in self._entries])
-
-        def write(path: tf.Tensor, *tensors: tf.Tensor) -> None:
-            with tf.device(device):
-                tf.raw_ops.SaveV2(
-                    prefix=path, tensor_names=names, shape_and_slices=parts, tensors=tensors
-                )
-
-        return write
-
     def _save(
-        self, device: str, path: tf.Tensor, indices: list[int], tensors: list[tf.Tensor | None]
-    ) -> tf.Operation:
+        self, device: str, path: tf.Tensor, indices: list[int], tensors: Sequence[tf.Tensor]
+    ) -> tf.Operation | None:
         with tf.device(device):
             return tf.raw_ops.SaveV2(
                 prefix=path,
                 tensor_names=[self._entries[index].key for index in indices],
                 shape_and_slices=[self._entries[index].part for index in indices],
-                tensors=[_or_read(tensors[index], self._entries[index]) for index in indices],
+                tensors=[tensors[index] for index in indices],
             )
-
-
-def _or_read(tensor: tf.Tensor | None, entry: _Entry) -> tf.Tensor:
-    return entry.read() if tensor is None else tensor
 
 
 def _traced(function: Any, *specs: tf.TensorSpec) -> Callable[..., Any]:

@@ -2,18 +2,21 @@
 
     watch = TrainingWatch(OutputDirectory("/shared/run1"), timeout=300.0)
     while not is_complete():
-        watch.look(1.0)         # raises OutputError when no chief has run for 300 s
-        sleep(1.0)
+        watch.wait()         # raises OutputError when no chief has run for 300 s
 
 The chief holds the lock of the output directory while it trains, on this machine or another one.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from tfdist.errors import OutputError, log
 from tfdist.storage import lock
 from tfdist.storage.output_directory import OutputDirectory
 
+_POLL_SECONDS = 1.0
 # Seconds after which the log says what the evaluator waits for.
 _NOTICE_SECONDS = 30.0
 
@@ -24,28 +27,36 @@ class TrainingWatch:
     Args:
       output: the output directory.
       timeout: seconds without a chief after which there is none.
+      sleep: waits for a number of seconds.
     """
 
-    def __init__(self, output: OutputDirectory, timeout: float) -> None:
+    def __init__(
+        self,
+        output: OutputDirectory,
+        timeout: float,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._output = output
         self._timeout = timeout
+        self._sleep = sleep
         self._missing = 0.0
         self._has_trained = False
 
-    def look(self, seconds: float) -> None:
-        """Looks once.
-
-        Args:
-          seconds: the time since the last look in which this task only waited.
+    def wait(self) -> None:
+        """Looks once, and sleeps for a second.
 
         Raises:
-          OutputError: no chief has run for too long.
+          OutputError: no chief has run for too long, without the time between two calls.
         """
+        self._look()
+        self._sleep(_POLL_SECONDS)
+
+    def _look(self) -> None:
         if lock.is_held(self._output.lock) is not False:
             # Where the file system has no locks, nothing is known.
             self._missing, self._has_trained = 0.0, True
             return
-        before, self._missing = self._missing, self._missing + seconds
+        before, self._missing = self._missing, self._missing + _POLL_SECONDS
         if before < _NOTICE_SECONDS <= self._missing:
             log(
                 f"the evaluator waits for the chief: no training runs in {self._output.path}; it "

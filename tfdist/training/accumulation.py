@@ -56,8 +56,7 @@ def accumulate(model: Any, batch_size: int, steps: int, *, reads_once: bool) -> 
 def _update(step: _Step, reading: AbstractContextManager[None]) -> Any:
     with reading:
         sums, logs = step.run()
-    step.apply(sums)
-    return step.results(logs)
+    return step.apply(sums, logs)
 
 
 class _Call(NamedTuple):
@@ -132,8 +131,15 @@ class _Step:
         assert self._call is not None
         return [_total(*each) for each in zip(sums, self._call.shapes, strict=True)], logs
 
-    def apply(self, sums: list[Any]) -> None:
-        """Updates the weights with the gradients of all batches; the last sum is their share."""
+    def apply(self, sums: list[Any], logs: Any) -> Any:
+        """Updates the weights with the gradients of all batches; returns what the step returns.
+
+        TensorFlow does not compute the results of metrics over all replicas in a loop.
+
+        Args:
+          sums: those of the gradients, and of their share.
+          logs: what the train step has returned for the last batch.
+        """
         assert self._call is not None
         *gradients, share = sums
         means = scaled(gradients, tf.math.divide_no_nan(1.0, share))
@@ -141,15 +147,6 @@ class _Step:
             if step is not None:
                 step.set_share(share / self._steps)
             self._call.apply(means)
-
-    def results(self, logs: Any) -> Any:
-        """What the step returns.
-
-        TensorFlow does not compute the results of metrics over all replicas in a loop.
-
-        Args:
-          logs: what the train step has returned for the last batch.
-        """
         return self._model.get_metrics_result() if self._returns_results else logs
 
     def _batch(self, index: tf.Tensor) -> tuple[list[Any], Any]:
@@ -187,15 +184,13 @@ def _recorded(optimizer: Any) -> Iterator[list[_Call]]:
         if name == "apply":
             variables = keras3_optimizer.variables_of(optimizer, *args, **options)
             calls.append(_call(given, variables, lambda sums: own(sums, variables)))
-        else:
-            variables = [variable for _, variable in given]
-            calls.append(
-                _call(
-                    [gradient for gradient, _ in given],
-                    variables,
-                    lambda sums: own(zip(sums, variables, strict=True), *args, **options),
-                )
-            )
+            return optimizer.iterations
+        variables = [variable for _, variable in given]
+
+        def apply(sums: list[Any]) -> Any:
+            return own(zip(sums, variables, strict=True), *args, **options)
+
+        calls.append(_call([gradient for gradient, _ in given], variables, apply))
         return optimizer.iterations
 
     with replaced(optimizer, name, record):

@@ -22,8 +22,7 @@ from tfdist.training.progress import Progress
 from tfdist.training.resume import Resume
 from tfdist.training.scalars import scalars
 from tfdist.training.state import TrainingState
-from tfdist.training.step_profile import Profile, StepProfile
-from tfdist.training.step_watch import StepWatch
+from tfdist.training.step_profile import StepProfile
 from tfdist.training.steps import StepFollower, Steps
 from tfdist.training.summaries import Summaries
 
@@ -47,10 +46,11 @@ def standard(
         )
     state.is_saved = True
     output = OutputDirectory(output_dir)
-    followers: list[StepFollower] = [Progress(state)]
+    progress = Progress(state, output)
+    followers: list[StepFollower] = [progress]
     if steps := state.role.flags.profiled_steps:
-        followers.append(StepProfile(Profile(state, output, steps)))
-    callbacks = [*state.strategy.callbacks(), StepWatch(state, output), ExamplesPerSecond(state)]
+        followers.append(StepProfile(state, output, steps))
+    callbacks = [*state.strategy.callbacks(), progress, ExamplesPerSecond(state)]
     if state.is_chief:
         lock.hold(output.lock)
         output_directory.check_writable(output.path, output.checkpoints, output.logs)
@@ -58,7 +58,7 @@ def standard(
         followers.append(Summaries(state, output))
     # Last, so that every epoch with a checkpoint has a line in the metrics log.
     followers.append(Resume(state, output, keep=keep, save_steps=save_steps))
-    return [*callbacks, Steps(state, followers), *followers]
+    return [*callbacks, Steps(state, followers), *followers[1:]]
 
 
 class ExamplesPerSecond(tf.keras.callbacks.Callback):

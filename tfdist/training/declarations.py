@@ -62,8 +62,8 @@ def _of_model(model: tf.keras.Model) -> dict[str, str]:
     declared = {}
     for number, optimizer in enumerate(keras_compat.optimizers_of(model), 1):
         declared[f"optimizer {number}"] = type(optimizer).__name__
-        if (rate := keras_compat.learning_rate_variable(optimizer)) is not None:
-            declared[f"the learning rate of optimizer {number}"] = f"{rate.numpy():g}"
+    for name, value in keras_compat.hyperparameters(model).items():
+        declared[f"the hyperparameter {name}"] = f"{value.numpy():g}"
     variables = keras_compat.model_variables(model) if model.built else []
     for number, variable in enumerate(variables, 1):
         # Keras numbers the names of layers, which may differ.

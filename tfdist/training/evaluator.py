@@ -9,28 +9,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import numpy as np
 import tensorflow as tf
 
 from tfdist.compat import building
 from tfdist.compat import keras as keras_compat
-from tfdist.coordination.liveness import activity
+from tfdist.coordination.liveness.activity import EVALUATING
 from tfdist.data.inputs import Data
-from tfdist.errors import log
 from tfdist.storage import checkpointer as checkpoints
 from tfdist.storage import files as checkpoint_files
-from tfdist.storage import lock, output_directory
 from tfdist.storage.checkpointer import Checkpointer
 from tfdist.storage.files import Fingerprint
 from tfdist.storage.output_directory import OutputDirectory
 from tfdist.storage.training_watch import TrainingWatch
+from tfdist.training.records import evaluations
+from tfdist.training.records.tensorboard import TensorBoardRun
 from tfdist.training.scalars import scalars
 from tfdist.training.state import TrainingState
 
 #: If the number of epochs is unknown, a completion marker that existed at the start is considered
 #: this training's own after this time.
 _STALE_MARKER_SECONDS = 60.0
-_POLL_SECONDS = 1.0
 
 
 def evaluate(state: TrainingState, model: tf.keras.Model, dataset_fn: Data) -> dict[str, float]:
@@ -83,9 +81,7 @@ def follow(
         no chief trains there.
     """
     output = OutputDirectory(output_dir)
-    lock.hold(output.eval_lock)
-    output_directory.check_writable(output.path, output.logs)
-    output_directory.remove_leftovers(output.path, of_evaluation=True)
+    evaluations.begin(output, state.reporter.activity, output.checkpoints)
     dataset = state.eval_dataset(dataset_fn)
     state.keep_outputs_float32(model)
     if keras_compat.is_keras_3(model):
@@ -93,18 +89,15 @@ def follow(
         building.build_model(model, dataset.element_spec)
         building.build_optimizers(model)
     checkpointer = Checkpointer(model, output.checkpoints)
-    writer = tf.summary.create_file_writer(str(output.logs / "eval"))
-    first_marker, started = checkpoints.read_marker(output), clock()
+    summaries = TensorBoardRun(output.logs / "eval")
+    first_marker, started = checkpoints.training_marker(output), clock()
     evaluated: dict[str, Fingerprint] = {}
     epoch = 0
     logs: dict[str, float] = {}
-    watch = TrainingWatch(output, state.role.flags.startup_timeout)
-    log(f"evaluating the checkpoints in {output.checkpoints}")
-    own = state.reporter.activity
-    own.enter(activity.WAITING)
+    watch = TrainingWatch(output, state.role.flags.startup_timeout, sleep)
     while True:
         # Read the marker first: if it exists, the last checkpoint exists too.
-        marker = checkpoints.read_marker(output)
+        marker = checkpoints.training_marker(output)
         for path in checkpoint_files.saved(output.checkpoints):
             fingerprint = checkpoint_files.fingerprint(path)
             if evaluated.get(path) == fingerprint:
@@ -118,17 +111,18 @@ def follow(
                 epoch = checkpointer.position.epoch
                 if checkpointer.position.steps:
                     continue  # A checkpoint within an epoch, for resuming.
-                with own.doing(activity.EVALUATING):
+                with state.reporter.activity.doing(EVALUATING):
                     logs = model.evaluate(dataset, return_dict=True, verbose=0)
-            _record(output, writer, epoch, logs)
+            evaluations.record(output, logs, epoch=epoch)
+            values = {f"epoch_{name}": value for name, value in scalars(logs).items()}
+            summaries.scalars(values, epoch - 1)  # Keras's TensorBoard counts epochs from 0.
         if marker is not None and (
             marker != first_marker
             or (epochs is None and clock() - started > _STALE_MARKER_SECONDS)
             or (epochs is not None and checkpoints.is_complete(output, epoch, epochs))
         ):
             return logs
-        watch.look(_POLL_SECONDS)
-        sleep(_POLL_SECONDS)
+        watch.wait()
 
 
 def _try_to_restore(checkpointer: Checkpointer, opened: str, path: str) -> bool:
@@ -143,18 +137,3 @@ def _try_to_restore(checkpointer: Checkpointer, opened: str, path: str) -> bool:
             raise
         return False
     return True
-
-
-def _record(
-    output: OutputDirectory, writer: tf.summary.SummaryWriter, epoch: int, logs: dict[str, float]
-) -> None:
-    # A resumed job re-evaluates later epochs.
-    output_directory.cut_json_lines(output.eval_metrics, lambda line: bool(line["epoch"] < epoch))
-    output_directory.append_metrics(output.eval_metrics, logs, epoch=epoch, time=time.time())
-    # Keras's TensorBoard counts epochs from 0.
-    with output_directory.writing(output.logs), writer.as_default(step=epoch - 1):
-        for name, value in scalars(logs).items():
-            tf.summary.scalar(f"epoch_{name}", value)
-        writer.flush()
-    results = ", ".join(f"{name} {np.mean(value):.4f}" for name, value in logs.items())
-    print(f"epoch {epoch}: {results}", flush=True)

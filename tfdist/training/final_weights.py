@@ -15,9 +15,7 @@ import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.data.position import Position
-from tfdist.storage import output_directory
 from tfdist.storage.checkpointer import Checkpointer
-from tfdist.storage.output_directory import OutputDirectory
 
 
 class FinalWeights:
@@ -25,27 +23,11 @@ class FinalWeights:
 
     Args:
       model: the built model.
-      output: the output directory.
-      writes: whether this task writes there; the other tasks only restore.
-      io_device: as for `Checkpointer`.
-      state: as for `Checkpointer`.
+      checkpointer: saves and restores it in a directory that has nothing else.
     """
 
-    def __init__(
-        self,
-        model: tf.keras.Model,
-        output: OutputDirectory,
-        *,
-        writes: bool,
-        io_device: str | None,
-        state: dict[str, Any],
-    ) -> None:
-        self._directory = output.final
-        self._checkpointer = Checkpointer(
-            model, output.final, writes=writes, keep=1, io_device=io_device, state=state
-        )
-        if writes:
-            output_directory.remove_leftovers(output.final)
+    def __init__(self, model: tf.keras.Model, checkpointer: Checkpointer) -> None:
+        self._checkpointer = checkpointer
         self._weights = keras_compat.as_tensorflow(model.trainable_variables)
         self._saved: list[float] | None = None
 
@@ -55,7 +37,7 @@ class FinalWeights:
 
     def remove(self) -> None:
         """Removes the final weights of a shorter training."""
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self._checkpointer.directory, ignore_errors=True)
 
     def epoch_saved(self) -> None:
         """Call this after the checkpoint of each epoch."""

@@ -112,29 +112,3 @@ def default_verbosity(state: TrainingState) -> int:
     if not state.is_chief:
         return 0
     return 1 if sys.stdout.isatty() else 2
-
-
-def evaluate(
-    state: TrainingState,
-    model: tf.keras.Model,
-    dataset_fn: Data,
-    output_dir: str | None,
-    *,
-    epochs: int | None,
-) -> dict[str, float] | None:
-    """Evaluates once in a training task, or each checkpoint in the evaluator; see `Job.evaluate`.
-
-    Raises:
-      UsageError: the evaluator has no `output_dir`.
-    """
-    if not state.role.evaluates:
-        return evaluator.evaluate(state, model, dataset_fn)
-    if output_dir is None:
-        raise UsageError(
-            "output_dir",
-            received=None,
-            accepted="the training's output directory",
-            remedy="Pass output_dir to job.evaluate.",
-        )
-    evaluator.follow(state, model, dataset_fn, output_dir, epochs=epochs)
-    return None

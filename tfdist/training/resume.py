@@ -99,8 +99,8 @@ class Resume(StepFollower):
                 remedy=SHARE_DIRECTORY,
             )
         if self._state.is_chief:
-            output_directory.remove_leftovers(self._output.path)
-            output_directory.remove_leftovers(self._output.checkpoints)
+            for directory in (self._output.path, self._output.checkpoints, self._output.final):
+                output_directory.remove_leftovers(directory)
         device = io_device.choose(
             self._output.checkpoints, self._checkpointing.io_device, self._checkpointing.owners
         )
@@ -110,7 +110,10 @@ class Resume(StepFollower):
         self._checkpointer = checkpointer.Checkpointer(
             self.model, self._output.checkpoints, keep=self._keep, state=state, **self._writer
         )
-        self._final = FinalWeights(self.model, self._output, state=state, **self._writer)
+        final = checkpointer.Checkpointer(
+            self.model, self._output.final, keep=1, state=state, **self._writer
+        )
+        self._final = FinalWeights(self.model, final)
         variables = keras_compat.hyperparameters(self.model)
         self._hyperparameters = {name: float(each.numpy()) for name, each in variables.items()}
         epochs = self.params["epochs"]
@@ -141,11 +144,7 @@ class Resume(StepFollower):
             if self._state.is_chief:
                 self._output.done.unlink(missing_ok=True)
                 self._final.remove()
-                self._log_event(
-                    events.START,
-                    start.epoch,
-                    **facts_of(self._state),
-                )
+                self._log_event(events.START, start.epoch, **facts_of(self._state))
             self._fast_forward(start, step)
         self._saved = self._state.steps
         keras_initial_epoch.set_start(self.model, (start.epoch, step))

@@ -1,6 +1,6 @@
 """`TrainingState`: the strategy, the preemption signals and the data that the callbacks share.
 
-state = TrainingState(role, strategy, preemption)
+state = TrainingState(role, strategy, preemption, reporter)
 model.fit(state.dataset(train_input), callbacks=callbacks.standard(state, output_dir, …))
 """
 
@@ -60,12 +60,12 @@ class TrainingState:
         role: TaskRole,
         strategy: Strategy[Any],
         preemption: Preemption,
-        reporter: Reporter | None = None,
+        reporter: Reporter,
     ) -> None:
         self.role = role
         self.strategy = strategy
         self.preemption = preemption
-        self.reporter = reporter or Reporter(str(strategy.task))
+        self.reporter = reporter
         # Made here, so that a task tells the others if it ends without any call.
         self._agreement = strategy.agreement
         self.data: TrainingData | None = None
@@ -244,7 +244,6 @@ class TrainingState:
                 log(f"{self.strategy.name}: {line}")
         self._described = described
         self._weigh(model)
-        shares_variables = self.role.spec.shares_variables
         if self.accumulate_steps > 1:
             if self.data is None or self.data.batch_size is None:
                 raise UsageError(
@@ -257,7 +256,7 @@ class TrainingState:
                 model,
                 self.data.batch_size,
                 self.accumulate_steps,
-                reads_once=shares_variables,
+                reads_once=self.role.spec.shares_variables,
             )
         self._wrap_optimizers_of(model)
         building.build_optimizers(model)

@@ -29,8 +29,11 @@ _LEAST_SECONDS = 0.5
 _POLL_SECONDS = 0.02
 
 
-class Profile:
-    """The profile of a task, and on the chief those of the tasks that serve.
+class StepProfile(StepFollower):
+    """The callback of `--profile_steps`, in each training task.
+
+    It has the profile of this task, and on the chief those of the tasks that serve. In a
+    coordinator, whose workers make the steps, it looks at their number in a thread.
 
     Args:
       state: knows the tasks.
@@ -41,22 +44,63 @@ class Profile:
     def __init__(
         self, state: TrainingState, output: OutputDirectory, steps: tuple[int, int]
     ) -> None:
-        self.state = state
+        super().__init__()
+        self._state = state
         self._first, self._last = steps
         name = f"steps_{self._first}_{self._last}"
         self._session = output.logs / "train" / "plugins" / "profile" / name
         self._stage = _WAITS
         # Of this task, and of those that serve.
         self._own, self._others = (tempfile.mkdtemp(prefix="tfdist-profile-") for _ in range(2))
-        self._thread: threading.Thread | None = None
+        self._tracing: threading.Thread | None = None
         self._begun: tuple[float, int] | None = None
+        self._mark: Any = None
+        self._ended = threading.Event()
+        self._watching: threading.Thread | None = None
 
-    @property
-    def is_running(self) -> bool:
-        """Whether the steps are being profiled."""
-        return self._stage == _RUNS
+    def before_steps(self, batch: int) -> None:
+        steps, was_running = self._state.steps, self._stage == _RUNS
+        self._look(steps)
+        # Keras 2 marks its steps itself, and has begun this one already.
+        marks = not was_running or keras_compat.is_keras_3(self.model)
+        if self._stage == _RUNS and marks:
+            self._mark = tf.profiler.experimental.Trace("train", step_num=steps, _r=1)
+            self._mark.__enter__()
 
-    def look(self, steps: int) -> None:
+    def after_steps(self, batch: int, logs: Logs | None) -> None:
+        if self._mark is not None:
+            self._mark.__exit__(None, None, None)
+            self._mark = None
+
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+        cursor = self._state.strategy.cursor
+        if cursor.sees_steps:
+            return
+        before = self._state.steps - cursor.progress
+        self._ended = ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(_POLL_SECONDS):
+                self._look(before + cursor.progress)
+
+        self._watching = threading.Thread(target=watch, name="profile", daemon=True)
+        self._watching.start()
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        self._ended.set()
+        if self._watching is not None:
+            self._watching.join()
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        if self._stage == _RUNS:
+            self._stop()
+        elif self._stage == _WAITS and self._state.is_chief:
+            steps = f"{self._first} to {self._last}"
+            log(f"warning: --profile_steps: this training has made none of the steps {steps}")
+        for directory in (self._own, self._others):
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _look(self, steps: int) -> None:
         """Begins or ends the profile, after this number of updates."""
         self._begun = self._begun or (time.monotonic(), steps)
         if self._stage == _WAITS and self._first <= steps < self._last:
@@ -64,45 +108,35 @@ class Profile:
         elif self._stage == _RUNS and steps >= self._last:
             self._stop()
 
-    def close(self) -> None:
-        """Ends the profile, if it runs; says so if it has not begun."""
-        if self._stage == _RUNS:
-            self._stop()
-        elif self._stage == _WAITS and self.state.is_chief:
-            steps = f"{self._first} to {self._last}"
-            log(f"warning: --profile_steps: this training has made none of the steps {steps}")
-        for directory in (self._own, self._others):
-            shutil.rmtree(directory, ignore_errors=True)
-
     def _start(self, steps: int, begun: float, before: int) -> None:
         self._stage = _RUNS
         servers = self._servers()
         with _warning("cannot begin the profile"):
             tf.profiler.experimental.start(self._own)
-        if servers and self.state.is_chief:
+        if servers and self._state.is_chief:
             per_step = (time.monotonic() - begun) / max(steps - before, 1)
             seconds = max(_LEAST_SECONDS, per_step * (self._last - steps))
             addresses = ",".join(f"grpc://{address}" for address in servers)
-            self._thread = threading.Thread(
+            self._tracing = threading.Thread(
                 target=_trace, args=(addresses, self._others, seconds), daemon=True
             )
-            self._thread.start()
+            self._tracing.start()
 
     def _stop(self) -> None:
         self._stage = _ENDED
         with _warning("cannot write the profile"):
             tf.profiler.experimental.stop()
-            if self._thread is not None:
-                self._thread.join()
-            own = str(self.state.strategy.task)
+            if self._tracing is not None:
+                self._tracing.join()
+            own = str(self._state.strategy.task)
             self._collect(Path(self._own), {}, own)
             self._collect(Path(self._others), self._servers(), own)
-            if self.state.is_chief:
+            if self._state.is_chief:
                 log(f"profiled the steps {self._first} to {self._last}: {self._session}")
 
     def _servers(self) -> Mapping[str, str]:
         """The tasks that serve, by their addresses."""
-        role = self.state.role
+        role = self._state.role
         tasks = [task for task in role.cluster.tasks() if role.spec.serves(role.cluster, task)]
         return {role.cluster.address(task): str(task) for task in tasks}
 
@@ -115,56 +149,6 @@ class Profile:
             temporary = self._session / f".{name}-{os.urandom(8).hex()}"
             shutil.copyfile(path, temporary)
             os.replace(temporary, self._session / f"{name}.xplane.pb")
-
-
-class StepProfile(StepFollower):
-    """The callback of `--profile_steps`, in each training task.
-
-    A coordinator, whose workers make the steps, looks at their number in a thread.
-    """
-
-    def __init__(self, profile: Profile) -> None:
-        super().__init__()
-        self._profile = profile
-        self._mark: Any = None
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def before_steps(self, batch: int) -> None:
-        steps, was_running = self._profile.state.steps, self._profile.is_running
-        self._profile.look(steps)
-        # Keras 2 marks its steps itself, and has begun this one already.
-        marks = not was_running or keras_compat.is_keras_3(self.model)
-        if self._profile.is_running and marks:
-            self._mark = tf.profiler.experimental.Trace("train", step_num=steps, _r=1)
-            self._mark.__enter__()
-
-    def after_steps(self, batch: int, logs: Logs | None) -> None:
-        if self._mark is not None:
-            self._mark.__exit__(None, None, None)
-            self._mark = None
-
-    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        cursor = self._profile.state.strategy.cursor
-        if cursor.sees_steps:
-            return
-        before = self._profile.state.steps - cursor.progress
-        self._ended = ended = threading.Event()
-
-        def watch() -> None:
-            while not ended.wait(_POLL_SECONDS):
-                self._profile.look(before + cursor.progress)
-
-        self._thread = threading.Thread(target=watch, name="profile", daemon=True)
-        self._thread.start()
-
-    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def on_train_end(self, logs: Logs | None = None) -> None:
-        self._profile.close()
 
 
 def _trace(addresses: str, directory: str, seconds: float) -> None:

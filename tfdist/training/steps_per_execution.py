@@ -72,7 +72,9 @@ def chosen(
     if not (is_allowed and is_supported):
         yield []
         return
-    module = _executions_of_keras_3() if keras_compat.is_keras_3(model) else keras2_executions
+    module: Any = keras2_executions
+    if keras_compat.is_keras_3(model):  # The module imports Keras 3.
+        from tfdist.strategies.replicas import keras3_executions as module
     if module.is_chosen(model):
         yield []
         return
@@ -88,13 +90,6 @@ def chosen(
     )
     with executions.fitting():
         yield [callback]
-
-
-def _executions_of_keras_3() -> Any:
-    # It imports Keras 3.
-    from tfdist.strategies.replicas import keras3_executions
-
-    return keras3_executions
 
 
 class StepsPerExecution(tf.keras.callbacks.Callback):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -38,27 +37,20 @@ class Summaries(StepFollower):
     Args:
       state: describes the job, and counts the steps.
       output: the output directory.
-      clock: returns seconds, from any starting point.
     """
 
-    def __init__(
-        self,
-        state: TrainingState,
-        output: OutputDirectory,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, state: TrainingState, output: OutputDirectory) -> None:
         super().__init__()
         self._state = state
         self._output = output
-        self._clock = clock
-        self._runs = {name: output.logs / name for name in ("train", "validation")}
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        self._train, self._validation = map(TensorBoardRun, self._runs.values())
+        self._train = TensorBoardRun(self._output.logs / "train")
+        self._validation = TensorBoardRun(self._output.logs / "validation")
         self._train.text("job", facts_of(self._state))
         self._train.graph(self.model)
-        names = self._state.role.flags.trackers
-        self._trackers = Trackers(names, self._output, facts_of(self._state))
+        trackers = self._state.role.flags.trackers
+        self._trackers = Trackers(trackers, self._output, facts_of(self._state))
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         found = scalars(logs)
@@ -90,11 +82,11 @@ class Summaries(StepFollower):
         return {"learning_rate": float(tf.convert_to_tensor(value).numpy())}
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        self._last = self._clock(), self._state.steps
+        self._last = time.monotonic(), self._state.steps
         self._logs: Logs | None = None
 
     def before_steps(self, batch: int) -> None:
-        now, steps = self._clock(), self._state.steps
+        now, steps = time.monotonic(), self._state.steps
         seconds, made = now - self._last[0], steps - self._last[1]
         if seconds < _SECONDS or not made:
             return

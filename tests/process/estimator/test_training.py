@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def make_job(environ: Mapping[str, str] | None = None, **flags: Any) -> EstimatorJob:
-    return tfdist.entry.create(JobFlags.of(**flags), environ or {}, job_class=EstimatorJob)
+    return tfdist.entry.create_of(EstimatorJob, JobFlags.of(**flags), environ or {})
 
 
 def evaluator_job() -> EstimatorJob:
@@ -130,7 +130,7 @@ from tfdist.config.flags import JobFlags
 import tensorflow as tf
 threads = int(sys.argv[1])
 flags = JobFlags.of(num_intra_threads=threads, num_inter_threads=threads)
-job = tfdist.entry.create(flags, {}, job_class=EstimatorJob)
+job = tfdist.entry.create_of(EstimatorJob, flags, {})
 with tf.Graph().as_default(), tf.compat.v1.Session(config=job.sessions.config) as session:
     session.run(tf.random.normal([300, 300]) @ tf.random.normal([300, 300]))
     print(len(glob.glob("/proc/self/task/*")))

@@ -51,7 +51,7 @@ def input_fn() -> tf.data.Dataset:
 @pytest.fixture
 def config(tmp_path: Path) -> tfdist.estimator.RunConfig:
     tf.keras.utils.set_random_seed(1)
-    job = tfdist.entry.create(JobFlags(), {}, job_class=EstimatorJob)
+    job = tfdist.entry.create_of(EstimatorJob, JobFlags(), {})
     return tfdist.estimator.RunConfig(job, tmp_path / "model")
 
 
@@ -224,7 +224,7 @@ REPLICAS = """
 
     # The mirrored job must be first: it creates logical CPU devices before the first session.
     jobs = [
-        tfdist.entry.create(options, {}, job_class=EstimatorJob)
+        tfdist.entry.create_of(EstimatorJob, options, {})
         for options in (JobFlags.of(strategy="mirrored", num_cpu_devices=2), JobFlags())
     ]
     alone, together = (Path(sys.argv[1]) / name for name in ("alone", "together"))

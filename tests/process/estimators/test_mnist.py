@@ -167,7 +167,7 @@ strategy, output_dir, batch_size = sys.argv[1:]
 batch_size = int(batch_size)
 devices = 2 if strategy == "mirrored" else None
 options = JobFlags.of(strategy=strategy, num_cpu_devices=devices)
-job = tfdist.entry.create(options, {}, job_class=EstimatorJob)
+job = tfdist.entry.create_of(EstimatorJob, options, {})
 images = np.random.RandomState(0).rand(24, 28, 28, 1).astype(np.float32)
 labels = np.arange(24, dtype=np.int32) % 10
 
@@ -263,7 +263,7 @@ def test_an_estimator_learns_the_digits_and_its_export_gives_the_same_prediction
     tmp_path: Path,
 ) -> None:
     digits = data.load("digits")
-    job = tfdist.entry.create(JobFlags(), {}, job_class=EstimatorJob)
+    job = tfdist.entry.create_of(EstimatorJob, JobFlags(), {})
     estimator = tf.estimator.Estimator(
         mnist.model_fn,
         config=tfdist.estimator.RunConfig(job, tmp_path, tf_random_seed=1),

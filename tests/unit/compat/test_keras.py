@@ -43,16 +43,15 @@ def test_keras_variables_are_converted_to_tensorflow_variables(tiny: TinyTrainin
     assert keras_compat.as_tensorflow([kernel])[0] is kernel
 
 
-def test_the_learning_rate_is_a_variable_unless_it_is_a_schedule() -> None:
-    optimizer = tf.keras.optimizers.SGD(0.5)
-    rate = keras_compat.learning_rate_variable(optimizer)
-    assert rate is not None
-    rate.assign(0.25)
-    assert float(tf.convert_to_tensor(optimizer.learning_rate)) == 0.25
+def test_the_learning_rate_is_a_variable_unless_it_is_a_schedule(tiny: TinyTraining) -> None:
+    model = tiny.model()
+    model.optimizer = tf.keras.optimizers.SGD(0.5)
+    keras_compat.hyperparameters(model)["learning_rate"].assign(0.25)
+    assert float(tf.convert_to_tensor(model.optimizer.learning_rate)) == 0.25
 
     schedule = tf.keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.9)
-    scheduled = keras_compat.learning_rate_variable(tf.keras.optimizers.SGD(schedule))
-    assert scheduled is None or not keras_is_3()
+    model.optimizer = tf.keras.optimizers.SGD(schedule)
+    assert "learning_rate" not in keras_compat.hyperparameters(model)
 
 
 def test_fit_starts_at_the_given_epoch_once(tiny: TinyTraining) -> None:

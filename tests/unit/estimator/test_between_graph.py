@@ -17,7 +17,7 @@ from tfdist.errors import UsageError
 from tfdist.estimator.between_graph import with_chief
 from tfdist.estimator.estimator_job import EstimatorJob
 from tfdist.estimator.optimizers import distributed, undistributed
-from tfdist.estimator.sync_replicas import SyncReplicasOptimizer
+from tfdist.estimator.sync_replicas import SyncReplicasHook, SyncReplicasOptimizer
 from tfdist.tools.launch.local import hold_ports
 
 pytestmark = pytest.mark.stacks("2.15")
@@ -49,7 +49,7 @@ def make_job(ports: tuple[int, ...], **flags: Any) -> EstimatorJob:
     hosts = ClusterFlags(
         job_name="worker", task_index="0", worker_hosts=",".join(workers), ps_hosts=ps
     )
-    return tfdist.entry.create(JobFlags.of(cluster=hosts, **flags), {}, job_class=EstimatorJob)
+    return tfdist.entry.create_of(EstimatorJob, JobFlags.of(cluster=hosts, **flags), {})
 
 
 def test_the_settings_of_a_worker_in_an_asynchronous_job() -> None:
@@ -57,7 +57,7 @@ def test_the_settings_of_a_worker_in_an_asynchronous_job() -> None:
         job = make_job(ports)
     assert not job.serves
     assert job.is_chief
-    assert job.chief_evaluates
+    assert job.sessions.role.chief_evaluates
     assert job.num_replicas == 1
     assert job.global_batch_size(32) == 32
     assert (job.topology.num_shards, job.topology.shard) == (2, 0)
@@ -97,7 +97,7 @@ def train_alone(optimizer: tf.compat.v1.train.Optimizer, steps: int) -> tuple[np
             train_op = optimizer.minimize(loss, step)
         hooks = []
         if isinstance(optimizer, SyncReplicasOptimizer):
-            hooks.append(optimizer.make_session_run_hook(is_chief=True))
+            hooks.append(SyncReplicasHook(lambda: optimizer, is_chief=True))
         hooks.append(tf.compat.v1.train.StopAtStepHook(last_step=steps))
         with tf.compat.v1.train.MonitoredTrainingSession(hooks=hooks) as session:
             while not session.should_stop():
@@ -138,10 +138,8 @@ def test_gradients_and_a_global_step_are_required() -> None:
             optimizer.apply_gradients([(None, variable)], step)
         with pytest.raises(ValueError, match="global_step: received None"):
             optimizer.apply_gradients([(tf.ones([2]), variable)])
-        with pytest.raises(ValueError, match="before using its hook"):
-            optimizer.make_session_run_hook(is_chief=True).begin()
-    with pytest.raises(ValueError, match="num_tokens: received 3"):
-        optimizer.make_session_run_hook(is_chief=True, num_tokens=3)
+        with pytest.raises(UsageError, match=r"job\.wrap_optimizer"):
+            SyncReplicasHook(lambda: optimizer, is_chief=True).begin()
 
 
 def test_a_keras_optimizer_keeps_its_settings_and_its_name() -> None:
@@ -191,4 +189,4 @@ def test_two_synchronous_optimizers_in_a_graph_are_rejected() -> None:
         for name, optimizer in zip("ab", optimizers, strict=True):
             optimizer.minimize(2 * tf.compat.v1.get_variable(name, initializer=1.0), step)
         with pytest.raises(ValueError, match="several synchronous optimizers"):
-            optimizers[1].make_session_run_hook(is_chief=True).begin()
+            SyncReplicasHook(lambda: optimizers[1], is_chief=True).begin()

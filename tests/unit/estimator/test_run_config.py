@@ -22,9 +22,7 @@ def job_of(**tf_config: Any) -> EstimatorJob:
     """The job of one worker, with additional fields in its TF_CONFIG."""
     cluster = {"worker": ["127.0.0.1:1"]}
     config = {"cluster": cluster, "task": {"type": "worker", "index": 0}, **tf_config}
-    return tfdist.entry.create(
-        JobFlags(), {"TF_CONFIG": json.dumps(config)}, job_class=EstimatorJob
-    )
+    return tfdist.entry.create_of(EstimatorJob, JobFlags(), {"TF_CONFIG": json.dumps(config)})
 
 
 def test_the_directory_in_tf_config_is_the_default(tmp_path: Path) -> None:

@@ -115,9 +115,7 @@ def test_each_horovod_rank_uses_its_own_gpu(
     monkeypatch.setattr(horovod.hvd, "rank", lambda: 1)
     monkeypatch.setattr(horovod.hvd, "size", lambda: 2)
 
-    job = tfdist.entry.create(
-        JobFlags.of(strategy="horovod", num_gpus=1), {}, job_class=EstimatorJob
-    )
+    job = tfdist.entry.create_of(EstimatorJob, JobFlags.of(strategy="horovod", num_gpus=1), {})
 
     assert visible == [GPUS[1]]
     assert job.sessions.config.gpu_options.visible_device_list == "1"
@@ -127,8 +125,8 @@ def test_an_evaluator_accepts_the_flags_of_the_other_tasks(
     visible: list[tf.config.PhysicalDevice],
 ) -> None:
     hosts = ClusterFlags(job_name="evaluator", task_index="0", chief_hosts=A, worker_hosts=B)
-    job = tfdist.entry.create(
-        JobFlags.of(hosts, strategy="multi_worker_mirrored", num_gpus=2), {}, job_class=EstimatorJob
+    job = tfdist.entry.create_of(
+        EstimatorJob, JobFlags.of(hosts, strategy="multi_worker_mirrored", num_gpus=2), {}
     )
     assert job.name == "one_device"
 
@@ -144,7 +142,7 @@ def test_one_process_trains_on_all_its_gpus(
 
     monkeypatch.setattr("tfdist.strategies.mirrored.Mirrored.build_over", build)
 
-    job = tfdist.entry.create(JobFlags.of(num_gpus=2), {}, job_class=EstimatorJob)
+    job = tfdist.entry.create_of(EstimatorJob, JobFlags.of(num_gpus=2), {})
 
     assert job.name == "mirrored"
     assert built == [["GPU:0", "GPU:1"]]

@@ -203,7 +203,7 @@ def test_a_damaged_marker_is_none(text: str, tmp_path: Path) -> None:
     output = OutputDirectory(tmp_path)
     output.done.write_text(text)
 
-    assert checkpoints.read_marker(output) is None
+    assert checkpoints.training_marker(output) is None
     assert not checkpoints.is_complete(output, finished=3, epochs=10)
     assert checkpoints.is_complete(output, finished=10, epochs=10)
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tfdist.storage.checkpointer import read_marker
+from tfdist.storage.checkpointer import training_marker
 from tfdist.storage.lock import holder
 from tfdist.storage.output_directory import OutputDirectory, cut_json_lines, read_json_lines
 from tfdist.training import history
@@ -47,7 +47,7 @@ CONTENTS = (
 def test_any_content_is_read(content: bytes, tmp_path: Path) -> None:
     output = OutputDirectory(tmp_path)
     output.done.write_bytes(content)
-    marker = read_marker(output)
+    marker = training_marker(output)
     assert marker is None or {type(marker["finished"]), type(marker["epochs"])} == {int}
     assert isinstance(holder(output.done), str)
 

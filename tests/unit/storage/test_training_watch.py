@@ -16,11 +16,11 @@ pytestmark = pytest.mark.stacks("newest")
 
 def wait(watch: TrainingWatch, seconds: int) -> None:
     for _ in range(seconds):
-        watch.look(1.0)
+        watch.wait()
 
 
 def test_a_chief_that_never_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    watch = TrainingWatch(OutputDirectory(tmp_path), 60.0)
+    watch = TrainingWatch(OutputDirectory(tmp_path), 60.0, lambda _: None)
     wait(watch, 59)
     assert capsys.readouterr().err == (
         "tfdist: the evaluator waits for the chief: no training runs in "
@@ -33,7 +33,7 @@ def test_a_chief_that_never_starts(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_chief_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = True
     monkeypatch.setattr(lock, "is_held", lambda _: held)
-    watch = TrainingWatch(OutputDirectory(tmp_path), 60.0)
+    watch = TrainingWatch(OutputDirectory(tmp_path), 60.0, lambda _: None)
     wait(watch, 1000)
     held = False
     wait(watch, 59)
@@ -48,4 +48,4 @@ def test_a_chief_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_without_locks_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "is_held", lambda _: None)
-    wait(TrainingWatch(OutputDirectory(tmp_path), 60.0), 1000)
+    wait(TrainingWatch(OutputDirectory(tmp_path), 60.0, lambda _: None), 1000)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tests.conftest import TinyTraining
 from tfdist.coordination.liveness.activity import BETWEEN_EPOCHS, TRAINING, State
+from tfdist.storage.output_directory import OutputDirectory
 from tfdist.strategies.cursor import EpochCursor
 from tfdist.training.progress import Progress
 from tfdist.training.steps import Steps
@@ -64,12 +65,12 @@ def test_a_training_tells_its_epochs_steps_and_losses(tiny: TinyTraining, tmp_pa
 
 
 def test_a_coordinator_tells_its_epochs_alone(
-    tiny: TinyTraining, monkeypatch: pytest.MonkeyPatch
+    tiny: TinyTraining, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     job = tiny.job()
 
     def acts_on_batches() -> bool:
-        steps = Steps(job._state, [Progress(job._state)])
+        steps = Steps(job._state, [Progress(job._state, OutputDirectory(tmp_path))])
         return not getattr(steps.on_train_batch_end, "_is_default", False)
 
     assert acts_on_batches()
