@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tfdist.process import cgroups
+
 
 def available(root: Path = Path("/")) -> int:
     """The machine's available memory in bytes, or this process's cgroup limit if that is less.
@@ -31,22 +33,8 @@ def _of_machine(root: Path) -> Iterator[int]:
 
 
 def _of_groups(root: Path) -> Iterator[int]:
-    """The limits of the process's cgroup and its parents (cgroups(7), v1 and v2)."""
-    groups = []
-    with contextlib.suppress(OSError):
-        groups = (root / "proc/self/cgroup").read_text().splitlines()
-    for line in groups:
-        _, controllers, group = line.split(":", 2)
-        if not controllers:
-            mount, name = root / "sys/fs/cgroup", "memory.max"
-        elif "memory" in controllers.split(","):
-            mount, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
-        else:
-            continue
-        path = mount / group.lstrip("/")
-        # In a container the path may be the host's; the mount itself is then the cgroup.
-        for directory in (path, *path.parents):
+    """The limits of the process's cgroups and of those above them."""
+    for directory in cgroups.directories("memory", root):
+        for name in ("memory.max", "memory.limit_in_bytes"):
             with contextlib.suppress(OSError, ValueError):  # "max" is no limit.
                 yield int((directory / name).read_text())
-            if directory == mount:
-                break
