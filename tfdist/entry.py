@@ -204,7 +204,7 @@ def create_of(
     log(f"{role.config}, {role.spec.name}; {setup.description(environ)}")
     if waits_for_peers:
         thread_stacks.answer_signal()
-        excepthook.on_loss(reporter.report_loss)
+        excepthook.hooks.report_loss = reporter.report_loss
         if role.waits_for_peers:
             _wait_for_peers(role, reporter)
     from tfdist.training.state import TrainingState

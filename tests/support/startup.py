@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tfdist.cluster import Cluster, Task, host_and_port
-from tfdist.coordination.seal import Seal, key_of, new_nonce
+from tfdist.coordination.seal import new_nonce, seals
 from tfdist.coordination.startup import BarrierConfig, Outcome, protocol, wait_at_barrier
 from tfdist.coordination.startup.protocol import Challenge, Hello, Proof, decode, encode
 
@@ -119,9 +119,8 @@ class FakeChannel:
         if not isinstance(other, Challenge):
             raise ConnectionResetError(line)
         asking, answering = (own, other) if asks else (other, own)
-        key = key_of(token, asking=asking.nonce, answering=answering.nonce)
-        ours, theirs = ("asking", "answering") if asks else ("answering", "asking")
-        self._ours, self._theirs = Seal(key, ours), Seal(key, theirs)
+        both = seals(token, asking=asking.nonce, answering=answering.nonce)
+        self._ours, self._theirs = both if asks else reversed(both)
         if asks:
             assert self.receive() == Proof()
         else:

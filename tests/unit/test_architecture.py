@@ -308,7 +308,6 @@ SETS_ATTRIBUTES = {
     "strategies/parameter_server/steps/keras3.py": "the functions that Keras makes",
     "tools/commands/arguments.py": "argcomplete asks for it",
     "upstream/global_seed.py": "the state of TensorFlow's generator, which is no method",
-    "upstream/keras_layer_creation.py": "of a class, within a block",
 }
 SETTERS = ("setattr", "object.__setattr__")
 #: Where Keras itself keeps the functions that it makes of a model.

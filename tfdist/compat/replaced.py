@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 _fits: list[Fitting] = []
@@ -48,9 +49,9 @@ def replace(owner: Any, name: str, value: Any) -> None:
     """Replaces an attribute of an object until the innermost training or evaluation ends.
 
     Args:
-      owner: the object.
+      owner: the object, or a class.
       name: the name of the attribute.
-      value: a function without the parameter `self`, or any other value.
+      value: a function, for an object without the parameter `self`, or any other value.
     """
     at_end(_set(owner, name, value))
 
@@ -66,15 +67,10 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def _set(owner: Any, name: str, value: Any) -> Callable[[], None]:
+    before = vars(owner).get(name, _MISSING)
+    is_class = isinstance(owner, type)
     # Keras would track the attribute of an assignment, or take it as a hyperparameter.
-    attributes = vars(owner)
-    before = attributes.get(name, _MISSING)
-    attributes[name] = value
-
-    def undo() -> None:
-        if before is _MISSING:
-            attributes.pop(name, None)
-        else:
-            attributes[name] = before
-
-    return undo
+    assign = partial(setattr, owner, name) if is_class else partial(vars(owner).__setitem__, name)
+    remove = partial(delattr, owner, name) if is_class else partial(vars(owner).pop, name, None)
+    assign(value)
+    return remove if before is _MISSING else partial(assign, before)

@@ -66,7 +66,7 @@ class Agreement:
         self._ends = threading.Event()
         self._store = store
         if store is not None:
-            excepthook.explain_losses(self._explain_loss)
+            excepthook.hooks.explain_loss = self._explain_loss
             self._watcher = threading.Thread(target=self._watch, name="agreement", daemon=True)
             self._watcher.start()
             atexit.register(self.leave)

@@ -1,8 +1,8 @@
 """Proofs that a message is from a process that knows the job's token (HMAC-SHA256, RFC 2104).
 
-    key = key_of(token, asking=nonce, answering=other_nonce)    # of one connection
-    line = Seal(key, "answer").seal(b'{"kind":"Proof"}\n')       # in one process
-    Seal(key, "answer").open(line)                               # in the other; None for a forgery
+    asks, answers = seals(token, asking=nonce, answering=other_nonce)     # of one connection
+    line = answers.seal(b'{"kind":"Proof"}\n')    # in one process
+    answers.open(line)                            # in the other; None for a forgery
 
 Each side of a connection chooses a new nonce, so a line proves nothing on another connection. Each
 direction has its own seal, which counts the lines: none can be repeated, left out or sent back. The
@@ -37,17 +37,6 @@ def token_of(environ: Mapping[str, str]) -> str:
 def new_nonce() -> str:
     """A text of `NONCE_LENGTH` characters that was never used before."""
     return secrets.token_hex(NONCE_LENGTH // 2)
-
-
-def key_of(token: str, *, asking: str, answering: str) -> bytes:
-    """The key of one connection.
-
-    Args:
-      token: the job's token.
-      asking: the nonce of the side that has connected.
-      answering: the nonce of the other side.
-    """
-    return hmac.digest(_bytes(token), f"{asking} {answering}".encode(), hashlib.sha256)
 
 
 def proof(token: str, statement: str, nonce: str) -> bytes:
@@ -88,6 +77,19 @@ class Seal:
         message = f"{self._direction} {self._count} ".encode() + content
         self._count += 1
         return hmac.digest(self._key, message, hashlib.sha256).hex()[:CODE_LENGTH].encode()
+
+
+def seals(token: str, *, asking: str, answering: str, purpose: str = "") -> tuple[Seal, Seal]:
+    """The seals of one connection: of the side that has connected, and of the other side.
+
+    Args:
+      token: the job's token.
+      asking: the nonce of the side that has connected.
+      answering: the nonce of the other side.
+      purpose: a text that connections of another kind do not have.
+    """
+    key = hmac.digest(_bytes(token), f"{asking} {answering}".encode(), hashlib.sha256)
+    return Seal(key, f"asking{purpose}"), Seal(key, f"answering{purpose}")
 
 
 def _bytes(token: str) -> bytes:

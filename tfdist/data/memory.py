@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from tfdist.process.cores import cgroups
+from tfdist.process import cgroups
 
 
 def available(root: Path = Path("/")) -> int:
@@ -20,7 +20,7 @@ def available(root: Path = Path("/")) -> int:
       root: the directory that has `/proc` and the cgroups.
     """
     limits = [int(psutil.virtual_memory().available)]
-    for directory in cgroups("memory", root):
+    for directory in cgroups.directories("memory", root):
         for name in ("memory.max", "memory.limit_in_bytes"):  # Of version 2 and 1.
             with contextlib.suppress(OSError, ValueError):  # "max" is no limit.
                 limits.append(int((directory / name).read_text()))

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 
+from tfdist.process import cgroups
+
 INTRA_OP_VARIABLE = "TF_NUM_INTRAOP_THREADS"
 OPENMP_VARIABLE = "OMP_NUM_THREADS"
 #: `0/2` means that two tasks share this machine's cores and this is the first of them; `0/1` means
@@ -33,7 +35,7 @@ def given_cores(environ: Mapping[str, str] = os.environ, root: Path = _ROOT) -> 
 
     Args:
       environ: the environment, for Slurm's variables.
-      root: the directory that has `/proc` and the cgroups.
+      root: the directory that contains `proc` and `sys`.
     """
     return min([_affinity(), *_limits(environ, root).values()])
 
@@ -83,7 +85,7 @@ def divide_cores(
       place: the index of this task among the machine's tasks, from 0.
       tasks: the number of tasks that compute on this machine.
       environ: the environment.
-      root: the directory that has `/proc` and the cgroups.
+      root: the directory that contains `proc` and `sys`.
     """
     is_restricted = given_cores(environ, root) != os.cpu_count()
     if tasks > 1 and not is_restricted and CORES_VARIABLE not in environ:
@@ -163,48 +165,12 @@ def _number(text: str | None) -> int | None:
 
 def _quotas(root: Path) -> Iterator[float]:
     """The CPU quotas of this process's cgroups and of those above them, in cores."""
-    for directory in cgroups("cpu", root):
-        yield from _quotas_of(directory)
-
-
-def _quotas_of(directory: Path) -> Iterator[float]:
-    """The quota of one cgroup, in cores; none without a limit, which is `max` or -1."""
-    with suppress(OSError, ValueError):  # Version 2.
-        quota, period = map(int, (directory / "cpu.max").read_text().split())
-        yield quota / period
-    with suppress(OSError):  # Version 1.
-        quota = int((directory / "cpu.cfs_quota_us").read_text())
-        period = int((directory / "cpu.cfs_period_us").read_text())
-        if quota > 0:
+    for directory in cgroups.directories("cpu", root):
+        with suppress(OSError, ValueError):  # Version 2; `max` is no limit.
+            quota, period = map(int, (directory / "cpu.max").read_text().split())
             yield quota / period
-
-
-def cgroups(controller: str, root: Path = _ROOT) -> Iterator[Path]:
-    """The directories of this process's cgroups for a controller, and of those above them.
-
-    Args:
-      controller: its name, such as `cpu` or `memory`.
-      root: the directory that has `/proc` and the cgroups.
-    """
-    try:
-        memberships = (root / "proc/self/cgroup").read_text().splitlines()
-        mounts = (root / "proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return
-    # Lines like `3:cpu,cpuacct:/path`; version 2 names no controllers: `0::/path`.
-    paths = {
-        name: path
-        for _, names, path in (line.split(":", 2) for line in memberships)
-        for name in names.split(",")
-    }
-    for line in mounts:
-        place, _, kind = line.partition(" - ")
-        _, _, _, top, mount_point, *_ = place.split()
-        name = {"cgroup": controller, "cgroup2": ""}.get(kind.split()[0])
-        if name in paths:
-            mount = root / mount_point.lstrip("/")
-            directory = mount / paths[name].removeprefix(top).lstrip("/")
-            # In a container, the path may be the machine's. Then only the mount itself exists.
-            for parent in (directory, *directory.parents):
-                if parent.is_relative_to(mount):
-                    yield parent
+        with suppress(OSError):  # Version 1; -1 is no limit.
+            quota = int((directory / "cpu.cfs_quota_us").read_text())
+            period = int((directory / "cpu.cfs_period_us").read_text())
+            if quota > 0:
+                yield quota / period

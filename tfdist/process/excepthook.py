@@ -75,46 +75,24 @@ class Uncaught:
     lost_task: str | None = None
 
 
-# What `on_loss` has registered.
-_report_loss: Callable[[str], None] | None = None
+@dataclass
+class Hooks:
+    """What is called before an uncaught exception ends this process.
 
-
-def on_loss(report: Callable[[str], None]) -> None:
-    """Registers a function to call before the loss of another task ends this process.
-
-    Args:
-      report: takes a sentence that says what has happened. It has `_REPORT_SECONDS`.
-    """
-    global _report_loss
-    _report_loss = report
-
-
-# What `explain_losses` has registered.
-_explain_loss: Callable[[], BaseException | None] | None = None
-
-
-def explain_losses(explain: Callable[[], BaseException | None]) -> None:
-    """Registers a function to call when another task was lost, which may know more.
-
-    Args:
-      explain: returns the error to report instead, or None. It has `_EXPLAIN_SECONDS`.
-    """
-    global _explain_loss
-    _explain_loss = explain
-
-
-# What `finish_first` has registered.
-_finish: Callable[[], None] | None = None
-
-
-def finish_first(finish: Callable[[], None]) -> None:
-    """Registers a function to call before an uncaught exception ends this process.
-
-    Args:
+    Attributes:
+      explain_loss: called when another task was lost; returns the error to report instead, or None.
+        It has `_EXPLAIN_SECONDS`.
+      report_loss: called when another task was lost, with a sentence that says what has happened.
+        It has `_REPORT_SECONDS`.
       finish: waits for work that must not be lost. It has `_FINISH_SECONDS`.
     """
-    global _finish
-    _finish = finish
+
+    explain_loss: Callable[[], BaseException | None] | None = None
+    report_loss: Callable[[str], None] | None = None
+    finish: Callable[[], None] | None = None
+
+
+hooks = Hooks()
 
 
 def end_on_uncaught(error_file: str | None) -> None:
@@ -134,8 +112,8 @@ def end_on_uncaught(error_file: str | None) -> None:
 
     def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         now = time.time()
-        if (explain := _explain_loss) and (isinstance(error, LostTaskError) or lost_peer(error)):
-            error = within(_EXPLAIN_SECONDS, explain) or error
+        if hooks.explain_loss and is_loss(error):
+            error = within(_EXPLAIN_SECONDS, hooks.explain_loss) or error
         write_uncaught(error_file, error, now)
         code = EXIT_FAILED
         if isinstance(error, (UsageError, OutputError, LostTaskError, HangError)):
@@ -153,10 +131,10 @@ def end_on_uncaught(error_file: str | None) -> None:
                 log(f"error: {peer} was lost")
         sys.stdout.flush()
         sys.stderr.flush()
-        if _report_loss is not None and (isinstance(error, LostTaskError) or lost_peer(error)):
-            within(_REPORT_SECONDS, partial(_report_loss, _message(error)))
-        if _finish is not None:
-            within(_FINISH_SECONDS, _finish)
+        if hooks.report_loss and is_loss(error):
+            within(_REPORT_SECONDS, partial(hooks.report_loss, _message(error)))
+        if hooks.finish:
+            within(_FINISH_SECONDS, hooks.finish)
         os._exit(128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else code)
 
     sys.excepthook = end
@@ -166,6 +144,11 @@ def end(error: BaseException) -> None:
     """Ends the process as an uncaught `error` does; can be called in any thread."""
     sys.excepthook(type(error), error, error.__traceback__)
     os._exit(EXIT_FAILED)
+
+
+def is_loss(error: BaseException) -> bool:
+    """Whether an exception says that another task was lost."""
+    return isinstance(error, LostTaskError) or lost_peer(error) is not None
 
 
 def lost_peer(error: BaseException) -> str | None:

@@ -148,7 +148,7 @@ class Checkpointer:
         if self._plan is not None and self._plan.fits(self._checkpoint):
             write = self._plan.read()
             if self._plan.is_here:
-                excepthook.finish_first(wait_for_writer)
+                excepthook.hooks.finish = wait_for_writer
                 self._under_way = _writer.submit(self._write, path, write)
             else:
                 self._write(path, write)

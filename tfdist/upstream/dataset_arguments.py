@@ -12,10 +12,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import tensorflow as tf
+
+from tfdist.compat.replaced import replaced as replaced_method
 
 _METHODS = ("batch", "cache", "interleave", "map")
 
@@ -37,11 +39,8 @@ def replaced(**replacements: Callable[[Any], Any]) -> Iterator[None]:
 
         return call
 
-    own = {name: getattr(tf.data.Dataset, name) for name in _METHODS}
-    try:
-        for name, method in own.items():
-            setattr(tf.data.Dataset, name, replacing(method))
+    with ExitStack() as stack:
+        for name in _METHODS:
+            own = getattr(tf.data.Dataset, name)
+            stack.enter_context(replaced_method(tf.data.Dataset, name, replacing(own)))
         yield
-    finally:
-        for name, method in own.items():
-            setattr(tf.data.Dataset, name, method)

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdist.compat.replaced import replaced
+
 # Smaller arrays are not worth a message of their own.
 _MIN_BYTES = 1 << 16
 
@@ -37,19 +39,17 @@ def as_inputs() -> Iterator[None]:
                 tensors[id(value)] = value, tf.constant(value)
         return tensors[id(value)][1]
 
-    def capturing(make: Callable[..., tf.data.Dataset]) -> Callable[..., tf.data.Dataset]:
+    def capturing(make: Callable[..., tf.data.Dataset]) -> Any:
         @tf.autograph.experimental.do_not_convert
         @functools.wraps(make)
         def call(values: Any, *args: Any, **kwargs: Any) -> tf.data.Dataset:
             return make(tf.nest.map_structure(outside, values), *args, **kwargs)
 
-        return call
+        return staticmethod(call)
 
-    own = {name: getattr(tf.data.Dataset, name) for name in ("from_tensor_slices", "from_tensors")}
-    try:
-        for name, make in own.items():
-            setattr(tf.data.Dataset, name, staticmethod(capturing(make)))
+    kind = tf.data.Dataset
+    with (
+        replaced(kind, "from_tensor_slices", capturing(kind.from_tensor_slices)),
+        replaced(kind, "from_tensors", capturing(kind.from_tensors)),
+    ):
         yield
-    finally:
-        for name, make in own.items():
-            setattr(tf.data.Dataset, name, staticmethod(make))

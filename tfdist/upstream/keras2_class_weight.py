@@ -8,27 +8,32 @@ Under ParameterServerStrategy, Keras 2 ignores the argument without any warning
 
 from __future__ import annotations
 
-import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from tfdist.upstream.wrapping import apply_wrapper
 
-@functools.cache
+
 def apply() -> None:
     """Changes the data handler of Keras 2 for parameter servers; for datasets only."""
     package = tf.keras.Model.__module__.rpartition(".")[0]
     data_adapter: Any = sys.modules[f"{package}.data_adapter"]
-    handler = data_adapter._ClusterCoordinatorDataHandler
-    configure = handler._configure_dataset_and_inferred_steps
 
-    @functools.wraps(configure)
     def with_class_weight(
-        self: Any, strategy: Any, x: Any, steps_per_epoch: Any, class_weight: Any, distribute: bool
+        configure: Callable[..., None],
+        handler: Any,
+        strategy: Any,
+        x: Any,
+        steps_per_epoch: Any,
+        class_weight: Any,
+        distribute: bool,
     ) -> None:
         if class_weight and isinstance(x, tf.data.Dataset):
             x = x.map(data_adapter._make_class_weight_map_fn(class_weight))
-        configure(self, strategy, x, steps_per_epoch, class_weight, distribute)
+        configure(handler, strategy, x, steps_per_epoch, class_weight, distribute)
 
-    handler._configure_dataset_and_inferred_steps = with_class_weight
+    handlers = data_adapter._ClusterCoordinatorDataHandler
+    apply_wrapper(handlers, "_configure_dataset_and_inferred_steps", with_class_weight)

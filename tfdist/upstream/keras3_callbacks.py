@@ -9,6 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.upstream.wrapping import apply_wrapper
+
 
 def apply() -> None:
     """Stops these callbacks from writing in this task; they still restore.
@@ -23,10 +25,8 @@ def apply() -> None:
         # Removes the backup.
         (callbacks.BackupAndRestore, "on_train_end"),
     ):
-        if not hasattr(kind, method):
-            raise AttributeError(f"{kind.__name__} of this Keras has no method {method}.")
-        setattr(kind, method, _do_nothing)
+        apply_wrapper(kind, method, _do_nothing)
 
 
-def _do_nothing(callback: Any, *arguments: Any, **options: Any) -> None:
+def _do_nothing(*arguments: Any, **options: Any) -> None:
     pass

@@ -15,9 +15,9 @@ import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.upstream.keras3_assign_add import add_in_one_operation
+from tfdist.upstream.wrapping import apply_wrapper
 
 
-@functools.cache
 def apply(model_class: Any, strategy_class: type) -> None:
     """Makes the metrics of models under a strategy count each replica's addition once.
 
@@ -26,7 +26,7 @@ def apply(model_class: Any, strategy_class: type) -> None:
       strategy_class: the class of strategies whose replicas share variables.
     """
     for name in ("make_train_function", "make_test_function"):
-        setattr(model_class, name, _counts_once(getattr(model_class, name), strategy_class))
+        apply_wrapper(model_class, name, functools.partial(_count_once, strategy_class))
 
 
 def share_learning_rate(optimizer: Any) -> None:
@@ -38,12 +38,10 @@ def share_learning_rate(optimizer: Any) -> None:
         )
 
 
-def _counts_once(make: Callable[..., None], strategy_class: type) -> Callable[..., None]:
-    @functools.wraps(make)
-    def call(model: Any, force: bool = False) -> None:
-        if isinstance(model.distribute_strategy, strategy_class):
-            # A function that was traced earlier counts incorrectly.
-            force = add_in_one_operation(keras_compat.metric_variables(model)) or force
-        make(model, force)
-
-    return call
+def _count_once(
+    strategy_class: type, make: Callable[..., None], model: Any, force: bool = False
+) -> None:
+    if isinstance(model.distribute_strategy, strategy_class):
+        # A function that was traced earlier counts incorrectly.
+        force = add_in_one_operation(keras_compat.metric_variables(model)) or force
+    make(model, force)

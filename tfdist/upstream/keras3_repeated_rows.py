@@ -9,26 +9,27 @@ with JAX or PyTorch, use the sum.
 
 from __future__ import annotations
 
-import functools
 import importlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.compat.gradients import distinct
+from tfdist.upstream.wrapping import apply_wrapper
 
 
 def apply() -> None:
     """Changes Keras's class; a second call changes nothing."""
     optimizers: Any = importlib.import_module("keras.src.optimizers.base_optimizer")
-    update = optimizers.BaseOptimizer.apply
-    if hasattr(update, "__wrapped__"):
-        return
+    apply_wrapper(optimizers.BaseOptimizer, "apply", _update_by_sums)
 
-    @functools.wraps(update)
-    def call(optimizer: Any, grads: Iterable[Any], trainable_variables: Any = None) -> None:
-        summed = [distinct(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
-        update(optimizer, summed, trainable_variables)
 
-    optimizers.BaseOptimizer.apply = call
+def _update_by_sums(
+    update: Callable[..., None],
+    optimizer: Any,
+    grads: Iterable[Any],
+    trainable_variables: Any = None,
+) -> None:
+    summed = [distinct(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
+    update(optimizer, summed, trainable_variables)

@@ -20,8 +20,11 @@ from tfdist.compat import keras as keras_compat
 from tfdist.compat.denominators import MEAN, SUM, saw_loss
 from tfdist.compat.replaced import replace
 from tfdist.upstream import autograph
+from tfdist.upstream.wrapping import apply_wrapper
 
 _WAITS = "_tfdist_waits"
+# Keras 2 names the reductions of losses so; metrics have others.
+_KERAS_2_REDUCTIONS = {"auto": MEAN, "sum_over_batch_size": MEAN, "sum": SUM}
 
 
 def weigh(
@@ -114,12 +117,10 @@ def apply(model_class: Any) -> None:
     root = model_class.__module__.split(".")[0]
     if keras_compat.is_keras_3(model_class):
         losses: Any = importlib.import_module(f"{root}.src.losses.loss")
-        if not hasattr(losses.reduce_weighted_values, "__wrapped__"):
-            losses.reduce_weighted_values = _of_keras_3(losses)
-        return
-    utils: Any = importlib.import_module(f"{root}.src.utils.losses_utils")
-    if not hasattr(utils.apply_valid_mask, "__wrapped__"):
-        utils.apply_valid_mask = _of_keras_2(utils)
+        apply_wrapper(losses, "reduce_weighted_values", functools.partial(_of_keras_3, losses))
+    else:
+        utils: Any = importlib.import_module(f"{root}.src.utils.losses_utils")
+        apply_wrapper(utils, "apply_valid_mask", _of_keras_2)
 
 
 def loss_trackers(model: Any) -> list[Any]:
@@ -159,46 +160,33 @@ def _added_losses(model: Any) -> list[list[Any]]:
     return [getattr(layer, name) for layer in model._flatten_layers()]
 
 
-def _of_keras_3(losses: Any) -> Any:
-    reduce = losses.reduce_weighted_values
-
-    @functools.wraps(reduce)
-    def call(
-        values: Any,
-        sample_weight: Any = None,
-        mask: Any = None,
-        reduction: str | None = "sum_over_batch_size",
-        dtype: Any = None,
-    ) -> Any:
-        loss = reduce(values, sample_weight, mask, reduction, dtype)
-        if reduction in (None, "none"):
-            return loss
-        weights = None
-        if reduction == "mean_with_sample_weight":
-            weights = losses.apply_mask(sample_weight, mask, values.dtype, reduction)
-        factor = saw_loss(values, SUM if reduction == "sum" else MEAN, mask, weights)
-        return loss * tf.cast(factor, loss.dtype)
-
-    return call
+def _of_keras_3(
+    losses: Any,
+    reduce: Callable[..., Any],
+    values: Any,
+    sample_weight: Any = None,
+    mask: Any = None,
+    reduction: str | None = "sum_over_batch_size",
+    dtype: Any = None,
+) -> Any:
+    loss = reduce(values, sample_weight, mask, reduction, dtype)
+    if reduction in (None, "none"):
+        return loss
+    weights = None
+    if reduction == "mean_with_sample_weight":
+        weights = losses.apply_mask(sample_weight, mask, values.dtype, reduction)
+    factor = saw_loss(values, SUM if reduction == "sum" else MEAN, mask, weights)
+    return loss * tf.cast(factor, loss.dtype)
 
 
-def _of_keras_2(utils: Any) -> Any:
-    apply_mask = utils.apply_valid_mask
-    reductions = {
-        utils.ReductionV2.AUTO: MEAN,
-        utils.ReductionV2.SUM_OVER_BATCH_SIZE: MEAN,
-        utils.ReductionV2.SUM: SUM,
-    }
-
-    @functools.wraps(apply_mask)
-    def call(losses: Any, sw: Any, mask: Any, reduction: str) -> Any:
-        weights = apply_mask(losses, sw, mask, reduction)
-        if reduction not in reductions:  # Metrics call it, too.
-            return weights
-        factor = saw_loss(losses, reductions[reduction], mask, None)
-        if not tf.is_tensor(factor) and factor == 1:
-            return weights
-        factor = tf.cast(factor, losses.dtype)
-        return factor if weights is None else factor * tf.cast(weights, losses.dtype)
-
-    return call
+def _of_keras_2(
+    apply_mask: Callable[..., Any], losses: Any, sw: Any, mask: Any, reduction: str
+) -> Any:
+    weights = apply_mask(losses, sw, mask, reduction)
+    if reduction not in _KERAS_2_REDUCTIONS:  # Metrics call it, too.
+        return weights
+    factor = saw_loss(losses, _KERAS_2_REDUCTIONS[reduction], mask, None)
+    if not tf.is_tensor(factor) and factor == 1:
+        return weights
+    factor = tf.cast(factor, losses.dtype)
+    return factor if weights is None else factor * tf.cast(weights, losses.dtype)

@@ -5,14 +5,14 @@ TensorFlow writes them in every task, at the same time and to the same path.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 from tensorflow_estimator.python.estimator import keras_lib
 
+from tfdist.upstream.wrapping import apply_wrapper
 
-@functools.cache
+
 def apply(save: Callable[..., Any]) -> None:
     """Calls `save` instead of TensorFlow's function.
 
@@ -20,10 +20,4 @@ def apply(save: Callable[..., Any]) -> None:
       save: takes TensorFlow's function and its arguments (a Keras model, its custom objects, the
         Estimator's configuration, and whether to save the objects); returns the path.
     """
-    original = keras_lib._save_first_checkpoint
-
-    @functools.wraps(original)
-    def save_first_checkpoint(*arguments: Any) -> Any:
-        return save(original, *arguments)
-
-    keras_lib._save_first_checkpoint = save_first_checkpoint
+    apply_wrapper(keras_lib, "_save_first_checkpoint", save)

@@ -15,19 +15,17 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat.replaced import replaced
+
 
 @contextmanager
 def after_creation(call: Callable[[Any], None]) -> Iterator[None]:
     """Calls `call` with each layer that is created in this block, after its constructor."""
-    layer_class = tf.keras.layers.Layer
-    create = layer_class.__init__
+    create = tf.keras.layers.Layer.__init__
 
     def create_and_call(layer: Any, *args: Any, **kwargs: Any) -> None:
         create(layer, *args, **kwargs)
         call(layer)
 
-    layer_class.__init__ = create_and_call
-    try:
+    with replaced(tf.keras.layers.Layer, "__init__", create_and_call):
         yield
-    finally:
-        layer_class.__init__ = create

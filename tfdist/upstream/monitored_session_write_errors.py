@@ -6,27 +6,26 @@ session handles it as the end of the input and ends without an error.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from tfdist.upstream.wrapping import apply_wrapper
 
-@functools.cache
+
 def apply(is_write_error: Callable[[BaseException], bool]) -> None:
     """Makes such a session end with the error.
 
     Args:
       is_write_error: whether an exception means that a file could not be written.
     """
-    session = tf.compat.v1.train.MonitoredSession
-    exit_session = session.__exit__
 
-    @functools.wraps(exit_session)
-    def exit_with_error(self: Any, kind: Any, error: BaseException | None, trace: Any) -> Any:
+    def exit_with_error(
+        own: Callable[..., Any], session: Any, kind: Any, error: BaseException | None, trace: Any
+    ) -> Any:
         if error is not None and is_write_error(error):
             kind = tf.errors.UnknownError
-        return exit_session(self, kind, error, trace)
+        return own(session, kind, error, trace)
 
-    session.__exit__ = exit_with_error
+    apply_wrapper(tf.compat.v1.train.MonitoredSession, "__exit__", exit_with_error)

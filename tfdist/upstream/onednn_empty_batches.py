@@ -11,12 +11,13 @@ pooling crashes. `tests/upstream/test_onednn_empty_batches.py` fails when upstre
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import gen_nn_ops
+
+from tfdist.upstream.wrapping import apply_wrapper
 
 _CONVOLUTIONS = ("conv2d", "conv3d", "depthwise_conv2d_native")
 _POOLS = ("max_pool", "max_pool3d")
@@ -26,7 +27,6 @@ Operation = Callable[..., tf.Tensor]
 _is_disabled = False
 
 
-@functools.cache
 def apply() -> None:
     """Makes functions that are traced after this call work on empty batches.
 
@@ -37,7 +37,7 @@ def apply() -> None:
     for names, fix in ((_CONVOLUTIONS, _with_inferred_shape), (_POOLS, _on_zeros)):
         for name in names:
             # Keras calls TensorFlow's functions, which call these; so do their gradients.
-            setattr(gen_nn_ops, name, fix(getattr(gen_nn_ops, name)))
+            apply_wrapper(gen_nn_ops, name, fix)
 
 
 @contextlib.contextmanager
@@ -51,39 +51,30 @@ def as_tensorflow_does() -> Iterator[None]:
         _is_disabled = False
 
 
-def _with_inferred_shape(convolution: Operation) -> Operation:
+def _with_inferred_shape(
+    convolution: Operation, input: tf.Tensor, *arguments: Any, **options: Any
+) -> tf.Tensor:
     """Reshapes the result of `convolution` to the shape that TensorFlow infers, without a copy."""
-    on_zeros = _on_zeros(convolution)
-
-    @functools.wraps(convolution)
-    def call(input: tf.Tensor, *arguments: Any, **options: Any) -> tf.Tensor:
-        if not _may_be_empty(input):
-            return convolution(input, *arguments, **options)
-        if not input.shape[1:].is_fully_defined():
-            return on_zeros(input, *arguments, **options)
-        result = convolution(input, *arguments, **options)
-        # Written so that Grappler cannot simplify the reshape away.
-        is_batch = [1] + [0] * (result.shape.rank - 1)
-        reshaped = tf.reshape(result, tf.shape(result) * is_batch + [0, *result.shape[1:]])
-        reshaped.set_shape(result.shape)
-        return reshaped
-
-    return call
+    if _may_be_empty(input) and not input.shape[1:].is_fully_defined():
+        return _on_zeros(convolution, input, *arguments, **options)
+    result = convolution(input, *arguments, **options)
+    if not _may_be_empty(input):
+        return result
+    # Written so that Grappler cannot simplify the reshape away.
+    is_batch = [1] + [0] * (result.shape.rank - 1)
+    reshaped = tf.reshape(result, tf.shape(result) * is_batch + [0, *result.shape[1:]])
+    reshaped.set_shape(result.shape)
+    return reshaped
 
 
-def _on_zeros(operation: Operation) -> Operation:
+def _on_zeros(operation: Operation, input: tf.Tensor, *arguments: Any, **options: Any) -> tf.Tensor:
     """Makes `operation` compute on one example of zeros if the batch is empty."""
-
-    @functools.wraps(operation)
-    def call(input: tf.Tensor, *arguments: Any, **options: Any) -> tf.Tensor:
-        if not _may_be_empty(input):
-            return operation(input, *arguments, **options)
-        examples = tf.shape(input)[0]
-        padding = tf.cast(examples == 0, tf.int32)
-        paddings = [[0, padding], *([0, 0] for _ in input.shape[1:])]
-        return operation(tf.pad(input, paddings), *arguments, **options)[:examples]
-
-    return call
+    if not _may_be_empty(input):
+        return operation(input, *arguments, **options)
+    examples = tf.shape(input)[0]
+    padding = tf.cast(examples == 0, tf.int32)
+    paddings = [[0, padding], *([0, 0] for _ in input.shape[1:])]
+    return operation(tf.pad(input, paddings), *arguments, **options)[:examples]
 
 
 def _may_be_empty(tensor: tf.Tensor) -> bool:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from tfdist.upstream.wrapping import apply_wrapper
+
 _SECONDS = 1
 
 
-@functools.cache
 def apply() -> None:
     """Sets the interval to one second."""
-    manager = tf.compat.v1.train.SessionManager
-    init = manager.__init__
+    apply_wrapper(tf.compat.v1.train.SessionManager, "__init__", _initialize)
 
-    @functools.wraps(init)
-    def initialize(*args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("recovery_wait_secs", _SECONDS)
-        init(*args, **kwargs)
 
-    manager.__init__ = initialize
+def _initialize(init: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    init(*args, **{"recovery_wait_secs": _SECONDS, **kwargs})

@@ -8,31 +8,29 @@ on, and metrics counted a batch of static shape.
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from tfdist.upstream.wrapping import apply_wrapper
+
 
 def apply() -> None:
     """Changes `tf.distribute.Strategy.run`; a second call changes nothing."""
-    original = tf.distribute.Strategy.run
-    if hasattr(original, "__wrapped__"):
-        return
+    apply_wrapper(tf.distribute.Strategy, "run", _run)
 
-    @functools.wraps(original)
-    def run(self: Any, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
-        if tf.executing_eagerly():
-            return original(self, fn, args, kwargs, options)
-        graph = tf.compat.v1.get_default_graph()
-        before = len(graph.get_operations())
-        results = original(self, fn, args, kwargs, options)
-        values = tf.nest.flatten((args, kwargs), expand_composites=True)
-        batch = [each.op for each in values if tf.is_tensor(each) and each.graph is graph]
-        for operation in graph.get_operations()[before:]:
-            # More dependencies, such as those of constants, would make a short step slower.
-            if operation._is_stateful and operation.type != "ReadVariableOp":
-                operation._add_control_inputs(batch)
-        return results
 
-    tf.distribute.Strategy.run = run
+def _run(run: Callable[..., Any], strategy: Any, fn: Any, *args: Any, **options: Any) -> Any:
+    if tf.executing_eagerly():
+        return run(strategy, fn, *args, **options)
+    graph = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
+    results = run(strategy, fn, *args, **options)
+    values = tf.nest.flatten((args, options), expand_composites=True)
+    batch = [each.op for each in values if tf.is_tensor(each) and each.graph is graph]
+    for operation in graph.get_operations()[before:]:
+        # More dependencies, such as those of constants, would make a short step slower.
+        if operation._is_stateful and operation.type != "ReadVariableOp":
+            operation._add_control_inputs(batch)
+    return results

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat.replaced import replace
+from tfdist.compat.replaced import replace, replaced
 
 Sum = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
 
@@ -34,11 +34,10 @@ def reduce_over_ranks(model: Any, sum_of: Sum) -> None:
 def _reducing(moments: Callable[..., Any], sum_of: Sum) -> Callable[..., Any]:
     @tf.autograph.experimental.do_not_convert
     def call(*args: Any, **options: Any) -> Any:
-        own = tf.distribute.ReplicaContext.all_reduce
-        tf.distribute.ReplicaContext.all_reduce = lambda _, __, value: sum_of([value])[0]
-        try:
+        def all_reduce(context: Any, reduce_op: Any, value: tf.Tensor) -> tf.Tensor:
+            return sum_of([value])[0]
+
+        with replaced(tf.distribute.ReplicaContext, "all_reduce", all_reduce):
             return moments(*args, **options)
-        finally:
-            tf.distribute.ReplicaContext.all_reduce = own
 
     return call

@@ -7,29 +7,23 @@ dataset do not apply to it.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.data.ops import multi_device_iterator_ops
 
+from tfdist.upstream.wrapping import apply_wrapper
 
-@functools.cache
+
 def apply() -> None:
     """Turns autotuning off in iterators that are created after this call."""
-    multi_device_iterator_ops._create_device_dataset = _iterators_without_autotune(
-        multi_device_iterator_ops._create_device_dataset
-    )
+    apply_wrapper(multi_device_iterator_ops, "_create_device_dataset", _create_without_autotune)
 
 
-def _iterators_without_autotune(create_device_dataset: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(create_device_dataset)
-    def call(*args: Any, **kwargs: Any) -> tf.data.Dataset:
-        options = tf.data.Options()
-        options.autotune.enabled = False
-        # Otherwise TensorFlow warns that it cannot optimize this dataset.
-        options.experimental_optimization.apply_default_optimizations = False
-        return create_device_dataset(*args, **kwargs).with_options(options)
-
-    return call
+def _create_without_autotune(create: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    # Otherwise TensorFlow warns that it cannot optimize this dataset.
+    options.experimental_optimization.apply_default_optimizations = False
+    return create(*args, **kwargs).with_options(options)

@@ -38,6 +38,19 @@ def test_a_training_within_another_one_gives_back_its_own() -> None:
     assert outer.step() == "own"
 
 
+def test_a_method_of_a_class_is_replaced_within_a_block() -> None:
+    class Derived(Model):
+        pass
+
+    with (
+        replaced(Model, "step", lambda self: "within"),
+        replaced(Derived, "step", lambda self: "x"),
+    ):
+        assert (Model().step(), Derived().step()) == ("within", "x")
+    assert Model().step() == "own"
+    assert "step" not in vars(Derived)
+
+
 def test_the_outer_training_ends_what_an_exception_has_left() -> None:
     model = Model()
     with pytest.raises(KeyError), fitting():

@@ -132,15 +132,11 @@ class Activity:
         with self._lock:
             return Record(self._state, tuple(self._events))
 
-    def describe(self, **known: str | int | float) -> None:
-        """Sets attributes of the state, such as the output directory."""
-        self._set(**known)
-
     def enter(self, doing: str) -> None:
         """Records what the task does from now on. Steps turn it into TRAINING."""
         with self._lock:
             self._steps_before = self._state.steps
-            self._set(doing=doing, since=time.time())
+            self.describe(doing=doing, since=time.time())
             self.event(doing)
 
     @contextmanager
@@ -158,7 +154,7 @@ class Activity:
         with self._lock:
             if steps == self._state.steps:
                 return
-            self._set(steps=steps, last_step=time.time())
+            self.describe(steps=steps, last_step=time.time())
             self.event(f"step {steps}")
             if self._state.doing in (STARTING, BETWEEN_EPOCHS) and steps != self._steps_before:
                 self.enter(TRAINING)
@@ -167,11 +163,12 @@ class Activity:
         """Adds an event; the last 100 are kept."""
         with self._lock:
             self._events.append((time.time(), text[:_EVENT_LENGTH]))
-            self._set()
+            self.describe()
 
-    def _set(self, **changes: Any) -> None:
+    def describe(self, **changes: str | int | float) -> None:
+        """Sets attributes of the state, such as the output directory, and writes the record."""
         with self._lock:
-            self._state = replace(self._state, **changes)
+            self._state = replace(self._state, **changes)  # type: ignore[arg-type]
             content = {"state": vars(self._state), "events": list(self._events)}
             line = json.dumps(content).encode() + b"\n"
             if len(line) <= _SIZE:

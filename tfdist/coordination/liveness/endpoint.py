@@ -18,7 +18,7 @@ from contextlib import closing, suppress
 from io import BufferedRWPair
 
 from tfdist.coordination.liveness.task_report import TaskReport
-from tfdist.coordination.seal import NONCE_LENGTH, Seal, key_of, new_nonce
+from tfdist.coordination.seal import NONCE_LENGTH, new_nonce, seals
 from tfdist.coordination.startup.addresses import is_among, plain, resolve
 
 _LIMIT = 1 << 20
@@ -26,7 +26,7 @@ _SECONDS = 5.0
 # The connections that are answered at a time: a stranger must not be able to start many threads.
 _CONNECTIONS = 8
 _QUESTION, _PROOF = b"report\n", b"proof\n"
-_ASKING, _ANSWERING = "asks for a report", "answers with a report"
+_PURPOSE = " for a report"
 
 
 class Endpoint:
@@ -76,7 +76,7 @@ class Endpoint:
     def _converse(self, connection: socket.socket) -> None:
         with connection.makefile("rwb") as stream:
             asking, answering = _read_nonce(stream), new_nonce()
-            ours, theirs = _seals(self._token, asking, answering)
+            theirs, ours = seals(self._token, asking=asking, answering=answering, purpose=_PURPOSE)
             _write(stream, answering.encode() + b"\n" + ours.seal(_PROOF))
             if theirs.open(stream.readline(_LIMIT)) == _QUESTION:
                 _write(stream, ours.seal(self._report().encode()))
@@ -100,17 +100,11 @@ def ask(host: str, port: int, token: str) -> TaskReport:
     ):
         asking = new_nonce()
         _write(stream, asking.encode() + b"\n")
-        theirs, ours = _seals(token, asking, _read_nonce(stream))
+        ours, theirs = seals(token, asking=asking, answering=_read_nonce(stream), purpose=_PURPOSE)
         if theirs.open(stream.readline(_LIMIT)) != _PROOF:
             raise ValueError(f"{host}:{port} does not know the token of this job")
         _write(stream, ours.seal(_QUESTION))
         return TaskReport.decode(theirs.open(stream.readline(_LIMIT)) or b"")
-
-
-def _seals(token: str, asking: str, answering: str) -> tuple[Seal, Seal]:
-    """The seals of the side that answers, and of the side that asks."""
-    key = key_of(token, asking=asking, answering=answering)
-    return Seal(key, _ANSWERING), Seal(key, _ASKING)
 
 
 def _read_nonce(stream: BufferedRWPair) -> str:

@@ -109,10 +109,7 @@ def busy(reports: Reports, *, waits_for_lost: bool) -> str:
         if report is None:
             if waits_for_lost:
                 return f"{task} does not answer"
-        elif report.record.state.doing not in (
-            activity.TRAINING,
-            activity.SERVING,
-        ):
+        elif report.record.state.doing not in (activity.TRAINING, activity.SERVING):
             return f"{task} is {report.record.state.doing}"
     return ""
 

@@ -85,14 +85,8 @@ def watch_in_subprocess(
     """
     package = str(Path(__file__).parents[3])
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([package, *sys.path])}
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "tfdist.coordination.liveness.heartbeat",
-        str(os.getpid()),
-    ]
-    command += [str(timeout), *(f"{task}={address}" for task, address in tasks.items())]
+    command = [sys.executable, "-P", "-m", __name__, str(os.getpid()), str(timeout)]
+    command += [f"{task}={address}" for task, address in tasks.items()]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, text=True
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tfdist.coordination.liveness.activity import Activity, Record, State
@@ -48,14 +48,7 @@ class TaskReport:
 
     def encode(self) -> bytes:
         """A line of JSON."""
-        content = {
-            "state": asdict(self.record.state),
-            "events": self.record.events,
-            "own_code": self.own_code,
-            "stacks": self.stacks,
-            "file_wait": self.file_wait,
-        }
-        return json.dumps(content).encode() + b"\n"
+        return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
     def decode(cls, line: bytes) -> TaskReport:
@@ -66,12 +59,13 @@ class TaskReport:
         """
         try:
             content = json.loads(line)
+            record = content["record"]
             events = tuple(
                 (float(when), _text(text, _TEXT_LIMIT))
-                for when, text in content["events"][:_EVENTS_LIMIT]
+                for when, text in record["events"][:_EVENTS_LIMIT]
             )
             return cls(
-                Record(_state(content["state"]), events),
+                Record(_state(record["state"]), events),
                 _text(content["own_code"], _TEXT_LIMIT),
                 _text(content["stacks"], _STACKS_LIMIT),
                 _text(content["file_wait"], _TEXT_LIMIT),
@@ -82,10 +76,9 @@ class TaskReport:
 
 def _state(content: Mapping[str, Any]) -> State:
     state = State.of(content)
-    for value in asdict(state).values():
-        if isinstance(value, str):
-            _text(value, _TEXT_LIMIT)
-    return state
+    texts = {name: each for name, each in asdict(state).items() if isinstance(each, str)}
+    printable: dict[str, Any] = {name: _text(each, _TEXT_LIMIT) for name, each in texts.items()}
+    return replace(state, **printable)
 
 
 def _text(value: Any, limit: int) -> str:

@@ -103,7 +103,7 @@ def check_port(cluster: Cluster, task: Task) -> None:
       UsageError: the port of `task` cannot be bound.
     """
     try:
-        _bind(cluster, task).close()
+        open_port(cluster, task).close()
     except UsageError:
         if identify(cluster.address(task)) is not Listener.BARRIER:
             raise
@@ -133,16 +133,6 @@ def open_port(cluster: Cluster, task: Task) -> ListeningSocket:
     Raises:
       UsageError: the port cannot be bound.
     """
-    listener = _bind(cluster, task)
-    try:
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise _refused(cluster, task, error) from None
-    return listener
-
-
-def _bind(cluster: Cluster, task: Task) -> ListeningSocket:
     _, port = host_and_port(cluster.address(task))
     dual = socket.has_dualstack_ipv6()
     listener = ListeningSocket(socket.AF_INET6 if dual else socket.AF_INET)
@@ -152,21 +142,18 @@ def _bind(cluster: Cluster, task: Task) -> ListeningSocket:
         # As gRPC does: a port that the launcher only holds for this task counts as free.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("", port))
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise _refused(cluster, task, error) from None
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise
+        raise UsageError(
+            f"address of {task}",
+            received=cluster.address(task),
+            accepted="a port that this process may bind",
+            remedy=f"{error.strerror}: choose another port, or end the process that uses it.",
+        ) from None
     return listener
-
-
-def _refused(cluster: Cluster, task: Task, error: OSError) -> Exception:
-    if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-        return error
-    return UsageError(
-        f"address of {task}",
-        received=cluster.address(task),
-        accepted="a port that this process may bind",
-        remedy=f"{error.strerror}: choose another port, or end the process that uses it.",
-    )
 
 
 def _resolve_all(hosts: set[str], resolve: Resolve) -> dict[str, frozenset[str]]:

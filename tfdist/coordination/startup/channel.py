@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 
 from tfdist.cluster import Cluster
-from tfdist.coordination.seal import Seal, key_of, new_nonce
+from tfdist.coordination.seal import Seal, new_nonce, seals
 from tfdist.coordination.startup.protocol import (
     Challenge,
     Message,
@@ -29,8 +29,6 @@ from tfdist.coordination.startup.protocol import (
     encode,
 )
 
-_ASKING, _ANSWERING = "asking", "answering"
-
 
 class Channel:
     """Sends and receives messages on a connection.
@@ -38,17 +36,19 @@ class Channel:
     Args:
       reader: receives from the other task.
       writer: sends to it.
-      key: the key of the connection.
-      asks: whether this task has connected to the other one.
+      ours: the seal of what this task sends.
+      theirs: the seal of what the other task sends.
     """
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, *, asks: bool
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        ours: Seal,
+        theirs: Seal,
     ) -> None:
         self.writer = writer
-        self._reader = reader
-        ours, theirs = (_ASKING, _ANSWERING) if asks else (_ANSWERING, _ASKING)
-        self._ours, self._theirs = Seal(key, ours), Seal(key, theirs)
+        self._reader, self._ours, self._theirs = reader, ours, theirs
 
     def send(self, message: Message) -> None:
         """Sends a message; does not wait."""
@@ -98,8 +98,8 @@ async def open_channel(
     """
     answer = decode(line)
     assert isinstance(answer, Challenge)
-    key = key_of(token, asking=challenge.nonce, answering=answer.nonce)
-    channel = Channel(reader, writer, key, asks=True)
+    ours, theirs = seals(token, asking=challenge.nonce, answering=answer.nonce)
+    channel = Channel(reader, writer, ours, theirs)
     return channel if isinstance(await channel.receive(), Proof) else None
 
 
@@ -115,8 +115,8 @@ async def accept_channel(
     if not isinstance(challenge, Challenge):
         return None
     own = new_challenge()
-    key = key_of(token, asking=challenge.nonce, answering=own.nonce)
-    channel = Channel(reader, writer, key, asks=False)
+    theirs, ours = seals(token, asking=challenge.nonce, answering=own.nonce)
+    channel = Channel(reader, writer, ours, theirs)
     writer.write(encode(own))
     channel.send(Proof())
     return channel

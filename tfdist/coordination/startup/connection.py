@@ -117,15 +117,14 @@ async def _open(
     except (OSError, UnicodeError):  # TimeoutError is an OSError.
         return Reach(UNRESOLVED)
     last = Reach(UNRESOLVED)
-    for family, *_, place in places:
-        connection = socket.socket(family, socket.SOCK_STREAM)
-        connection.setblocking(False)
+    for *_, place in places:
         try:
             async with asyncio.timeout(timeout):
-                await loop.sock_connect(connection, place)
+                reader, writer = await asyncio.open_connection(*place[:2], limit=LIMIT)
             # If nothing listens, the kernel may connect a local port to itself.
-            if connection.getsockname() != connection.getpeername():
-                return await asyncio.open_connection(sock=connection, limit=LIMIT)
+            if writer.get_extra_info("sockname") != writer.get_extra_info("peername"):
+                return reader, writer
+            writer.transport.abort()
             last = Reach(REFUSED)
         except (ConnectionRefusedError, ConnectionResetError):
             last = Reach(REFUSED)
@@ -133,10 +132,6 @@ async def _open(
             last = Reach(TIMED_OUT)
         except OSError as error:
             last = Reach(UNREACHABLE, os.strerror(error.errno or 0).lower())
-        except BaseException:
-            connection.close()
-            raise
-        connection.close()
     return last
 
 

@@ -35,11 +35,8 @@ def open_files(cluster: Cluster) -> Iterator[None]:
             remedy=f"Raise it on each machine before the start, with `ulimit -n {needed}` or in "
             "the configuration of the system that starts the tasks.",
         )
-    is_enough = soft == resource.RLIM_INFINITY or soft >= needed
-    if is_enough:
-        yield
-        return
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    if resource.RLIM_INFINITY != soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
     try:
         yield
     finally:

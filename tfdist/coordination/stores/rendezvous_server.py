@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -48,7 +48,7 @@ class _Scope:
 
 
 class Store:
-    """What the server stores; each method returns the status of the answer.
+    """What the server stores; each method returns the answer: a status, or a value.
 
     Args:
       sizes: the number of ranks of each of Gloo's scopes.
@@ -65,23 +65,21 @@ class Store:
         ranks = max(sizes.values(), default=1)
         self.value_bytes = max(_VALUE_BYTES, _VALUE_BYTES_PER_RANK * ranks)
 
-    def get(self, scope: str, key: str) -> tuple[HTTPStatus, bytes]:
+    def get(self, scope: str, key: str) -> HTTPStatus | bytes:
         """A value, or `NOT_FOUND`."""
         if (scope, key) == (SCOPE, NONCE_KEY):
-            return HTTPStatus.OK, self._nonce.encode()
+            return self._nonce.encode()
         with self._lock:
-            value = self._scopes[scope].values.get(key) if scope in self._scopes else None
-        return (HTTPStatus.NOT_FOUND, b"") if value is None else (HTTPStatus.OK, value)
+            found = self._scopes.get(scope, _Scope())
+            return found.values.get(key, HTTPStatus.NOT_FOUND)
 
     def put(self, scope: str, key: str, value: bytes) -> HTTPStatus:
-        """Stores a value once."""
+        """Stores a value of at most `value_bytes` once."""
         if scope == SCOPE:
             if len(key) > _KEY_LENGTH or unsealed(value, self._token, self._nonce, key) is None:
                 return HTTPStatus.FORBIDDEN
         elif not self._is_of_gloo(scope, key):
             return HTTPStatus.FORBIDDEN
-        if len(value) > self.value_bytes:
-            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         with self._lock:
             found = self._scopes.setdefault(scope, _Scope())
             if found.is_closed or found.values.get(key, value) != value:
@@ -119,39 +117,35 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        if place := self._place():
-            self._answer(*self.server.store.get(*place))
+        self._answer(self.server.store.get)
 
     def do_PUT(self) -> None:
-        if place := self._place():
-            length = self.headers.get("Content-Length", "")
-            if not re.fullmatch("[0-9]{1,18}", length):
-                self._answer(HTTPStatus.LENGTH_REQUIRED)
-            elif int(length) > self.server.store.value_bytes:
-                self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-            else:
-                value = self.rfile.read(int(length))
-                is_whole = len(value) == int(length)
-                self._answer(
-                    self.server.store.put(*place, value) if is_whole else HTTPStatus.BAD_REQUEST
-                )
+        self._answer(self._put)
 
     def do_DELETE(self) -> None:
-        if place := self._place():
-            self._answer(self.server.store.delete(*place))
+        self._answer(self.server.store.delete)
 
     def log_message(self, format: str, *_: Any) -> None:
         pass
 
-    def _place(self) -> tuple[str, str] | None:
-        """The scope and the key; answers a request without them."""
+    def _put(self, scope: str, key: str) -> HTTPStatus:
+        length = self.headers.get("Content-Length", "")
+        if not re.fullmatch("[0-9]{1,18}", length):
+            return HTTPStatus.LENGTH_REQUIRED
+        if int(length) > self.server.store.value_bytes:
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        value = self.rfile.read(int(length))
+        if len(value) < int(length):
+            return HTTPStatus.BAD_REQUEST
+        return self.server.store.put(scope, key, value)
+
+    def _answer(self, answer: Callable[[str, str], HTTPStatus | bytes]) -> None:
+        """Sends what a function returns for the scope and the key of the request."""
+        result: HTTPStatus | bytes = HTTPStatus.BAD_REQUEST
         match self.path.split("/"):
             case ["", scope, key] if scope and key:
-                return scope, key
-        self._answer(HTTPStatus.BAD_REQUEST)
-        return None
-
-    def _answer(self, status: HTTPStatus, value: bytes = b"") -> None:
+                result = answer(scope, key)
+        status, value = (HTTPStatus.OK, result) if isinstance(result, bytes) else (result, b"")
         self.send_response(status)
         self.send_header("Content-Length", str(len(value)))
         self.end_headers()

@@ -61,7 +61,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, doing: str | None, *, silent: bool 
         other = activity.Activity("other", "another job")
         other.made(5)
         if silent:
-            other._set(last_step=1.0)
+            other.describe(last_step=1.0)
         if doing != activity.TRAINING:
             other.enter(doing)
         return TaskReport(other.record, "", "")
