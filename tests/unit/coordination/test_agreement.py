@@ -12,7 +12,7 @@ from tfdist.coordination.agreement import Agreement
 from tfdist.coordination.stores.kv_store import KeyValueStore, RendezvousStore
 from tfdist.coordination.stores.rendezvous_server import serve_store
 from tfdist.errors import DisagreementError
-from tfdist.process import excepthook
+from tfdist.process import excepthook, thread_stacks
 
 pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
 
@@ -32,6 +32,8 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     errors: list[str] = []
     monkeypatch.setattr(excepthook, "end", lambda error: errors.append(str(error)))
     monkeypatch.setattr("tfdist.coordination.agreement._POLL_SECONDS", 0.05)
+    # The `fit` of these tests stands for that of Keras.
+    monkeypatch.setattr(thread_stacks, "_LIBRARIES", ("tests", "tfdist"))
     yield errors
 
 
