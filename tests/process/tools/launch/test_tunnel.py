@@ -231,5 +231,5 @@ def test_a_user_who_may_not_open_the_device() -> None:
         timeout=60,
     )
     assert ended.returncode == EXIT_USAGE, ended.stderr
-    assert "--tls: received 'a machine without /dev/net/tun (Permission denied)'" in ended.stderr
+    assert "--tls: received '/dev/net/tun'; accepted: where this user may open" in ended.stderr
     assert "Traceback" not in ended.stderr
