@@ -15,6 +15,46 @@ pytestmark = [pytest.mark.stacks("2.15", "newest", horovod=("newest",)), pytest.
 
 PROGRAM = str(Path(__file__).parents[1] / "support" / "after_fit_program.py")
 
+# Trains with tfdist's callbacks, and then without them, if it gets an argument.
+TWICE = """
+import sys, tempfile
+import tensorflow as tf
+import tfdist
+
+@tfdist.main
+def main(job):
+    def train_input(context):
+        data = tf.data.Dataset.from_tensor_slices((tf.ones([12, 2]), tf.ones([12, 1])))
+        return data.shard(context.num_input_pipelines, context.input_pipeline_id).batch(2)
+
+    with job.scope():
+        model = tf.keras.Sequential([tf.keras.Input([2]), tf.keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    directory = {output!r}
+    data = job.dataset(train_input)
+    model.fit(data, epochs=1, callbacks=job.callbacks(directory), verbose=0)
+    for batch in data:
+        pass
+    if {again}:
+        model.fit(data, epochs=1, class_weight={{0: 1.0, 1: 1.0}}, verbose=0)
+
+if __name__ == "__main__":
+    tfdist.run(main)
+"""
+
+
+@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("strategy", ["horovod"])
+def test_ranks_that_train_alone_say_so(strategy: str, again: bool, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TWICE.format(output=str(tmp_path / "output"), again=again))
+    ended = launch(
+        tmp_path / "log", f"--strategy={strategy}", "--workers=2", str(script), deadline=100
+    )
+    assert ended.code == 0, ended.output
+    said = re.findall(r"warning: model.fit without job.callbacks: (\S+) trains alone", ended.output)
+    assert sorted(said) == (["worker:0", "worker:1"] if again else [])
+
 
 @pytest.mark.parametrize(
     ("strategy", "flags"),

@@ -92,6 +92,37 @@ class _ForKeras(tf.data.Dataset):
         return self  # Each replica's batches are prefetched in any case.
 
 
+class Noticed(tf.data.Dataset):
+    """A dataset that calls a function each time that its reading begins; Keras maps and
+    prefetches it for `class_weight`.
+
+    Args:
+      dataset: the dataset.
+      notice: the function.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, notice: Callable[[], None]) -> None:
+        self._dataset, self._notice = dataset, notice
+        super().__init__(tf.data.experimental.to_variant(dataset))
+
+    def _inputs(self) -> list[tf.data.Dataset]:
+        return [self._dataset]
+
+    @property
+    def element_spec(self) -> Any:
+        return self._dataset.element_spec
+
+    def __iter__(self) -> Any:
+        self._notice()
+        return super().__iter__()
+
+    def map(self, map_func: Callable[..., Any], *args: Any, **options: Any) -> tf.data.Dataset:
+        return Noticed(self._dataset.map(map_func, *args, **options), self._notice)
+
+    def prefetch(self, *args: Any, **options: Any) -> tf.data.Dataset:
+        return Noticed(self._dataset.prefetch(*args, **options), self._notice)
+
+
 def shards_of(dataset: Any) -> Shards | None:
     """The shards behind a dataset of `for_keras`; None for any other dataset.
 
