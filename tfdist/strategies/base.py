@@ -11,11 +11,12 @@ callbacks that it needs.
         def set_up(self, options): ...           # builds self.tf_strategy
         @property
         def topology(self): ...
+        def scope(self): ...
+        def wrap_optimizer(self, optimizer): ...
         def distribute(self, feed): ...
-        def wrap_optimizer(self, optimizer): ... # may be left out
-        def prepare(self, model): ...
+        def prepare(self, model): ...            # may be left out
 
-`set_up`, `topology` and `distribute` are abstract. The hooks `scope`, `wrap_optimizer`, `prepare`,
+`set_up`, `topology`, `scope`, `wrap_optimizer` and `distribute` are abstract. The hooks `prepare`,
 `describe`, `callbacks`, `cluster_metrics`, `states_of_replica`, `sum_of_step`, `gather` and `serve`
 have defaults. A row in `tfdist.config.strategies` names the class and that of its options.
 """
@@ -159,11 +160,11 @@ class Strategy(ABC, Generic[OptionsT]):
     def topology(self) -> Topology:
         """The numbers of replicas and shards, and this task's place among them."""
 
+    @abstractmethod
     def scope(self) -> AbstractContextManager[Any]:
         """The scope for creating the model, its optimizer and its metrics."""
-        scope: AbstractContextManager[Any] = self.tf_strategy.scope()
-        return scope
 
+    @abstractmethod
     def wrap_optimizer(self, optimizer: Any) -> Any:
         """Makes an optimizer combine the gradients of all replicas.
 
@@ -175,7 +176,6 @@ class Strategy(ABC, Generic[OptionsT]):
         Raises:
           UsageError: the strategy cannot train with this optimizer.
         """
-        return optimizer
 
     @abstractmethod
     def distribute(self, feed: Feed) -> tf.data.Dataset:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tfdist.config.strategies.rows import MultiWorkerMirroredOptions
 from tfdist.errors import UsageError
 from tfdist.strategies.collectives import TensorFlowCollectives
@@ -28,3 +30,6 @@ class MultiWorkerLocalSGD(Ranks[MultiWorkerMirroredOptions]):
         self.kv_store = tf_coordination.store_of(self.cluster)
         rank = self.cluster.training_tasks.index(self.task) if self.cluster else 0
         self.set_up_ranks(TensorFlowCollectives(strategy, rank))
+
+    def wrap_optimizer(self, optimizer: Any) -> Any:
+        return optimizer

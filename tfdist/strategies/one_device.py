@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from typing import Any, cast
+
 import tensorflow as tf
 
 from tfdist.config.options import Options
@@ -23,6 +26,12 @@ class OneDevice(Strategy[Options]):
     def topology(self) -> Topology:
         own = str(self.task)
         return Topology(own, (own,), is_chief=not self.settings.evaluates)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return cast(AbstractContextManager[Any], self.tf_strategy.scope())
+
+    def wrap_optimizer(self, optimizer: Any) -> Any:
+        return optimizer
 
     def distribute(self, feed: Feed) -> tf.data.Dataset:
         return feed.local

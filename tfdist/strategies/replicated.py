@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
@@ -57,6 +58,9 @@ class Replicas(Strategy[OptionsT]):
     def build(self, options: OptionsT) -> tf.distribute.Strategy:
         """Builds the `tf.distribute.Strategy` of this task."""
         raise NotImplementedError
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return cast(AbstractContextManager[Any], self.tf_strategy.scope())
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         if keras_compat.is_keras_3(optimizer):

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
@@ -139,6 +140,9 @@ class ParameterServer(Strategy[ParameterServerOptions]):
             num_shards=len(self.cluster.worker),
             is_synchronous=self._replicas is not None,
         )
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return cast(AbstractContextManager[Any], self.tf_strategy.scope())
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         return self._synchronous.recorder.wrap(optimizer) if self._synchronous else optimizer
