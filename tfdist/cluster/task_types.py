@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Literal
 
-from tfdist.process.plugins import installed
+from tfdist.process.plugins import Registry
 
 CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 
@@ -100,77 +99,55 @@ class TaskType:
         return self.name if self.most == 1 else f"num_{self.name}"
 
 
-_rows = {
-    row.name: row
-    for row in (
-        TaskType(
-            name=CHIEF,
-            help="add a chief: with parameter_server it coordinates the workers, with other "
-            "strategies it trains too; without this flag worker 0 is the chief",
-            does="trains",
-            in_tensorflow=True,
-            leads=True,
-            most=1,
-            rank=2,
-            has_gpu=True,
-            older_name="master",
-            engines={TFJOB: "Chief", VERTEX: "workerpool0"},
-        ),
-        TaskType(
-            name=WORKER,
-            help="number of workers (default 1)",
-            does="trains",
-            in_tensorflow=True,
-            plural="workers",
-            rank=3,
-            has_gpu=True,
-            engines={TFJOB: "Worker", VERTEX: "workerpool1"},
-        ),
-        TaskType(
-            name=PS,
-            help="number of parameter servers (default 0)",
-            in_tensorflow=True,
-            rank=0,
-            # Updates need less work than gradients.
-            core_share=0.25,
-            engines={TFJOB: "PS", VERTEX: "workerpool2"},
-        ),
-        TaskType(
-            name=EVALUATOR,
-            help="add a task that evaluates the checkpoints",
-            does="evaluates",
-            strategy="one_device",
-            in_cluster=False,
-            most=1,
-            has_gpu=True,
-            restarts_alone=True,
-            engines={TFJOB: "Evaluator", VERTEX: "workerpool3"},
-        ),
-    )
-}
+_ROWS = (
+    TaskType(
+        name=CHIEF,
+        help="add a chief: with parameter_server it coordinates the workers, with other "
+        "strategies it trains too; without this flag worker 0 is the chief",
+        does="trains",
+        in_tensorflow=True,
+        leads=True,
+        most=1,
+        rank=2,
+        has_gpu=True,
+        older_name="master",
+        engines={TFJOB: "Chief", VERTEX: "workerpool0"},
+    ),
+    TaskType(
+        name=WORKER,
+        help="number of workers (default 1)",
+        does="trains",
+        in_tensorflow=True,
+        plural="workers",
+        rank=3,
+        has_gpu=True,
+        engines={TFJOB: "Worker", VERTEX: "workerpool1"},
+    ),
+    TaskType(
+        name=PS,
+        help="number of parameter servers (default 0)",
+        in_tensorflow=True,
+        rank=0,
+        # Updates need less work than gradients.
+        core_share=0.25,
+        engines={TFJOB: "PS", VERTEX: "workerpool2"},
+    ),
+    TaskType(
+        name=EVALUATOR,
+        help="add a task that evaluates the checkpoints",
+        does="evaluates",
+        strategy="one_device",
+        in_cluster=False,
+        most=1,
+        has_gpu=True,
+        restarts_alone=True,
+        engines={TFJOB: "Evaluator", VERTEX: "workerpool3"},
+    ),
+)
 
 
-def register(row: TaskType) -> None:
-    """Adds a row to the table; call this before `define_flags` and `tfdist.main`.
-
-    Raises:
-      ValueError: the table has a row of that name.
-    """
-    if row.name in _rows:
-        raise ValueError(f"task type {row.name!r} is already in the table.")
-    _rows[row.name] = row
-
-
-def rows() -> Mapping[str, TaskType]:
-    """All rows by name, in the order of a cluster's tasks: the chief first."""
-    _register_installed()
-    return _rows
-
-
-@cache
-def _register_installed() -> None:
-    for row in installed(ENTRY_POINTS, "task type"):
-        register(row)
+_table = Registry("task type", ENTRY_POINTS, _ROWS)
+register, rows = _table.register, _table.rows
 
 
 def row(name: str) -> TaskType:

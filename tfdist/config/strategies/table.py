@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 from tfdist.cluster import Cluster
@@ -21,7 +20,7 @@ from tfdist.config.options import Option, Options
 from tfdist.config.strategies.rows import ROWS
 from tfdist.config.strategies.spec import StrategySpec
 from tfdist.errors import UsageError, refuse
-from tfdist.process.plugins import installed
+from tfdist.process.plugins import Registry
 
 #: The environment variable in which `tfdist run` passes the strategy to its tasks. The script's own
 #: `--strategy` takes precedence.
@@ -31,30 +30,8 @@ STRATEGY_VARIABLE = "TFDIST_STRATEGY"
 #: `StrategySpec` in a module that does not import TensorFlow.
 ENTRY_POINTS = "tfdist.strategies"
 
-_rows: dict[str, StrategySpec] = {spec.name: spec for spec in ROWS}
-
-
-def register(spec: StrategySpec) -> None:
-    """Adds a row to the table; call this before `define_flags` and `tfdist.main`.
-
-    Raises:
-      ValueError: the table has a row of that name.
-    """
-    if spec.name in _rows:
-        raise ValueError(f"strategy {spec.name!r} is already in the table.")
-    _rows[spec.name] = spec
-
-
-def rows() -> Mapping[str, StrategySpec]:
-    """All rows, by the name of the strategy."""
-    _register_installed()
-    return _rows
-
-
-@cache
-def _register_installed() -> None:
-    for spec in installed(ENTRY_POINTS, "strategy"):
-        register(spec)
+_table = Registry("strategy", ENTRY_POINTS, ROWS)
+register, rows = _table.register, _table.rows
 
 
 def row(name: str) -> StrategySpec:

@@ -73,7 +73,7 @@ class Member(Participant):
         return self._waits_for or str(self.config.cluster.chief_task)
 
     def reports(self) -> dict[Task, Report]:
-        # The chief reports to nobody, but the connection shows that it runs.
+        # The chief sends no report. An open connection to it shows that it runs.
         return {self.config.cluster.chief_task: Report()} if self._chief else {}
 
     async def give_up(self) -> Verdict:

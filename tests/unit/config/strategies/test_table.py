@@ -28,7 +28,7 @@ def role(*, for_estimators: bool = False, cluster: str | None = None, **given: A
 def rows(monkeypatch: pytest.MonkeyPatch) -> dict[str, StrategySpec]:
     """The table, whose changes are undone after the test."""
     rows = dict(table.rows())
-    monkeypatch.setattr(table, "_rows", rows)
+    monkeypatch.setattr(table._table, "_rows", rows)
     return rows
 
 
@@ -46,7 +46,7 @@ def test_a_broken_package_leaves_the_other_strategies(
 ) -> None:
     point = EntryPoint("broken", "no_such_module:ROW", table.ENTRY_POINTS)
     monkeypatch.setattr(plugins, "entry_points", lambda group: [point])
-    table._register_installed.cache_clear()
+    monkeypatch.setattr(table._table, "_has_installed", False)
     assert set(table.rows()) == set(rows)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("tfdist: warning: the strategy broken of no_such_module:ROW is not av")
