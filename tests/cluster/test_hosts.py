@@ -237,7 +237,7 @@ def test_a_host_that_cannot_be_reached(hosts: Hosts, tmp_path: Path, seconds: in
         (["--hostfile=/no/file"], "--hostfile: received '/no/file'"),
         (["--hosts=a", "--workers=2"], "--workers: received 2; accepted: at most 1"),
         (["--hosts=a", "--hostfile=b"], "--hostfile: received 'b'"),
-        (["--tls", "--workers=2"], "--tls: received 'no --hosts and no --hostfile'"),
+        (["--tls", "--workers=2"], "--tls: received True; accepted: with --hosts or --hostfile"),
     ],
 )
 def test_a_mistake_is_a_sentence(hosts_flag: list[str], message: str, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ several GPUs; with tfdist, start one worker per GPU.)
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -55,10 +56,14 @@ class BetweenGraph(Strategy[SynchronousUpdates]):
             shard=tasks.index(self.task) if self.task in tasks else 0,
         )
 
+    def scope(self) -> AbstractContextManager[Any]:
+        raise _for_keras()
+
+    def wrap_optimizer(self, optimizer: Any) -> Any:
+        raise _for_keras()
+
     def distribute(self, feed: Feed) -> tf.data.Dataset:
-        raise RuntimeError(
-            "This job is for Estimators and sessions. Call tfdist.init() to use Keras's fit."
-        )
+        raise _for_keras()
 
     def serve(self) -> None:
         if not self.settings.serves:
@@ -142,6 +147,13 @@ class BetweenGraphSessions(Sessions):
             device=self._device,
         )
         return self._optimizer
+
+
+def _for_keras() -> RuntimeError:
+    """The error of a call that only Keras's `fit` needs."""
+    return RuntimeError(
+        "This job is for Estimators and sessions. Call tfdist.init() to use Keras's fit."
+    )
 
 
 def with_chief(cluster: Cluster, task: Task) -> tuple[Cluster, Task]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
+
 import pytest
 
+from tfdist.config.strategies import table
 from tfdist.strategies import base
 from tfdist.strategies.base import Strategy
 
@@ -19,3 +23,11 @@ def test_the_contract_has_five_abstract_members_and_eight_hooks() -> None:
     assert len(abstract) == 5
     assert len(members - abstract) <= 8
     assert members == {name for name in members if f"`{name}`" in str(base.__doc__)}
+
+
+def test_every_class_of_the_table_defines_what_is_abstract() -> None:
+    for spec in table.rows().values():
+        if all(importlib.util.find_spec(package) for package in spec.packages):
+            classes = [spec.strategy, *([spec.estimator.strategy] if spec.estimator else [])]
+            for path in classes:
+                assert not inspect.isabstract(table.load(path)), path
