@@ -109,10 +109,10 @@ def _exec(arguments: argparse.Namespace) -> int:
         log("this task has connections to the tasks of its job alone, over TLS (--tls)")
     if not config.cluster:
         become(job.command(), os.environ)
-    place = own_place(job, config, os.environ, restarts=False)
+    place = own_place(job, config, os.environ)
     task = task_plan(job, config.cluster, config.task, place)
-    if task.rendezvous_port is not None and not wait_for_ranks(
-        config, task, options.startup_timeout, token
+    if place.rendezvous and not wait_for_ranks(
+        place.rendezvous, config, options.startup_timeout, token
     ):
         return EXIT_FAILED
     become(task.command, task.environ(os.environ))

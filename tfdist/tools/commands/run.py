@@ -14,7 +14,6 @@ from tfdist.cluster import Cluster, task_types
 from tfdist.cluster.config import ClusterConfig
 from tfdist.cluster.environments.host_flags import from_flags
 from tfdist.cluster.environments.tf_config import from_tf_config
-from tfdist.config.flags import JobFlags
 from tfdist.config.launch_options import NOT_ISOLATED, LaunchOptions
 from tfdist.config.strategies import table
 from tfdist.errors import EXIT_OK, UsageError, log, refuse
@@ -44,7 +43,7 @@ from tfdist.tools.launch.remote.hosts import hosts_in, hosts_of
 from tfdist.tools.launch.remote.launch import run_on_hosts
 from tfdist.tools.launch.supervision import Supervision
 from tfdist.tools.launch.task_log import make_directory
-from tfdist.tools.launch.task_plan import ScriptSpec, TaskSpec, own_place, task_plan
+from tfdist.tools.launch.task_plan import ScriptSpec, TaskSpec, exec_flags, own_place, task_plan
 
 
 def add_to(commands: Commands) -> None:
@@ -177,17 +176,14 @@ def _run_one(
         refuse({"isolate": f"a task of {config.cluster} ({config.source})"}, NOT_ISOLATED)
     is_auto = what["strategy"] == "auto"
     job = ScriptSpec(**{**what, "strategy": row.name, "is_auto": is_auto})
-    place = own_place(job, config, os.environ, restarts=True)
+    executes = exec_flags(job)
+    place = own_place(job, config, os.environ, restarts=True, executes=executes)
     task = task_plan(job, config.cluster, config.task, place)
     if options.dry_run:
         return _dry_run([task], job, config.cluster)
-    return local.run_one(
-        config,
-        task,
-        environ=os.environ,
-        supervision=supervision,
-        startup_timeout=JobFlags.of(**job.flags).startup_timeout,
-    )
+    if executes is not None:
+        supervision = replace(supervision, preload=())  # A fork server starts scripts alone.
+    return local.run_one(config, task, environ=os.environ, supervision=supervision)
 
 
 def _dry_run(tasks: Sequence[TaskSpec], job: ScriptSpec, cluster: Cluster) -> int:

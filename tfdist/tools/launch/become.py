@@ -1,6 +1,6 @@
 """Replaces this process by the script of a task.
 
-if wait_for_ranks(config, task, timeout=300.0, token=token):
+if wait_for_ranks(rendezvous, config, timeout=300.0, token=token):
     become(task.command, {**os.environ, **task.environment})
 """
 
@@ -10,18 +10,19 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import NoReturn
 
 from tfdist.cluster.config import ClusterConfig
+from tfdist.coordination.stores.kv_store import RendezvousStore
 from tfdist.errors import UsageError, log
-from tfdist.tools.launch.rank_membership import RankMembership
+from tfdist.tools.launch.rendezvous import Rendezvous
 from tfdist.tools.launch.spawn import die_with
-from tfdist.tools.launch.task_plan import TaskSpec
 
 _POLL_SECONDS = 0.2
-_READY = b"r"
+_READY = "ready"
 
 
 def become(command: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
@@ -31,49 +32,74 @@ def become(command: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
     os.execvpe(command[0], list(command), dict(environ))
 
 
-def wait_for_ranks(config: ClusterConfig, task: TaskSpec, timeout: float, token: str) -> bool:
+def wait_for_ranks(
+    rendezvous: Rendezvous, config: ClusterConfig, timeout: float, token: str
+) -> bool:
     """Waits until all ranks of a job are ready to start.
 
-    The first rank leaves a child process that serves the rendezvous until this process ends, also
-    after it has become the script.
+    Horovod gives the ranks only seconds to find each other. So each rank says in the store of the
+    rendezvous that it is ready, and the first one waits for all others. It leaves a child process
+    that serves the rendezvous until this process ends, also after it has become the script.
 
     Args:
+      rendezvous: where the ranks meet.
       config: the cluster and the rank's task.
-      task: the planned task, with the variables of `horovodrun`.
       timeout: how long to wait, in seconds.
       token: the job's token.
 
     Returns:
       Whether all ranks are ready; the reason is logged if they are not.
     """
-    members = RankMembership(config, task, timeout, token)
-    if not members.is_first:
-        return _wait(members)
+    names = [str(task) for task in config.cluster.training_tasks]
+    store = RendezvousStore(rendezvous.host, rendezvous.port, token)
+    own = str(config.task)
+    if own != names[0]:
+        return _wait(lambda: [] if _join(store, own, names[0]) else names[:1], timeout)
     reader, writer = os.pipe()
     parent = os.getpid()
     if os.fork():
         os.close(writer)
         with os.fdopen(reader, "rb") as pipe:
-            return pipe.read(1) == _READY
-    code = 1
+            return pipe.read(1) != b""
     try:
         die_with(parent)
         # Ctrl-C ends the script, and the script's end ends this process.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        with closing(members):
-            if _wait(members):
-                os.write(writer, _READY)
+        with rendezvous.serve(token):
+            store.put(own, _READY)
+            if _wait(partial(_absent, store, names), timeout):
+                os.write(writer, b"r")
                 while True:
                     signal.pause()
-    finally:
-        os._exit(code)
-
-
-def _wait(members: RankMembership) -> bool:
-    try:
-        while not members.tasks():
-            time.sleep(_POLL_SECONDS)
-    except (TimeoutError, UsageError) as error:
+    except (OSError, UsageError) as error:
         log(f"error: {error}")
-        return False
+    finally:
+        os._exit(1)
+
+
+def _wait(missing: Callable[[], Sequence[str]], timeout: float) -> bool:
+    """Waits until no rank is missing; returns whether that happened in time."""
+    until = time.monotonic() + timeout
+    if names := missing():
+        log(f"waiting for {', '.join(names)}")
+    while names and (names := missing()):
+        if time.monotonic() > until:
+            log(f"error: waited {timeout:g} s (--startup_timeout) for {', '.join(names)}")
+            return False
+        time.sleep(_POLL_SECONDS)
     return True
+
+
+def _absent(store: RendezvousStore, names: Sequence[str]) -> list[str]:
+    return [name for name in names if store.get(name, seconds=0) is None]
+
+
+def _join(store: RendezvousStore, own: str, first: str) -> bool:
+    """Says to the first rank that this one is ready; returns whether the first one has heard it."""
+    # Nothing may be served yet.
+    with suppress(OSError):
+        # Horovod cannot join a rendezvous again: each start of the ranks has its own.
+        if not _absent(store, [first]) and _absent(store, [own]):
+            store.put(own, _READY)
+            return True
+    return False

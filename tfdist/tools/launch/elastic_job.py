@@ -126,7 +126,7 @@ class ElasticMembership(Membership):
         rendezvous = self._rendezvous()
         if rendezvous is None:
             return super().service()
-        return rendezvous.serve(self._job.row, token_of(self._environ))
+        return rendezvous.serve(token_of(self._environ))
 
     def _rendezvous(self) -> Rendezvous | None:
         if not self._is_alone:

@@ -14,7 +14,6 @@ import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 
 from tfdist.cluster.config import ClusterConfig
@@ -26,7 +25,6 @@ from tfdist.process.setup import DRY_RUN_VARIABLE
 from tfdist.tools.launch.elastic_job import ElasticMembership
 from tfdist.tools.launch.job_spec import JobSpec, task_specs
 from tfdist.tools.launch.membership import FixedMembership, Service
-from tfdist.tools.launch.rank_membership import RankMembership
 from tfdist.tools.launch.rendezvous import HOST
 from tfdist.tools.launch.supervision import Supervision
 from tfdist.tools.launch.supervisor import Supervisor
@@ -50,7 +48,7 @@ def launch(
         environ = {TOKEN_VARIABLE: new_token(), **environ}
         token = token_of(environ)
         rendezvous = job.rendezvous(ports)
-        service = partial(rendezvous.serve, job.row, token) if rendezvous else nullcontext
+        service = partial(rendezvous.serve, token) if rendezvous else nullcontext
         return run_tasks(tasks, environ=environ, supervision=supervision, service=service)
 
 
@@ -96,7 +94,6 @@ def run_one(
     *,
     environ: Mapping[str, str],
     supervision: Supervision,
-    startup_timeout: float,
 ) -> int:
     """Runs this machine's task of a job that spans machines, and restarts it when it fails.
 
@@ -109,17 +106,10 @@ def run_one(
       task: the planned task; see `own_place`.
       environ: the environment that the task inherits.
       supervision: as for `run_tasks`.
-      startup_timeout: how long a rank of Horovod waits for the launchers of the others, in seconds;
-        a task that uses tfdist waits itself.
 
     Returns:
-      As `run_tasks`; 1 also if the other launchers did not start in time.
+      As `run_tasks`.
     """
-    if task.rendezvous_port is not None:
-        # The fork server would be asked for the task before the others are ready.
-        supervision = replace(supervision, preload=())
-        with closing(RankMembership(config, task, startup_timeout, token_of(environ))) as members:
-            return Supervisor(members, environ, supervision).run()
     code = run_tasks([task], environ=environ, supervision=supervision)
     has_servers = any(task.kind.serves for task in config.cluster.tasks())
     if code == 0 and has_servers and config.task == config.cluster.chief_task:

@@ -1,8 +1,8 @@
 """The rendezvous that a launcher serves to the ranks of a job.
 
     rendezvous = Rendezvous.here(table.row("horovod"), ranks=2, port=4003)
-    with rendezvous.serve(row, token):
-        ...    # start the ranks with rendezvous.environment(row, rank)
+    with rendezvous.serve(token):
+        ...    # start the ranks with rendezvous.environment(rank)
 
 With it, a script that calls `hvd.init` itself joins the job without `horovodrun`.
 """
@@ -28,11 +28,13 @@ class Rendezvous:
     """The place where the ranks of a job meet.
 
     Attributes:
+      row: the strategy.
       hosts: the host of each rank.
       host: the address to listen on.
       port: the port.
     """
 
+    row: table.StrategySpec
     hosts: Sequence[str]
     host: str
     port: int
@@ -40,42 +42,43 @@ class Rendezvous:
     @classmethod
     def here(cls, row: table.StrategySpec, ranks: int, port: int) -> Rendezvous | None:
         """That of ranks of this machine; None if the strategy has none."""
-        return cls([HOST] * ranks, HOST, port) if row.rendezvous else None
+        return cls(row, [HOST] * ranks, HOST, port) if row.rendezvous else None
 
     @classmethod
-    def of(cls, cluster: Cluster) -> Rendezvous:
+    def of(cls, row: table.StrategySpec, cluster: Cluster) -> Rendezvous:
         """That of the tasks that train, at the address of the first one."""
         addresses = [host_and_port(cluster.address(task)) for task in cluster.training_tasks]
-        return cls([host for host, _ in addresses], *addresses[0])
+        return cls(row, [host for host, _ in addresses], *addresses[0])
 
-    def environment(self, row: table.StrategySpec, rank: int) -> dict[str, str]:
+    def environment(self, rank: int) -> dict[str, str]:
         """The variables with which a rank joins."""
-        found: dict[str, str] = _module(row).environment_of(self.hosts, rank, self.host, self.port)
+        found: dict[str, str] = self._module().environment_of(
+            self.hosts, rank, self.host, self.port
+        )
         return found
 
     @contextmanager
-    def serve(self, row: table.StrategySpec, token: str) -> Iterator[None]:
+    def serve(self, token: str) -> Iterator[None]:
         """Serves while the block runs.
 
         Args:
-          row: the strategy.
           token: the job's token.
 
         Raises:
-          UsageError: the strategy's engine is not installed, or the port cannot be bound.
+          UsageError: the strategy's engine is not installed.
+          OSError: the port cannot be bound.
         """
         try:
-            with _module(row).serve_hosts(self.hosts, self.host, self.port, token):
+            with self._module().serve_hosts(self.hosts, self.host, self.port, token):
                 yield
         except ModuleNotFoundError as error:
             raise UsageError(
                 "--strategy",
-                received=row.name,
+                received=self.row.name,
                 accepted=f"a strategy whose engine is installed ({error})",
                 remedy="Build it with tfdist horovod build.",
             ) from None
 
-
-def _module(row: table.StrategySpec) -> Any:
-    assert row.rendezvous is not None
-    return importlib.import_module(row.rendezvous)
+    def _module(self) -> Any:
+        assert self.row.rendezvous is not None
+        return importlib.import_module(self.row.rendezvous)

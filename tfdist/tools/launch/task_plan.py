@@ -180,7 +180,7 @@ def task_plan(job: ScriptSpec, cluster: Cluster, task: Task, place: Place) -> Ta
         environment, flags = cluster_for(cluster, task, cluster_as)
     if place.rendezvous and task.kind.trains:
         rank = cluster.training_tasks.index(task)
-        environment |= place.rendezvous.environment(job.row, rank)
+        environment |= place.rendezvous.environment(rank)
     environment |= _cores(job, task, place)
     # Otherwise Python buffers what a task prints to a pipe.
     environment["PYTHONUNBUFFERED"] = "1"
@@ -210,8 +210,34 @@ def task_plan(job: ScriptSpec, cluster: Cluster, task: Task, place: Place) -> Ta
     )
 
 
+def exec_flags(job: ScriptSpec, *, tls: bool = False) -> list[str] | None:
+    """The flags of `tfdist exec` if the tasks of the cluster are started by it, else None.
+
+    It makes the tunnel of a task, and lets the ranks of Horovod wait for each other.
+
+    Args:
+      job: what the tasks run.
+      tls: whether they connect to each other over TLS.
+    """
+    if not tls and job.cluster_as != HOROVODRUN:
+        return None
+    waits = job.flags.get("startup_timeout")
+    timeout = [] if waits is None else [f"--startup_timeout={waits}"]
+    return [
+        f"--strategy={job.strategy}",
+        f"--cluster_as={job.cluster_as}",
+        *timeout,
+        *["--tls"] * tls,
+    ]
+
+
 def own_place(
-    job: ScriptSpec, config: ClusterConfig, environ: Mapping[str, str], *, restarts: bool
+    job: ScriptSpec,
+    config: ClusterConfig,
+    environ: Mapping[str, str],
+    *,
+    restarts: bool = False,
+    executes: Sequence[str] | None = None,
 ) -> Place:
     """The place of this machine's task of a job whose other tasks others start.
 
@@ -220,14 +246,16 @@ def own_place(
       config: the cluster, the task and their source.
       environ: the environment that the task inherits.
       restarts: whether a launcher may start the task again.
+      executes: as in `Place`.
     """
-    by_rank = job.cluster_as == HOROVODRUN and config.task.kind.in_cluster
+    by_rank = executes is None and job.cluster_as == HOROVODRUN and config.task.kind.in_cluster
     # TF_CONFIG may have more than the cluster and the task.
     inherits = config.source == "TF_CONFIG" and job.cluster_as == TF_CONFIG
     return Place(
         environ=environ,
         reads_cluster=not by_rank,
-        rendezvous=Rendezvous.of(config.cluster) if by_rank else None,
+        rendezvous=Rendezvous.of(job.row, config.cluster) if by_rank else None,
+        executes=executes,
         inherits_cluster=inherits,
         restarts=restarts,
         removes=() if inherits else ("TF_CONFIG",),

@@ -15,12 +15,11 @@ from typing import Any
 
 from tfdist.cluster.ports import ports_of
 from tfdist.cluster.task_types import WORKER
-from tfdist.config.launch_options import HOROVODRUN
 from tfdist.coordination.seal import TOKEN_VARIABLE
 from tfdist.errors import refuse
 from tfdist.tools.launch.host_discovery import Host
 from tfdist.tools.launch.job_spec import JobSpec
-from tfdist.tools.launch.task_plan import PLACE_VARIABLES, ScriptSpec
+from tfdist.tools.launch.task_plan import PLACE_VARIABLES, ScriptSpec, exec_flags
 
 # The variables of this shell that the tasks get: what changes how TensorFlow computes.
 _PASSED = ("TF_", "TFDIST_", "KERAS_", "HOROVOD_", "NCCL_", "OMP_", "PYTHONPATH", "PYTHONHASHSEED")
@@ -85,16 +84,12 @@ def plan(
         for name, value in environ.items()
         if name.startswith(_PASSED) and name not in PLACE_VARIABLES
     }
-    executes = None
-    if tls or job.cluster_as == HOROVODRUN:
-        options = [f"--strategy={job.strategy}", f"--cluster_as={job.cluster_as}"]
-        executes = [*options, *["--tls"] * tls]
     compute = job.row.compute_tasks(cluster)
     return {
         host: HostPlan(
             job={item.name: getattr(job, item.name) for item in fields(ScriptSpec)},
             cluster=cluster.jobs(),
-            executes=executes,
+            executes=exec_flags(job, tls=tls),
             computing=[str(task) for task in compute if at[task] == host],
             tasks=[str(task) for task, place in at.items() if place == host],
             variables={**variables, TOKEN_VARIABLE: token},
