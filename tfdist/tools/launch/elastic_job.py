@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import nullcontext
+from functools import partial
 from typing import ClassVar
 
 from tfdist.cluster import Cluster, host_and_port
@@ -55,15 +56,16 @@ class ElasticMembership(Membership):
         *,
         environ: Mapping[str, str],
     ) -> None:
+        super().__init__()
         self._job = job
         self._options = options
         self._ports = ports
         self._environ = environ
         assert options.host_discovery_script is not None
         self._script = HostDiscoveryScript(options.host_discovery_script)
+        self._asked = self._script.ask()
         self._hosts: tuple[Host, ...] | None = None
         self._addresses: tuple[str, ...] = ()
-        self._is_alone = False
         self._waits_since: float | None = None
         self._last_problem = ""
 
@@ -74,6 +76,8 @@ class ElasticMembership(Membership):
           UsageError: the script cannot be used, at its first time; or a port is missing.
           TimeoutError: there have not been enough hosts for too long.
         """
+        self.close()
+        self._asked = self._script.ask()
         try:
             self._hosts = self._script.read()
         except UsageError as error:
@@ -95,47 +99,42 @@ class ElasticMembership(Membership):
                 "machine's name with --host.",
             )
         self._waits_since = None
-        self._is_alone = len(mine) == len(self._addresses)
+        is_alone = len(mine) == len(self._addresses)
+        rendezvous = None
+        if is_alone:
+            rendezvous = Rendezvous.here(self._job.row, len(mine), self._ports[-1])
+        token = token_of(self._environ)
+        self.service = partial(rendezvous.serve, token) if rendezvous else nullcontext
         workers = "1 worker" if len(self._addresses) == 1 else f"{len(self._addresses)} workers"
         log(f"{workers} on {_listed(self._hosts)}")
         place = Place(
             environ=self._environ,
             computing=mine,
             cores=given_cores(self._environ),
-            rendezvous=self._rendezvous(),
-            is_whole_job=self._is_alone,
+            rendezvous=rendezvous,
+            is_whole_job=is_alone,
         )
         return tuple(task_plan(self._job, cluster, task, place) for task in mine)
 
     def change(self) -> str | None:
         """Why all tasks must restart; None if they need not. Does not wait."""
+        asked, self._asked = self._asked, self._script.ask()
         try:
-            hosts = self._script.answer()
-            self._script.ask()
+            hosts = next(asked)
         except UsageError as error:
             self._warn_once(error)
             return None
         if hosts is None:
+            self._asked = asked
             return None
         self._last_problem = ""
         if self._addresses_on(hosts) == self._addresses:
             return None
         return f"the hosts are now {_listed(hosts)}"
 
-    def service(self) -> AbstractContextManager[object]:
-        rendezvous = self._rendezvous()
-        if rendezvous is None:
-            return super().service()
-        return rendezvous.serve(token_of(self._environ))
-
-    def _rendezvous(self) -> Rendezvous | None:
-        if not self._is_alone:
-            return None
-        return Rendezvous.here(self._job.row, len(self._addresses), self._ports[-1])
-
     def close(self) -> None:
         """Ends the script if it is running."""
-        self._script.end()
+        self._asked.close()
 
     def _addresses_on(self, hosts: Sequence[Host]) -> tuple[str, ...]:
         places = [(host.name, index) for host in hosts for index in range(host.slots)]

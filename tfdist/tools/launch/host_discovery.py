@@ -2,8 +2,8 @@
 
     script = HostDiscoveryScript("./hosts.sh")
     script.read()              # (Host("10.0.0.1", slots=2), Host("10.0.0.2", slots=1))
-    script.ask()               # the same without waiting: starts the script
-    script.answer()            # None until the script has ended
+    asked = script.ask()       # the same without waiting
+    next(asked)                # starts the script; None until it has ended
 
 The script prints one line per machine, `host:slots`, or `host` for one slot, as for
 `horovodrun --host-discovery-script`.
@@ -11,16 +11,15 @@ The script prints one line per machine, `host:slots`, or `host` for one slot, as
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO
 
 from tfdist.errors import UsageError
 
@@ -56,9 +55,6 @@ class HostDiscoveryScript:
 
     def __init__(self, command: str) -> None:
         self._command = command
-        self._process: subprocess.Popen[bytes] | None = None
-        self._printed: IO[str] | None = None
-        self._due = 0.0
         try:
             self._arguments = shlex.split(command)
         except ValueError as error:
@@ -70,74 +66,52 @@ class HostDiscoveryScript:
         """Runs the script and returns the hosts.
 
         Raises:
-          UsageError: the program does not run, fails, does not answer in time, or prints something
-            else than hosts.
+          UsageError: as `ask`.
         """
-        self.end()
-        self.ask()
-        while (hosts := self.answer()) is None:
+        asked = self.ask()
+        while (hosts := next(asked)) is None:
             time.sleep(0.01)
         return hosts
 
-    def ask(self) -> None:
-        """Starts the script unless it is running.
+    def ask(self) -> Generator[tuple[Host, ...] | None, None, None]:
+        """Runs the script; yields None while it is running, then the hosts. `close` ends it.
 
         Raises:
-          UsageError: the script cannot be started.
+          UsageError: the program does not run, fails, does not answer in time, or prints something
+            else than hosts.
         """
-        if self._process is not None:
-            return
-        self._due = time.monotonic() + ANSWER_SECONDS
-        # A pipe would have to be read while the script runs. A new file each time, because a
-        # child of an earlier run may still print.
-        self._printed = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `end` closes it
-        try:
-            self._process = subprocess.Popen(
-                self._arguments,
-                stdin=subprocess.DEVNULL,
-                stdout=self._printed,
-                # Its own process group, so that its children are ended with it.
-                start_new_session=True,
-            )
-        except OSError as error:
-            self.end()
-            raise self._error(f"it cannot be started: {error.strerror}") from None
-
-    def answer(self) -> tuple[Host, ...] | None:
-        """The hosts that the script has printed; None while it is running.
-
-        Raises:
-          UsageError: as `read`.
-        """
-        process, printed = self._process, self._printed
-        if process is None or printed is None:
-            return None
-        if process.poll() is None:
-            if time.monotonic() < self._due:
-                return None
-            self.end()
-            raise self._error(f"it has not ended within {ANSWER_SECONDS:g} s")
-        try:
-            if process.returncode:
-                raise ValueError(f"it ended with code {process.returncode}")
-            printed.seek(0)
-            # The order of the lines may vary.
-            return tuple(sorted(parse(printed)))
-        except ValueError as error:
-            raise self._error(str(error)) from None
-        finally:
-            self.end()
-
-    def end(self) -> None:
-        """Ends the script and its children."""
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._process = None
-        if self._printed is not None:
-            self._printed.close()
-            self._printed = None
+        # A pipe would have to be read while the script runs. A child of an earlier run may still
+        # print to the file of that run.
+        with tempfile.TemporaryFile("w+") as printed:
+            try:
+                process = subprocess.Popen(
+                    self._arguments,
+                    stdin=subprocess.DEVNULL,
+                    stdout=printed,
+                    # Its own process group, so that its children are ended with it.
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise self._error(f"it cannot be started: {error.strerror}") from None
+            due = time.monotonic() + ANSWER_SECONDS
+            try:
+                while process.poll() is None:
+                    if time.monotonic() >= due:
+                        raise self._error(f"it has not ended within {ANSWER_SECONDS:g} s")
+                    yield None
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            try:
+                if process.returncode:
+                    raise ValueError(f"it ended with code {process.returncode}")
+                printed.seek(0)
+                # The order of the lines may vary.
+                hosts = tuple(sorted(parse(printed)))
+            except ValueError as error:
+                raise self._error(str(error)) from None
+        yield hosts
 
     def _error(self, problem: str) -> UsageError:
         return UsageError(

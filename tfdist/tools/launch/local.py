@@ -24,7 +24,7 @@ from tfdist.process.cores import given_cores
 from tfdist.process.setup import DRY_RUN_VARIABLE
 from tfdist.tools.launch.elastic_job import ElasticMembership
 from tfdist.tools.launch.job_spec import JobSpec, task_specs
-from tfdist.tools.launch.membership import FixedMembership, Service
+from tfdist.tools.launch.membership import Membership, Service
 from tfdist.tools.launch.rendezvous import HOST
 from tfdist.tools.launch.supervision import Supervision
 from tfdist.tools.launch.supervisor import Supervisor
@@ -73,7 +73,7 @@ def run_tasks(
       If the kernel cannot end a task, this process exits with the code instead, because Python
       would wait for the task.
     """
-    members = FixedMembership(tasks, service)
+    members = Membership(tasks, service)
     return Supervisor(members, environ, supervision or Supervision()).run()
 
 

@@ -1,6 +1,6 @@
 """Supervises the processes of one job: starts, restarts and ends them.
 
-code = Supervisor(FixedMembership(tasks), environ, options).run()
+code = Supervisor(Membership(tasks), environ, options).run()
 
 A task that fails is restarted, alone or together with all others, or ends the job. If the number of
 tasks can change, all tasks are restarted when it does.

@@ -69,14 +69,14 @@ def test_a_program_that_cannot_be_used(command: str, problem: str) -> None:
 def test_a_program_is_asked_without_waiting_and_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_discovery, "ANSWER_SECONDS", 0.2)
     script = HostDiscoveryScript("sleep 60")
-    assert script.answer() is None
-    script.ask()
-    assert script.answer() is None
+    asked = script.ask()
+    assert next(asked) is None
+    assert next(asked) is None
+    asked.close()
     started = time.monotonic()
     with pytest.raises(UsageError, match=r"it has not ended within 0\.2 s"):
         script.read()
     assert time.monotonic() - started < 30
-    script.end()
 
 
 def test_a_program_may_print_much() -> None:

@@ -8,19 +8,20 @@ host's key; it asks for nothing.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from tfdist.errors import EXIT_FAILED, log
-from tfdist.tools.launch.remote.panel_rows import ROWS_MARK, Rows
+from tfdist.tools.launch.remote.panel_rows import ROWS_MARK, keep_rows, rows_file
 from tfdist.tools.launch.remote.server import EXIT_MARK, SIGN_SECONDS
 from tfdist.tools.launch.signals import INTERRUPTIONS
 from tfdist.tools.launch.spawn import die_with
@@ -32,12 +33,12 @@ _OPTIONS = (
 )
 
 
-def run(host: str, plan: bytes, ssh: Sequence[str]) -> int:
+def run(host: str, plan: Path, ssh: Sequence[str]) -> int:
     """Runs the tasks of a host; their exit code, or 1 if the connection was lost.
 
     Args:
       host: the host.
-      plan: its plan, as JSON without a line end.
+      plan: the file with its plan, as JSON without a line end.
       ssh: the command of ssh, and its arguments.
     """
     remote = shlex.join([sys.executable, "-m", "tfdist.tools.launch.remote.server"])
@@ -50,32 +51,31 @@ def run(host: str, plan: bytes, ssh: Sequence[str]) -> int:
         preexec_fn=partial(die_with, os.getpid()),
     )
     assert process.stdin is not None and process.stdout is not None
-    lock, over = threading.Lock(), threading.Event()
 
-    def tell(line: bytes) -> None:
-        with lock, contextlib.suppress(OSError):
-            os.write(process.stdin.fileno(), line + b"\n")  # type: ignore[union-attr]
+    def tell(number: int) -> None:
+        with suppress(OSError):
+            os.write(process.stdin.fileno(), b"%d\n" % number)  # type: ignore[union-attr]
 
     def show_life() -> None:
-        while not over.wait(SIGN_SECONDS):
-            tell(b"0")
+        while True:
+            time.sleep(SIGN_SECONDS)
+            tell(0)
 
-    with contextlib.suppress(OSError):
-        process.stdin.write(plan + b"\n")
+    with suppress(OSError):
+        process.stdin.write(plan.read_bytes() + b"\n")
         process.stdin.flush()
     for number in INTERRUPTIONS:
-        signal.signal(number, lambda number, _: tell(str(number).encode()))
+        signal.signal(number, lambda number, _: tell(number))
     threading.Thread(target=show_life, daemon=True).start()
-    code, rows = None, Rows()
+    code = None
     for line in process.stdout:
         if line.startswith(ROWS_MARK.encode()):
-            rows.keep(line)
+            keep_rows(line, rows_file(plan))
         elif line.startswith(EXIT_MARK.encode()):
             code = int(line[len(EXIT_MARK) :])
         else:
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
-    over.set()
     ended = process.wait()
     if code is None:
         log(f"the connection to {host} has ended with code {ended}")
@@ -85,4 +85,4 @@ def run(host: str, plan: bytes, ssh: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     _, name, file, *command = sys.argv
-    sys.exit(run(name, Path(file).read_bytes(), command))
+    sys.exit(run(name, Path(file), command))

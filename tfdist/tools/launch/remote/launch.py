@@ -22,8 +22,8 @@ from tfdist.tools.launch.host_discovery import Host
 from tfdist.tools.launch.job_spec import JobSpec
 from tfdist.tools.launch.local import run_tasks
 from tfdist.tools.launch.output import Printer
-from tfdist.tools.launch.remote.panel_rows import HostTasks, name_on
-from tfdist.tools.launch.remote.plan import HostPlan, plan
+from tfdist.tools.launch.remote.panel_rows import HostTasks, name_on, rows_file
+from tfdist.tools.launch.remote.plan import plan
 from tfdist.tools.launch.supervision import Supervision
 from tfdist.tools.launch.task_plan import TaskSpec
 
@@ -62,24 +62,25 @@ def run_on_hosts(
         "grace_period": supervision.grace_period,
         "tells": has_panel,
     }
-    if has_panel:
-        supervision = replace(supervision, make_printer=_panel_of(plans))
     with tempfile.TemporaryDirectory(prefix="tfdist-hosts-") as directory:
+        files = {host: Path(directory, f"{number}.json") for number, host in enumerate(plans)}
         tasks = []
-        for number, (host, own) in enumerate(plans.items()):
-            file = Path(directory) / f"{number}.json"
+        for host, file in files.items():
             file.touch(mode=0o600)
-            file.write_text(json.dumps({**common, **asdict(own)}))
+            file.write_text(json.dumps({**common, **asdict(plans[host])}))
             client = (sys.executable, "-m", "tfdist.tools.launch.remote.client", host, str(file))
             tasks.append(TaskSpec(host, (*client, *ssh), {"PYTHONUNBUFFERED": "1"}))
+        if has_panel:
+            # The chief is the first task of the first host.
+            host, own = next(iter(plans.items()))
+            make_printer = _panel_of(name_on(own.tasks[0], host), files)
+            supervision = replace(supervision, make_printer=make_printer)
         grace_period = supervision.grace_period + _MARGIN_SECONDS
         supervision = replace(supervision, preload=(), grace_period=grace_period)
         return run_tasks(tasks, environ=environ, supervision=supervision)
 
 
-def _panel_of(plans: Mapping[str, HostPlan]) -> Callable[[], Printer]:
+def _panel_of(chief: str, plans: Mapping[str, Path]) -> Callable[[], Printer]:
     from tfdist.tools.launch.screen import Screen  # It imports rich.
 
-    # The chief is the first task of the first host.
-    host, own = next(iter(plans.items()))
-    return partial(Screen, chief=name_on(own.tasks[0], host), watch=HostTasks)
+    return partial(Screen, chief, lambda host: HostTasks(host, rows_file(plans[host])))

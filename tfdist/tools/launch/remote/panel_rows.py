@@ -1,7 +1,7 @@
 """What the tasks of a host do, on its way to the panel of `tfdist run --hosts`.
 
 The launcher on the host prints lines of rows (`RowPrinter`). The end of the connection keeps the
-newest line in memory (`Rows`), where the panel finds it (`HostTasks`).
+newest one in a file (`keep_rows`), where the panel finds it (`HostTasks`).
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import asdict, replace
+from pathlib import Path
 
 from tfdist.coordination.liveness.activity import WAITING, State
-from tfdist.process.thread_stacks import memory_file, new_memory_file
+from tfdist.process.atomic_file import replacing
 from tfdist.tools.launch.output import Printer
 from tfdist.tools.watch.tasks import RUNNING, Row, WatchedTask, how_it_ended
 
 #: Begins a line of rows: no line of a task does, because its name comes first.
 ROWS_MARK = "\x1etfdist rows "
 
-_NAME = "tfdist-rows"
 _SECONDS = 1.0
 
 
@@ -47,67 +48,63 @@ class RowPrinter(Printer):
         self.look()
 
 
-class Rows:
-    """The newest line of rows, in a file in memory."""
+def rows_file(plan: Path) -> Path:
+    """Where the newest rows of a host are: beside its plan."""
+    return plan.with_suffix(".rows")
 
-    def __init__(self) -> None:
-        self._file = new_memory_file(_NAME)
 
-    def keep(self, line: bytes) -> None:
-        """Keeps a line that begins with `ROWS_MARK`."""
-        content = json.loads(line[len(ROWS_MARK) :])
-        # The host's clock may differ.
-        content["ahead"] = content.get("now", 0.0) - time.time()
-        data = json.dumps(content).encode()
-        os.ftruncate(self._file, len(data))
-        os.pwrite(self._file, data, 0)
+def keep_rows(line: bytes, file: Path) -> None:
+    """Writes what follows `ROWS_MARK` in a line to a file."""
+    # The job goes on if the disk is full.
+    with suppress(OSError), replacing(file) as temporary:
+        temporary.write_bytes(line[len(ROWS_MARK) :])
 
 
 class HostTasks:
-    """The tasks of a host, which the process of its connection knows.
+    """The tasks of a host.
 
     Args:
       host: the host.
+      file: where the end of the connection keeps the newest rows.
     """
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, file: Path) -> None:
         self._host = host
-        self._pid = 0
+        self._file = file
         self._starts = 0
         self._doing = WAITING
-        self._rows: list[Row] = []
 
     def started(self, pid: int) -> None:
         """The connection has a new process."""
         self._starts += 1
-        self._pid, self._doing = pid, RUNNING
-        self._rows = []
+        self._doing = RUNNING
+        self._file.unlink(missing_ok=True)
 
     def ended(self, how: str) -> None:
         """The process of the connection has ended, and with it the tasks."""
-        self._rows = self._read()
-        self._pid, self._doing = 0, how
-        self._rows = [
-            row if row.cpu is None else replace(row, doing=how, cpu=None, memory=None)
-            for row in self._rows
-        ]
+        self._doing = how
 
     def look(self, now: float) -> list[Row]:
         """The tasks at this moment; one row for the host until it has said something."""
-        self._rows = self._read()
-        return self._rows or [Row(self._host, self._doing, None, None, None, None, self._starts)]
+        rows = self._read()
+        if not rows:
+            return [Row(self._host, self._doing, None, None, None, None, self._starts)]
+        if self._doing == RUNNING:
+            return rows
+        return [
+            row if row.cpu is None else replace(row, doing=self._doing, cpu=None, memory=None)
+            for row in rows
+        ]
 
     def _read(self) -> list[Row]:
-        path = memory_file(self._pid, _NAME) if self._pid else None
-        if path is None:
-            return self._rows
-        try:
-            content = json.loads(path.read_bytes())
-            return [self._row(row, content["ahead"]) for row in content["rows"]]
-        except (OSError, ValueError):  # It is being written, or has gone.
-            return self._rows
-        except (KeyError, TypeError):  # The host has another version of tfdist.
-            return []
+        # It says nothing yet, or has another version of tfdist.
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            with self._file.open("rb") as file:
+                content, written = json.load(file), os.fstat(file.fileno()).st_mtime
+            # The host's clock may differ.
+            ahead = content["now"] - written
+            return [self._row(row, ahead) for row in content["rows"]]
+        return []
 
     def _row(self, content: dict[str, object], ahead: float) -> Row:
         row = Row(**content)  # type: ignore[arg-type]

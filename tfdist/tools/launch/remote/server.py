@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from typing import IO, Any
 
@@ -53,7 +53,8 @@ def read_plan(plan: Mapping[str, Any], environ: Mapping[str, str]) -> list[TaskS
 
 def main() -> int:
     """Runs the tasks of the plan on the standard input; the exit code."""
-    lines = sys.stdin.buffer
+    # Without a buffer, `select` sees each line that has arrived.
+    lines = open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)  # noqa: SIM115
     plan = json.loads(lines.readline())
     try:
         os.chdir(plan["directory"])
@@ -74,16 +75,7 @@ def main() -> int:
 
 def _obey(lines: IO[bytes]) -> None:
     """Sends the signals of the launcher to this process, and SIGTERM when it is gone."""
-    heard = time.monotonic()
-
-    def watch() -> None:
-        while time.monotonic() - heard < SILENCE_SECONDS:
-            time.sleep(SIGN_SECONDS)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
-    for line in iter(lines.readline, b""):
-        heard = time.monotonic()
+    while select.select([lines], [], [], SILENCE_SECONDS)[0] and (line := lines.readline()):
         if number := int(line):
             os.kill(os.getpid(), number)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -92,5 +84,5 @@ def _obey(lines: IO[bytes]) -> None:
 if __name__ == "__main__":
     code = main()
     print(f"{EXIT_MARK}{code}", flush=True)
-    # The threads wait for the input.
+    # A thread waits for the input.
     os._exit(0)

@@ -7,10 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tfdist.tools.launch.remote.panel_rows import ROWS_MARK, HostTasks, RowPrinter, Rows
+from tfdist.tools.launch.remote.panel_rows import ROWS_MARK, HostTasks, RowPrinter, keep_rows
 
 pytestmark = pytest.mark.stacks("newest")
 
@@ -43,17 +44,21 @@ def told(printer: RowPrinter, capfdbinary: pytest.CaptureFixture[bytes]) -> byte
 
 
 def test_the_rows_of_a_host_arrive(
-    task: int, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+    task: int,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     # This process is the launcher of the host and the end of the connection.
-    host = HostTasks("n2")
+    file = tmp_path / "0.rows"
+    host = HostTasks("n2", file)
     assert [(row.name, row.doing) for row in host.look(0.0)] == [("n2", "waiting")]
     host.started(os.getpid())
     assert [(row.name, row.doing) for row in host.look(0.0)] == [("n2", "running")]
 
-    printer, rows = RowPrinter(), Rows()
+    printer = RowPrinter()
     printer.started("worker:1", task)
-    rows.keep(told(printer, capfdbinary))
+    keep_rows(told(printer, capfdbinary), file)
     (row,) = host.look(0.0)
     assert (row.name, row.doing, row.starts) == ("worker:1 on n2", "training", 1)
     assert row.state is not None
@@ -65,18 +70,21 @@ def test_the_rows_of_a_host_arrive(
         patch.setattr(time, "time", lambda: own() + 3600)
         line = told(printer, capfdbinary)
     # The clock of the host is an hour ahead of this one.
-    rows.keep(line)
+    keep_rows(line, file)
     (row,) = host.look(0.0)
     assert row.state is not None
     assert abs(row.state.last_step + 3600 - time.time()) < 60
 
-    rows.keep(f'{ROWS_MARK}{{"rows": [{{"name": "worker:1", "of_another_version": 1}}]}}'.encode())
+    other = '{"now": 0.0, "rows": [{"name": "worker:1", "of_another_version": 1}]}'
+    keep_rows(f"{ROWS_MARK}{other}".encode(), file)
     assert [(row.name, row.doing) for row in host.look(0.0)] == [("n2", "running")]
-    rows.keep(line)
+    keep_rows(line, file)
 
     host.ended("failed (1)")
     (row,) = host.look(0.0)
     assert (row.doing, row.cpu) == ("failed (1)", None)
     host.started(os.getpid())
+    assert [(row.name, row.doing) for row in host.look(0.0)] == [("n2", "running")]
+    keep_rows(line, file)
     (row,) = host.look(0.0)
     assert row.starts == 2
