@@ -1,7 +1,7 @@
 """Elastic jobs, which shrink and grow with the available machines.
 
     options = ElasticOptions(host_discovery_script="./hosts.sh", max_workers=8)
-    members = ElasticMembership(job, options, ports, environ=os.environ)
+    members = ElasticMembership(job=job, options=options, ports=ports, environ=os.environ)
     members.tasks()             # this machine's tasks, for the current hosts
     members.change()            # a sentence if the hosts have changed, else None
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -33,10 +34,11 @@ from tfdist.tools.launch.rendezvous import Rendezvous
 from tfdist.tools.launch.task_plan import Place, ScriptSpec, TaskSpec, task_plan
 
 
+@dataclass(kw_only=True)
 class ElasticMembership(Membership):
     """The tasks of an elastic job that run on this machine.
 
-    Args:
+    Attributes:
       job: what runs.
       options: how it follows its hosts.
       ports: `max_workers + 1` free ports of this machine; the last one is for a rendezvous.
@@ -47,22 +49,14 @@ class ElasticMembership(Membership):
     """
 
     can_change: ClassVar[bool] = True
+    job: ScriptSpec
+    options: ElasticOptions
+    ports: Sequence[int]
+    environ: Mapping[str, str]
 
-    def __init__(
-        self,
-        job: ScriptSpec,
-        options: ElasticOptions,
-        ports: Sequence[int],
-        *,
-        environ: Mapping[str, str],
-    ) -> None:
-        super().__init__()
-        self._job = job
-        self._options = options
-        self._ports = ports
-        self._environ = environ
-        assert options.host_discovery_script is not None
-        self._script = HostDiscoveryScript(options.host_discovery_script)
+    def __post_init__(self) -> None:
+        assert self.options.host_discovery_script is not None
+        self._script = HostDiscoveryScript(self.options.host_discovery_script)
         self._asked = self._script.ask()
         self._hosts: tuple[Host, ...] | None = None
         self._addresses: tuple[str, ...] = ()
@@ -88,10 +82,10 @@ class ElasticMembership(Membership):
         self._addresses = self._addresses_on(self._hosts)
         cluster = Cluster(worker=self._addresses)
         mine = [task for task in cluster.tasks() if self._is_mine(cluster.address(task))]
-        if len(self._addresses) < self._options.min_workers or not mine:
+        if len(self._addresses) < self.options.min_workers or not mine:
             self._wait(bool(mine))
             return ()
-        if len(mine) < len(self._addresses) and self._options.port is None:
+        if len(mine) < len(self._addresses) and self.options.port is None:
             refuse(
                 {"port": None},
                 "the first port of each host's tasks, if there are several machines",
@@ -102,19 +96,19 @@ class ElasticMembership(Membership):
         is_alone = len(mine) == len(self._addresses)
         rendezvous = None
         if is_alone:
-            rendezvous = Rendezvous.here(self._job.row, len(mine), self._ports[-1])
-        token = token_of(self._environ)
+            rendezvous = Rendezvous.here(self.job.row, len(mine), self.ports[-1])
+        token = token_of(self.environ)
         self.service = partial(rendezvous.serve, token) if rendezvous else nullcontext
         workers = "1 worker" if len(self._addresses) == 1 else f"{len(self._addresses)} workers"
         log(f"{workers} on {_listed(self._hosts)}")
         place = Place(
-            environ=self._environ,
+            environ=self.environ,
             computing=mine,
-            cores=given_cores(self._environ),
+            cores=given_cores(self.environ),
             rendezvous=rendezvous,
             is_whole_job=is_alone,
         )
-        return tuple(task_plan(self._job, cluster, task, place) for task in mine)
+        return tuple(task_plan(self.job, cluster, task, place) for task in mine)
 
     def change(self) -> str | None:
         """Why all tasks must restart; None if they need not. Does not wait."""
@@ -138,28 +132,28 @@ class ElasticMembership(Membership):
 
     def _addresses_on(self, hosts: Sequence[Host]) -> tuple[str, ...]:
         places = [(host.name, index) for host in hosts for index in range(host.slots)]
-        places = places[: self._options.max_workers]
-        if self._options.port is None:
-            return tuple(f"{name}:{self._ports[n]}" for n, (name, _) in enumerate(places))
-        return tuple(f"{name}:{self._options.port + index}" for name, index in places)
+        places = places[: self.options.max_workers]
+        if self.options.port is None:
+            return tuple(f"{name}:{self.ports[n]}" for n, (name, _) in enumerate(places))
+        return tuple(f"{name}:{self.options.port + index}" for name, index in places)
 
     def _is_mine(self, address: str) -> bool:
-        if self._options.host is not None:
-            return address.rpartition(":")[0] == self._options.host
+        if self.options.host is not None:
+            return address.rpartition(":")[0] == self.options.host
         host, _ = host_and_port(address)
         return any(map(addresses.is_of_this_machine, addresses.resolve(host)))
 
     def _wait(self, is_listed: bool) -> None:
         assert self._hosts is not None
-        needed = f"--min_workers={self._options.min_workers}"
+        needed = f"--min_workers={self.options.min_workers}"
         if not is_listed:
-            needed = f"{self._options.host or 'this machine'} to be listed"
+            needed = f"{self.options.host or 'this machine'} to be listed"
         listed = f"{FLAG} lists {_listed(self._hosts)}"
         if self._waits_since is None:
             self._waits_since = time.monotonic()
             log(f"waiting for {needed}: {listed}")
-        elif time.monotonic() - self._waits_since > self._options.elastic_timeout:
-            seconds = f"{self._options.elastic_timeout:g} s (--elastic_timeout)"
+        elif time.monotonic() - self._waits_since > self.options.elastic_timeout:
+            seconds = f"{self.options.elastic_timeout:g} s (--elastic_timeout)"
             raise TimeoutError(f"waited {seconds} for {needed}: {listed}")
 
     def _warn_once(self, error: UsageError) -> None:

@@ -138,7 +138,9 @@ def run_elastic(
         environ = {TOKEN_VARIABLE: new_token(), **environ}
     with (
         hold_ports(options.max_workers + 1) as ports,
-        closing(ElasticMembership(job, options, ports, environ=environ)) as members,
+        closing(
+            ElasticMembership(job=job, options=options, ports=ports, environ=environ)
+        ) as members,
     ):
         return Supervisor(members, environ, supervision).run()
 

@@ -28,10 +28,9 @@ class LineReader:
     """Splits the output of one task into lines."""
 
     def __init__(self) -> None:
-        # What the line shows, before and after its last carriage return.
-        self._state = ""
-        self._rest = bytearray()
-        self._is_cut = False
+        # What the line shows, after and before its last carriage return.
+        self._line = bytearray()
+        self._state = b""
         self._shown_at = -math.inf
 
     def feed(self, data: bytes, now: float) -> list[str]:
@@ -45,48 +44,39 @@ class LineReader:
         *ended, last = data.split(b"\n")
         for part in ended:
             self._add(part)
-            lines.append(self._take())
+            lines += self.finish() or [""]
         self._add(last)
-        due = now - self._shown_at >= PROGRESS_SECONDS
         # A carriage return at the end may be the first half of a line end.
-        if self._rest and self._state and due and not lines:
-            lines = [self._state]
-            self._state = ""
+        if self._line and self._state and not lines and now - self._shown_at >= PROGRESS_SECONDS:
+            lines = [_text(self._state)]
+            self._state = b""
         if lines:
             self._shown_at = now
         return lines
 
     def finish(self) -> list[str]:
         """The last line, if the task ended without a line end."""
-        rest = self._take()
-        return [rest] if rest else []
+        # What a terminal shows: the text after the last carriage return that some text follows.
+        shown = bytes(self._line) or self._state
+        self._line.clear()
+        self._state = b""
+        return [_text(shown)] if shown else []
 
     def _add(self, part: bytes) -> None:
         # Keras prints backspaces before the carriage return.
         *overwritten, current = part.replace(b"\b", b"").split(b"\r")
         for text in overwritten:
-            self._extend(text)
-            self._overwrite()
-        self._extend(current)
+            self._line += text
+            # The next text overwrites the line.
+            self._state = bytes(self._line) or self._state
+            self._line.clear()
+        self._line += current
+        del self._line[LINE_BYTES + 1 :]
 
-    def _extend(self, text: bytes) -> None:
-        room = LINE_BYTES - len(self._rest)
-        self._rest += text[:room]
-        self._is_cut = self._is_cut or len(text) > room
 
-    def _overwrite(self) -> None:
-        """The next text overwrites the line."""
-        if self._rest:
-            cut = " … (a longer line)" if self._is_cut else ""
-            self._state = self._rest.decode("utf-8", errors="replace") + cut
-        self._rest.clear()
-        self._is_cut = False
-
-    def _take(self) -> str:
-        """What a terminal shows of the line: the text after its last carriage return."""
-        self._overwrite()
-        state, self._state = self._state, ""
-        return state
+def _text(line: bytes) -> str:
+    cut = " … (a longer line)" if len(line) > LINE_BYTES else ""
+    return line[:LINE_BYTES].decode("utf-8", errors="replace") + cut
 
 
 class Printer:

@@ -10,6 +10,7 @@ The kernel kills the process when the launcher exits. Its children are ended wit
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -29,6 +30,9 @@ from tfdist.tools.launch.output import LineReader, Printer
 from tfdist.tools.launch.spawn import Start, spawn
 from tfdist.tools.launch.task_log import TaskLog
 from tfdist.tools.launch.task_plan import TaskSpec
+
+#: Within which the kernel ends a process that was killed, in seconds.
+KILL_SECONDS = 10.0
 
 _LAST_LINES = 20
 _LAST_SECONDS = 0.2
@@ -74,6 +78,7 @@ class Process:
         self._printer = printer
         self._reader = LineReader()
         self._log = TaskLog(log_dir, task.name) if log_dir else None
+        self._killed_at = math.inf
 
     @property
     def name(self) -> str:
@@ -118,12 +123,23 @@ class Process:
     def has_ended(self) -> bool:
         return self._started.has_ended()
 
+    def kill(self) -> None:
+        """Kills the task and its children."""
+        self.signal(signal.SIGKILL)
+        self._killed_at = min(self._killed_at, time.monotonic())
+
     @property
     def is_stuck(self) -> bool:
-        """Whether its main thread has ended, and another one that the kernel cannot end has not."""
+        """Whether the kernel has not ended it in `KILL_SECONDS` after it was killed.
+
+        The kernel cannot end a thread that waits for a disk, or for a network file system whose
+        server is gone (`man 7 signal`, uninterruptible sleep). The process of such a thread never
+        ends, also when its main thread has ended by itself.
+        """
         with suppress(OSError):
-            return not self.has_ended() and process_status(self.pid)[0] == "Z"
-        return False
+            if not self.has_ended() and process_status(self.pid)[0] == "Z":
+                self.kill()
+        return time.monotonic() > self._killed_at + KILL_SECONDS
 
     def signal(self, number: int) -> None:
         """Sends a signal to the task and its children. Must not be called after `close`."""

@@ -57,9 +57,9 @@ class Screen(Printer):
         self._written = self._looked = 0.0
 
     def write(self, text: str) -> None:
-        """Prints lines above the panel, at once or with the next ones."""
+        """Prints text above the panel when its line has ended, at once or with the next ones."""
         self._lines.append(text)
-        if time.monotonic() - self._written >= _LINES_SECONDS:
+        if text.endswith("\n") and time.monotonic() - self._written >= _LINES_SECONDS:
             self._flush()
 
     def started(self, name: str, pid: int) -> None:
@@ -108,19 +108,11 @@ class Screen(Printer):
 
 
 class _File(io.TextIOBase):
-    """A text file that passes whole lines, or what is flushed, to a function."""
+    """A text file that passes what is written to a function."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
-        self._pending = ""
 
     def write(self, text: str) -> int:
-        self._pending += text
-        if self._pending.endswith("\n"):
-            self.flush()
+        self._write(text)
         return len(text)
-
-    def flush(self) -> None:
-        pending, self._pending = self._pending, ""
-        if pending:
-            self._write(pending)

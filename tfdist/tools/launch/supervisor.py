@@ -13,16 +13,15 @@ import os
 import selectors
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
 from tfdist.errors import EXIT_FAILED, EXIT_PREEMPTED, EXIT_USAGE, log
 from tfdist.tools.launch.forkserver import ForkServer, fork_server_of
-from tfdist.tools.launch.kills import KILL_SECONDS, Kills
 from tfdist.tools.launch.membership import Membership
 from tfdist.tools.launch.notices import Notices
 from tfdist.tools.launch.output import prefix
-from tfdist.tools.launch.process import Process, how_it_ended
+from tfdist.tools.launch.process import KILL_SECONDS, Process, how_it_ended
 from tfdist.tools.launch.run_directory import run_directory
 from tfdist.tools.launch.servers import Servers
 from tfdist.tools.launch.signals import INTERRUPTIONS, signals
@@ -60,7 +59,6 @@ class Supervisor:
         self._restarts = 0
         # Tasks that were restarted alone while the others kept running.
         self._replaced: set[str] = set()
-        self._kills = Kills()
         # Whether the kernel cannot end a task.
         self._has_left = False
         # Servers that were killed because the training is complete.
@@ -91,7 +89,7 @@ class Supervisor:
                 if self._cause and self._outcome != EXIT_PREEMPTED:
                     self._cause.explain_failure()
             finally:
-                self._kills.kill(self._running)
+                _kill(self._running)
                 self._printer.finish(self._outcome or 0)
                 self._selector.close()
         if self._has_left:
@@ -131,7 +129,7 @@ class Supervisor:
             self._start(task)
         self._notices = Notices(tuple(self._running))
         self._notice()
-        self._look_at_kills()
+        self._look_for_stuck()
         self._show()
 
     def _show(self) -> None:
@@ -306,11 +304,8 @@ class Supervisor:
 
     def _first_to_fail(self, ended: Process, code: int) -> Process:
         """The process whose exception came first; `ended` is the first that was seen to end."""
-        times = {
-            process: uncaught.time
-            for process in (ended, *self._running)
-            if (uncaught := process.uncaught)
-        }
+        failures = {process: process.uncaught for process in (ended, *self._running)}
+        times = {process: failure.time for process, failure in failures.items() if failure}
         # A task killed by SIGKILL is itself the root cause.
         if code == -signal.SIGKILL or not times:
             return ended
@@ -338,11 +333,11 @@ class Supervisor:
         self._deadlines.cancel("grace")
         if self._running:
             log(f"killing{self._names(' ')}: still running after the grace period")
-        self._kills.kill(self._running)
+        _kill(self._running)
 
-    def _look_at_kills(self) -> None:
-        self._deadlines.set("kills", KILL_SECONDS / 2, self._look_at_kills)
-        for process in self._kills.look(self._running):
+    def _look_for_stuck(self) -> None:
+        self._deadlines.set("stuck", KILL_SECONDS / 2, self._look_for_stuck)
+        for process in [process for process in self._running if process.is_stuck]:
             why = "it waits for a disk or a network file system"
             log(f"the kernel cannot end {process.name} (process {process.pid}): {why}")
             self._forget(process)
@@ -360,7 +355,7 @@ class Supervisor:
                 f"still running: {names}"
             )
         # It may have started too late to reach any other task.
-        self._kills.kill(process for process in lingering if process.name in self._replaced)
+        _kill(process for process in lingering if process.name in self._replaced)
 
     def _watch_servers(self) -> None:
         # Starts again after each end of a task: servers have the whole time to end by themselves.
@@ -376,7 +371,7 @@ class Supervisor:
         if idle := ", ".join(process.name for process in servers.workers):
             log(f"ending {idle}: idle since {self._tasks[0].name} has ended")
         self._dismissed.update(servers.processes)
-        self._kills.kill(servers.processes)  # A server has nothing to save.
+        _kill(servers.processes)  # A server has nothing to save.
 
     def _has_servers(self) -> bool:
         return any(task.kind.serves for task in self._tasks)
@@ -384,3 +379,8 @@ class Supervisor:
     def _names(self, before: str) -> str:
         names = ", ".join(process.name for process in self._running)
         return before + names if names else ""
+
+
+def _kill(processes: Iterable[Process]) -> None:
+    for process in processes:
+        process.kill()

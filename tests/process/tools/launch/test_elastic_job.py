@@ -107,7 +107,8 @@ def members(tmp_path: Path) -> Callable[..., ElasticMembership]:
     def make(**options: object) -> ElasticMembership:
         given = {"max_workers": 3, "host_discovery_script": f"cat {tmp_path / 'hosts'}", **options}
         job = JobSpec(python="python", script="train.py", strategy="horovod")
-        return ElasticMembership(job, ElasticOptions(**given), PORTS, environ={})  # type: ignore[arg-type]
+        followed = ElasticOptions(**given)  # type: ignore[arg-type]
+        return ElasticMembership(job=job, options=followed, ports=PORTS, environ={})
 
     return make
 

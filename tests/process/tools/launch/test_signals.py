@@ -210,9 +210,8 @@ def test_the_next_launcher_removes_the_directory_of_one_that_was_killed(
     launcher.kill()
     launcher.communicate(timeout=DEADLINE)
     assert directory.exists()
-    kept = tmp_path / "tfdist-run-younger"
-    kept.mkdir(0o700)
-    os.utime(directory, (0, 0))
+    kept = tmp_path / f"tfdist-run-{os.getpid()}-kept"
+    kept.mkdir()
 
     out, _ = tfdist_run('print("done")', extra=own).communicate(timeout=DEADLINE)
     assert out == "[worker:0] done\n"

@@ -17,7 +17,9 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Semaphore
 from typing import BinaryIO, cast
 
 from tfdist.errors import log
@@ -46,36 +48,26 @@ class Peer:
     address: bytes
 
 
+@dataclass
 class Links:
     """The connections of one task.
 
-    Args:
+    Attributes:
       device: the file descriptor of the task's network device.
       listener: accepts the connections of the others.
       address: the task's address in the tunnel.
-      peers: the other tasks.
+      peers: the other tasks, by their addresses.
       contexts: how connections are authenticated.
-
-    Attributes:
       last_packet: when a packet was last carried, in seconds of `time.monotonic`.
     """
 
-    def __init__(
-        self,
-        device: int,
-        listener: socket.socket,
-        address: bytes,
-        peers: Mapping[bytes, Peer],
-        contexts: Contexts,
-    ) -> None:
-        self._device = device
-        self._listener = listener
-        self._address = address
-        self._links = {peer: _Link(found, contexts.connecting) for peer, found in peers.items()}
-        self._peers = {peer.name: peer for peer in peers.values()}
-        self._context = contexts.accepting
-        self._handshakes = threading.BoundedSemaphore(_MAX_HANDSHAKES)
-        self.last_packet = time.monotonic()
+    device: int
+    listener: socket.socket
+    address: bytes
+    peers: Mapping[bytes, Peer]
+    contexts: Contexts
+    last_packet: float = field(default_factory=time.monotonic)
+    _handshakes: Semaphore = field(default_factory=partial(Semaphore, _MAX_HANDSHAKES))
 
     def start(self) -> None:
         """Starts the threads, which end with the process."""
@@ -84,21 +76,25 @@ class Links:
 
     def _send(self) -> None:
         """Gives each packet of the device to the link of its destination."""
-        while packet := os.read(self._device, MTU):
-            if link := self._links.get(packet[16:20]):
-                link.put(packet)
+        links: dict[bytes, _Link] = {}
+        while packet := os.read(self.device, MTU):
+            address = packet[16:20]
+            if peer := self.peers.get(address):
+                if address not in links:
+                    links[address] = _Link(peer, self.contexts.connecting)
+                links[address].put(packet)
                 self.last_packet = time.monotonic()
 
     def stop_listening(self) -> None:
         """Frees the port. The connections go on."""
         # After `close` alone, the socket exists until the thread returns from `accept`.
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
 
     def _accept(self) -> None:
         while True:
             try:
-                plain, _ = self._listener.accept()
+                plain, _ = self.listener.accept()
             except OSError:
                 return
             if self._handshakes.acquire(blocking=False):
@@ -108,16 +104,17 @@ class Links:
 
     def _serve(self, plain: socket.socket) -> None:
         # The other side is a stranger, has another cluster, or has left. A peer connects again.
+        peers = {peer.name: peer for peer in self.peers.values()}
         with suppress(OSError, ValueError, KeyError), plain:
             try:
                 plain.settimeout(_TIMEOUT_SECONDS)
                 _configure(plain)
-                connection = self._context.wrap_socket(plain, server_side=True)
+                connection = self.contexts.accepting.wrap_socket(plain, server_side=True)
             finally:
                 self._handshakes.release()
             with connection:
                 connection.settimeout(None)
-                peer = self._peers[name_of(connection)]
+                peer = peers[name_of(connection)]
                 with connection.makefile("rb", _BUFFER_BYTES) as stream:
                     self._receive(cast(BinaryIO, stream), peer)
 
@@ -125,10 +122,10 @@ class Links:
         """Gives each packet of a peer to the device."""
         while header := stream.read(_HEADER_BYTES):
             length = int.from_bytes(header[2:4])
-            is_own = header[12:] == peer.address + self._address
+            is_own = header[12:] == peer.address + self.address
             if header[0] >> 4 != _VERSION or length < _HEADER_BYTES or not is_own:
                 raise ValueError(f"{peer.name} has sent a packet that is not its own")
-            os.write(self._device, header + stream.read(length - _HEADER_BYTES))
+            os.write(self.device, header + stream.read(length - _HEADER_BYTES))
             self.last_packet = time.monotonic()
 
 
@@ -139,12 +136,9 @@ class _Link:
         self._peer = peer
         self._context = context
         self._packets: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._is_running = False
+        threading.Thread(target=self._run, daemon=True).start()
 
     def put(self, packet: bytes) -> None:
-        if not self._is_running:
-            self._is_running = True
-            threading.Thread(target=self._run, daemon=True).start()
         if self._packets.qsize() < _MAX_PACKETS:
             self._packets.put(packet)
 
