@@ -228,8 +228,9 @@ def private_names(path: Path) -> Iterator[str]:
                 yield node.attr
 
 
-# Names of Python's documentation that begin with an underscore.
-DOCUMENTED = ("os._exit", "sys._current_frames")
+# Names of Python's documentation that begin with an underscore, and argparse's list of the flags of
+# a parser, which has no other name.
+DOCUMENTED = ("os._exit", "sys._current_frames", "self._actions")
 
 
 def assigned(tree: ast.Module) -> set[str]:

@@ -17,14 +17,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 from tfdist.cluster import Cluster, host_and_port
 from tfdist.config.launch_options import ElasticOptions
-from tfdist.coordination.seal import token_of
 from tfdist.coordination.startup import addresses
 from tfdist.errors import UsageError, log, refuse
 from tfdist.process.cores import given_cores
@@ -61,7 +58,7 @@ class ElasticMembership(Membership):
         self._hosts: tuple[Host, ...] | None = None
         self._addresses: tuple[str, ...] = ()
         self._waits_since: float | None = None
-        self._last_problem = ""
+        self._said: set[str] = set()
 
     def tasks(self) -> tuple[TaskSpec, ...]:
         """The tasks to start on this machine now; none while the job waits for hosts.
@@ -77,7 +74,7 @@ class ElasticMembership(Membership):
         except UsageError as error:
             if self._hosts is None:
                 raise
-            self._warn_once(error)
+            self._say_once(f"warning: continuing with the previous hosts. {error}")
         assert self._hosts is not None
         self._addresses = self._addresses_on(self._hosts)
         cluster = Cluster(worker=self._addresses)
@@ -94,18 +91,15 @@ class ElasticMembership(Membership):
             )
         self._waits_since = None
         is_alone = len(mine) == len(self._addresses)
-        rendezvous = None
-        if is_alone:
-            rendezvous = Rendezvous.here(self.job.row, len(mine), self.ports[-1])
-        token = token_of(self.environ)
-        self.service = partial(rendezvous.serve, token) if rendezvous else nullcontext
+        rendezvous = Rendezvous.here(self.job.row, len(mine), self.ports[-1])
+        self.rendezvous = rendezvous if is_alone else None
         workers = "1 worker" if len(self._addresses) == 1 else f"{len(self._addresses)} workers"
         log(f"{workers} on {_listed(self._hosts)}")
         place = Place(
             environ=self.environ,
             computing=mine,
             cores=given_cores(self.environ),
-            rendezvous=rendezvous,
+            rendezvous=self.rendezvous,
             is_whole_job=is_alone,
         )
         return tuple(task_plan(self.job, cluster, task, place) for task in mine)
@@ -116,12 +110,12 @@ class ElasticMembership(Membership):
         try:
             hosts = next(asked)
         except UsageError as error:
-            self._warn_once(error)
+            self._say_once(f"warning: continuing with the previous hosts. {error}")
             return None
         if hosts is None:
             self._asked = asked
             return None
-        self._last_problem = ""
+        self._said.clear()
         if self._addresses_on(hosts) == self._addresses:
             return None
         return f"the hosts are now {_listed(hosts)}"
@@ -148,18 +142,18 @@ class ElasticMembership(Membership):
         needed = f"--min_workers={self.options.min_workers}"
         if not is_listed:
             needed = f"{self.options.host or 'this machine'} to be listed"
-        listed = f"{FLAG} lists {_listed(self._hosts)}"
-        if self._waits_since is None:
-            self._waits_since = time.monotonic()
-            log(f"waiting for {needed}: {listed}")
-        elif time.monotonic() - self._waits_since > self.options.elastic_timeout:
+        needed += f": {FLAG} lists {_listed(self._hosts)}"
+        now = time.monotonic()
+        self._waits_since = self._waits_since or now
+        if now > self._waits_since + self.options.elastic_timeout:
             seconds = f"{self.options.elastic_timeout:g} s (--elastic_timeout)"
-            raise TimeoutError(f"waited {seconds} for {needed}: {listed}")
+            raise TimeoutError(f"waited {seconds} for {needed}")
+        self._say_once(f"waiting for {needed}")
 
-    def _warn_once(self, error: UsageError) -> None:
-        if str(error) != self._last_problem:
-            self._last_problem = str(error)
-            log(f"warning: continuing with the previous hosts. {error}")
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            log(text)
 
 
 def _listed(hosts: Sequence[Host]) -> str:

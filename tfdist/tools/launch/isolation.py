@@ -23,6 +23,12 @@ _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 _GET_FLAGS, _SET_FLAGS = 0x8913, 0x8914
 _UP = 0x1
 
+_ACCEPTED = (
+    "on Linux that lets users create namespaces; see the sysctls user.max_user_namespaces and "
+    "kernel.apparmor_restrict_unprivileged_userns"
+)
+_REMEDY = "Allow it, or start the job without the flag."
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -40,7 +46,14 @@ def isolate(flag: str) -> None:
         _unshare(_NEW_NETWORK)
     except OSError:
         # A user without privileges has them in a namespace of its own, where it keeps its number.
-        _unshare_user(flag, user, group)
+        with os_error_is_usage_error(flag, True, _ACCEPTED, _REMEDY):
+            _unshare(_NEW_USER | _NEW_NETWORK)
+            for file, content in (
+                ("setgroups", "deny"),
+                ("uid_map", f"{user} {user} 1"),
+                ("gid_map", f"{group} {group} 1"),
+            ):
+                Path("/proc/self", file).write_text(content)
     bring_up(b"lo")
 
 
@@ -50,22 +63,6 @@ def bring_up(interface: bytes) -> None:
         request = struct.pack("16sh14x", interface, 0)
         (flags,) = struct.unpack_from("h", fcntl.ioctl(control, _GET_FLAGS, request), 16)
         fcntl.ioctl(control, _SET_FLAGS, struct.pack("16sh14x", interface, flags | _UP))
-
-
-def _unshare_user(flag: str, user: int, group: int) -> None:
-    accepted = (
-        "on Linux that lets users create namespaces; see the sysctls user.max_user_namespaces and "
-        "kernel.apparmor_restrict_unprivileged_userns"
-    )
-    remedy = "Allow it, or start the job without the flag."
-    with os_error_is_usage_error(flag, True, accepted, remedy):
-        _unshare(_NEW_USER | _NEW_NETWORK)
-        for file, content in (
-            ("setgroups", "deny"),
-            ("uid_map", f"{user} {user} 1"),
-            ("gid_map", f"{group} {group} 1"),
-        ):
-            Path("/proc/self", file).write_text(content)
 
 
 def _unshare(flags: int) -> None:

@@ -13,8 +13,7 @@ from __future__ import annotations
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
-from functools import partial
+from contextlib import ExitStack, closing, contextmanager
 
 from tfdist.cluster.config import ClusterConfig
 from tfdist.config.launch_options import ElasticOptions
@@ -24,7 +23,7 @@ from tfdist.process.cores import given_cores
 from tfdist.process.setup import DRY_RUN_VARIABLE
 from tfdist.tools.launch.elastic_job import ElasticMembership
 from tfdist.tools.launch.job_spec import JobSpec, task_specs
-from tfdist.tools.launch.membership import Membership, Service
+from tfdist.tools.launch.membership import Membership
 from tfdist.tools.launch.rendezvous import HOST
 from tfdist.tools.launch.supervision import Supervision
 from tfdist.tools.launch.supervisor import Supervisor
@@ -46,10 +45,8 @@ def launch(
         tasks = task_specs(job, ports=ports, cores=given_cores(environ), environ=environ)
         # Separates the tasks from those of another job that uses their ports by mistake.
         environ = {TOKEN_VARIABLE: new_token(), **environ}
-        token = token_of(environ)
-        rendezvous = job.rendezvous(ports)
-        service = partial(rendezvous.serve, token) if rendezvous else nullcontext
-        return run_tasks(tasks, environ=environ, supervision=supervision, service=service)
+        members = Membership(tasks, job.rendezvous(ports))
+        return Supervisor(members, environ, supervision or Supervision()).run()
 
 
 def run_tasks(
@@ -57,7 +54,6 @@ def run_tasks(
     *,
     environ: Mapping[str, str],
     supervision: Supervision | None = None,
-    service: Service = nullcontext,
 ) -> int:
     """Runs every task as a process, prints their output, and returns when all have ended.
 
@@ -65,7 +61,6 @@ def run_tasks(
       tasks: the tasks to start, the chief first.
       environ: the environment that the tasks inherit.
       supervision: when to end, kill and restart tasks; by default nothing is restarted.
-      service: what the tasks need while they run; entered again whenever all tasks are started.
 
     Returns:
       0 if every task has ended with 0; else the exit code of the first task that failed for the
@@ -73,8 +68,7 @@ def run_tasks(
       If the kernel cannot end a task, this process exits with the code instead, because Python
       would wait for the task.
     """
-    members = Membership(tasks, service)
-    return Supervisor(members, environ, supervision or Supervision()).run()
+    return Supervisor(Membership(tasks), environ, supervision or Supervision()).run()
 
 
 def describe_model(chief: TaskSpec, environ: Mapping[str, str]) -> int:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tfdist.tools.launch.rendezvous import Rendezvous
 from tfdist.tools.launch.task_plan import TaskSpec
-
-#: Returns what the tasks need while they run.
-Service = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass
@@ -19,12 +16,13 @@ class Membership:
 
     Attributes:
       always: the tasks, the chief first.
-      service: what the tasks of the last `tasks()` need while they run.
+      rendezvous: where the tasks of the last `tasks()` meet, which the launcher serves while they
+        run; None without.
       can_change: whether the tasks can change while the job runs.
     """
 
     always: Sequence[TaskSpec] = ()
-    service: Service = nullcontext
+    rendezvous: Rendezvous | None = None
     can_change: ClassVar[bool] = False
 
     def tasks(self) -> Sequence[TaskSpec]:

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tfdist.config.strategies import table
 from tfdist.errors import log
 from tfdist.tools.launch.process import Process
 from tfdist.tools.launch.servers import cpu_seconds
@@ -83,18 +82,11 @@ class Notices:
 
     def _say_alone(self, what: str) -> None:
         self._is_decided = True
-        environments = [process.task.environment for process in self._processes]
-        names = {environment.get(table.STRATEGY_VARIABLE, "") for environment in environments}
-        rows = [row for name, row in table.rows().items() if name in names]
-        # On several machines, tfdist.init starts the rendezvous.
-        lacks_rendezvous = any(row.rendezvous for row in rows) and not self._connect
-        remedy = (
-            "A script that calls hvd.init itself needs --cluster_as=horovodrun, or horovodrun"
-            if lacks_rendezvous
-            else "A script that uses neither tfdist nor tf.distribute trains the same model in "
-            "each task; one that calls hvd.init needs --strategy=horovod"
+        log(
+            f"warning: {what}. A script that uses neither tfdist nor tf.distribute trains the same "
+            "model in each task; one that calls hvd.init itself needs --strategy=horovod, and on "
+            "several machines --cluster_as=horovodrun, too"
         )
-        log(f"warning: {what}. {remedy}")
 
     def _have_met(self) -> bool:
         """Whether a task listens on its port, or has a connection to the rendezvous."""

@@ -52,10 +52,7 @@ class Rendezvous:
 
     def environment(self, rank: int) -> dict[str, str]:
         """The variables with which a rank joins."""
-        found: dict[str, str] = self._module().environment_of(
-            self.hosts, rank, self.host, self.port
-        )
-        return found
+        return dict(self._module().environment_of(self.hosts, rank, self.host, self.port))
 
     @contextmanager
     def serve(self, token: str) -> Iterator[None]:

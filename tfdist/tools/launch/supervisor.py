@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
+from tfdist.coordination.seal import token_of
 from tfdist.errors import EXIT_FAILED, EXIT_PREEMPTED, EXIT_USAGE, log
 from tfdist.tools.launch.forkserver import ForkServer, fork_server_of
 from tfdist.tools.launch.membership import Membership
@@ -98,11 +99,11 @@ class Supervisor:
         return self._outcome or 0
 
     def _make_server(self) -> ForkServer | None:
-        tasks = () if self._members.can_change else self._members.tasks()
+        always = self._members.always
         # A new process is faster for a task that starts once.
-        if len(tasks) == 1 and not self._options.max_restarts:
+        if len(always) == 1 and not self._options.max_restarts:
             return None
-        return fork_server_of(tasks, self._options.preload, self._environ)
+        return fork_server_of(always, self._options.preload, self._environ)
 
     def _start_all(self) -> None:
         if self._server and not self._server.is_ready:
@@ -122,23 +123,18 @@ class Supervisor:
             self._starts.set("all", _CHECK_SECONDS, self._start_all)
             return
         if self._members.can_change:
-            self._deadlines.set("membership", _CHECK_SECONDS, self._check_membership)
+            self._deadlines.every("membership", _CHECK_SECONDS, self._check_membership)
         self._service.close()
-        self._service.enter_context(self._members.service())
+        if rendezvous := self._members.rendezvous:
+            self._service.enter_context(rendezvous.serve(token_of(self._environ)))
         for task in self._tasks:
             self._start(task)
         self._notices = Notices(tuple(self._running))
-        self._notice()
-        self._look_for_stuck()
-        self._show()
-
-    def _show(self) -> None:
-        self._printer.look()
-        self._deadlines.set("panel", self._printer.seconds, self._show)
-
-    def _notice(self) -> None:
         if self._notices.look():
-            self._deadlines.set("notices", _CHECK_SECONDS, self._notice)
+            self._deadlines.every("notices", _CHECK_SECONDS, self._notices.look)
+        self._deadlines.every("stuck", KILL_SECONDS / 2, self._look_for_stuck)
+        self._printer.look()
+        self._deadlines.every("panel", self._printer.seconds, self._printer.look)
 
     def _start(self, task: TaskSpec) -> None:
         colored = sys.stdout.isatty() and not self._environ.get("NO_COLOR")
@@ -165,7 +161,7 @@ class Supervisor:
             elif isinstance(key.data, ForkServer):
                 self._selector.unregister(key.data)
                 key.data.read_ready()
-                if self._starts.cancel("all"):
+                if self._starts.pop("all", None):
                     self._start_all()
             elif key.fileobj is key.data.pipe and key.data.copy_output() == 0:
                 self._selector.unregister(key.data.pipe)
@@ -195,7 +191,6 @@ class Supervisor:
             self._end_all(number, self._options.grace_period)
 
     def _check_membership(self) -> None:
-        self._deadlines.set("membership", _CHECK_SECONDS, self._check_membership)
         if self._outcome is not None or self._restarts_all or self._chief_has_ended:
             return
         if change := self._members.change():
@@ -246,7 +241,7 @@ class Supervisor:
         is_late = self._chief_has_ended and process.task.kind.in_cluster
         if code == EXIT_PREEMPTED and self._members.can_change:
             # Another machine has noticed first that the hosts have changed.
-            log(f"{how}: reading the list of hosts again{self._names(', ending ')}")
+            log(f"{how}: reading the list of hosts again{self._and_end()}")
             self._end_others(process, code)
             self._restart_all(self._options.restart_delay)
         elif is_late and code == EXIT_PREEMPTED:
@@ -263,7 +258,7 @@ class Supervisor:
                 log(f"{how} in {delay:g} s")
                 self._starts.set(process.name, delay, lambda: self._replace(process.task))
             else:
-                log(f"{how} of all tasks in {delay:g} s{self._names(', ending ')}")
+                log(f"{how} of all tasks in {delay:g} s{self._and_end()}")
                 self._end_others(process, code)
                 self._restart_all(delay)
 
@@ -275,7 +270,7 @@ class Supervisor:
 
     def _fail(self, process: Process, cause: Process, code: int, how: str) -> None:
         given_up = f" (given up after {self._restarts} restarts)" if self._restarts else ""
-        log(f"{how}{given_up}{self._names(', ending ')}")
+        log(f"{how}{given_up}{self._and_end()}")
         self._cause = cause
         self._outcome = code if code > 0 else 128 - code
         self._starts.clear()
@@ -313,14 +308,13 @@ class Supervisor:
 
     def _end_others(self, ended: Process, code: int) -> None:
         """Ends the running tasks after a task has ended with `code`."""
-        if code != EXIT_PREEMPTED:
-            self._end_all(signal.SIGTERM, min(_FAILURE_SECONDS, self._options.grace_period))
-        elif ended.task.restarts_alone or self._has_servers():
-            # The others do not notice its exit.
-            self._end_all(signal.SIGTERM, self._options.grace_period)
-        else:
-            # The others are saving too; a second signal would stop them.
-            self._end_all(None, self._options.grace_period)
+        is_failure = code != EXIT_PREEMPTED
+        seconds = self._options.grace_period
+        if is_failure:
+            seconds = min(_FAILURE_SECONDS, seconds)
+        # Others that notice its exit are saving too; a second signal would stop them.
+        is_noticed = not (is_failure or ended.task.restarts_alone or self._has_servers())
+        self._end_all(None if is_noticed else signal.SIGTERM, seconds)
 
     def _end_all(self, number: int | None, grace_period: float) -> None:
         for process in self._running:
@@ -330,13 +324,12 @@ class Supervisor:
             self._deadlines.set("grace", grace_period, self._on_grace_period)
 
     def _on_grace_period(self) -> None:
-        self._deadlines.cancel("grace")
+        self._deadlines.pop("grace", None)
         if self._running:
-            log(f"killing{self._names(' ')}: still running after the grace period")
+            log(f"killing {_names(self._running)}: still running after the grace period")
         _kill(self._running)
 
     def _look_for_stuck(self) -> None:
-        self._deadlines.set("stuck", KILL_SECONDS / 2, self._look_for_stuck)
         for process in [process for process in self._running if process.is_stuck]:
             why = "it waits for a disk or a network file system"
             log(f"the kernel cannot end {process.name} (process {process.pid}): {why}")
@@ -349,11 +342,8 @@ class Supervisor:
     def _on_shutdown_timeout(self) -> None:
         lingering = [process for process in self._running if process.task.kind.in_cluster]
         if lingering:
-            names = ", ".join(process.name for process in lingering)
-            log(
-                f"{self._tasks[0].name} ended {self._options.shutdown_timeout:g} s ago, "
-                f"still running: {names}"
-            )
+            seconds = f"{self._options.shutdown_timeout:g} s"
+            log(f"{self._tasks[0].name} ended {seconds} ago, still running: {_names(lingering)}")
         # It may have started too late to reach any other task.
         _kill(process for process in lingering if process.name in self._replaced)
 
@@ -368,17 +358,20 @@ class Supervisor:
         if self._outcome is not None or not servers.are_done():
             self._watch_servers()
             return
-        if idle := ", ".join(process.name for process in servers.workers):
-            log(f"ending {idle}: idle since {self._tasks[0].name} has ended")
+        if servers.workers:
+            log(f"ending {_names(servers.workers)}: idle since {self._tasks[0].name} has ended")
         self._dismissed.update(servers.processes)
         _kill(servers.processes)  # A server has nothing to save.
 
     def _has_servers(self) -> bool:
         return any(task.kind.serves for task in self._tasks)
 
-    def _names(self, before: str) -> str:
-        names = ", ".join(process.name for process in self._running)
-        return before + names if names else ""
+    def _and_end(self) -> str:
+        return f", ending {_names(self._running)}" if self._running else ""
+
+
+def _names(processes: Iterable[Process]) -> str:
+    return ", ".join(process.name for process in processes)
 
 
 def _kill(processes: Iterable[Process]) -> None:

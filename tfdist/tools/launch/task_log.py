@@ -7,8 +7,8 @@ file.close()
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import IO
 
 from tfdist.errors import log, os_error_is_usage_error
 from tfdist.process.paths import local_path
@@ -24,7 +24,6 @@ class TaskLog:
 
     def __init__(self, directory: Path, task: str) -> None:
         self._path = directory / f"{task.replace(':', '-')}.log"
-        self._file: IO[bytes] | None = None
         try:
             self._file = self._path.open("ab", buffering=0)
         except OSError as error:
@@ -32,8 +31,6 @@ class TaskLog:
 
     def write(self, data: bytes) -> None:
         """Adds what the task has printed; says once why it cannot."""
-        if self._file is None:
-            return
         try:
             self._file.write(data)
         except OSError as error:
@@ -41,13 +38,11 @@ class TaskLog:
 
     def close(self) -> None:
         """Ends it."""
-        if self._file is not None:
-            self._file.close()
+        self._file.close()
 
     def _give_up(self, error: OSError) -> None:
         log(f"warning: cannot write {self._path}: {error.strerror}; the training goes on")
-        self.close()
-        self._file = None
+        self._file = open(os.devnull, "ab", buffering=0)  # noqa: SIM115
 
 
 def make_directory(path: str) -> Path:

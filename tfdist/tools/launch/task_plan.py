@@ -221,14 +221,12 @@ def exec_flags(job: ScriptSpec, *, tls: bool = False) -> list[str] | None:
     """
     if not tls and job.cluster_as != HOROVODRUN:
         return None
-    waits = job.flags.get("startup_timeout")
-    timeout = [] if waits is None else [f"--startup_timeout={waits}"]
-    return [
-        f"--strategy={job.strategy}",
-        f"--cluster_as={job.cluster_as}",
-        *timeout,
-        *["--tls"] * tls,
-    ]
+    flags = [f"--strategy={job.strategy}", f"--cluster_as={job.cluster_as}"]
+    if "startup_timeout" in job.flags:
+        flags.append(f"--startup_timeout={job.flags['startup_timeout']}")
+    if tls:
+        flags.append("--tls")
+    return flags
 
 
 def own_place(

@@ -2,6 +2,7 @@
 
 timers = Timers()
 timers.set("grace", 30.0, kill)
+timers.every("panel", 0.5, draw)
 selector.select(timers.seconds_to_next())
 timers.run_due()
 """
@@ -12,42 +13,34 @@ import math
 import time
 from collections.abc import Callable
 
-Action = Callable[[], None]
 
+class Timers(dict[str, tuple[float, Callable[[], object]]]):
+    """Actions by name, each with the time when it is due; a name has one action at a time."""
 
-class Timers:
-    """Actions by name; a name has one action at a time. True while there is an action."""
-
-    def __init__(self) -> None:
-        self._actions: dict[str, tuple[float, Action]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._actions)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._actions
-
-    def set(self, name: str, seconds: float, action: Action) -> None:
+    def set(self, name: str, seconds: float, action: Callable[[], object]) -> None:
         """Runs the action once, in `seconds` from now; never if that is `math.inf`."""
-        self._actions[name] = (time.monotonic() + seconds, action)
+        self[name] = (time.monotonic() + seconds, action)
 
-    def cancel(self, name: str) -> bool:
-        """Cancels the action of that name; returns whether there was one."""
-        return self._actions.pop(name, None) is not None
+    def every(self, name: str, seconds: float, action: Callable[[], object]) -> None:
+        """Runs the action in `seconds` from now, and again and again until it returns False."""
 
-    def clear(self) -> None:
-        """Cancels every action."""
-        self._actions.clear()
+        def run() -> None:
+            self.set(name, seconds, run)
+            if action() is False:
+                self.pop(name, None)
+
+        self.set(name, seconds, run)
 
     def run_due(self) -> None:
         """Runs the actions whose time has come."""
         now = time.monotonic()
-        for name, (due, action) in list(self._actions.items()):
-            # An action may have canceled another one.
-            if now >= due and self.cancel(name):
+        for name, (due, action) in list(self.items()):
+            # An action may have removed another one.
+            if now >= due and name in self:
+                del self[name]
                 action()
 
     def seconds_to_next(self) -> float:
         """The seconds until the next action is due, at least 0; `math.inf` if none will be."""
-        first = min((due for due, _ in self._actions.values()), default=math.inf)
+        first = min((due for due, _ in self.values()), default=math.inf)
         return max(0.0, first - time.monotonic())

@@ -108,11 +108,11 @@ class HostTasks:
 
     def _row(self, content: dict[str, object], ahead: float) -> Row:
         row = Row(**content)  # type: ignore[arg-type]
-        state = row.state
-        if isinstance(state, dict):
-            known = State.of(state)
-            last = known.last_step - ahead if known.last_step else 0.0
-            state = replace(known, since=known.since - ahead, last_step=last)
+        state = None
+        if isinstance(row.state, dict):
+            told = State.of(row.state)
+            last = told.last_step and told.last_step - ahead
+            state = replace(told, since=told.since - ahead, last_step=last)
         name = name_on(row.name, self._host)
         return replace(row, name=name, state=state, starts=row.starts + self._starts - 1)
 

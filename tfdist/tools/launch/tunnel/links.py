@@ -75,15 +75,19 @@ class Links:
             threading.Thread(target=work, daemon=True).start()
 
     def _send(self) -> None:
-        """Gives each packet of the device to the link of its destination."""
-        links: dict[bytes, _Link] = {}
+        """Gives each packet of the device to the thread of its destination."""
+        waiting: dict[bytes, queue.SimpleQueue[bytes]] = {}
         while packet := os.read(self.device, MTU):
             address = packet[16:20]
-            if peer := self.peers.get(address):
-                if address not in links:
-                    links[address] = _Link(peer, self.contexts.connecting)
-                links[address].put(packet)
-                self.last_packet = time.monotonic()
+            if address not in self.peers:
+                continue
+            if address not in waiting:
+                waiting[address] = queue.SimpleQueue()
+                arguments = (self.peers[address], self.contexts.connecting, waiting[address])
+                threading.Thread(target=_send_to, args=arguments, daemon=True).start()
+            if waiting[address].qsize() < _MAX_PACKETS:
+                waiting[address].put(packet)
+            self.last_packet = time.monotonic()
 
     def stop_listening(self) -> None:
         """Frees the port. The connections go on."""
@@ -129,44 +133,31 @@ class Links:
             self.last_packet = time.monotonic()
 
 
-class _Link:
-    """Sends packets to one peer, from a thread of its own."""
-
-    def __init__(self, peer: Peer, context: ssl.SSLContext) -> None:
-        self._peer = peer
-        self._context = context
-        self._packets: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def put(self, packet: bytes) -> None:
-        if self._packets.qsize() < _MAX_PACKETS:
-            self._packets.put(packet)
-
-    def _run(self) -> None:
-        while True:
-            with suppress(OSError), self._connect() as connection:
+def _send_to(peer: Peer, context: ssl.SSLContext, packets: queue.SimpleQueue[bytes]) -> None:
+    """Sends packets to one peer, in a thread of its own; connects again and again."""
+    is_logged = False
+    while True:
+        try:
+            with _connect(peer, context) as connection:
                 while True:
-                    connection.sendall(self._packets.get())
+                    connection.sendall(packets.get())
+        except (ssl.SSLEOFError, ConnectionError, TimeoutError):
+            pass  # It does not run yet, or no longer.
+        except OSError as error:
+            # It has another token, or uses no TLS; or its name has no address.
+            if not is_logged:
+                log(f"no TLS connection to {peer.name} at {peer.host}:{peer.port}: {error}")
+            is_logged = True
+        time.sleep(_RETRY_SECONDS)
 
-    def _connect(self) -> ssl.SSLSocket:
-        """Tries until the peer answers, and proves its name."""
-        is_logged = False
-        peer = self._peer
-        while True:
-            try:
-                plain = socket.create_connection((peer.host, peer.port), _TIMEOUT_SECONDS)
-                _configure(plain)
-                connection = self._context.wrap_socket(plain, server_hostname=peer.name)
-                connection.settimeout(None)
-                return connection
-            except (ssl.SSLEOFError, ConnectionError, TimeoutError):
-                pass  # It does not run yet, or no longer.
-            except OSError as error:
-                # It has another token, or uses no TLS; or its name has no address.
-                if not is_logged:
-                    log(f"no TLS connection to {peer.name} at {peer.host}:{peer.port}: {error}")
-                is_logged = True
-            time.sleep(_RETRY_SECONDS)
+
+def _connect(peer: Peer, context: ssl.SSLContext) -> ssl.SSLSocket:
+    """A connection to a peer that has proved its name."""
+    plain = socket.create_connection((peer.host, peer.port), _TIMEOUT_SECONDS)
+    _configure(plain)
+    connection = context.wrap_socket(plain, server_hostname=peer.name)
+    connection.settimeout(None)
+    return connection
 
 
 def _configure(connection: socket.socket) -> None:
