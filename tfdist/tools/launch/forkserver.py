@@ -7,7 +7,9 @@
     task.wait()
 
 This is the fork server of `multiprocessing`. It imports TensorFlow once for all tasks of a machine
-and never uses it: each task has its own runtime, devices and random numbers.
+and never uses it: each task has its own runtime, devices and random numbers. Measured on two cores,
+the start and the end of a job of 4 tasks take 5.6 s with it and 10.2 s without it; with 2 tasks it
+makes no difference (5.0 and 5.2 s).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs a job as processes on this machine.
 
     job = JobSpec(python=sys.executable, script="train.py", counts=TaskCounts(worker=2))
-    sys.exit(launch(job, environ=os.environ))
+    sys.exit(launch(job, environ=os.environ, supervision=Supervision(max_restarts=3)))
 
 The first task that fails ends the others, and so does a signal to the launcher. The tasks get the
 signal first and are killed later if they still run, because TensorFlow ignores SIGTERM. No task
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 
 from tfdist.cluster.config import ClusterConfig
@@ -33,10 +33,16 @@ from tfdist.tools.launch.task_plan import ScriptSpec, TaskSpec
 _NOTICE_SECONDS = 10.0
 
 
-def launch(
-    job: JobSpec, *, environ: Mapping[str, str], supervision: Supervision | None = None
-) -> int:
-    """Runs `job` to its end and returns the launcher's exit code, as `run` does.
+def launch(job: JobSpec, *, environ: Mapping[str, str], supervision: Supervision) -> int:
+    """Runs `job` to its end.
+
+    Args:
+      job: what to run.
+      environ: the environment that the tasks inherit.
+      supervision: when to end, kill and restart tasks.
+
+    Returns:
+      The launcher's exit code, as `Supervisor.run`.
 
     Raises:
       UsageError: a package that the strategy needs is not installed.
@@ -46,29 +52,7 @@ def launch(
         # Separates the tasks from those of another job that uses their ports by mistake.
         environ = {TOKEN_VARIABLE: new_token(), **environ}
         members = Membership(tasks, job.rendezvous(ports))
-        return Supervisor(members, environ, supervision or Supervision()).run()
-
-
-def run_tasks(
-    tasks: Sequence[TaskSpec],
-    *,
-    environ: Mapping[str, str],
-    supervision: Supervision | None = None,
-) -> int:
-    """Runs every task as a process, prints their output, and returns when all have ended.
-
-    Args:
-      tasks: the tasks to start, the chief first.
-      environ: the environment that the tasks inherit.
-      supervision: when to end, kill and restart tasks; by default nothing is restarted.
-
-    Returns:
-      0 if every task has ended with 0; else the exit code of the first task that failed for the
-      last time, 128 + n for signal n; 128 + n also if signal n to this process ended the job.
-      If the kernel cannot end a task, this process exits with the code instead, because Python
-      would wait for the task.
-    """
-    return Supervisor(Membership(tasks), environ, supervision or Supervision()).run()
+        return Supervisor(members, environ, supervision).run()
 
 
 def describe_model(chief: TaskSpec, environ: Mapping[str, str]) -> int:
@@ -99,12 +83,12 @@ def run_one(
       config: the cluster, and the task of this machine.
       task: the planned task; see `own_place`.
       environ: the environment that the task inherits.
-      supervision: as for `run_tasks`.
+      supervision: as for `launch`.
 
     Returns:
-      As `run_tasks`.
+      As `launch`.
     """
-    code = run_tasks([task], environ=environ, supervision=supervision)
+    code = Supervisor(Membership([task]), environ, supervision).run()
     has_servers = any(task.kind.serves for task in config.cluster.tasks())
     if code == 0 and has_servers and config.task == config.cluster.chief_task:
         address = config.cluster.address(config.task)
@@ -122,7 +106,7 @@ def run_elastic(
     """Runs this machine's tasks of an elastic job; see `tfdist.tools.launch.elastic_job`.
 
     Returns:
-      As `run`; 1 also if the timeout passed without enough hosts.
+      As `launch`; 1 also if the timeout passed without enough hosts.
 
     Raises:
       UsageError: the host discovery script cannot be used, or not with these options.
@@ -130,13 +114,10 @@ def run_elastic(
     assert options.max_workers is not None
     if options.port is None:
         environ = {TOKEN_VARIABLE: new_token(), **environ}
-    with (
-        hold_ports(options.max_workers + 1) as ports,
-        closing(
-            ElasticMembership(job=job, options=options, ports=ports, environ=environ)
-        ) as members,
-    ):
-        return Supervisor(members, environ, supervision).run()
+    with hold_ports(options.max_workers + 1) as ports:
+        members = ElasticMembership(job=job, options=options, ports=ports, environ=environ)
+        with closing(members):
+            return Supervisor(members, environ, supervision).run()
 
 
 @contextmanager

@@ -50,6 +50,12 @@ class Process:
       start: starts it as the leader of its own process group, so that its children can be ended
         with it.
       log_dir: where its whole output is added to a file; None if nowhere.
+
+    Attributes:
+      task, name: the task and its name.
+      pid: the number of the process, which is also that of its session.
+      pipe: what the task writes; see `copy_output`.
+      sources: what is readable when the task has written something or has ended.
     """
 
     def __init__(
@@ -71,23 +77,19 @@ class Process:
             self._started = start(task.command, environ, writer)
         finally:
             os.close(writer)
-        self.task = task
         os.set_blocking(reader, False)
+        self.task = task
+        self.name = task.name
+        self.pid = self._started.pid
+        self.sources: list[IO[bytes] | int] = [self.pipe]
+        if self._started.sentinel is not None:
+            self.sources.append(self._started.sentinel)
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._prefix = line_prefix
         self._printer = printer
         self._reader = LineReader()
         self._log = TaskLog(log_dir, task.name) if log_dir else None
         self._killed_at = math.inf
-
-    @property
-    def name(self) -> str:
-        return self.task.name
-
-    @property
-    def pid(self) -> int:
-        """Its number, which is also that of its session."""
-        return self._started.pid
 
     @property
     def uncaught(self) -> Uncaught | None:
@@ -104,12 +106,6 @@ class Process:
             self._log.write(data)
         self._show(self._reader.feed(data, time.monotonic()))
         return len(data)
-
-    @property
-    def sources(self) -> tuple[IO[bytes] | int, ...]:
-        """File descriptors that are readable when the task has written something or has ended."""
-        sentinel = self._started.sentinel
-        return (self.pipe,) if sentinel is None else (self.pipe, sentinel)
 
     def explain_failure(self) -> None:
         """Prints what is known about its failure, at the end of the launcher's output."""
@@ -145,11 +141,11 @@ class Process:
         """Sends a signal to the task and its children. Must not be called after `close`."""
         with suppress(ProcessLookupError):
             try:
-                os.killpg(self._started.pid, number)
+                os.killpg(self.pid, number)
             except ProcessLookupError:
                 # A task of the fork server creates its group a moment after its start.
                 if not self.has_ended():
-                    os.kill(self._started.pid, number)
+                    os.kill(self.pid, number)
 
     def close(self) -> int:
         """Kills the rest of the group, prints the rest of the output, returns the exit code."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from tfdist.cluster import Cluster, host_and_port
 from tfdist.config.strategies import table
-from tfdist.errors import UsageError
+from tfdist.errors import refuse
 
 #: The address of this machine's tasks.
 HOST = "127.0.0.1"
@@ -69,12 +69,8 @@ class Rendezvous:
             with self._module().serve_hosts(self.hosts, self.host, self.port, token):
                 yield
         except ModuleNotFoundError as error:
-            raise UsageError(
-                "--strategy",
-                received=self.row.name,
-                accepted=f"a strategy whose engine is installed ({error})",
-                remedy="Build it with tfdist horovod build.",
-            ) from None
+            accepted = f"a strategy whose engine is installed ({error})"
+            refuse({"strategy": self.row.name}, accepted, "Build it with tfdist horovod build.")
 
     def _module(self) -> Any:
         assert self.row.rendezvous is not None

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tfdist.tools.launch.leftovers import remove_generated_modules
-
 
 @contextmanager
 def run_directory() -> Iterator[Path]:
@@ -24,6 +22,5 @@ def run_directory() -> Iterator[Path]:
         # The name has the number of the launcher. Another user's directory cannot be removed.
         if not Path("/proc", path.name.split("-")[2]).exists():
             shutil.rmtree(path, ignore_errors=True)
-    remove_generated_modules(parent)
     with tempfile.TemporaryDirectory(prefix=f"tfdist-run-{os.getpid()}-") as directory:
         yield Path(directory)

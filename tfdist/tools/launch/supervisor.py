@@ -76,7 +76,14 @@ class Supervisor:
         self._starts, self._deadlines = Timers(), Timers()
 
     def run(self) -> int:
-        """Runs the job to its end and returns its exit code; see `local.run_tasks`."""
+        """Runs every task as a process, prints their output, and returns when all have ended.
+
+        Returns:
+          0 if every task has ended with 0; else the exit code of the first task that failed for the
+          last time, 128 + n for signal n; 128 + n also if signal n to this process ended the job.
+          If the kernel cannot end a task, this process exits with the code instead, because Python
+          would wait for the task.
+        """
         with run_directory() as self._directory, signals() as self._wakeup, ExitStack() as stack:
             self._selector.register(self._wakeup, selectors.EVENT_READ)
             self._service = stack.enter_context(ExitStack())
@@ -252,7 +259,9 @@ class Supervisor:
         elif is_late or code == EXIT_USAGE or self._restarts == self._options.max_restarts:
             self._fail(process, cause, code, how)
         else:
-            delay = self._next_delay()
+            doubled = 2.0 ** min(self._restarts, 60)
+            delay = min(self._options.restart_delay * doubled, _LONGEST_RESTART_DELAY)
+            self._restarts += 1
             how += f", restart {self._restarts} of {self._options.max_restarts}"
             if self._restarts_alone(process, cause):
                 log(f"{how} in {delay:g} s")
@@ -280,11 +289,6 @@ class Supervisor:
         self._replaced.add(task.name)
         if not self._chief_has_ended or not task.kind.in_cluster:
             self._start(task)
-
-    def _next_delay(self) -> float:
-        doubled = 2.0 ** min(self._restarts, 60)
-        self._restarts += 1
-        return min(self._options.restart_delay * doubled, _LONGEST_RESTART_DELAY)
 
     def _restart_all(self, delay: float) -> None:
         self._restarts_all = True

@@ -17,6 +17,7 @@ from tests.support.launchers import DEADLINE, Start, lines_until, outlive
 from tfdist.errors import UsageError
 from tfdist.tools.launch import local
 from tfdist.tools.launch.job_spec import JobSpec
+from tfdist.tools.launch.supervision import Supervision
 
 pytestmark = [pytest.mark.stacks("newest", horovod=("2.15",)), pytest.mark.timeout(60)]
 
@@ -204,9 +205,10 @@ def test_an_evaluator_may_take_its_time(start: Start, tmp_path: Path) -> None:
 # The chief ends immediately, a ps when the test lets it, an evaluator long after that patience.
 RUN_WITH_LITTLE_PATIENCE = """
 import os, sys
-from tfdist.tools.launch.local import run_tasks
+from tfdist.tools.launch.membership import Membership
 from tfdist.tools.launch.task_plan import TaskSpec
 from tfdist.tools.launch.supervision import Supervision
+from tfdist.tools.launch.supervisor import Supervisor
 
 ps = "import os, time\\nwhile not os.path.exists('go'): time.sleep(0.01)"
 script = ps if sys.argv[1] == "ps:0" else "import time; time.sleep(0.5)"
@@ -214,7 +216,8 @@ tasks = [
     TaskSpec("worker:0", (sys.executable, "-c", ""), {}),
     TaskSpec(sys.argv[1], (sys.executable, "-c", script), {}),
 ]
-sys.exit(run_tasks(tasks, environ=os.environ, supervision=Supervision(shutdown_timeout=0.05)))
+options = Supervision(shutdown_timeout=0.05)
+sys.exit(Supervisor(Membership(tasks), os.environ, options).run())
 """
 
 
@@ -304,4 +307,4 @@ def test_without_horovod_its_jobs_are_refused(monkeypatch: pytest.MonkeyPatch) -
     job = JobSpec(python=sys.executable, script="train.py", strategy="horovod")
 
     with pytest.raises(UsageError, match="tfdist horovod build"):
-        local.launch(job, environ={})
+        local.launch(job, environ={}, supervision=Supervision())

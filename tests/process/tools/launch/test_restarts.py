@@ -241,9 +241,10 @@ def test_a_replacement_that_came_too_late_is_ended(start: Start, tmp_path: Path)
 # The worker is killed, and its replacement reaches no other task and waits.
 REPLACED_TOO_LATE = """
 import os, sys
-from tfdist.tools.launch.local import run_tasks
+from tfdist.tools.launch.membership import Membership
 from tfdist.tools.launch.task_plan import TaskSpec
 from tfdist.tools.launch.supervision import Supervision
+from tfdist.tools.launch.supervisor import Supervisor
 
 worker = '''
 import os, signal, time
@@ -259,7 +260,7 @@ tasks = [
     TaskSpec("worker:0", (sys.executable, "-c", worker), {}, restarts_alone=True),
 ]
 options = Supervision(shutdown_timeout=0.05, max_restarts=1, restart_delay=0.0)
-sys.exit(run_tasks(tasks, environ=os.environ, supervision=options))
+sys.exit(Supervisor(Membership(tasks), os.environ, options).run())
 """
 
 

@@ -13,9 +13,10 @@ pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
 # Runs a job from the names and scripts of its tasks.
 RUN = """
 import os, sys
-from tfdist.tools.launch.local import run_tasks
+from tfdist.tools.launch.membership import Membership
 from tfdist.tools.launch.task_plan import TaskSpec
 from tfdist.tools.launch.supervision import Supervision
+from tfdist.tools.launch.supervisor import Supervisor
 
 compute = "import time; end = time.monotonic() + 3\\nwhile time.monotonic() < end: pass"
 scripts = {
@@ -37,7 +38,7 @@ for argument in sys.argv[1:]:
     serves = script == "is killed"
     tasks.append(TaskSpec(name, (sys.executable, "-c", scripts[script]), {}, serves=serves))
 supervision = Supervision(server_timeout=1.0)
-sys.exit(run_tasks(tasks, environ=os.environ, supervision=supervision))
+sys.exit(Supervisor(Membership(tasks), os.environ, supervision).run())
 """
 
 

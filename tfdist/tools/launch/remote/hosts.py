@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from tfdist.errors import UsageError, os_error_is_usage_error
+from tfdist.errors import os_error_is_usage_error, refuse
 from tfdist.process.paths import local_path
 from tfdist.tools.launch.host_discovery import Host, parse
 
@@ -22,7 +22,7 @@ def hosts_of(text: str) -> tuple[Host, ...]:
     Raises:
       UsageError: it lists no host, or something else than hosts.
     """
-    return _in_order("--hosts", text, [part.strip() for part in text.split(",")])
+    return _in_order("hosts", text, [part.strip() for part in text.split(",")])
 
 
 def hosts_in(path: str) -> tuple[Host, ...]:
@@ -34,19 +34,15 @@ def hosts_in(path: str) -> tuple[Host, ...]:
     file = local_path("--hostfile", path)
     with os_error_is_usage_error("--hostfile", path, "a file with a host in each line"):
         lines = file.read_text().splitlines()
-    return _in_order("--hostfile", path, [_SLOTS.sub(r"\1:\2", line.strip()) for line in lines])
+    return _in_order("hostfile", path, [_SLOTS.sub(r"\1:\2", line.strip()) for line in lines])
 
 
-def _in_order(field: str, received: str, lines: Iterable[str]) -> tuple[Host, ...]:
+def _in_order(name: str, received: str, lines: Iterable[str]) -> tuple[Host, ...]:
     try:
         found = parse(lines)
         if not found:
             raise ValueError("it lists no host")
     except ValueError as error:
-        raise UsageError(
-            field,
-            received=received,
-            accepted="hosts with their numbers of tasks: a,b:2 (in a file also b slots=2)",
-            remedy=f"Correct it: {error}.",
-        ) from None
+        accepted = "hosts with their numbers of tasks: a,b:2 (in a file also b slots=2)"
+        refuse({name: received}, accepted, f"Correct it: {error}.")
     return found

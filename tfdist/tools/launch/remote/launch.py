@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -20,11 +20,11 @@ from pathlib import Path
 from tfdist.coordination.seal import new_token
 from tfdist.tools.launch.host_discovery import Host
 from tfdist.tools.launch.job_spec import JobSpec
-from tfdist.tools.launch.local import run_tasks
-from tfdist.tools.launch.output import Printer
+from tfdist.tools.launch.membership import Membership
 from tfdist.tools.launch.remote.panel_rows import HostTasks, name_on, rows_file
 from tfdist.tools.launch.remote.plan import plan
 from tfdist.tools.launch.supervision import Supervision
+from tfdist.tools.launch.supervisor import Supervisor
 from tfdist.tools.launch.task_plan import TaskSpec
 
 # For the tasks of a host to end, after those of the grace period.
@@ -41,7 +41,7 @@ def run_on_hosts(
     tls: bool = False,
     has_panel: bool = False,
 ) -> int:
-    """Runs a job to its end and returns the exit code, as `local.run_tasks` does.
+    """Runs a job to its end and returns the exit code, as `Supervisor.run` does.
 
     Args:
       job: what to run; its number of workers is that of the slots that the chief leaves.
@@ -71,16 +71,16 @@ def run_on_hosts(
             client = (sys.executable, "-m", "tfdist.tools.launch.remote.client", host, str(file))
             tasks.append(TaskSpec(host, (*client, *ssh), {"PYTHONUNBUFFERED": "1"}))
         if has_panel:
+            from tfdist.tools.launch.screen import Screen  # It imports rich.
+
             # The chief is the first task of the first host.
             host, own = next(iter(plans.items()))
-            make_printer = _panel_of(name_on(own.tasks[0], host), files)
+            make_printer = partial(
+                Screen,
+                chief=name_on(own.tasks[0], host),
+                watch=lambda host: HostTasks(host, rows_file(files[host])),
+            )
             supervision = replace(supervision, make_printer=make_printer)
         grace_period = supervision.grace_period + _MARGIN_SECONDS
         supervision = replace(supervision, preload=(), grace_period=grace_period)
-        return run_tasks(tasks, environ=environ, supervision=supervision)
-
-
-def _panel_of(chief: str, plans: Mapping[str, Path]) -> Callable[[], Printer]:
-    from tfdist.tools.launch.screen import Screen  # It imports rich.
-
-    return partial(Screen, chief, lambda host: HostTasks(host, rows_file(plans[host])))
+        return Supervisor(Membership(tasks), environ, supervision).run()

@@ -22,10 +22,11 @@ from typing import IO, Any
 from tfdist.cluster import Cluster, Task
 from tfdist.errors import EXIT_USAGE, log
 from tfdist.process.cores import given_cores
-from tfdist.tools.launch.local import run_tasks
+from tfdist.tools.launch.membership import Membership
 from tfdist.tools.launch.output import Printer
 from tfdist.tools.launch.remote.panel_rows import RowPrinter
 from tfdist.tools.launch.supervision import Supervision
+from tfdist.tools.launch.supervisor import Supervisor
 from tfdist.tools.launch.task_plan import Place, ScriptSpec, TaskSpec, task_plan
 
 #: How often the launcher shows that it lives, and how long the tasks run without it, in seconds.
@@ -63,14 +64,9 @@ def main() -> int:
         return EXIT_USAGE
     threading.Thread(target=_obey, args=[lines], daemon=True).start()
     environ = {**os.environ, **plan["variables"]}
-    return run_tasks(
-        read_plan(plan, environ),
-        environ=environ,
-        supervision=Supervision(
-            grace_period=plan["grace_period"],
-            make_printer=RowPrinter if plan["tells"] else Printer,
-        ),
-    )
+    make_printer = RowPrinter if plan["tells"] else Printer
+    options = Supervision(grace_period=plan["grace_period"], make_printer=make_printer)
+    return Supervisor(Membership(read_plan(plan, environ)), environ, options).run()
 
 
 def _obey(lines: IO[bytes]) -> None:

@@ -8,6 +8,7 @@ stays in the network of the machine, listens on the task's port there, and carri
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
 import os
 import select
@@ -80,15 +81,9 @@ def _check(config: ClusterConfig, token: str) -> None:
             remedy="Set it in the environment of each task, such as to the output of "
             "openssl rand -hex 16.",
         )
-    try:
-        import cryptography  # noqa: F401
-    except ModuleNotFoundError:
-        raise UsageError(
-            "--tls",
-            received="no package cryptography",
-            accepted="with the package",
-            remedy="Run: pip install 'tfdist[tls]'",
-        ) from None
+    if importlib.util.find_spec("cryptography") is None:
+        remedy = "Run: pip install 'tfdist[tls]'"
+        refuse({"tls": "no package cryptography"}, "with the package", remedy)
 
 
 def _addresses(cluster: Cluster) -> dict[Task, ipaddress.IPv4Address]:
