@@ -96,8 +96,12 @@ class ForkServer:
         os.close(self._status)
 
     def start(self, command: Sequence[str], environ: Mapping[str, str], output: int) -> Started:
-        """As `Start`, for this interpreter and the arguments of `run_script.execute`."""
-        if not self._is_lost:
+        """As `Start`, for this interpreter.
+
+        A command that `run_script.execute` cannot run, such as `python -m tfdist exec`, becomes a
+        new process.
+        """
+        if not self._is_lost and command[1] != "-m":
             given = (list(command[1:]), dict(environ))
             # A fork server that has ended is started again here.
             seen = _seen_by_server(self._environ)
