@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tfdist.compat import versions
 from tfdist.errors import EXIT_FAILED, EXIT_OK, UsageError, log
+from tfdist.process import packages
 from tfdist.tools.commands.arguments import Commands
 from tfdist.upstream import horovod_sources
 from tfdist.upstream.horovod_sources import VERSION
@@ -85,15 +86,15 @@ def _build(arguments: argparse.Namespace) -> int:
 
 def _tensorflow() -> str:
     """The version of the installed TensorFlow, which Horovod must support."""
-    installed = versions.installed().tensorflow
-    if installed is None or not versions.supports(installed):
+    found = packages.installed().get("tensorflow")
+    if found is None or not versions.is_tested(found):
         raise UsageError(
             "tensorflow",
-            received=installed,
+            received=found,
             accepted=f"2.15.1 to 2.21, against which Horovod {VERSION} compiles",
             remedy="Install 'tensorflow==2.21.*'.",
         )
-    return installed
+    return found
 
 
 def _check_tools() -> None:

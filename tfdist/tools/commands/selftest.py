@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from tfdist.compat import versions
 from tfdist.config.options import Options, option
 from tfdist.config.strategies import StrategySpec, table
 from tfdist.errors import EXIT_FAILED, EXIT_OK, log
+from tfdist.process import packages
 from tfdist.tools.commands.arguments import (
     Commands,
     add_options,
@@ -57,7 +57,7 @@ def _test(arguments: argparse.Namespace) -> int:
     from tfdist.tools.selftest.verdict import try_way
 
     options = SelfTestOptions(**read_options(arguments, SelfTestOptions.defined()))
-    print(versions.installed(), flush=True)
+    print(packages.description(), flush=True)
     names = [arguments.strategy] if arguments.strategy else list(table.rows())
     failed = 0
     for row in map(table.row, names):
