@@ -12,7 +12,6 @@
     tfdist horovod build                                  # compiles and installs Horovod
     tfdist env                                            # what a bug report needs
     tfdist test                                           # a short training with each strategy
-    tfdist completion bash                                # completes the command in a shell
 
 A usage error prints one line on stderr and exits with code 2.
 """
@@ -58,7 +57,6 @@ _COMMANDS = (
     horovod_build,
     env,
     selftest,
-    completion,
 )
 
 

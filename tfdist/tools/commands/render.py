@@ -37,7 +37,6 @@ from tfdist.tools.commands.arguments import (
 )
 from tfdist.tools.launch.job_spec import JobSpec
 from tfdist.tools.render import by_hand, jobset, mpirun, slurm, tfjob
-from tfdist.tools.render.by_hand import HandOptions
 from tfdist.tools.render.mpirun import SlotsOptions
 from tfdist.tools.render.pods import Manifest, Pods, QueuedPods
 from tfdist.tools.render.rendered_job import RenderedJob
@@ -124,7 +123,14 @@ def _add_hosts(engines: Commands) -> None:
     )
     hosts_flags(parser)
     number_flags(parser, _beside())
-    add_options(parser, HandOptions.defined())
+    flag(
+        parser,
+        "cluster_as",
+        choices=by_hand.CLUSTER_AS,
+        default="tf_config",
+        help="tf_config (the default): TF_CONFIG; master: its older dialect, which calls the "
+        "chief `master`; flags: arguments for the script",
+    )
     script_arguments(parser, required=False)
     parser.set_defaults(run=_render_hosts)
     parser.examples = ("tfdist render hosts --worker_hosts=node1:2222,node2:2222 train.py",)
@@ -159,24 +165,15 @@ def _render(engine: _Engine, arguments: argparse.Namespace) -> int:
 
 
 def _render_hosts(arguments: argparse.Namespace) -> int:
-    options = HandOptions(**read_options(arguments, HandOptions.defined()))
-    beside = read_numbers(arguments, _beside()).tasks()
-    script = [*["-m"] * arguments.module, arguments.script, *arguments.args]
-    words = ["python", *script] if arguments.script else []
-    print(*by_hand.lines(_cluster(arguments, options), beside, words, options), sep="\n")
-    return EXIT_OK
-
-
-def _cluster(arguments: argparse.Namespace, options: HandOptions) -> Cluster:
     given = read_cluster_flags(arguments)
-    if options.hosts is not None:
-        both = {"hosts": f"{options.hosts}, and addresses"} if given else {}
-        refuse(both, "either --hosts, or --worker_hosts and the like")
-        return by_hand.on_each(options.hosts)
     # An evaluator is valid in any cluster, so this checks only the hosts.
     config = from_flags(ClusterFlags(job_name=EVALUATOR, task_index="0", **given))
     cluster = config.cluster if config else Cluster()
     if not cluster:
         accepted = "host:port of each worker, separated by commas"
         refuse({"worker_hosts": arguments.worker_hosts}, accepted, "Name the machines to train on.")
-    return cluster
+    beside = read_numbers(arguments, _beside()).tasks()
+    script = [*["-m"] * arguments.module, arguments.script, *arguments.args]
+    words = ["python", *script] if arguments.script else []
+    print(*by_hand.lines(cluster, beside, words, arguments.cluster_as), sep="\n")
+    return EXIT_OK

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tfdist.config.options import Options, option
 from tfdist.coordination.seal import TOKEN_VARIABLE
 from tfdist.errors import refuse
-from tfdist.tools.render.rendered_job import EXPORT_TOKEN, RenderedJob, names
+from tfdist.tools.render.rendered_job import EXPORT_TOKEN, RenderedJob
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,7 @@ class SlotsOptions(Options):
     @property
     def slots(self) -> str:
         """The hosts as a word of a shell; empty for this machine."""
-        hosts = ",".join(names(self.hosts))
-        return shlex.quote(hosts) if hosts else ""
+        return shlex.quote(self.hosts) if self.hosts else ""
 
 
 def mpirun(job: RenderedJob, options: SlotsOptions) -> str:

@@ -18,11 +18,6 @@ EXPORT_TOKEN = f"export {TOKEN_VARIABLE}=$(od -An -N16 -tx1 /dev/urandom | tr -d
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
-def names(text: str) -> list[str]:
-    """The words of a list that is separated by commas."""
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
 @dataclass(frozen=True, kw_only=True)
 class RenderedJob(Options):
     """A job for an engine.
