@@ -125,12 +125,7 @@ class _Parser(argparse.ArgumentParser):
 
     def _meant(self, argument: str) -> str:
         name = argument.partition("=")[0].replace("-", "_").lstrip("_")
-        flags = {
-            flag[2:]
-            for action in self._actions
-            for flag in action.option_strings
-            if flag.startswith("--") and "-" not in flag[2:]
-        }
+        flags = [each.dest for each in self._actions if f"--{each.dest}" in each.option_strings]
         # `--worker` means `--workers` rather than `--worker_hosts`.
         close = sorted(get_close_matches(name, flags), key=lambda flag: abs(len(flag) - len(name)))
         if close:

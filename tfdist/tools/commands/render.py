@@ -26,8 +26,8 @@ from tfdist.errors import EXIT_OK, refuse
 from tfdist.tools.commands.arguments import (
     Commands,
     add_options,
+    cluster_flags,
     flag,
-    hosts_flags,
     number_flags,
     read_cluster_flags,
     read_numbers,
@@ -121,7 +121,7 @@ def _add_hosts(engines: Commands) -> None:
         "hand on several machines; with SCRIPT, the command of each task.",
         usage="%(prog)s [options] [-m] [SCRIPT] [ARGS ...]",
     )
-    hosts_flags(parser)
+    cluster_flags(parser, with_task=False)
     number_flags(parser, _beside())
     flag(
         parser,

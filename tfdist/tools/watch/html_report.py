@@ -59,6 +59,10 @@ def page_of(run: Run) -> str:
         "Hang report": _hang_report(output),
     }
     title = escape(f"{run.path.resolve().name}: a training with tfdist")
+    body = [
+        *(f'<p class="warning">{escape(text)}</p>' for text in _warnings(run, output)),
+        *(f"<section><h2>{name}</h2>{part}</section>" for name, part in sections.items() if part),
+    ]
     return "\n".join(
         [
             "<!DOCTYPE html>",
@@ -66,12 +70,7 @@ def page_of(run: Run) -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{title}</title><style>{_STYLE}</style></head><body>",
             f"<h1>{escape(str(run.path.resolve()))}</h1>",
-            *(f'<p class="warning">{escape(text)}</p>' for text in _warnings(run, output)),
-            *(
-                f"<section><h2>{name}</h2>{each}</section>"
-                for name, each in sections.items()
-                if each
-            ),
+            *body,
             f"<footer>tfdist {__version__}, {_time(time.time())}</footer>",
             "</body></html>\n",
         ]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from tfdist.coordination.liveness.activity import TRAINING, WAITING, State
@@ -113,9 +113,8 @@ def _bar(chief: Row, state: State, rows: Sequence[Row], width: int) -> Renderabl
     bar = ProgressBar(
         total=state.goal, completed=done, width=_BAR_WIDTH if width >= _NARROW else _BAR_WIDTH // 2
     )
-    line = Table.grid(padding=(0, 1, 0, 0))
-    line.add_column()
-    line.add_column(no_wrap=True, overflow="ellipsis")
+    text = Column(no_wrap=True, overflow="ellipsis")
+    line = Table.grid(Column(), text, padding=(0, 1, 0, 0))
     line.add_row(bar, "  ".join(words))
     return line
 
