@@ -117,7 +117,7 @@ def _result(run: Run, output: OutputDirectory) -> dict[str, str]:
         for name, value in record.items():
             if name.removeprefix("val_") in run.metrics:
                 found[f"{name} ({kind})"] = _cell(name, value)
-    _, speeds = run.curve(SPEED, "epoch")
+    _, speeds = run.curve(run.epochs, SPEED, "epoch")
     if speeds:
         found["examples/s"] = f"{quantities.rate(max(speeds))} in the fastest epoch"
     if times := run.times:

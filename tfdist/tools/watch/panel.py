@@ -99,11 +99,10 @@ def _bar(chief: Row, state: State, rows: Sequence[Row], width: int) -> Renderabl
     # Estimators have no epochs.
     if not state.epoch and not state.goal:
         return None
-    rate = examples_per_second(rows)
-    words = [f"{quantities.rate(rate)} examples/s"] if rate else []
-    if state.epoch:
-        epochs = f" of {state.epochs}" if state.epochs else ""
-        words.insert(0, f"epoch {state.epoch}{epochs}")
+    epochs = f" of {state.epochs}" if state.epochs else ""
+    words = [f"epoch {state.epoch}{epochs}"] if state.epoch else []
+    if rate := examples_per_second(rows):
+        words.append(f"{quantities.rate(rate)} examples/s")
     if not state.goal:
         return Text("  ".join(words), no_wrap=True, overflow="ellipsis")
     done = state.resumed + state.steps
