@@ -26,7 +26,8 @@ class SlotsOptions(Options):
     @property
     def slots(self) -> str:
         """The hosts as a word of a shell; empty for this machine."""
-        return shlex.quote(self.hosts) if self.hosts else ""
+        hosts = self.hosts.replace(" ", "")
+        return shlex.quote(hosts) if hosts else ""
 
 
 def mpirun(job: RenderedJob, options: SlotsOptions) -> str:
