@@ -23,7 +23,6 @@ from tfdist.compat import checks, versions
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.denominators import reduce_weighted
 from tfdist.compat.gradients import distinct
-from tfdist.config.strategies import table
 from tfdist.config.strategies.rows import HorovodGradientOptions
 from tfdist.coordination import startup
 from tfdist.coordination.stores import horovod_rendezvous
@@ -46,11 +45,7 @@ try:
     import horovod.tensorflow as hvd
 except ImportError as error:
     raise ImportError(
-        versions.refusal(
-            table.row("horovod"),
-            tensorflow=tf.__version__,
-            keras=keras_compat.keras_of(tf.keras.Model).__version__,
-        )
+        versions.refusal(tf.__version__, keras_compat.keras_of(tf.keras.Model).__version__)
         or "The strategy horovod needs Horovod, built against this TensorFlow: run "
         "`tfdist horovod build`."
     ) from error

@@ -221,9 +221,7 @@ class TrainingState:
           UsageError: the strategy cannot train this model.
         """
         peers = self.strategy.topology.peers
-        versions.check_fit(
-            table.row(self.strategy.name), model, tf.__version__, table.rows().values()
-        )
+        versions.check_fit(table.row(self.strategy.name), model, tf.__version__)
         for optimizer in keras_compat.optimizers_of(model):
             versions.check_same_keras(model, optimizer)
         train_functions.forget(model)

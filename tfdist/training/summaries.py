@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
-from tfdist.compat import versions
+from tfdist.process import packages
 from tfdist.storage.output_directory import OutputDirectory
 from tfdist.training.records.tensorboard import TensorBoardRun
 from tfdist.training.records.trackers import Trackers
@@ -121,5 +121,5 @@ def facts_of(state: TrainingState) -> dict[str, Any]:
         "tasks": {str(task): cluster.address(task) for task in cluster.tasks()},
         "flags": flags,
         "command": shlex.join(sys.argv),
-        "versions": str(versions.installed()),
+        "versions": packages.description(),
     }

@@ -95,7 +95,7 @@ def test_the_job_is_a_text_and_the_model_a_graph(tiny: TinyTraining, tmp_path: P
     run = read(tmp_path / "logs" / "train")
     table = text(run, "job")
     assert "| strategy | one_device |" in table
-    assert f"TensorFlow {tf.__version__}" in table
+    assert f"tensorflow {tf.__version__}" in table
     description = json.loads(text(run, "keras"))
     layers = {node.name.rpartition("/")[2] for node in keras_model_to_graph_def(description).node}
     assert {layer.name for layer in model.layers} <= layers

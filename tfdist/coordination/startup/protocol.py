@@ -13,12 +13,10 @@ bytes, if it is not JSON of exactly these shapes, or if it contains text that ca
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import math
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -28,7 +26,7 @@ from typing import Any
 from tfdist.cluster import Cluster, Task, task_types
 from tfdist.coordination.seal import NONCE_LENGTH
 from tfdist.errors import UsageError
-from tfdist.process.version import __version__
+from tfdist.process.packages import installed
 
 #: The longest line that is read, in bytes. The description of a job of 10,000 tasks is shorter.
 LIMIT = 1 << 20
@@ -182,16 +180,7 @@ def versions(packages: Iterable[str] = (), script: str = "") -> dict[str, str]:
       packages: packages that the strategy needs in addition to TensorFlow and Keras.
       script: the path of the script; tasks may have scripts of different names.
     """
-    found = {"python": ".".join(map(str, sys.version_info[:2])), "tfdist": __version__}
-    engines = {"tensorflow": ("tensorflow", "tensorflow-cpu"), "keras": ("keras",)}
-    engines |= {package: (package,) for package in packages}
-    for name, distributions in engines.items():
-        for distribution in distributions:
-            try:
-                found[name] = importlib.metadata.version(distribution)
-                break
-            except importlib.metadata.PackageNotFoundError:
-                continue
+    found = installed(*packages)
     with suppress(OSError):
         content = Path(script).read_bytes()
         digest = hashlib.sha256(content).hexdigest()[:12]

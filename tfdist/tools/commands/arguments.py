@@ -21,21 +21,15 @@ Commands = Any
 
 
 def read_cluster_flags(arguments: argparse.Namespace) -> ClusterFlags:
-    """The values of the flags that `cluster_flags` and `hosts_flags` add."""
+    """The values of the flags that `cluster_flags` adds."""
     names = ClusterFlags.defined()
     return ClusterFlags(**{name: getattr(arguments, name, None) for name in names})
 
 
-def cluster_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that describe a cluster and this process's task."""
+def cluster_flags(parser: argparse.ArgumentParser, *, with_task: bool = True) -> None:
+    """Adds the flags that describe a cluster, and this process's task if `with_task` is true."""
     for name, help in ClusterFlags.defined().items():
-        flag(parser, name, metavar=None if name.endswith("_hosts") else "NAME", help=help)
-
-
-def hosts_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that describe a cluster."""
-    for name, help in ClusterFlags.defined().items():
-        if name.endswith("_hosts"):
+        if with_task or name.endswith("_hosts"):
             flag(parser, name, help=help)
 
 
@@ -96,19 +90,12 @@ def add_options(parser: Any, options: Mapping[str, Option]) -> None:
         help = defined.full_help.replace("%", "%%")
         if defined.type is bool:
             flag(parser, name, action="store_const", const=True, help=help)
-            no = dict.fromkeys(f"--no{each}" for each in (name, name.replace("_", "-")))
-            parser.add_argument(
-                *no, dest=name, action="store_const", const=False, help=argparse.SUPPRESS
-            )
+            unset: dict[str, Any] = {"dest": name, "const": False, "help": argparse.SUPPRESS}
+            flag(parser, f"no{name}", action="store_const", **unset)
         else:
             metavar = {int: "N", float: "X", str: "NAME"}[defined.type]
             flag(
-                parser,
-                name,
-                type=defined.type,
-                values=defined.choices,
-                metavar=metavar,
-                help=help,
+                parser, name, type=defined.type, values=defined.choices, metavar=metavar, help=help
             )
 
 
@@ -157,6 +144,6 @@ def flag(parser: Any, name: str, *, values: Iterable[str] = (), **options: Any) 
       options: for `add_argument`.
     """
     spellings = dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"])
-    action = parser.add_argument(*spellings, dest=name, **options)
+    action = parser.add_argument(*spellings, **{"dest": name, **options})
     if values:
         action.completer = lambda **_: list(values)

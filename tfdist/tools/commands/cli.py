@@ -12,7 +12,6 @@
     tfdist horovod build                                  # compiles and installs Horovod
     tfdist env                                            # what a bug report needs
     tfdist test                                           # a short training with each strategy
-    tfdist completion bash                                # completes the command in a shell
 
 A usage error prints one line on stderr and exits with code 2.
 """
@@ -58,7 +57,6 @@ _COMMANDS = (
     horovod_build,
     env,
     selftest,
-    completion,
 )
 
 
@@ -127,12 +125,7 @@ class _Parser(argparse.ArgumentParser):
 
     def _meant(self, argument: str) -> str:
         name = argument.partition("=")[0].replace("-", "_").lstrip("_")
-        flags = {
-            flag[2:]
-            for action in self._actions
-            for flag in action.option_strings
-            if flag.startswith("--") and "-" not in flag[2:]
-        }
+        flags = [each.dest for each in self._actions if f"--{each.dest}" in each.option_strings]
         # `--worker` means `--workers` rather than `--worker_hosts`.
         close = sorted(get_close_matches(name, flags), key=lambda flag: abs(len(flag) - len(name)))
         if close:

@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 
-from tfdist.compat import imports, versions
+from tfdist.compat import imports
 from tfdist.errors import EXIT_OK
 from tfdist.process import machine
 from tfdist.process.version import __version__
@@ -35,8 +35,7 @@ def add_to(commands: Commands) -> None:
 
 def _env(arguments: argparse.Namespace) -> int:
     python = f"{platform.python_version()}, {sys.executable}"
-    supported = "yes" if versions.installed().stacks else "untested; see docs/versions.md"
-    packages = {"tfdist": __version__, "Python": python, "supported": supported}
+    packages = {"tfdist": __version__, "Python": python}
     sections = {"versions": packages, **imports.try_all(), **machine.facts(os.environ)}
     if arguments.json:
         print(json.dumps(sections, indent=2))

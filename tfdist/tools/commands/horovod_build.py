@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tfdist.compat import versions
-from tfdist.errors import EXIT_FAILED, EXIT_OK, UsageError, log
+from tfdist.errors import EXIT_FAILED, EXIT_OK, UsageError, log, os_error_is_usage_error
+from tfdist.process import packages
 from tfdist.tools.commands.arguments import Commands
 from tfdist.upstream import horovod_sources
 from tfdist.upstream.horovod_sources import VERSION
@@ -54,16 +55,19 @@ def _build(arguments: argparse.Namespace) -> int:
     tensorflow = _tensorflow()
     options = {name: value for name, value in os.environ.items() if _OPTION.match(name)}
     against = f"TensorFlow {tensorflow} and Python {platform.python_version()}"
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    directory = Path(cache, "tfdist", _name(tensorflow, options))
+    wheel = next(directory.glob("horovod-*.whl"), None)
     try:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "tfdist")
-        directory = cache / _name(tensorflow, options)
-        wheel = next(directory.glob("horovod-*.whl"), None)
         if wheel is None:
             _check_tools()
-            directory.mkdir(parents=True, exist_ok=True)
+            accepted = "a directory that this process can write, with 1 GB of space"
+            with os_error_is_usage_error("XDG_CACHE_HOME", cache, accepted):
+                directory.mkdir(parents=True, exist_ok=True)
+                building = tempfile.TemporaryDirectory(dir=directory, prefix="building-")
             print(f"Building Horovod {VERSION} against {against}.", flush=True)
             print("This takes about 5 minutes on two cores, once.", flush=True)
-            with tempfile.TemporaryDirectory(dir=directory, prefix="building-") as temporary:
+            with building as temporary:
                 built = _compile(Path(temporary), tensorflow, options)
                 wheel = built.replace(directory / built.name)
         print(f"Installing {wheel}, built against {against}.", flush=True)
@@ -73,27 +77,20 @@ def _build(arguments: argparse.Namespace) -> int:
     except subprocess.CalledProcessError as error:
         log(f"error: {' '.join(map(str, error.cmd[3:5]))} failed; its output is above.")
         return EXIT_FAILED
-    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home.
-        raise UsageError(
-            "XDG_CACHE_HOME",
-            received=os.environ.get("XDG_CACHE_HOME"),
-            accepted="a directory that this process can write, with 1 GB of space",
-            remedy=f"Set the variable to one: {error}.",
-        ) from None
     return EXIT_OK
 
 
 def _tensorflow() -> str:
     """The version of the installed TensorFlow, which Horovod must support."""
-    installed = versions.installed().tensorflow
-    if installed is None or not versions.supports(installed):
+    found = packages.installed().get("tensorflow")
+    if found is None or not versions.is_tested(found):
         raise UsageError(
             "tensorflow",
-            received=installed,
+            received=found,
             accepted=f"2.15.1 to 2.21, against which Horovod {VERSION} compiles",
             remedy="Install 'tensorflow==2.21.*'.",
         )
-    return installed
+    return found
 
 
 def _check_tools() -> None:

@@ -6,7 +6,7 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from tfdist.cluster import Cluster, task_types
 from tfdist.cluster.config import ClusterConfig
 from tfdist.cluster.environments.host_flags import from_flags
 from tfdist.cluster.environments.tf_config import from_tf_config
+from tfdist.config.flags import AUTO
 from tfdist.config.launch_options import NOT_ISOLATED, LaunchOptions
 from tfdist.config.strategies import table
 from tfdist.errors import EXIT_OK, UsageError, log, refuse
@@ -80,7 +81,21 @@ def _run(arguments: argparse.Namespace) -> int:
     check_script(arguments)
     check_temporary_directory()
     options = LaunchOptions(**read_options(arguments, LaunchOptions.defined()))
-    what: dict[str, Any] = {
+    if options.onednn != "auto":
+        os.environ[runtime.ONEDNN_VARIABLE] = "1" if options.onednn == "on" else "0"
+    if options.has_hosts:
+        return _run_on_hosts(arguments, options)
+    if options.host_discovery_script is not None:
+        return _run_elastic(arguments, options)
+    config = _own_config(arguments)
+    if config is not None:
+        return _run_one(arguments, options, config)
+    return _run_here(arguments, options)
+
+
+def _script(arguments: argparse.Namespace, options: LaunchOptions) -> dict[str, Any]:
+    """The fields of a `ScriptSpec`."""
+    return {
         "python": sys.executable,
         "script": arguments.script,
         "args": tuple(arguments.args),
@@ -90,9 +105,9 @@ def _run(arguments: argparse.Namespace) -> int:
         "cluster_as": options.cluster_as,
         "divides_cores": options.cores == "divide",
     }
-    if options.onednn != "auto":
-        os.environ[runtime.ONEDNN_VARIABLE] = "1" if options.onednn == "on" else "0"
-    has_panel = not options.plain and is_terminal(os.environ.get("TERM"))
+
+
+def _supervision(arguments: argparse.Namespace, options: LaunchOptions) -> Supervision:
     supervision = Supervision(
         grace_period=options.grace_period,
         max_restarts=options.max_restarts,
@@ -100,87 +115,77 @@ def _run(arguments: argparse.Namespace) -> int:
         preload=_preload(options, arguments.strategy),
         log_dir=make_directory(options.log_dir) if options.log_dir is not None else None,
     )
-    if options.has_hosts:
-        return _run_on_hosts(arguments, options, what, supervision, has_panel)
-    if has_panel:
-        from tfdist.tools.launch.screen import Screen  # It imports rich.
+    if not _has_panel(options):
+        return supervision
+    from tfdist.tools.launch.screen import Screen  # It imports rich.
 
-        supervision = replace(supervision, make_printer=Screen)
-    if options.host_discovery_script is not None:
-        return _run_elastic(arguments, options, what, supervision)
-    config = _own_config(arguments)
-    if config is not None:
-        return _run_one(config, options, what, supervision)
-    job = JobSpec(counts=read_numbers(arguments, task_types.by_flag(), workers=1), **what)
-    if not options.dry_run:
-        if options.isolate:
-            isolate("--isolate")
-            log("the job has its own network (--isolate): no connections to or from others")
-        elif job.counts.in_cluster > 1:
-            log("other users and machines can connect to the tasks; --isolate prevents it")
-        return local.launch(job, environ=os.environ, supervision=supervision)
-    with local.hold_ports(job.num_ports) as ports:
-        tasks = task_specs(job, ports=ports, cores=given_cores(os.environ), environ=os.environ)
-    return _dry_run(tasks, job, job.cluster(ports))
+    return replace(supervision, make_printer=Screen)
 
 
-def _run_on_hosts(
-    arguments: argparse.Namespace,
-    options: LaunchOptions,
-    what: Mapping[str, Any],
-    supervision: Supervision,
-    has_panel: bool,
-) -> int:
+def _has_panel(options: LaunchOptions) -> bool:
+    return not options.plain and is_terminal(os.environ.get("TERM"))
+
+
+def _run_here(arguments: argparse.Namespace, options: LaunchOptions) -> int:
+    """Runs a whole job on this machine."""
+    counts = read_numbers(arguments, task_types.by_flag(), workers=1)
+    job = JobSpec(counts=counts, **_script(arguments, options))
+    if options.dry_run:
+        with local.hold_ports(job.num_ports) as ports:
+            cores = given_cores(os.environ)
+            tasks = task_specs(job, ports=ports, cores=cores, environ=os.environ)
+        return _dry_run(tasks, job, job.cluster(ports))
+    supervision = _supervision(arguments, options)
+    if options.isolate:
+        isolate("--isolate")
+        log("the job has its own network (--isolate): no connections to or from others")
+    elif job.counts.in_cluster > 1:
+        log("other users and machines can connect to the tasks; --isolate prevents it")
+    return local.launch(job, environ=os.environ, supervision=supervision)
+
+
+def _run_on_hosts(arguments: argparse.Namespace, options: LaunchOptions) -> int:
     accepted = "not together with --hosts or --hostfile, which place the tasks"
     refuse(read_cluster_flags(arguments), accepted)
     hosts = hosts_in(options.hostfile) if options.hostfile else hosts_of(options.hosts or "")
     slots = sum(host.slots for host in hosts)
     workers = max(1, slots - arguments.chief)
-    job = JobSpec(counts=read_numbers(arguments, task_types.by_flag(), workers=workers), **what)
+    counts = read_numbers(arguments, task_types.by_flag(), workers=workers)
     return run_on_hosts(
-        job,
+        JobSpec(counts=counts, **_script(arguments, options)),
         hosts,
         shlex.split(options.ssh),
         environ=os.environ,
-        supervision=supervision,
+        supervision=_supervision(arguments, options),
         tls=options.tls,
-        has_panel=has_panel,
+        has_panel=_has_panel(options),
     )
 
 
-def _run_elastic(
-    arguments: argparse.Namespace,
-    options: LaunchOptions,
-    what: Mapping[str, Any],
-    supervision: Supervision,
-) -> int:
+def _run_elastic(arguments: argparse.Namespace, options: LaunchOptions) -> int:
     accepted = "not supported with --host_discovery_script, which sets the number of workers"
     refuse({**_number_flags(arguments), **read_cluster_flags(arguments)}, accepted)
     elastic = [row.name for row in table.rows().values() if row.elastic]
     if arguments.strategy not in elastic:
         raise UsageError.choice("--strategy", arguments.strategy, elastic)
-    return local.run_elastic(JobSpec(**what), options, environ=os.environ, supervision=supervision)
+    job, supervision = JobSpec(**_script(arguments, options)), _supervision(arguments, options)
+    return local.run_elastic(job, options, environ=os.environ, supervision=supervision)
 
 
-def _run_one(
-    config: ClusterConfig,
-    options: LaunchOptions,
-    what: Mapping[str, Any],
-    supervision: Supervision,
-) -> int:
+def _run_one(arguments: argparse.Namespace, options: LaunchOptions, config: ClusterConfig) -> int:
     """Runs this machine's task of a job on several machines."""
-    row = table.named(what["strategy"], os.environ, config.cluster, config.source)
-    form = {"flags": what["flags"], "cluster_as": options.cluster_as}
-    check_job(row, config.cluster, config.source, **form)
+    script = ScriptSpec(**_script(arguments, options))
+    row = table.named(script.strategy, os.environ, config.cluster, config.source)
+    check_job(row, config.cluster, config.source, flags=script.flags, cluster_as=script.cluster_as)
     if options.isolate:
         refuse({"isolate": f"a task of {config.cluster} ({config.source})"}, NOT_ISOLATED)
-    is_auto = what["strategy"] == "auto"
-    job = ScriptSpec(**{**what, "strategy": row.name, "is_auto": is_auto})
+    job = replace(script, strategy=row.name, is_auto=script.strategy == AUTO)
     executes = exec_flags(job)
     place = own_place(job, config, os.environ, restarts=True, executes=executes)
     task = task_plan(job, config.cluster, config.task, place)
     if options.dry_run:
         return _dry_run([task], job, config.cluster)
+    supervision = _supervision(arguments, options)
     if executes is not None:
         supervision = replace(supervision, preload=())  # A fork server starts scripts alone.
     return local.run_one(config, task, environ=os.environ, supervision=supervision)

@@ -7,10 +7,9 @@ import json
 import os
 import time
 from contextlib import suppress
-from typing import Any
 
 from tfdist.coordination.liveness import activity
-from tfdist.coordination.liveness.activity import Record, State
+from tfdist.coordination.liveness.activity import State
 from tfdist.coordination.liveness.hang_report import state_table
 from tfdist.errors import EXIT_FAILED, EXIT_OK, UsageError, log
 from tfdist.process import quantities, thread_stacks
@@ -48,17 +47,18 @@ def add_to(commands: Commands) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    records = _tasks(arguments.job)
-    if not records:
-        return _no_task(arguments.job)
-    print("\n".join(state_table([record.state for record in records], time.time())))
-    output = next((record.state.output for record in records if record.state.output), "")
-    states = (record.state for record in records)
+    from tfdist.storage.output_directory import OutputDirectory, last_json_line
+
+    states = _states(arguments.job)
+    if not states:
+        return EXIT_FAILED
+    print("\n".join(state_table(states, time.time())))
     # Estimators have no epochs.
     training = next((state for state in states if state.epoch or state.goal), None)
     if training is not None:
         print(f"\n{_progress(training)}")
-    if output and (last := _last_epoch(output)):
+    output = next((state.output for state in states if state.output), "")
+    if output and (last := last_json_line(OutputDirectory(output).metrics)):
         print(f"\nlast metrics: {json.dumps(last)}")
     return EXIT_OK
 
@@ -74,12 +74,9 @@ def _progress(state: State) -> str:
 
 
 def _stacks(arguments: argparse.Namespace) -> int:
-    records = _tasks(arguments.job)
-    if not records:
-        return _no_task(arguments.job)
-    code = EXIT_OK
-    for record in records:
-        state = record.state
+    states = _states(arguments.job)
+    code = EXIT_OK if states else EXIT_FAILED
+    for state in states:
         print(f"{state.task}, process {state.pid}: {state.doing}, step {state.steps}")
         try:
             print(thread_stacks.stacks_of(state.pid))
@@ -89,49 +86,40 @@ def _stacks(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _tasks(job: str) -> list[Record]:
-    """The tasks of a job on this machine.
+def _states(job: str) -> list[State]:
+    """The tasks of a job on this machine; without any, a line says so.
 
     Raises:
       UsageError: there is no such directory or process, or the path is a URL.
     """
-    records = activity.tasks_of_this_machine()
+    states = [record.state for record in activity.tasks_of_this_machine()]
     job = str(local_path("OUTPUT_DIR|PID", job))
     if os.path.isdir(job):
         output = os.path.realpath(job)
-        of_output = [each for each in records if os.path.realpath(each.state.output) == output]
+        own = [each for each in states if each.output and os.path.realpath(each.output) == output]
         # A server does not know the output directory.
-        jobs = {each.state.job for each in of_output if each.state.job}
-        return [each for each in records if each in of_output or each.state.job in jobs]
-    if job.isascii() and job.isdigit() and os.path.isdir(f"/proc/{job}"):
-        return [each for each in records if int(job) in _with_ancestors(each.state.pid)]
-    raise UsageError(
-        "OUTPUT_DIR|PID",
-        received=job,
-        accepted="an existing output directory, or the ID of a running process",
-        remedy="Give the directory that the script passes to fit, or a process of `ps`.",
-    )
+        jobs = {each.job for each in own if each.job}
+        found = [each for each in states if each in own or each.job in jobs]
+    elif job.isascii() and job.isdigit() and os.path.isdir(f"/proc/{job}"):
+        found = [each for each in states if int(job) in _with_ancestors(each.pid)]
+    else:
+        raise UsageError(
+            "OUTPUT_DIR|PID",
+            received=job,
+            accepted="an existing output directory, or the ID of a running process",
+            remedy="Give the directory that the script passes to fit, or a process of `ps`.",
+        )
+    if not found:
+        log(f"no task of {job} runs of this user on this machine{_last_chief(job)}")
+    return found
 
 
-def _no_task(job: str) -> int:
-    log(f"no task of {job} runs of this user on this machine{_holder(job)}")
-    return EXIT_FAILED
-
-
-def _holder(output: str) -> str:
-    from tfdist.storage.output_directory import OutputDirectory
-
-    try:
-        holder = json.loads(OutputDirectory(output).lock.read_text())
-        return f"; its last chief was process {holder['pid']} on {holder['host']}"
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return ""
-
-
-def _last_epoch(output: str) -> dict[str, Any]:
+def _last_chief(output: str) -> str:
     from tfdist.storage.output_directory import OutputDirectory, last_json_line
 
-    return last_json_line(OutputDirectory(output).metrics)
+    holder = last_json_line(OutputDirectory(output).lock)
+    pid, host = holder.get("pid"), holder.get("host")
+    return f"; its last chief was process {pid} on {host}" if holder else ""
 
 
 def _with_ancestors(pid: int) -> list[int]:

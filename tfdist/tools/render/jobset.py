@@ -16,7 +16,15 @@ from typing import Any
 
 from tfdist.cluster.environments.jobset import NAME_VARIABLE, ROLE_VARIABLE, TASKS_VARIABLE
 from tfdist.errors import EXIT_USAGE
-from tfdist.tools.render.pods import Manifest, Pods, as_list, check_name, pod_spec, resource
+from tfdist.tools.render.pods import (
+    Manifest,
+    Pods,
+    QueuedPods,
+    as_list,
+    check_name,
+    pod_spec,
+    resource,
+)
 from tfdist.tools.render.rendered_job import RenderedJob
 
 # The end of a pod's name, such as RUN-worker-0-9999-abcde.
@@ -25,7 +33,7 @@ _JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 _ROLE_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
 
 
-def manifest(job: RenderedJob, pods: Pods) -> Manifest:
+def manifest(job: RenderedJob, pods: QueuedPods) -> Manifest:
     """The JobSet, its token, and the policy that lets only its own pods in, as a List.
 
     Raises:
@@ -36,7 +44,7 @@ def manifest(job: RenderedJob, pods: Pods) -> Manifest:
     return as_list(pods, job.name, _JOBSET_LABEL, jobset)
 
 
-def trainjob(job: RenderedJob, pods: Pods) -> Manifest:
+def trainjob(job: RenderedJob, pods: QueuedPods) -> Manifest:
     """The same JobSet as the template of a TrainingRuntime, and a TrainJob that uses it.
 
     Raises:
@@ -50,7 +58,7 @@ def trainjob(job: RenderedJob, pods: Pods) -> Manifest:
     return as_list(pods, job.name, _JOBSET_LABEL, runtime, train)
 
 
-def _jobset_spec(job: RenderedJob, pods: Pods) -> Manifest:
+def _jobset_spec(job: RenderedJob, pods: QueuedPods) -> Manifest:
     counts, chief = job.counts, job.spec.counts.with_chief().tasks()[0]
     pods_of = (f"{job.name}-{role}-0-{count - 1}{_SUFFIX}" for role, count in counts.items())
     check_name(job.name, max(pods_of, key=len))

@@ -30,18 +30,31 @@ class Pods(Options):
     """What the pods of a job are made of.
 
     Attributes:
-      image: the container's image.
       token: the job's token.
+
+    Raises:
+      UsageError: there is no image.
     """
 
-    image: str
+    image: str | None = option(None, "the image of the containers")
     claim: str = option("shared", "the PersistentVolumeClaim that all pods mount")
     mount: str = option("/shared", "the path at which they mount it")
     cpu: str = option("2", "the cores of a pod that trains, as Kubernetes writes quantities")
     memory: str = option("4Gi", "the memory of a pod")
     gpus: int = option(0, "the GPUs of a pod that trains", least=0)
-    queue: str | None = option(None, "the queue of Kueue")
     token: str = field(default_factory=new_token, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.image:
+            refuse({"image": self.image}, "the image of the containers", "Name it.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueuedPods(Pods):
+    """Pods that may be in a queue. (Kueue deprecates TFJobs, and leaves them out by default.)"""
+
+    queue: str | None = option(None, "the queue of Kueue")
 
 
 def check_name(name: str, longest: str) -> None:

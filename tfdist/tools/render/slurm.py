@@ -41,12 +41,11 @@ if [ $code != 0 ] && [ ! -e "$USAGE_ERROR" ] && [ "$restarts" -lt {restarts} ]; 
     scontrol requeue "$SLURM_JOB_ID"
 fi
 rm -f "$USAGE_ERROR"
-exit $code
-"""
+exit $code"""
 
 
 def script(job: RenderedJob) -> str:
-    """The batch script of a job."""
+    """The batch script of a job, without the end of its last line."""
     training = sum(number for name, number in job.counts.items() if task_types.row(name).trains)
     serving = sum(job.counts.values()) - training
     # Each component needs them.

@@ -128,9 +128,9 @@ def _draw(place: Any, name: str, runs: Sequence[Run], axis: Axis) -> None:
     for number, run in enumerate(runs):
         label = f"{names[number]}: " if len(runs) > 1 else ""
         sources = [
-            ("training", "-", run.curve(name, axis)),
-            ("validation", "--", run.curve(f"val_{name}", axis)),
-            (EVALUATOR, ":", run.evaluation(name, axis)),
+            ("training", "-", run.curve(run.epochs, name, axis)),
+            ("validation", "--", run.curve(run.epochs, f"val_{name}", axis)),
+            (EVALUATOR, ":", run.curve(run.evaluations, name, axis)),
         ]
         for order, (source, line, (places, found)) in enumerate(sources):
             if found:

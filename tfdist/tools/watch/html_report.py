@@ -6,7 +6,7 @@ page = page_of(Run.of("/shared/run1"))
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from html import escape
@@ -47,19 +47,22 @@ def page_of(run: Run) -> str:
     output = OutputDirectory(run.path)
     starts = [event for event in run.events if event.get("event") == events.START]
     start = starts[-1] if starts else {}
-    parts = [
-        _warnings(run, output),
-        _section("Result", _table(_result(run, output))),
-        _section("Curves", _curves(run)),
-        _section("Job", _table(_job(start))),
-        _section("Tasks", _table(_object(start.get("tasks")))),
-        _section("Starts and interruptions", _events(run.events)),
-        _section("Last metrics", _records(run.epochs[-10:])),
-        _section("Evaluations", _records(run.evaluations[-10:])),
-        _section("Checkpoints", _checkpoints(output)),
-        _section("Hang report", _hang_report(output)),
-    ]
+    sections = {
+        "Result": _facts(_result(run, output)),
+        "Curves": _curves(run),
+        "Job": _facts(_job(start)),
+        "Tasks": _facts(start.get("tasks", {})),
+        "Starts and interruptions": _records(map(_event, run.events)),
+        "Last metrics": _records(run.epochs[-10:]),
+        "Evaluations": _records(run.evaluations[-10:]),
+        "Checkpoints": _records(_checkpoints(output)),
+        "Hang report": _hang_report(output),
+    }
     title = escape(f"{run.path.resolve().name}: a training with tfdist")
+    body = [
+        *(f'<p class="warning">{escape(text)}</p>' for text in _warnings(run, output)),
+        *(f"<section><h2>{name}</h2>{part}</section>" for name, part in sections.items() if part),
+    ]
     return "\n".join(
         [
             "<!DOCTYPE html>",
@@ -67,18 +70,15 @@ def page_of(run: Run) -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{title}</title><style>{_STYLE}</style></head><body>",
             f"<h1>{escape(str(run.path.resolve()))}</h1>",
-            *parts,
+            *body,
             f"<footer>tfdist {__version__}, {_time(time.time())}</footer>",
             "</body></html>\n",
         ]
     )
 
 
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{title}</h2>{content}</section>" if content else ""
-
-
-def _table(facts: Mapping[str, Any]) -> str:
+def _facts(facts: Mapping[str, Any]) -> str:
+    """A table with a line for each fact; empty without facts."""
     rows = (
         f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>"
         for name, value in facts.items()
@@ -86,12 +86,25 @@ def _table(facts: Mapping[str, Any]) -> str:
     return f"<table>{''.join(rows)}</table>" if facts else ""
 
 
-def _columns(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _records(records: Iterable[Mapping[str, Any]]) -> str:
+    """A table with a line for each record, and a column for each name; empty without records."""
+    known = list(records)
+    names = list(dict.fromkeys(name for record in known for name in record))
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
-    )
+    rows = [
+        "".join(f"<td>{escape(_cell(name, record.get(name, '')))}</td>" for name in names)
+        for record in known
+    ]
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
     return f'<div class="scrolls"><table><tr>{head}</tr>{body}</table></div>' if body else ""
+
+
+def _cell(name: str, value: Any) -> str:
+    if name == "time":
+        return _time(value)
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return "not finite" if value is None else str(value)
 
 
 def _result(run: Run, output: OutputDirectory) -> dict[str, str]:
@@ -103,8 +116,8 @@ def _result(run: Run, output: OutputDirectory) -> dict[str, str]:
     for kind, record in (("training", last), (EVALUATOR, evaluated)):
         for name, value in record.items():
             if name.removeprefix("val_") in run.metrics:
-                found[f"{name} ({kind})"] = _value(value)
-    _, speeds = run.curve(SPEED, "epoch")
+                found[f"{name} ({kind})"] = _cell(name, value)
+    _, speeds = run.curve(run.epochs, SPEED, "epoch")
     if speeds:
         found["examples/s"] = f"{quantities.rate(max(speeds))} in the fastest epoch"
     if times := run.times:
@@ -118,8 +131,7 @@ def _result(run: Run, output: OutputDirectory) -> dict[str, str]:
 def _job(start: Mapping[str, Any]) -> dict[str, str]:
     names = ("strategy", "command", "versions")
     found = {name: str(start[name]) for name in names if name in start}
-    flags = _object(start.get("flags"))
-    if flags:
+    if flags := start.get("flags"):
         found["flags"] = " ".join(f"--{name}={value}" for name, value in flags.items())
     return found
 
@@ -137,49 +149,33 @@ def _curves(run: Run) -> str:
     return f'<div class="curves">{"".join(pictures)}</div>' if pictures else ""
 
 
-def _warnings(run: Run, output: OutputDirectory) -> str:
-    found = []
+def _warnings(run: Run, output: OutputDirectory) -> Iterator[str]:
     restarts = len(run.restarts("step"))
     if restarts:
-        found.append(f"The training was started again {restarts} time{'s' * (restarts > 1)}.")
+        yield f"The training was started again {restarts} time{'s' * (restarts > 1)}."
     for record in run.epochs:
         wrong = [name for name, value in record.items() if value is None]
         if wrong:
             name = "epoch" if "epoch" in record else "step"
-            found.append(f"Not finite in {name} {record.get(name)}: {', '.join(wrong)}.")
+            yield f"Not finite in {name} {record.get(name)}: {', '.join(wrong)}."
             break
     if (output.path / hang_report.FILE_NAME).exists():
-        found.append("The job made no step, or lost a task: see the hang report below.")
-    return "".join(f'<p class="warning">{escape(text)}</p>' for text in found)
+        yield "The job made no step, or lost a task: see the hang report below."
 
 
-def _events(found: Sequence[Mapping[str, Any]]) -> str:
-    rows = [
-        (_time(each["time"]), str(each.get("event")), str(each.get("epoch", "")), str(each["step"]))
-        for each in found
-    ]
-    return _columns(("time", "event", "complete epochs", "step"), rows)
+def _event(event: Mapping[str, Any]) -> dict[str, Any]:
+    places = {"complete epochs": event.get("epoch", ""), "step": event["step"]}
+    return {"time": event["time"], "event": event.get("event", ""), **places}
 
 
-def _records(records: Sequence[Mapping[str, Any]]) -> str:
-    names = list(dict.fromkeys(name for record in records for name in record))
-    rows = [
-        [_time(record[name]) if name == "time" else _value(record.get(name, "")) for name in names]
-        for record in records
-    ]
-    return _columns(names, rows)
-
-
-def _checkpoints(output: OutputDirectory) -> str:
-    rows = []
+def _checkpoints(output: OutputDirectory) -> Iterator[dict[str, Any]]:
     for step, checkpoint in saved_checkpoints(output):
         # A training that goes on may delete it meanwhile.
         with suppress(FileNotFoundError):
             saved = checkpoint.with_name(f"{checkpoint.name}.index").stat().st_mtime
             files = checkpoint.parent.glob(f"{checkpoint.name}.*")
             size = quantities.size(sum(file.stat().st_size for file in files))
-            rows.append((f"{step:,}", size, _time(saved), str(checkpoint)))
-    return _columns(("step", "size", "saved", "path"), rows)
+            yield {"step": f"{step:,}", "size": size, "saved": _time(saved), "path": checkpoint}
 
 
 def _hang_report(output: OutputDirectory) -> str:
@@ -188,16 +184,6 @@ def _hang_report(output: OutputDirectory) -> str:
     except OSError:
         return ""
     return f"<pre>{escape(text)}</pre>"
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.5g}"
-    return "not finite" if value is None else str(value)
 
 
 def _time(seconds: float) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from tfdist.coordination.liveness.activity import TRAINING, WAITING, State
@@ -99,11 +99,10 @@ def _bar(chief: Row, state: State, rows: Sequence[Row], width: int) -> Renderabl
     # Estimators have no epochs.
     if not state.epoch and not state.goal:
         return None
-    rate = examples_per_second(rows)
-    words = [f"{quantities.rate(rate)} examples/s"] if rate else []
-    if state.epoch:
-        epochs = f" of {state.epochs}" if state.epochs else ""
-        words.insert(0, f"epoch {state.epoch}{epochs}")
+    epochs = f" of {state.epochs}" if state.epochs else ""
+    words = [f"epoch {state.epoch}{epochs}"] if state.epoch else []
+    if rate := examples_per_second(rows):
+        words.append(f"{quantities.rate(rate)} examples/s")
     if not state.goal:
         return Text("  ".join(words), no_wrap=True, overflow="ellipsis")
     done = state.resumed + state.steps
@@ -113,9 +112,8 @@ def _bar(chief: Row, state: State, rows: Sequence[Row], width: int) -> Renderabl
     bar = ProgressBar(
         total=state.goal, completed=done, width=_BAR_WIDTH if width >= _NARROW else _BAR_WIDTH // 2
     )
-    line = Table.grid(padding=(0, 1, 0, 0))
-    line.add_column()
-    line.add_column(no_wrap=True, overflow="ellipsis")
+    text = Column(no_wrap=True, overflow="ellipsis")
+    line = Table.grid(Column(), text, padding=(0, 1, 0, 0))
     line.add_row(bar, "  ".join(words))
     return line
 

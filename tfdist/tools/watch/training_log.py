@@ -1,12 +1,13 @@
 """The logs of a training: its metrics by epoch, those of the evaluator, its starts.
 
 run = Run.of("/shared/run1")
-steps, losses = run.curve("val_loss", "step")
+steps, losses = run.curve(run.epochs, "val_loss", "step")
 run.restarts("step")                           # [626.0]
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,62 +76,58 @@ class Run:
         )
         return sorted(names, key=lambda name: name != "loss")
 
-    def curve(self, name: str, axis: Axis) -> tuple[list[float], list[float]]:
-        """The places and the values of a column of `metrics.jsonl`, without those not finite."""
-        return self._points(self.epochs, name, axis)
-
-    def evaluation(self, name: str, axis: Axis) -> tuple[list[float], list[float]]:
-        """The same of `eval_metrics.jsonl`."""
-        return self._points(self.evaluations, name, axis)
+    @property
+    def times(self) -> list[float]:
+        """When something was logged, in seconds since 1970."""
+        found = (_number(record, "time") for record in (*self.events, *self.epochs))
+        return list(filter(math.isfinite, found))
 
     def restarts(self, axis: Axis) -> list[float]:
         """Where the training was started again."""
         starts = [event for event in self.events if event.get("event") == events.START][1:]
-        places = (self._place(start, axis) for start in starts)
-        return [place for place in places if place is not None]
+        return list(filter(math.isfinite, (self._place(start, axis) for start in starts)))
 
-    def _points(
+    def curve(
         self, records: Iterable[Mapping[str, Any]], name: str, axis: Axis
     ) -> tuple[list[float], list[float]]:
-        points = [
-            (place, float(record[name]))
-            for record in records
-            if _is_number(record.get(name)) and (place := self._place(record, axis)) is not None
-        ]
-        return [place for place, _ in points], [value for _, value in points]
+        """The places and the values of a column of records, without those that are not finite.
 
-    def _place(self, record: Mapping[str, Any], axis: Axis) -> float | None:
+        Args:
+          records: `epochs` or `evaluations`.
+          name: the name of the column.
+          axis: what the places are on.
+        """
+        points = [(self._place(record, axis), _number(record, name)) for record in records]
+        finite = [point for point in points if all(map(math.isfinite, point))]
+        return [place for place, _ in finite], [value for _, value in finite]
+
+    def _place(self, record: Mapping[str, Any], axis: Axis) -> float:
+        """Where a record is; NaN if that is not known."""
         if axis == "time":
-            time, times = record.get("time"), self.times
-            return (time - min(times)) / 60 if _is_number(time) and times else None
-        step = record.get("step", record.get("global_step"))
-        if axis == "step":
-            return float(step) if _is_number(step) else self._between("epoch", "step", record)
-        if _is_number(step) and "event" in record:
-            return self._between("step", "epoch", record)
-        epoch = record.get("epoch")
-        return float(epoch) if _is_number(epoch) else None
+            return (_number(record, "time") - min(self.times, default=math.nan)) / 60
+        if axis == "epoch":
+            # The epochs of an event are those that are complete.
+            by_step = "event" in record
+            return self._between("step", axis, record) if by_step else _number(record, axis)
+        step = _number(record, "step", "global_step")
+        return step if math.isfinite(step) else self._between("epoch", axis, record)
 
-    def _between(self, known: str, wanted: str, record: Mapping[str, Any]) -> float | None:
-        """A column that a record lacks, by another one and the lines of `metrics.jsonl`."""
-        pairs = [
-            (line[known], line[wanted])
-            for line in self.epochs
-            if _is_number(line.get(known)) and _is_number(line.get(wanted))
-        ]
-        value = record.get(known)
-        if not pairs or not _is_number(value):
-            return None
-        places, values = zip((0, 0), *pairs, strict=True)
-        return float(np.interp(value, places, values))
+    def _between(self, known: str, wanted: str, record: Mapping[str, Any]) -> float:
+        """A column that a record lacks, by another one and the lines of `metrics.jsonl`; or NaN."""
+        pairs = [(_number(line, known), _number(line, wanted)) for line in self.epochs]
+        finite = [pair for pair in pairs if all(map(math.isfinite, pair))]
+        if not finite:
+            return math.nan
+        places, values = zip((0.0, 0.0), *finite, strict=True)
+        return float(np.interp(_number(record, known), places, values))
 
-    @property
-    def times(self) -> list[float]:
-        """When something was logged, in seconds since 1970."""
-        records = (*self.events, *self.epochs)
-        return [record["time"] for record in records if _is_number(record.get("time"))]
+
+def _number(record: Mapping[str, Any], *names: str) -> float:
+    """The first of these columns that is a finite number; NaN if none is."""
+    values = (record.get(name) for name in names)
+    return next((float(value) for value in values if _is_number(value)), math.nan)
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
     is_real = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_real and bool(np.isfinite(value))
+    return is_real and math.isfinite(value)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tfdist.coordination.liveness.activity import Activity
-from tfdist.errors import UsageError, log
+from tfdist.errors import UsageError, log, os_error_is_usage_error
 from tfdist.storage.output_directory import NO_METRICS, OutputDirectory, last_json_line
 
 
@@ -41,15 +41,10 @@ def serve(host: str, port: int, activity: Activity, peers: int) -> None:
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     registry.register(_Collector(activity, peers))
-    try:
+    accepted = "an address of the chief's machine that is free"
+    remedy = "Choose another --prometheus_port or --prometheus_host."
+    with os_error_is_usage_error("--prometheus_port", f"{port} on {host}", accepted, remedy):
         start_http_server(port, addr=host, registry=registry)
-    except OSError as error:
-        raise UsageError(
-            "--prometheus_port",
-            received=f"{port} on {host}",
-            accepted=f"an address of the chief's machine that is free ({error.strerror})",
-            remedy="Choose another --prometheus_port or --prometheus_host.",
-        ) from None
     log(f"metrics for Prometheus: http://{host}:{port}/metrics")
 
 
@@ -59,10 +54,6 @@ class _Collector:
     def __init__(self, activity: Activity, peers: int) -> None:
         self._activity = activity
         self._peers = peers
-
-    def describe(self) -> list[Any]:
-        """No names: prometheus_client would collect all metrics once to find them."""
-        return []
 
     def collect(self) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily

@@ -170,7 +170,7 @@ class Trackers:
         self._trackers: dict[str, _Tracker] = {}
         if not names:
             return
-        runs = _read(output)
+        runs = output_directory.last_json_line(output.trackers)
         flat = _flat(facts)
         for name in names:
             tracker = _start(name, runs.get(name), output.path.name, flat)
@@ -211,14 +211,6 @@ def _start(name: str, run: str | None, run_name: str, facts: Mapping[str, str]) 
             accepted=f"a tracker that starts ({' '.join(str(error).split())})",
             remedy=KINDS[name].remedy,
         ) from None
-
-
-def _read(output: OutputDirectory) -> dict[str, str]:
-    try:
-        found = json.loads(output.trackers.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

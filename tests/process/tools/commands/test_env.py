@@ -32,7 +32,6 @@ def test_names_versions_libraries_and_the_machine(
     monkeypatch.setenv("TFDIST_TOKEN", "a secret")
     found = env(capsys)
     assert found["versions"]["tfdist"] == __version__
-    assert found["versions"]["supported"] == "yes"
     assert found["TensorFlow"]["version"] == tf.__version__
     assert "CPU" in found["TensorFlow"]["devices"]
     package = found["Keras"]["package of tf.keras"]

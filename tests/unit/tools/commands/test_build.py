@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.compat import versions
+from tfdist.process import packages
 from tfdist.tools.commands import horovod_build
 from tfdist.tools.commands.cli import main
 
@@ -20,7 +20,7 @@ BUILD = ["horovod", "build"]
 @pytest.fixture
 def supported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty cache and a TensorFlow that Horovod supports; returns the cache."""
-    monkeypatch.setattr(versions, "installed", lambda: versions.Installed(tensorflow="2.21.0"))
+    monkeypatch.setattr(packages, "installed", lambda: {"tensorflow": "2.21.0"})
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path
 
@@ -29,7 +29,7 @@ def supported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_an_unsupported_tensorflow_is_named(
     installed: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(versions, "installed", lambda: versions.Installed(tensorflow=installed))
+    monkeypatch.setattr(packages, "installed", lambda: {"tensorflow": installed})
     with pytest.raises(SystemExit, match="2"):
         main(BUILD)
     assert f"error: tensorflow: received {installed!r}" in capsys.readouterr().err

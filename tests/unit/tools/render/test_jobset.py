@@ -19,13 +19,13 @@ from tfdist.cluster.config import ClusterFlags
 from tfdist.cluster.discovery import discover
 from tfdist.errors import UsageError
 from tfdist.tools.render.jobset import manifest, trainjob
-from tfdist.tools.render.pods import Manifest, Pods
+from tfdist.tools.render.pods import Manifest, QueuedPods
 from tfdist.tools.render.rendered_job import RenderedJob
 
 pytestmark = pytest.mark.stacks("newest")
 
 GOLDEN = Path(__file__).parent / "golden"
-PODS = Pods(image="example.org/train:1", queue="team", gpus=1, token="0123")
+PODS = QueuedPods(image="example.org/train:1", queue="team", gpus=1, token="0123")
 
 
 def job(name: str = "train", **options: Any) -> RenderedJob:
@@ -51,7 +51,7 @@ def test_the_golden_files(name: str) -> None:
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_a_rendered_manifest_is_valid(name: str, roles: str) -> None:
     validate(MANIFESTS[name](JOBS[roles], PODS))
-    validate(MANIFESTS[name](JOBS[roles], Pods(image="example.org/train:1")))
+    validate(MANIFESTS[name](JOBS[roles], QueuedPods(image="example.org/train:1")))
 
 
 @pytest.mark.parametrize(

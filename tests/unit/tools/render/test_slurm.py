@@ -35,7 +35,7 @@ def job(name: str, **options: Any) -> RenderedJob:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_the_golden_files(name: str) -> None:
-    assert slurm.script(job(name)) == (GOLDEN / f"slurm_{name}.sh").read_text()
+    assert f"{slurm.script(job(name))}\n" == (GOLDEN / f"slurm_{name}.sh").read_text()
 
 
 def test_a_script_that_does_not_use_tfdist_is_started_by_exec() -> None:
@@ -71,4 +71,4 @@ def test_a_name_is_checked() -> None:
 
 if __name__ == "__main__":
     for each in JOBS:
-        (GOLDEN / f"slurm_{each}.sh").write_text(slurm.script(job(each)))
+        (GOLDEN / f"slurm_{each}.sh").write_text(f"{slurm.script(job(each))}\n")
