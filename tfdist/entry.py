@@ -37,6 +37,7 @@ from tfdist.config.strategies import table
 from tfdist.coordination import startup
 from tfdist.coordination.liveness.reporter import Reporter
 from tfdist.coordination.preemption import Preemption
+from tfdist.coordination.stores.kv_store import value_of_chief
 from tfdist.errors import EXIT_FAILED, UsageError, exit_on_usage_error, log
 from tfdist.job import Job
 from tfdist.process import excepthook, log_level, precision, setup, thread_stacks
@@ -44,11 +45,8 @@ from tfdist.process.cores import divide_cores, set_threads, take_cores
 from tfdist.process.excepthook import ERROR_FILE_VARIABLE, end_on_uncaught
 
 if TYPE_CHECKING:
-    from tfdist.coordination.stores.kv_store import KeyValueStore
     from tfdist.strategies.base import Strategy
     from tfdist.training.state import TrainingState
-
-_POLICY_KEY = "precision"
 
 # Warnings about what TensorFlow and Keras themselves do, by their first words.
 _NOISE = (
@@ -235,8 +233,7 @@ def _set_up_monitoring(flags: JobFlags, state: TrainingState) -> None:
 
     trackers.check_installed(flags.trackers)
     if flags.prometheus_port is not None:
-        peers = len(state.strategy.topology.peers)
-        activity = state.reporter.activity
+        activity, peers = state.reporter.activity, len(state.strategy.topology.peers)
         prometheus.serve(flags.prometheus_host, flags.prometheus_port, activity, peers)
 
 
@@ -273,22 +270,18 @@ def _set_up_tensorflow(job_flags: JobFlags) -> None:
 def _use_precision(job_flags: JobFlags, strategy: Strategy[Any]) -> None:
     # A measurement must wait for the strategy, which sets up the devices.
     chosen = precision.choose(job_flags.precision)
-    if chosen.ratio is not None and (store := strategy.kv_store) is not None:
-        chosen = replace(chosen, policy=_policy_of_all(store, chosen.policy, strategy))
+    if chosen.ratio is not None:
+        policy = value_of_chief(
+            strategy.kv_store,
+            "precision",
+            lambda: chosen.policy,
+            is_chief=strategy.topology.is_chief,
+            seconds=strategy.settings.startup_timeout,
+        )
+        chosen = replace(chosen, policy=policy)
     if job_flags.precision != precision.FLOAT32:
         log(f"precision: {chosen}")
     chosen.use()
-
-
-def _policy_of_all(store: KeyValueStore, own: str, strategy: Strategy[Any]) -> str:
-    """The policy that the chief has chosen, perhaps before a restart."""
-    is_chief = strategy.topology.is_chief
-    policy = store.get(_POLICY_KEY, 0.0 if is_chief else strategy.settings.startup_timeout)
-    if policy is None and is_chief:
-        store.put(_POLICY_KEY, policy := own)
-    if policy is None:
-        raise TimeoutError("The chief has not said which precision it uses.")
-    return policy
 
 
 def _serve_function(role: TaskRole, reporter: Reporter) -> NoReturn:

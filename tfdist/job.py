@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfdist.cluster import Cluster, Task
 from tfdist.config.role import TaskRole
@@ -317,19 +317,6 @@ class Job:
 
         return callbacks.standard(self._state, output_dir, keep=keep, save_steps=save_steps)
 
-    @overload
-    def evaluate(
-        self,
-        model: tf.keras.Model,
-        dataset_fn: Data,
-        output_dir: None = ...,
-        *,
-        epochs: int | None = ...,
-    ) -> dict[str, float]: ...
-    @overload
-    def evaluate(
-        self, model: tf.keras.Model, dataset_fn: Data, output_dir: str, *, epochs: int | None = ...
-    ) -> dict[str, float] | None: ...
     def evaluate(
         self,
         model: tf.keras.Model,
@@ -337,7 +324,7 @@ class Job:
         output_dir: str | None = None,
         *,
         epochs: int | None = None,
-    ) -> dict[str, float] | None:
+    ) -> dict[str, float]:
         """Evaluates the model; each example counts exactly once over the cluster.
 
         In a training task, evaluates the current model; call it in every training task. In the
@@ -351,7 +338,7 @@ class Job:
             completion marker of a shorter training.
 
         Returns:
-          The metrics by name; None in the evaluator.
+          The metrics by name; in the evaluator, those of the last checkpoint.
 
         Raises:
           UsageError: the evaluator has no `output_dir`.
@@ -360,12 +347,4 @@ class Job:
 
         if not self.evaluates:
             return evaluator.evaluate(self._state, model, dataset_fn)
-        if output_dir is None:
-            raise UsageError(
-                "output_dir",
-                received=None,
-                accepted="the training's output directory",
-                remedy="Pass output_dir to job.evaluate.",
-            )
-        evaluator.follow(self._state, model, dataset_fn, output_dir, epochs=epochs)
-        return None
+        return evaluator.follow(self._state, model, dataset_fn, output_dir, epochs=epochs)

@@ -122,8 +122,6 @@ REVEALED = {
     "job.strategy": "tensorflow.distribute.Strategy",
     "job.wrap_optimizer(tf.keras.optimizers.Adam())": "tensorflow.keras.optimizers.Adam",
     "job.evaluate(model, train_input)": "dict[str, float]",
-    "job.evaluate(model, train_input, 'run')": "dict[str, float] | None",
-    "job.evaluate(model, train_input, 'run' if job.evaluates else None)": "dict[str, float] | None",
     "job.scaled_lr(0.1)": "float",
     "job.task.index": "int",
     "tfdist.parse_flags(['script'])": "list[str]",
@@ -147,11 +145,10 @@ WRONG = {
 }
 
 #: What has no type: arguments that TensorFlow gets as they are, input functions, which may have any
-#: arguments, and the values of an Estimator's metrics and of JSON.
+#: arguments, and the values of an Estimator's metrics.
 UNTYPED = {
     "tfdist.estimator.RunConfig": "**options: Any",
     "tfdist.estimator.EstimatorJob.monitored_session": "**options: Any",
-    "tfdist.estimator.EstimatorJob.facts": "dict[str, Any]",
     "tfdist.estimator.evaluate": "dict[str, Any]",
     "tfdist.estimator.train_and_evaluate": "dict[str, Any]",
 }

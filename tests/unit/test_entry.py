@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
-from tfdist.entry import _policy_of_all
+from tfdist.coordination.stores.kv_store import value_of_chief
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
@@ -27,10 +24,7 @@ class Store:
 
 
 def policy(store: Store, own: str, *, is_chief: bool) -> str:
-    strategy: Any = SimpleNamespace(
-        topology=SimpleNamespace(is_chief=is_chief), settings=SimpleNamespace(startup_timeout=1.0)
-    )
-    return _policy_of_all(store, own, strategy)
+    return value_of_chief(store, "precision", lambda: own, is_chief=is_chief, seconds=1.0)
 
 
 def test_all_tasks_take_the_precision_of_the_chief() -> None:

@@ -81,7 +81,7 @@ class BetweenGraphSessions(Sessions):
 
     def __init__(self, strategy: Strategy[Any], role: TaskRole) -> None:
         super().__init__(strategy, role)
-        self._optimizer: SyncReplicasOptimizer | None = None
+        self._optimizers: list[SyncReplicasOptimizer] = []
         self._has_trained = False
         self._cluster, self._task = with_chief(strategy.cluster, strategy.task)
         self._server = tf.distribute.Server(
@@ -135,18 +135,12 @@ class BetweenGraphSessions(Sessions):
     def hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
         if not self.strategy.options.sync:
             return []
-        return [SyncReplicasHook(lambda: self._optimizer, self.strategy.topology.is_chief)]
+        return [SyncReplicasHook(self._optimizers, self.strategy.topology.is_chief)]
 
     def _synchronized(self, optimizer: tf.compat.v1.train.Optimizer) -> SyncReplicasOptimizer:
-        topology = self.strategy.topology
-        self._optimizer = SyncReplicasOptimizer(
-            optimizer,
-            replicas_to_aggregate=topology.num_replicas,
-            total_num_replicas=topology.num_shards,
-            worker=topology.shard,
-            device=self._device,
-        )
-        return self._optimizer
+        wrapped = SyncReplicasOptimizer(optimizer, self.strategy.topology, self._device)
+        self._optimizers.append(wrapped)
+        return wrapped
 
 
 def _for_keras() -> RuntimeError:

@@ -23,7 +23,6 @@ from tfdist.coordination.liveness.reporter import Reporter
 from tfdist.estimator.sessions import Sessions
 from tfdist.job import Job, Optimizer
 from tfdist.training.state import TrainingState
-from tfdist.training.summaries import facts_of
 from tfdist.upstream import session_recovery_wait
 
 # The end of TensorFlow's warning about each function of `tf.estimator`.
@@ -64,11 +63,6 @@ class EstimatorJob(Job):
     ) -> tf.compat.v1.train.MonitoredSession:
         """This task's `MonitoredTrainingSession`; see `Sessions.monitored_session`."""
         return self.sessions.monitored_session(hooks=hooks, **options)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What this job is, as JSON."""
-        return facts_of(self._state)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         # Estimators copy their configuration repeatedly, but a task has only one job.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +28,12 @@ from tfdist.training.records import evaluations
 _STEP = "global_step"
 
 
-def latest_checkpoint(estimator: tf.estimator.Estimator) -> str | None:
-    """The path of an Estimator's newest intact checkpoint; None if there is none."""
-    return checkpoint_files.newest_saved(Path(estimator.model_dir))
-
-
 def global_step(estimator: tf.estimator.Estimator) -> int:
     """The global step of an Estimator's newest intact checkpoint; 0 if there is none.
 
     Reads it from the checkpoint's name, because Keras models store it under a different key.
     """
-    return checkpoint_files.number(latest_checkpoint(estimator))
+    return checkpoint_files.number(checkpoint_files.newest_saved(Path(estimator.model_dir)))
 
 
 class Progress:
@@ -106,11 +101,23 @@ class Evaluation:
         """Whether enough time has passed for another evaluation."""
         return self._clock() >= self._next
 
-    def newest(self, *, final: bool) -> None:
-        """Evaluates and exports the newest checkpoint, unless this is already done."""
-        path = latest_checkpoint(self._estimator)
-        if path is not None:
+    def newest(self, *, final: bool) -> bool:
+        """Evaluates and exports the newest checkpoint, unless this is already done.
+
+        Returns:
+          False if the training has removed the checkpoint meanwhile.
+        """
+        path = checkpoint_files.newest_saved(self._output.path)
+        if path is None:
+            return True
+        try:
             self._evaluate_and_export(path, final)
+        except (tf.errors.NotFoundError, ValueError):
+            # TensorFlow raises both for a missing checkpoint, but also for other errors.
+            if checkpoint_files.damage(path) is None:
+                raise
+            return False
+        return True
 
     def _evaluate_and_export(self, path: str, final: bool) -> None:
         checkpoint = path, checkpoint_files.fingerprint(path)
@@ -129,21 +136,10 @@ class Evaluation:
                 is_the_final_export=final,
             )
 
-    def _try_to_evaluate(self, path: str, final: bool) -> bool:
-        """Evaluates a checkpoint; False if the training removed it meanwhile."""
-        try:
-            self._evaluate_and_export(path, final)
-        except (tf.errors.NotFoundError, ValueError):
-            # TensorFlow raises both for a missing checkpoint, but also for other errors.
-            if checkpoint_files.damage(path) is None:
-                raise
-            return False
-        return True
-
     def _evaluate(self, path: str) -> None:
         begin = self._clock()
         with self._activity.doing(activity.EVALUATING):
-            self.metrics = self._estimator.evaluate(
+            self.metrics = metrics = self._estimator.evaluate(
                 unsharded(self._spec.input_fn),
                 steps=self._spec.steps,
                 hooks=self._spec.hooks,
@@ -151,7 +147,13 @@ class Evaluation:
                 name=self._spec.name,
             )
         self._next = begin + (self._spec.throttle_secs or 0)
-        self._record(self.metrics)
+        values = {
+            name: value
+            for name, value in metrics.items()
+            # A metric can also be a serialized summary, which is only for TensorBoard.
+            if name != _STEP and np.asarray(value).dtype.kind in "biuf"
+        }
+        evaluations.record(self._output, values, global_step=int(metrics[_STEP]))
 
     def follow(self, startup_timeout: float) -> None:
         """Evaluates the checkpoints of a training in other tasks, until it is complete.
@@ -173,21 +175,9 @@ class Evaluation:
         while True:
             # Check this first: if training is complete, the last checkpoint exists.
             is_last = progress.is_complete()
-            if is_last or self.is_due:
-                path = latest_checkpoint(self._estimator)
-                is_evaluated = path is None or self._try_to_evaluate(path, is_last)
-                if is_last and is_evaluated:
-                    return
+            if (is_last or self.is_due) and self.newest(final=is_last) and is_last:
+                return
             watch.wait()
-
-    def _record(self, metrics: Mapping[str, Any]) -> None:
-        values = {
-            name: value
-            for name, value in metrics.items()
-            # A metric can also be a serialized summary, which is only for TensorBoard.
-            if name != _STEP and np.asarray(value).dtype.kind in "biuf"
-        }
-        evaluations.record(self._output, values, global_step=int(metrics[_STEP]))
 
 
 class EvaluationListener(tf.compat.v1.train.CheckpointSaverListener):

@@ -29,7 +29,6 @@ class ExamplesPerSecondHook(tf.compat.v1.train.SessionRunHook):
       batch_size: examples per global step: `job.global_batch_size(per_replica)`.
       every_n_steps: global steps between two lines.
       clock: returns seconds.
-      write: prints a line.
     """
 
     chief_only = True
@@ -40,17 +39,14 @@ class ExamplesPerSecondHook(tf.compat.v1.train.SessionRunHook):
         every_n_steps: int = 100,
         *,
         clock: Callable[[], float] = time.monotonic,
-        write: Callable[[str], None] = print,
     ) -> None:
         self._batch_size = batch_size
         self._every = every_n_steps
         self._clock = clock
-        self._write = write
-        self._first: tuple[int, float] | None = None
 
     def begin(self) -> None:
         self._global_step = tf.compat.v1.train.get_global_step()
-        self._first = None
+        self._first: tuple[int, float] | None = None
 
     def before_run(self, run_context: Context) -> tf.compat.v1.train.SessionRunArgs:
         return tf.compat.v1.train.SessionRunArgs(self._global_step)
@@ -62,13 +58,11 @@ class ExamplesPerSecondHook(tf.compat.v1.train.SessionRunHook):
             self._first = self._last = (step, now)
         elif step - self._last[0] >= self._every:
             average, current = (
-                self._speed(since, step, now) for since in (self._first, self._last)
+                (step - before) * self._batch_size / (now - then)
+                for before, then in (self._first, self._last)
             )
-            self._write(f"Average examples/sec: {average:.1f} ({current:.1f}), step = {step}")
+            print(f"Average examples/sec: {average:.1f} ({current:.1f}), step = {step}")
             self._last = (step, now)
-
-    def _speed(self, since: tuple[int, float], step: int, now: float) -> float:
-        return (step - since[0]) * self._batch_size / (now - since[1])
 
 
 class PreemptionHook(tf.compat.v1.train.SessionRunHook):

@@ -1,6 +1,6 @@
 """The session hook that says how far the training of an Estimator is.
 
-    hook = ProgressHook(activity, preemption, max_steps=1000, log=MetricsLog(output, trackers))
+    hook = ProgressHook(activity, preemption, max_steps=1000, add_line=add_line)
 
 Other processes read it from memory (`tfdist run`, `status`), and from the metrics log.
 """
@@ -15,40 +15,9 @@ import tensorflow as tf
 
 from tfdist.coordination.liveness.activity import Activity
 from tfdist.coordination.preemption import Preemption
-from tfdist.storage import output_directory
-from tfdist.storage.output_directory import OutputDirectory
-from tfdist.training.records.trackers import Trackers
 
 # Between two looks at the loss.
 _LOOK_SECONDS = 1.0
-
-
-class MetricsLog:
-    """Adds lines to `metrics.jsonl`, and sends the same values to the trackers.
-
-    Args:
-      output: the output directory.
-      trackers: those of the job.
-      resumed: the global step from which the training goes on; later lines are removed.
-
-    Raises:
-      OutputError: in all methods, if the file could not be written.
-    """
-
-    def __init__(self, output: OutputDirectory, trackers: Trackers, resumed: int) -> None:
-        self._path = output.metrics
-        self._trackers = trackers
-        output_directory.cut_json_lines(self._path, lambda line: line["step"] <= resumed)
-
-    def add(self, step: int, values: dict[str, float]) -> None:
-        """Adds a line.
-
-        Args:
-          step: the global step.
-          values: by name.
-        """
-        output_directory.append_metrics(self._path, values, step=step, time=time.time())
-        self._trackers.log(values, step)
 
 
 class ProgressHook(tf.compat.v1.train.SessionRunHook):
@@ -58,8 +27,9 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
       activity: what this task does.
       preemption: counts the steps of this task.
       max_steps: the global step at the end; None if it is unknown.
-      log: the chief's, which gets the loss and the steps per second; None in other tasks.
-      every_n_steps: global steps between two lines of the log; there is also one at the end.
+      add_line: takes a global step, and the loss and the steps per second until then, by name; None
+        in other tasks than the chief.
+      every_n_steps: global steps between two lines; there is also one at the end.
       clock: returns seconds, from any starting point.
     """
 
@@ -69,21 +39,19 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
         preemption: Preemption,
         *,
         max_steps: int | None,
-        log: MetricsLog | None,
+        add_line: Callable[[int, dict[str, float]], None] | None,
         every_n_steps: int = 100,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._activity = activity
         self._preemption = preemption
         self._max_steps = max_steps
-        self._log = log
+        self._add = add_line
         self._every = every_n_steps
         self._clock = clock
         self._looked = 0.0
-        # Times, global steps and values of the last line, or of the first look; and of the last.
+        # The time and the global step of the last line, or of the first look.
         self._logged: tuple[float, int] | None = None
-        self._has_line = False
-        self._seen: tuple[float, int, dict[str, float]] | None = None
 
     def begin(self) -> None:
         self._fetched = {"step": tf.compat.v1.train.get_global_step()}
@@ -106,26 +74,20 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
         # Other workers may make steps, too.
         resumed = max(0, step - self._preemption.steps_begun)
         self._activity.describe(resumed=resumed, goal=self._max_steps or 0, **values)
-        self._seen = now, step, values
+        self._values = values
         if self._logged is None:
             # The first step has traced and placed the graph.
             self._logged = now, step
         elif step - self._logged[1] >= self._every:
-            self._add_line()
+            self._add_line(now, step)
 
     def end(self, session: Any) -> None:
-        if self._seen is not None:
-            _, _, values = self._seen
-            self._seen = self._clock(), int(session.run(self._fetched["step"])), values
-        self._add_line()
+        self._add_line(self._clock(), int(session.run(self._fetched["step"])))
 
-    def _add_line(self) -> None:
-        if self._seen is None or self._logged is None or self._log is None:
+    def _add_line(self, now: float, step: int) -> None:
+        if self._add is None or self._logged is None or step == self._logged[1]:
             return
-        (now, step, values), (before, step_before) = self._seen, self._logged
-        if step > step_before:
-            values = {**values, "steps_per_second": (step - step_before) / (now - before)}
-        elif self._has_line:
-            return
-        self._log.add(step, values)
-        self._logged, self._has_line = (now, step), True
+        before, step_before = self._logged
+        speed = (step - step_before) / (now - before)
+        self._add(step, {**self._values, "steps_per_second": speed})
+        self._logged = now, step

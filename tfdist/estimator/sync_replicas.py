@@ -1,11 +1,9 @@
 """Synchronous updates on parameter servers, for sessions and Estimators.
 
-    optimizer = SyncReplicasOptimizer(
-        tf.compat.v1.train.MomentumOptimizer(0.1, 0.9),
-        replicas_to_aggregate=2, total_num_replicas=3, worker=0, device="/job:chief/task:0",
-    )
+    momentum = tf.compat.v1.train.MomentumOptimizer(0.1, 0.9)
+    optimizer = SyncReplicasOptimizer(momentum, topology, device="/job:chief/task:0")
     train_op = optimizer.minimize(loss, global_step=global_step)
-    hook = SyncReplicasHook(lambda: optimizer, is_chief=True)
+    hook = SyncReplicasHook([optimizer], is_chief=True)
 
 This is the method of "Revisiting Distributed Synchronous SGD" (Chen et al. 2016, arXiv:1604.00981):
 an update uses the first gradients to arrive, and drops the late gradients of backup workers.
@@ -16,7 +14,7 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -24,8 +22,7 @@ import tensorflow as tf
 from tfdist.errors import UsageError, log
 from tfdist.estimator.optimizers import Wrapper
 from tfdist.estimator.sessions import not_wrapped
-
-_COLLECTION = "tfdist_sync_replicas"
+from tfdist.strategies.base import Topology
 
 # The last token, which ends the training.
 _END = -1
@@ -41,34 +38,30 @@ class SyncReplicasOptimizer(Wrapper):
     the newest token.
 
     Args:
-      opt: the v1 optimizer that applies the averaged gradients.
-      replicas_to_aggregate: the number of gradients per update.
-      total_num_replicas: the number of workers; those beyond `replicas_to_aggregate` are backups.
-      worker: the index of this worker; 0 is the chief.
+      optimizer: the v1 optimizer that applies the averaged gradients.
+      topology: has a shard for each worker, that of the chief first. An update uses `num_replicas`
+        gradients; further workers are backups.
       device: the device of this worker's own step counter.
 
-    Attributes:
-      global_step: the variable that counts the updates; None before `apply_gradients`.
+    Attributes, after `apply_gradients`:
+      global_step: the variable that counts the updates; None before.
+      counts: how many gradients were contributed, how many of them were dropped, and whether the
+        training has ended; int64, shape [3]. Checkpoints do not contain it.
+      reset_op: the op that starts the counts and the accumulators at the cluster's step, on the
+        chief.
+      start_op: the op that starts this worker at the cluster's step, without the tokens of an
+        earlier session.
       sync_op: the op that makes one update, on the chief.
+      end_op: the op that ends the other workers' training, on the chief.
     """
 
     def __init__(
-        self,
-        opt: tf.compat.v1.train.Optimizer,
-        *,
-        replicas_to_aggregate: int,
-        total_num_replicas: int,
-        worker: int,
-        device: str,
+        self, optimizer: tf.compat.v1.train.Optimizer, topology: Topology, device: str
     ) -> None:
-        super().__init__(opt, "sync_replicas")
-        self._gradients_per_update = replicas_to_aggregate
-        self._num_workers = total_num_replicas
-        self._worker = worker
+        super().__init__(optimizer, "sync_replicas")
+        self._topology = topology
         self._device = device
         self.global_step: Any = None
-        # (accumulator, device) pairs.
-        self._accumulators: list[tuple[Any, str]] = []
 
     def apply_gradients(
         self,
@@ -95,7 +88,7 @@ class SyncReplicasOptimizer(Wrapper):
         # step, such as updates of moving statistics, which read a batch.
         with tf.control_dependencies(None):
             self._make_variables()
-            accumulators = [self._make_accumulator(*pair) for pair in pairs]
+            accumulators = [_accumulator(*pair) for pair in pairs]
             averages = [
                 (self._take(accumulator, variable), variable)
                 for accumulator, (_, variable) in zip(accumulators, pairs, strict=True)
@@ -108,85 +101,75 @@ class SyncReplicasOptimizer(Wrapper):
                         [()],
                         shared_name=f"sync_token_q_{worker}",
                     )
-                    for worker in range(self._num_workers)
+                    for worker in range(self._topology.num_shards)
                 ]
-                own = queues[self._worker]
-                self._stale_tokens = own.dequeue_many(own.size())
+                own = queues[self._topology.shard]
+                self._make_starts(accumulators, own)
                 update_op = self._optimizer.apply_gradients(averages, global_step)
                 self.sync_op = self._release(update_op, queues)
-                self._end_op = self._end_all(queues)
-        contributions = [
-            self._contribute(accumulator, *pair)
-            for accumulator, pair in zip(accumulators, pairs, strict=True)
-        ]
+                self.end_op = self._end_all(queues)
+        contributions = []
+        # A contribution is counted before it can be a part of an update.
+        counted = [self._count(pairs[0][0])]
+        for accumulator, (gradient, variable) in zip(accumulators, pairs, strict=True):
+            with tf.device(variable.device), tf.control_dependencies(counted):
+                contributions.append(self._contribute(accumulator, gradient, variable))
+            counted = []
         with tf.device(global_step.device), tf.control_dependencies(contributions):
             # Only this worker dequeues from it, so the tokens of `size` are still there.
             token = own.dequeue_many(tf.maximum(own.size(), 1))[-1]
         return self._local_step.assign(token)
 
     def _make_variables(self) -> None:
-        def counter(name: str, collection: str) -> tf.Variable:
+        def zeros(name: str, shape: list[int], collections: list[str]) -> tf.Variable:
             return tf.compat.v1.Variable(
-                tf.zeros([], tf.int64),
+                tf.zeros(shape, tf.int64),
                 trainable=False,
-                collections=[collection],
+                collections=collections,
                 name=name,
                 use_resource=True,
             )
 
         with tf.device(self._device):
-            self._local_step = counter(
-                "sync_rep_local_step", tf.compat.v1.GraphKeys.LOCAL_VARIABLES
-            )
-        # Counters of the whole cluster. Checkpoints do not contain them; the chief sets them to 0.
+            local = [tf.compat.v1.GraphKeys.LOCAL_VARIABLES]
+            self._local_step = zeros("sync_rep_local_step", [], local)
         with tf.device(self.global_step.device):
-            self.contributed = counter("sync_rep_contributed", _COLLECTION)
-            self.dropped = counter("sync_rep_dropped", _COLLECTION)
-            self._ended = counter("sync_rep_ended", _COLLECTION)
+            self.counts = zeros("sync_rep_counts", [3], [])
 
-    def _make_accumulator(self, gradient: Any, variable: tf.Variable) -> Any:
-        name = f"{variable.name}/grad_accum"
-        with tf.device(variable.device):
-            if isinstance(gradient, tf.IndexedSlices):
-                # A mean would divide each row by the number of the workers that have sent it.
-                accumulator = tf.compat.v1.SparseConditionalAccumulator(
-                    gradient.dtype, shared_name=name, reduction_type="SUM"
-                )
-            else:
-                accumulator = tf.compat.v1.ConditionalAccumulator(
-                    gradient.dtype, shape=variable.shape, shared_name=name
-                )
-        self._accumulators.append((accumulator, variable.device))
-        return accumulator
+    def _make_starts(self, accumulators: Iterable[Any], own: tf.queue.QueueBase) -> None:
+        starts = []
+        for accumulator in accumulators:
+            with tf.device(accumulator.accumulator_ref.device):
+                starts.append(accumulator.set_global_step(self.global_step.read_value()))
+        self.reset_op = tf.group(self.counts.initializer, *starts)
+        with tf.control_dependencies([own.dequeue_many(own.size())]):
+            self.start_op = self._local_step.assign(self.global_step.read_value())
 
     def _take(self, accumulator: Any, variable: tf.Variable) -> Any:
         with tf.device(variable.device):
             if isinstance(accumulator, tf.compat.v1.SparseConditionalAccumulator):
-                total = accumulator.take_indexed_slices_grad(self._gradients_per_update)
+                total = accumulator.take_indexed_slices_grad(self._topology.num_replicas)
                 # The last row is that of `_with_count`.
                 count = tf.reshape(total.values[-1], [-1])[0]
                 return tf.IndexedSlices(
                     total.values[:-1] / count, total.indices[:-1], tf.shape(variable)
                 )
-            return accumulator.take_grad(self._gradients_per_update)
+            return accumulator.take_grad(self._topology.num_replicas)
+
+    def _count(self, gradient: Any) -> tf.Operation:
+        """Counts a contribution when its first gradient is there, and whether it is stale."""
+        tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+        with tf.device(self.global_step.device), tf.control_dependencies([tensor]):
+            is_stale = self.global_step.read_value() > self._local_step.read_value()
+            return self.counts.assign_add(tf.stack([1, tf.cast(is_stale, tf.int64), 0]))
 
     def _contribute(self, accumulator: Any, gradient: Any, variable: tf.Variable) -> tf.Operation:
-        """Adds a gradient to its accumulator, which drops a stale one; counts the first one."""
-        counts = []
-        if (accumulator, variable.device) == self._accumulators[0]:
-            tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-            with tf.device(self.global_step.device), tf.control_dependencies([tensor]):
-                is_stale = self.global_step.read_value() > self._local_step.read_value()
-                counts = [
-                    self.contributed.assign_add(1),
-                    self.dropped.assign_add(tf.cast(is_stale, tf.int64)),
-                ]
-        with tf.device(variable.device), tf.control_dependencies(counts):
-            if isinstance(gradient, tf.IndexedSlices):
-                return accumulator.apply_indexed_slices_grad(
-                    _with_count(gradient, variable), local_step=self._local_step
-                )
-            return accumulator.apply_grad(gradient, local_step=self._local_step)
+        """Adds a gradient to its accumulator, which drops a stale one."""
+        if isinstance(gradient, tf.IndexedSlices):
+            return accumulator.apply_indexed_slices_grad(
+                _with_count(gradient, variable), local_step=self._local_step
+            )
+        return accumulator.apply_grad(gradient, local_step=self._local_step)
 
     def _release(self, update_op: tf.Operation, queues: list[Any]) -> tf.Operation:
         """Sends a token to each worker; to the chief last, because it may then end the session."""
@@ -198,9 +181,22 @@ class SyncReplicasOptimizer(Wrapper):
 
     def _end_all(self, queues: list[Any]) -> tf.Operation:
         """Ends the other workers' training, including workers that have not yet started."""
-        with tf.control_dependencies([self._ended.assign(1)]):
+        with tf.control_dependencies([self.counts.assign_add([0, 0, 1])]):
             token = tf.constant(_END, self.global_step.dtype.base_dtype)
             return tf.group(*(queue.enqueue(token) for queue in queues[1:]))
+
+
+def _accumulator(gradient: Any, variable: tf.Variable) -> Any:
+    name = f"{variable.name}/grad_accum"
+    with tf.device(variable.device):
+        if isinstance(gradient, tf.IndexedSlices):
+            # A mean would divide each row by the number of the workers that have sent it.
+            return tf.compat.v1.SparseConditionalAccumulator(
+                gradient.dtype, shared_name=name, reduction_type="SUM"
+            )
+        return tf.compat.v1.ConditionalAccumulator(
+            gradient.dtype, shape=variable.shape, shared_name=name
+        )
 
 
 def _with_count(gradient: tf.IndexedSlices, variable: tf.Variable) -> tf.IndexedSlices:
@@ -226,21 +222,24 @@ class SyncReplicasHook(tf.compat.v1.train.SessionRunHook):
     minutes for a thread that waits for further gradients.
 
     Args:
-      find: returns the optimizer of the session's graph; None if there is none.
+      optimizers: all optimizers of this task; the session's graph has one of them.
       is_chief: whether this worker is the chief.
     """
 
-    def __init__(self, find: Callable[[], SyncReplicasOptimizer | None], is_chief: bool) -> None:
-        self._find = find
+    def __init__(self, optimizers: Sequence[SyncReplicasOptimizer], is_chief: bool) -> None:
+        self._optimizers = optimizers
         self._is_chief = is_chief
 
     def begin(self) -> None:
-        optimizer, graph = self._find(), tf.compat.v1.get_default_graph()
-        if optimizer is None or getattr(optimizer.global_step, "graph", None) is not graph:
+        graph = tf.compat.v1.get_default_graph()
+        found = [
+            each
+            for each in self._optimizers
+            if each.global_step is not None and each.global_step.graph is graph
+        ]
+        if not found:
             raise not_wrapped("parameter_server with --sync")
-        self._optimizer = optimizer
-        counters = tf.compat.v1.get_collection(_COLLECTION)
-        if len(counters) != 3:
+        if len(found) > 1:
             raise UsageError(
                 "optimizer",
                 received="several synchronous optimizers in one graph",
@@ -248,30 +247,19 @@ class SyncReplicasHook(tf.compat.v1.train.SessionRunHook):
                 remedy="Minimize the sum of the losses with one optimizer, or train a wide and "
                 "deep model with --strategy=multi_worker_mirrored or horovod.",
             )
-        self._counts = [counter.read_value() for counter in counters]
-        self._are_initialized = tf.reduce_all(
-            [tf.compat.v1.is_variable_initialized(counter) for counter in counters]
-        )
-        self._initialize_counters = tf.group(*(counter.initializer for counter in counters))
-        self._start_accumulating = []
-        for accumulator, device in optimizer._accumulators:
-            with tf.device(device):
-                self._start_accumulating.append(
-                    accumulator.set_global_step(optimizer.global_step.read_value())
-                )
-        self._discard_tokens = optimizer._stale_tokens
-        self._update_local_step = optimizer._local_step.assign(optimizer.global_step.read_value())
+        self._optimizer = optimizer = found[0]
+        self._counts = optimizer.counts.read_value()
+        self._is_reset = tf.compat.v1.is_variable_initialized(optimizer.counts)
         self._local_step = optimizer._local_step.read_value()
 
     def after_create_session(
         self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
     ) -> None:
         if self._is_chief:
-            session.run([self._start_accumulating, self._initialize_counters])
-        while not session.run(self._are_initialized):
-            time.sleep(0.1)  # The chief initializes them.
-        session.run(self._discard_tokens)
-        session.run(self._update_local_step)
+            session.run(self._optimizer.reset_op)
+        while not session.run(self._is_reset):
+            time.sleep(0.1)  # The chief initializes it.
+        session.run(self._optimizer.start_op)
         if self._is_chief:
             # Not a thread of the coordinator, because the coordinator would wait for its end.
             updating = threading.Thread(
@@ -290,7 +278,7 @@ class SyncReplicasHook(tf.compat.v1.train.SessionRunHook):
     def end(self, session: tf.compat.v1.Session) -> None:
         if self._is_chief:
             contributed, dropped, _ = session.run(self._counts)
-            session.run(self._optimizer._end_op)
+            session.run(self._optimizer.end_op)
             log(f"{dropped} of {contributed} gradients were stale and dropped")
 
     def _keep_updating(self, session: tf.compat.v1.Session, coord: tf.train.Coordinator) -> None:

@@ -6,6 +6,7 @@ export(estimator, serving_input_receiver_fn)
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
@@ -21,7 +22,7 @@ from tfdist.estimator import input_functions
 from tfdist.estimator.estimator_job import EstimatorJob
 from tfdist.estimator.evaluation import Evaluation, EvaluationListener, Progress, global_step
 from tfdist.estimator.hooks import PreemptionHook
-from tfdist.estimator.progress_hook import MetricsLog, ProgressHook
+from tfdist.estimator.progress_hook import ProgressHook
 from tfdist.estimator.run_config import RunConfig
 from tfdist.storage import files as checkpoint_files
 from tfdist.storage import lock, output_directory
@@ -29,9 +30,8 @@ from tfdist.storage.output_directory import OutputDirectory, writing
 from tfdist.storage.training_watch import TrainingWatch
 from tfdist.training.records import events
 from tfdist.training.records.trackers import Trackers
+from tfdist.training.summaries import facts_of
 
-# TensorFlow's name prefix of an Estimator's checkpoints.
-_PREFIX = "model.ckpt"
 # The default of RunConfig.log_step_count_steps, which a script may set to None.
 _LOG_STEPS = 100
 
@@ -140,23 +140,26 @@ def train(
     own = [hook for hook in hooks if job.is_chief or not getattr(hook, "chief_only", False)]
     preemption = job.sessions.strategy.preemption
     steps = PreemptionHook(preemption)
-    metrics = trackers = None
+    add_line = trackers = None
     if job.is_chief:
         if step:
             log(f"resuming from step {step}")
         output.done.unlink(missing_ok=True)
-        trackers = Trackers(job.sessions.role.flags.trackers, output, job.facts)
-        metrics = MetricsLog(output, trackers, resumed=step)
-        events.add(output, events.START, step=step, **job.facts)
+        facts = facts_of(job.sessions.role)
+        trackers = Trackers(job.sessions.role.flags.trackers, output, facts)
+        output_directory.cut_json_lines(output.metrics, lambda line: line["step"] <= step)
+        add_line = functools.partial(_add_line, output, trackers)
+        events.add(output, events.START, step=step, **facts)
     progress = ProgressHook(
         job.reporter.activity,
         preemption,
         max_steps=max_steps,
-        log=metrics,
+        add_line=add_line,
         every_n_steps=estimator.config.log_step_count_steps or _LOG_STEPS,
     )
     own += [*job.sessions.hooks(), progress, steps]
-    spec = tf.estimator.TrainSpec(shard, max_steps, hooks=own)
+    listeners = saving_listeners if job.is_chief else ()
+    spec = tf.estimator.TrainSpec(shard, max_steps, own, listeners)
     topology, kv_store = job.topology, job.sessions.strategy.kv_store
     watched = preemption.watched(topology.peer, topology.peers, kv_store)
     reported = job.reporter.watching(
@@ -167,7 +170,7 @@ def train(
         is_in_step=lambda: steps.is_in_step,
     )
     with watched, reported, writing(output.path, named=True):
-        _train(estimator, spec, saving_listeners)
+        _train(estimator, spec)
     if preemption.is_preempted:
         if job.is_chief:
             saved = global_step(estimator)
@@ -180,11 +183,7 @@ def train(
         trackers.finish()
 
 
-def _train(
-    estimator: tf.estimator.Estimator,
-    spec: tf.estimator.TrainSpec,
-    saving_listeners: Sequence[tf.compat.v1.train.CheckpointSaverListener],
-) -> None:
+def _train(estimator: tf.estimator.Estimator, spec: tf.estimator.TrainSpec) -> None:
     job = _job_of(estimator)
     if job.sessions.is_coordinated:
         # Workers train in TensorFlow's coordinator, which does not use the EvalSpec.
@@ -195,15 +194,25 @@ def _train(
             unneeded = Path(estimator.model_dir, f"tmp_{job.task.type}_{job.task.index}")
             shutil.rmtree(unneeded, ignore_errors=True)
     else:
-        listeners = list(saving_listeners) if job.is_chief else None
         estimator.train(
-            spec.input_fn, max_steps=spec.max_steps, hooks=spec.hooks, saving_listeners=listeners
+            spec.input_fn,
+            max_steps=spec.max_steps,
+            hooks=spec.hooks,
+            saving_listeners=spec.saving_listeners,
         )
+
+
+def _add_line(
+    output: OutputDirectory, trackers: Trackers, step: int, values: dict[str, float]
+) -> None:
+    """Adds a line to the metrics log, and sends the same values to the trackers."""
+    output_directory.append_metrics(output.metrics, values, step=step, time=time.time())
+    trackers.log(values, step)
 
 
 def _newest_step(output: OutputDirectory) -> int:
     """The global step from which to resume, the same in every task."""
-    return checkpoint_files.number(checkpoint_files.newest_intact(output.path, _PREFIX, warn=False))
+    return checkpoint_files.number(checkpoint_files.newest_intact(output.path, warn=False))
 
 
 def _repair(output: OutputDirectory, job: EstimatorJob) -> None:
@@ -211,13 +220,12 @@ def _repair(output: OutputDirectory, job: EstimatorJob) -> None:
     checkpoint; waits for this in the other tasks."""
     if job.is_chief:
         lock.hold(output.lock)
-        output_directory.check_writable(output.path)
         output_directory.remove_leftovers(output.path)
         if _evaluates(job):
             lock.hold(output.eval_lock)
             output_directory.remove_leftovers(output.path, of_evaluation=True)
-        newest = checkpoint_files.newest_intact(output.path, _PREFIX)
-        checkpoint_files.repair_state(output.path, _PREFIX, newest)
+        newest = checkpoint_files.newest_intact(output.path)
+        checkpoint_files.repair_state(output.path, newest)
         return
     is_waiting = False
     # Read both again each time, because the chief may already be training and saving.
@@ -262,7 +270,7 @@ def evaluate(
     """
     if not _evaluates(_job_of(estimator)):
         return None
-    checkpoint_path = checkpoint_path or _newest(estimator)
+    checkpoint_path = checkpoint_path or checkpoint_files.newest_intact(Path(estimator.model_dir))
     if checkpoint_path is None:
         raise UsageError(
             "model_dir",
@@ -297,7 +305,9 @@ def export(
     lock.hold(output.lock)
     with output_directory.replacing_directory(output.saved_model) as temporary:
         exported = estimator.export_saved_model(
-            str(temporary), serving_input_receiver_fn, checkpoint_path=_newest(estimator)
+            str(temporary),
+            serving_input_receiver_fn,
+            checkpoint_path=checkpoint_files.newest_intact(output.path),
         )
         os.replace(exported, temporary / output.saved_model.name)
     return output.saved_model
@@ -311,10 +321,6 @@ def _job_of(estimator: tf.estimator.Estimator) -> EstimatorJob:
             "accepted: a tfdist.estimator.RunConfig. Pass it to the Estimator as config."
         )
     return config.job
-
-
-def _newest(estimator: tf.estimator.Estimator) -> str | None:
-    return checkpoint_files.newest_intact(Path(estimator.model_dir), _PREFIX)
 
 
 def _evaluates(job: EstimatorJob) -> bool:

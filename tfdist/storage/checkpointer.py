@@ -32,8 +32,6 @@ from tfdist.storage.output_directory import (
 )
 from tfdist.storage.snapshot import NotPlannable, SavePlan
 
-_PREFIX = "ckpt"
-
 # One thread writes all checkpoints of a process; Python waits for it when it exits.
 _writer = ThreadPoolExecutor(1, thread_name_prefix="tfdist-checkpoints")
 
@@ -112,9 +110,9 @@ class Checkpointer:
         """
         wait_for_writer()  # A `fit` that an exception has left may have been saving.
         if path is None:
-            path = checkpoint_files.newest_intact(self.directory, _PREFIX, warn=self._writes)
+            path = checkpoint_files.newest_intact(self.directory, warn=self._writes)
             if self._writes:
-                checkpoint_files.repair_state(self.directory, _PREFIX, path)
+                checkpoint_files.repair_state(self.directory, path)
         if path is None:
             return 0
         layout.check(self._layout, path, warn=self._writes)
@@ -144,7 +142,7 @@ class Checkpointer:
         """
         self.wait()
         self._progress.position, self.number = position, number
-        path = self.directory / f"{_PREFIX}-{number}"
+        path = self.directory / f"ckpt-{number}"
         if self._plan is not None and self._plan.fits(self._checkpoint):
             write = self._plan.read()
             if self._plan.is_here:
@@ -219,9 +217,7 @@ def is_complete(output: OutputDirectory, finished: int, epochs: int) -> bool:
     """
     if finished >= epochs:
         return True
-    marker = training_marker(output)
-    if not marker:
-        return False
+    marker = training_marker(output) or {"finished": 0}
     return bool(finished and marker["finished"] == finished and marker["epochs"] >= epochs)
 
 

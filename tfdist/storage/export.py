@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -110,25 +109,16 @@ def _save_with_keras_3(model: Any, directory: Path, options: tf.saved_model.Save
         archive.track_and_add_endpoint("serve", model, signature)
         archive.write_out(str(directory), options=options, verbose=False)
     try:
-        with _uncompiled(model):
+        with contextlib.ExitStack() as uncompiled:
+            # `load_model` would not find an optimizer, loss or metrics of the user. Keras's
+            # `include_optimizer` has no effect.
+            for name in vars(model).keys() & {"compiled", "optimizer"}:
+                uncompiled.enter_context(replaced(model, name, None))
             model.save(directory / KERAS_FILE)
     # A layer has no `get_config`, or its configuration contains an object that Keras cannot write.
     except (NotImplementedError, TypeError, ValueError) as error:
         (directory / KERAS_FILE).unlink(missing_ok=True)
         logging.warning("Cannot write %s for keras.models.load_model: %s", KERAS_FILE, error)
-
-
-@contextlib.contextmanager
-def _uncompiled(model: Any) -> Iterator[None]:
-    """Makes Keras 3 save the model without the optimizer, loss and metrics.
-
-    `load_model` would not find user-defined ones. Keras's `include_optimizer` has no effect.
-    """
-    with contextlib.ExitStack() as stack:
-        for name in ("compiled", "optimizer"):
-            if name in vars(model):
-                stack.enter_context(replaced(model, name, None))
-        yield
 
 
 def _save_with_keras_2(

@@ -1,7 +1,7 @@
 """Finds the intact checkpoints in a directory, and repairs TensorFlow's `checkpoint` file.
 
-    path = newest_intact(directory, "ckpt")    # in every task: the checkpoint to resume from
-    repair_state(directory, "ckpt", path)      # in the writing task
+    path = newest_intact(directory)    # in every task: the checkpoint to resume from
+    repair_state(directory, path)      # in the writing task
 
 This module does not rely on TensorFlow's `checkpoint` file. The file may be damaged, it may name a
 damaged or missing checkpoint, and it does not name the newest one if the process was killed before
@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import functools
 import re
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import tensorflow as tf
@@ -27,6 +26,9 @@ from tfdist.storage.output_directory import write_text
 Fingerprint = tuple[tuple[str, int, int, int], ...]
 
 _STATE = "checkpoint"
+
+# A file of a checkpoint of Keras, or of an Estimator; the group is the checkpoint's name.
+_FILE = re.compile(r"((?:model\.)?ckpt-\d+)\.(?:index|data-\d{5}-of-\d{5})")
 
 
 @contextmanager
@@ -51,19 +53,18 @@ def saved(directory: Path) -> list[str]:
     return _named(directory) or []
 
 
-def newest_intact(directory: Path, prefix: str, *, warn: bool = True) -> str | None:
+def newest_intact(directory: Path, *, warn: bool = True) -> str | None:
     """The path of the newest intact checkpoint; None if there is no checkpoint.
 
     Args:
       directory: the directory of the checkpoints.
-      prefix: the prefix of their names, such as `ckpt`.
       warn: whether to log the checkpoints that are skipped; set it in only one task.
 
     Raises:
       OutputError: there are checkpoints, but all are damaged.
     """
     while True:
-        paths = _all_checkpoints(directory, prefix)
+        paths = _all_checkpoints(directory)
         for path in paths:
             reason = damage(path)
             if reason is None:
@@ -73,7 +74,7 @@ def newest_intact(directory: Path, prefix: str, *, warn: bool = True) -> str | N
         if not paths or _is_first_save(directory, paths):
             return None
         # The writing task may have replaced all of them in the meantime.
-        if paths == _all_checkpoints(directory, prefix):
+        if paths == _all_checkpoints(directory):
             raise OutputError(
                 directory,
                 problem=f"has no intact checkpoint: {Path(paths[0]).name} {damage(paths[0])}",
@@ -94,23 +95,6 @@ def newest_saved(directory: Path) -> str | None:
     return None
 
 
-@contextmanager
-def kept_open(path: str) -> Iterator[str | None]:
-    """Yields a path to read an intact checkpoint, even if the training removes it in the meantime.
-
-    Yields None if the checkpoint is damaged or was removed. TensorFlow would report each file that
-    it does not find.
-    """
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tfdist-")))
-        for file in _files(path):
-            with suppress(FileNotFoundError):
-                opened = stack.enter_context(file.open("rb"))
-                (directory / file.name).symlink_to(f"/proc/self/fd/{opened.fileno()}")
-        link = str(directory / Path(path).name)
-        yield link if damage(link) is None else None
-
-
 def warn_if_damaged(path: str) -> None:
     """Logs once if a checkpoint in the `checkpoint` file is damaged, but not if it was removed.
 
@@ -118,9 +102,8 @@ def warn_if_damaged(path: str) -> None:
     without its index, only the newest checkpoint is damaged.
     """
     reason = damage(path)
-    if reason is None:
-        return
-    if Path(f"{path}.index").exists() or path in saved(Path(path).parent)[-1:]:
+    has_index, newest = Path(f"{path}.index").exists(), saved(Path(path).parent)[-1:]
+    if reason is not None and (has_index or path in newest):
         warn_once(path, reason)
 
 
@@ -147,7 +130,7 @@ def warn_once(path: str | Path, reason: str) -> None:
     logging.warning("%s %s and is skipped", path, reason)
 
 
-def repair_state(directory: Path, prefix: str, newest: str | None) -> None:
+def repair_state(directory: Path, newest: str | None) -> None:
     """Makes the `checkpoint` file name the newest intact checkpoint, and none after it.
 
     TensorFlow uses this file to remove the oldest checkpoints when it saves. Also removes the files
@@ -156,7 +139,7 @@ def repair_state(directory: Path, prefix: str, newest: str | None) -> None:
     if newest is None:
         return
     named = _named(directory)
-    paths = _all_checkpoints(directory, prefix)
+    paths = _all_checkpoints(directory)
     if named is not None:
         for path in paths:
             if path not in named and not Path(f"{path}.index").exists():
@@ -206,23 +189,22 @@ def _remove(path: str) -> None:
         file.unlink(missing_ok=True)
 
 
-def _all_checkpoints(directory: Path, prefix: str) -> list[str]:
+def _all_checkpoints(directory: Path) -> list[str]:
     """All checkpoints that have a file or are in the `checkpoint` file, newest first."""
-    pattern = re.compile(rf"({re.escape(prefix)}-\d+)\.(index|data-\d{{5}}-of-\d{{5}})")
     names = {Path(path).name for path in saved(directory)}
     if directory.is_dir():
-        matches = (pattern.fullmatch(path.name) for path in directory.iterdir())
+        matches = (_FILE.fullmatch(path.name) for path in directory.iterdir())
         names |= {match[1] for match in matches if match}
     return sorted((str(directory / name) for name in names), key=number, reverse=True)
 
 
 def _files(path: str) -> list[Path]:
     """The index and data files of a checkpoint."""
-    name = Path(path).name
-    pattern = re.compile(rf"{re.escape(name)}\.(index|data-\d{{5}}-of-\d{{5}})")
-    directory = Path(path).parent
+    directory, name = Path(path).parent, Path(path).name
     files = directory.iterdir() if directory.is_dir() else ()
-    return sorted(file for file in files if pattern.fullmatch(file.name))
+    return sorted(
+        file for file in files if (match := _FILE.fullmatch(file.name)) and match[1] == name
+    )
 
 
 def _is_first_save(directory: Path, paths: list[str]) -> bool:
@@ -250,13 +232,16 @@ def _named(directory: Path) -> list[str] | None:
 
 def _write_state(directory: Path, paths: list[str]) -> None:
     """Writes the `checkpoint` file, with the paths of the checkpoints, oldest first."""
-    lines = [f'model_checkpoint_path: "{Path(paths[-1]).name}"']
-    for path in paths:
-        lines.append(f'all_model_checkpoint_paths: "{Path(path).name}"')
-        lines.append(f"all_model_checkpoint_timestamps: {Path(f'{path}.index').stat().st_mtime}")
-    # TensorFlow removes only checkpoints that are newer than this.
-    lines.append("last_preserved_timestamp: 0.0")
-    write_text(directory / _STATE, "".join(f"{line}\n" for line in lines))
+    names = [Path(path).name for path in paths]
+    state = tf.compat.v1.train.generate_checkpoint_state_proto(
+        "/",  # Otherwise TensorFlow would take the names as paths in the working directory.
+        names[-1],
+        names,
+        [Path(f"{path}.index").stat().st_mtime for path in paths],
+        # TensorFlow removes only checkpoints that are newer than this.
+        last_preserved_timestamp=0.0,
+    )
+    write_text(directory / _STATE, str(state))
 
 
 @functools.lru_cache(maxsize=64)

@@ -81,7 +81,7 @@ class OutputDirectory:
       UsageError: see `output_path`.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
         self.path = output_path("output_dir", path)
         self.checkpoints = self.path / "checkpoints"
         self.final = self.path / "final"
@@ -96,7 +96,7 @@ class OutputDirectory:
         self.eval_lock = self.path / "eval_lock.json"
 
 
-def output_path(field: str, path: str | os.PathLike[str]) -> Path:
+def output_path(field: str, path: str | os.PathLike[str] | None) -> Path:
     """The `local_path` of checkpoints, without characters that TensorFlow interprets as a pattern.
 
     TensorFlow looks for the files of a checkpoint with `tf.io.gfile.glob`, to restore it and to
@@ -108,8 +108,15 @@ def output_path(field: str, path: str | os.PathLike[str]) -> Path:
       path: the path as the user gives it.
 
     Raises:
-      UsageError: the path has such a character, or `local_path` refuses it.
+      UsageError: there is no path, or it has such a character, or `local_path` refuses it.
     """
+    if not path:
+        raise UsageError(
+            field,
+            received=path,
+            accepted="the directory that all tasks share",
+            remedy="Pass it in every task.",
+        )
     local = local_path(field, path)
     if any(character in str(local) for character in _PATTERN_CHARACTERS):
         raise UsageError(
@@ -146,11 +153,7 @@ def not_writable(directory: Path, error: OSError) -> UsageError | OutputError:
     It is no usage error if the job may be able to write when it is started again.
     """
     if error.errno in _TRANSIENT:
-        return OutputError(
-            directory,
-            problem=f"could not be written: {os.strerror(error.errno)}",
-            remedy=_REMEDIES[error.errno],
-        )
+        return _not_written(directory, error.errno)
     return UsageError(
         "output_dir",
         received=str(directory),
@@ -182,11 +185,12 @@ def writing(path: Path, *, named: bool = False) -> Iterator[None]:
         number = write_error(error)
         if number is None or (named and str(path) not in str(error)):
             raise
-        raise OutputError(
-            path,
-            problem=f"could not be written: {os.strerror(number)}",
-            remedy=_REMEDIES[number],
-        ) from None
+        raise _not_written(path, number) from None
+
+
+def _not_written(path: Path, number: int) -> OutputError:
+    problem = f"could not be written: {os.strerror(number)}"
+    return OutputError(path, problem=problem, remedy=_REMEDIES[number])
 
 
 def write_error(error: BaseException) -> int | None:
@@ -347,6 +351,4 @@ def last_json_line(path: Path) -> dict[str, Any]:
 def _as_json(value: Any) -> Any:
     """A metric's value, a number or an array, for JSON: None (null) if it is not finite."""
     array = np.asarray(value, dtype=float)
-    if array.ndim:
-        return [_as_json(element) for element in array]
-    return float(array) if np.isfinite(array) else None
+    return np.where(np.isfinite(array), array, np.array(None)).tolist()

@@ -48,16 +48,11 @@ class TrainingWatch:
         Raises:
           OutputError: no chief has run for too long, without the time between two calls.
         """
-        self._look()
-        self._sleep(_POLL_SECONDS)
-
-    def _look(self) -> None:
-        if lock.is_held(self._output.lock) is not False:
-            # Where the file system has no locks, nothing is known.
+        if lock.is_held(self._output.lock) is False:
+            self._missing += _POLL_SECONDS
+        else:  # Where the file system has no locks, nothing is known.
             self._missing, self._has_trained = 0.0, True
-            return
-        before, self._missing = self._missing, self._missing + _POLL_SECONDS
-        if before < _NOTICE_SECONDS <= self._missing:
+        if self._missing == _NOTICE_SECONDS:
             log(
                 f"the evaluator waits for the chief: no training runs in {self._output.path}; it "
                 f"gives up in {max(0.0, self._timeout - self._missing):.0f} s"
@@ -70,3 +65,4 @@ class TrainingWatch:
                 f"{self._timeout:g} s (--startup_timeout)",
                 remedy="Look at the log of the chief, and start both again.",
             )
+        self._sleep(_POLL_SECONDS)

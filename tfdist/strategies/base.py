@@ -171,7 +171,7 @@ class Strategy(ABC, Generic[OptionsT]):
         Called once per optimizer, within `scope`.
 
         Returns:
-          The same object, changed in place, where Keras allows that; otherwise a new optimizer.
+          The same object, which is changed in place.
 
         Raises:
           UsageError: the strategy cannot train with this optimizer.

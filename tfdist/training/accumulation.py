@@ -39,7 +39,7 @@ def accumulate(model: Any, batch_size: int, steps: int, *, reads_once: bool) -> 
         machine.
 
     Raises:
-      UsageError: the model has several optimizers, a legacy one, or a loss that is a sum.
+      UsageError: the model has several optimizers, or a loss that is a sum.
     """
     _check(model)
     own = model.train_step
@@ -88,7 +88,6 @@ class _Step:
 
     def __init__(self, model: Any, train_step: Any, data: Any, batch_size: int, steps: int) -> None:
         self._model = model
-        self._optimizer = model.optimizer
         self._train_step = train_step
         self._data = data
         self._size, self._steps = batch_size, steps
@@ -154,7 +153,7 @@ class _Step:
         begin = index * self._size
         end = tf.minimum(begin + self._size, self._examples)
         part = tf.nest.map_structure(lambda x: None if x is None else x[begin:end], self._data)
-        with _recorded(self._optimizer) as calls, _without_results(self._model) as asked:
+        with _recorded(self._model.optimizer) as calls, _without_results(self._model) as asked:
             logs = self._train_step(part)
         self._returns_results = bool(asked)
         if len(calls) != 1:
@@ -254,22 +253,18 @@ def _total(total: Any, shape: tf.TensorShape) -> Any:
 
 
 def _check(model: Any) -> None:
-    optimizers = keras_compat.optimizers_of(model)
-    kinds = [type(each).__name__ for each in optimizers]
-    legacy = [each for each in optimizers if not isinstance(each, tf.keras.optimizers.Optimizer)]
+    kinds = [type(each).__name__ for each in keras_compat.optimizers_of(model)]
     losses = tf.nest.flatten(getattr(model, "loss", None))
     sums = [each for each in losses if str(getattr(each, "reduction", "")).lower() == "sum"]
-    received = None
-    if len(optimizers) != 1:
-        received = f"a model with {len(optimizers)} optimizers: {', '.join(kinds)}"
-    elif legacy:
-        received = f"the legacy optimizer {kinds[0]}"
+    if len(kinds) != 1:
+        received = f"a model with {len(kinds)} optimizers: {', '.join(kinds)}"
     elif sums:
         received = f"the loss {type(sums[0]).__name__} with reduction='sum'"
-    if received is not None:
-        raise UsageError(
-            _FLAG,
-            received=received,
-            accepted="a model with one Keras optimizer, whose loss is a mean over the examples",
-            remedy="Leave it out, or change the model.",
-        )
+    else:
+        return
+    raise UsageError(
+        _FLAG,
+        received=received,
+        accepted="a model with one optimizer, whose loss is a mean over the examples",
+        remedy="Leave it out, or change the model.",
+    )

@@ -53,7 +53,7 @@ def standard(
     callbacks = [*state.strategy.callbacks(), progress, ExamplesPerSecond(state)]
     if state.is_chief:
         lock.hold(output.lock)
-        output_directory.check_writable(output.path, output.checkpoints, output.logs)
+        output_directory.check_writable(output.checkpoints, output.logs)
         callbacks += [NonFiniteWarning(), MetricsLog(state, output)]
         followers.append(Summaries(state, output))
     # Last, so that every epoch with a checkpoint has a line in the metrics log.
@@ -76,27 +76,20 @@ class ExamplesPerSecond(tf.keras.callbacks.Callback):
         super().__init__()
         self._state = state
         self._clock = clock
-        self._rate: float | None = None
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        self._rate = None
-        self._started = self._clock(), self._state.steps
+        self._begun = self._clock(), self._state.steps
+        self._ended: float | None = None
 
     def on_test_begin(self, logs: Logs | None = None) -> None:
-        if self._rate is None:
-            self._rate = self._measured()
+        self._ended = self._ended or self._clock()
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        rate = self._rate or self._measured()
-        if logs is not None and rate is not None:
-            logs["examples_per_second"] = rate
-
-    def _measured(self) -> float | None:
         examples = self._state.examples_per_update
-        if examples is None:
-            return None
-        seconds, steps = self._started
-        return (self._state.steps - steps) * examples / (self._clock() - seconds)
+        if logs is not None and examples is not None:
+            begun, steps = self._begun
+            seconds = (self._ended or self._clock()) - begun
+            logs["examples_per_second"] = (self._state.steps - steps) * examples / seconds
 
 
 class NonFiniteWarning(tf.keras.callbacks.Callback):
@@ -126,28 +119,13 @@ class MetricsLog(tf.keras.callbacks.Callback):
     Args:
       state: counts the updates.
       output: the output directory.
-      clock: returns seconds since 1970.
     """
 
-    def __init__(
-        self,
-        state: TrainingState,
-        output: OutputDirectory,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, state: TrainingState, output: OutputDirectory) -> None:
         super().__init__()
         self._state = state
         self._output = output
-        self._clock = clock
-        self._is_cut = False
-
-    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        if not self._is_cut:
-            output_directory.cut_json_lines(
-                self._output.metrics, lambda record: record["epoch"] <= epoch
-            )
-            self._is_cut = True
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        place = {"epoch": epoch + 1, "step": self._state.steps, "time": self._clock()}
+        place = {"epoch": epoch + 1, "step": self._state.steps, "time": time.time()}
         output_directory.append_metrics(self._output.metrics, logs, **place)

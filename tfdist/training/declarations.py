@@ -54,19 +54,13 @@ def of_fit(model: tf.keras.Model, params: dict[str, Any], save_steps: int | None
     }
     # The other tasks may not read the variables at the same time.
     with sync_on_read.own_values(True):
-        declared |= _of_model(model)
-    return declared
-
-
-def _of_model(model: tf.keras.Model) -> dict[str, str]:
-    declared = {}
-    for number, optimizer in enumerate(keras_compat.optimizers_of(model), 1):
-        declared[f"optimizer {number}"] = type(optimizer).__name__
-    for name, value in keras_compat.hyperparameters(model).items():
-        declared[f"the hyperparameter {name}"] = f"{value.numpy():g}"
-    variables = keras_compat.model_variables(model) if model.built else []
-    for number, variable in enumerate(variables, 1):
-        # Keras numbers the names of layers, which may differ.
-        kind = f"{tf.as_dtype(variable.dtype).name} of shape {variable.shape}"
-        declared[f"variable {number} of the model ({variable.name})"] = kind
+        for number, optimizer in enumerate(keras_compat.optimizers_of(model), 1):
+            declared[f"optimizer {number}"] = type(optimizer).__name__
+        for name, value in keras_compat.hyperparameters(model).items():
+            declared[f"the hyperparameter {name}"] = f"{value.numpy():g}"
+        variables = keras_compat.model_variables(model) if model.built else []
+        for number, variable in enumerate(variables, 1):
+            # Keras numbers the names of layers, which may differ.
+            kind = f"{tf.as_dtype(variable.dtype).name} of shape {variable.shape}"
+            declared[f"variable {number} of the model ({variable.name})"] = kind
     return declared

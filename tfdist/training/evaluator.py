@@ -51,7 +51,7 @@ def follow(
     state: TrainingState,
     model: tf.keras.Model,
     dataset_fn: Data,
-    output_dir: str,
+    output_dir: str | None,
     *,
     epochs: int | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -76,7 +76,7 @@ def follow(
       The metrics of the last checkpoint, by name.
 
     Raises:
-      UsageError: the output directory cannot be written.
+      UsageError: there is no output directory, or it cannot be written.
       OutputError: the evaluator of another job writes there, the results could not be written, or
         no chief trains there.
     """
@@ -84,9 +84,10 @@ def follow(
     evaluations.begin(output, state.reporter.activity, output.checkpoints)
     dataset = state.eval_dataset(dataset_fn)
     state.keep_outputs_float32(model)
+    # A model that is not built would be restored later, when the training may have removed the
+    # checkpoint, and a Keras 3 checkpoint identifies some variables only by their number.
+    building.build_model(model, dataset.element_spec)
     if keras_compat.is_keras_3(model):
-        # A Keras 3 checkpoint identifies some variables only by their number.
-        building.build_model(model, dataset.element_spec)
         building.build_optimizers(model)
     checkpointer = Checkpointer(model, output.checkpoints)
     summaries = TensorBoardRun(output.logs / "eval")
@@ -103,16 +104,14 @@ def follow(
             if evaluated.get(path) == fingerprint:
                 continue
             evaluated[path] = fingerprint
-            # The training removes older checkpoints. A model that is not built is restored later.
-            with checkpoint_files.kept_open(path) as opened:
-                if opened is None or not _try_to_restore(checkpointer, opened, path):
-                    checkpoint_files.warn_if_damaged(path)
-                    continue
-                epoch = checkpointer.position.epoch
-                if checkpointer.position.steps:
-                    continue  # A checkpoint within an epoch, for resuming.
-                with state.reporter.activity.doing(EVALUATING):
-                    logs = model.evaluate(dataset, return_dict=True, verbose=0)
+            if checkpoint_files.damage(path) is not None or not _try_to_restore(checkpointer, path):
+                checkpoint_files.warn_if_damaged(path)
+                continue
+            epoch = checkpointer.position.epoch
+            if checkpointer.position.steps:
+                continue  # A checkpoint within an epoch, for resuming.
+            with state.reporter.activity.doing(EVALUATING):
+                logs = model.evaluate(dataset, return_dict=True, verbose=0)
             evaluations.record(output, logs, epoch=epoch)
             values = {f"epoch_{name}": value for name, value in scalars(logs).items()}
             summaries.scalars(values, epoch - 1)  # Keras's TensorBoard counts epochs from 0.
@@ -125,13 +124,10 @@ def follow(
         watch.wait()
 
 
-def _try_to_restore(checkpointer: Checkpointer, opened: str, path: str) -> bool:
-    """Restores a checkpoint; False if the training removed it meanwhile.
-
-    NFS does not keep an open file if another machine removes it.
-    """
+def _try_to_restore(checkpointer: Checkpointer, path: str) -> bool:
+    """Restores a checkpoint; False if the training, which keeps the newest ones, has removed it."""
     try:
-        checkpointer.restore(opened)
+        checkpointer.restore(path)
     except tf.errors.OpError:
         if checkpoint_files.damage(path) is None:
             raise

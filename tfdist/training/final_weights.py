@@ -8,36 +8,25 @@ training must go on from its last checkpoint. So these weights have a directory 
 from __future__ import annotations
 
 import functools
-import shutil
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
-from tfdist.data.position import Position
 from tfdist.storage.checkpointer import Checkpointer
 
 
-class FinalWeights:
-    """The final weights of a model in an output directory.
+class FinalWeights(Checkpointer):
+    """Saves and restores the final weights of a built model, in a directory of their own.
 
-    Args:
-      model: the built model.
-      checkpointer: saves and restores it in a directory that has nothing else.
+    The arguments are those of `Checkpointer`.
     """
 
-    def __init__(self, model: tf.keras.Model, checkpointer: Checkpointer) -> None:
-        self._checkpointer = checkpointer
+    def __init__(self, model: tf.keras.Model, directory: Path, **options: Any) -> None:
+        super().__init__(model, directory, keep=1, **options)
         self._weights = keras_compat.as_tensorflow(model.trainable_variables)
         self._saved: list[float] | None = None
-
-    def restore(self) -> None:
-        """Restores the final weights, if there are any."""
-        self._checkpointer.restore()
-
-    def remove(self) -> None:
-        """Removes the final weights of a shorter training."""
-        shutil.rmtree(self._checkpointer.directory, ignore_errors=True)
 
     def epoch_saved(self) -> None:
         """Call this after the checkpoint of each epoch."""
@@ -65,8 +54,3 @@ class FinalWeights:
 
         # TensorFlow warns if many functions with the same name are traced.
         return compute.get_concrete_function()
-
-    def save(self, position: Position, number: int) -> None:
-        """Saves the weights; the arguments are those of `Checkpointer.save`."""
-        self._checkpointer.save(position, number)
-        self._checkpointer.wait()

@@ -41,13 +41,6 @@ def fit(
     if role.serves:
         strategy.serve()
         sys.exit(EXIT_OK)
-    if not output_dir:
-        raise UsageError(
-            "output_dir",
-            received=output_dir,
-            accepted="the directory that all tasks share",
-            remedy="Pass output_dir to job.fit.",
-        )
     output_dir = str(OutputDirectory(output_dir).path)  # Refused before the data are read.
     with strategy.scope():
         model = _checked(build_model())
@@ -62,7 +55,8 @@ def fit(
         evaluator.follow(state, model, validation, output_dir, epochs=epochs)
         sys.exit(EXIT_OK)
     data = state.dataset(train_input, batch_size)
-    state.check_length(steps_per_epoch, epochs, is_of_data=True)
+    assert state.data is not None
+    state.data.check_length(steps_per_epoch, epochs, is_of_data=True)
     if role.is_dry_run:
         state.prepare(model)  # Logs what the strategy makes of the model.
         sys.exit(EXIT_OK)
@@ -70,18 +64,16 @@ def fit(
     state.build(model)
     own = callbacks.standard(state, output_dir, keep=keep, save_steps=save_steps)
     validation_data = None if validation is None else state.eval_dataset(validation, batch_size)
-    with (
-        replaced.fitting(),
-        steps_per_execution.chosen(
-            state, model, own_callbacks, save_steps=save_steps, validation=validation_data
-        ) as chosen,
-    ):
+    with replaced.fitting() as fitting:
+        short_steps = steps_per_execution.callbacks(
+            fitting, state, model, own_callbacks, save_steps=save_steps, validation=validation_data
+        )
         return model.fit(
             data,
             epochs=epochs,
             steps_per_epoch=steps_per_epoch,
             validation_data=validation_data,
-            callbacks=[*own, *chosen, *own_callbacks],
+            callbacks=[*own, *short_steps, *own_callbacks],
             verbose=default_verbosity(state) if verbose is None else verbose,
         )
 

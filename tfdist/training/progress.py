@@ -47,9 +47,8 @@ class Progress(StepFollower):
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         state = self._state
-        known = self.params.get("steps")
         # The first epoch tells it otherwise.
-        steps_per_epoch = known or (state.steps / epoch if epoch else 0)
+        steps_per_epoch = self.params.get("steps") or (state.steps / epoch if epoch else 0)
         epochs = int(self.params.get("epochs") or 0)
         self._activity.describe(
             epoch=epoch + 1,

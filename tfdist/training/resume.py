@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import inspect
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -18,7 +19,6 @@ from types import FrameType
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from tfdist.compat import keras as keras_compat
 from tfdist.compat import replaced, versions
@@ -84,9 +84,10 @@ class Resume(StepFollower):
         super().set_model(model)
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        self._state.check_length(self.params["steps"], self.params["epochs"])
         if self._state.data is None:
             data_checks.warn_if_not_shared(self._strategy.topology)
+        else:
+            self._state.data.check_length(self.params["steps"], self.params["epochs"])
         self._state.prepare(self.model)
         self._agreement.check(
             "fit", lambda: declarations.of_fit(self.model, self.params, self._save_steps)
@@ -110,10 +111,7 @@ class Resume(StepFollower):
         self._checkpointer = checkpointer.Checkpointer(
             self.model, self._output.checkpoints, keep=self._keep, state=state, **self._writer
         )
-        final = checkpointer.Checkpointer(
-            self.model, self._output.final, keep=1, state=state, **self._writer
-        )
-        self._final = FinalWeights(self.model, final)
+        self._final = FinalWeights(self.model, self._output.final, state=state, **self._writer)
         variables = keras_compat.hyperparameters(self.model)
         self._hyperparameters = {name: float(each.numpy()) for name, each in variables.items()}
         epochs = self.params["epochs"]
@@ -134,17 +132,20 @@ class Resume(StepFollower):
         start = self._within_epoch(position)
         step = self._cursor.step_of_epoch(start.steps)
         if start.epoch >= epochs:
-            self._log(f"training is complete after {self._finished} epochs")
+            self._say_after(f"training is complete after {self._finished} epochs")
         elif start.steps:
-            self._log(f"resuming after step {step} of epoch {start.epoch + 1} of {epochs}")
+            self._say_after(f"resuming after step {step} of epoch {start.epoch + 1} of {epochs}")
         elif start.epoch:
-            self._log(f"resuming after epoch {start.epoch} of {epochs}")
+            self._say_after(f"resuming after epoch {start.epoch} of {epochs}")
         self._earlier_epochs = start.epoch
         if start.epoch < epochs:
             if self._state.is_chief:
                 self._output.done.unlink(missing_ok=True)
-                self._final.remove()
-                self._log_event(events.START, start.epoch, **facts_of(self._state))
+                shutil.rmtree(self._output.final, ignore_errors=True)
+                output_directory.cut_json_lines(
+                    self._output.metrics, lambda record: record["epoch"] <= start.epoch
+                )
+                self._log_event(events.START, start.epoch, **facts_of(self._state.role))
             self._fast_forward(start, step)
         self._saved = self._state.steps
         keras_initial_epoch.set_start(self.model, (start.epoch, step))
@@ -184,6 +185,7 @@ class Resume(StepFollower):
             with self._checkpointing.save_scope(self.model):
                 if self._state.is_chief:
                     self._final.save(Position(self._finished), self._state.steps)
+                    self._final.wait()
         if self._saves and (self._has_trained or not self._output.saved_model.exists()):
             with self._checkpointing.save_scope(self.model):
                 export.export(self.model, self._output, **self._writer)
@@ -194,7 +196,7 @@ class Resume(StepFollower):
                 if self._has_trained:
                     self._log_event(events.COMPLETE, self._finished)
         else:
-            self._log(f"fit ended early, after epoch {self._finished} of {epochs}")
+            self._say_after(f"fit ended early, after epoch {self._finished} of {epochs}")
         history.add_earlier_epochs(
             self.model.history, self._output.metrics, epochs=self._earlier_epochs
         )
@@ -233,13 +235,12 @@ class Resume(StepFollower):
             return position
         saved_by = position.batches_per_update, len(position.steps)
         if saved_by != (self._state.batches_per_update, self._topology.num_shards):
-            if self._state.is_chief:
-                logging.warning(
-                    "The checkpoint is from a job with %d batches per update and %d shards of the "
-                    "data. Epoch %d is repeated from its beginning.",
-                    *saved_by,
-                    position.epoch + 1,
-                )
+            batches, shards = saved_by
+            self._say(
+                f"warning: the checkpoint is from a job with {batches} batches per update and "
+                f"{shards} shards of the data; epoch {position.epoch + 1} is repeated from its "
+                "beginning"
+            )
             return Position(position.epoch)
         step = self._cursor.step_of_epoch(position.steps)
         if self._cursor.sees_steps and step >= (self.params["steps"] or self._state.count_steps()):
@@ -300,9 +301,12 @@ class Resume(StepFollower):
     def _log_event(self, event: str, epoch: int, **facts: Any) -> None:
         events.add(self._output, event, epoch=epoch, step=self._state.steps, **facts)
 
-    def _log(self, text: str) -> None:
+    def _say(self, text: str) -> None:
         if self._state.is_chief:
-            log(f"{text} and {self._state.steps} steps in {self._output.path}")
+            log(text)
+
+    def _say_after(self, text: str) -> None:
+        self._say(f"{text} and {self._state.steps} steps in {self._output.path}")
 
     def _after_step(self, batch: int, logs: Logs | None = None) -> None:
         self._take_wish()
@@ -329,8 +333,8 @@ class Resume(StepFollower):
 
     def _stop(self, place: str, asking: Sequence[str]) -> None:
         self.model.stop_training = True
-        if self._state.is_chief and len(asking) < len(self._topology.peers):
-            log(f"stopping after {place}: {', '.join(asking)} set stop_training")
+        if len(asking) < len(self._topology.peers):
+            self._say(f"stopping after {place}: {', '.join(asking)} set stop_training")
 
     def _of_all_shards(self, step: int) -> list[int]:
         """For each shard, the number of steps before Keras's step number `step`."""

@@ -72,7 +72,6 @@ class TrainingState:
         self.scales_learning_rate = False
         self.is_saved: bool | None = None
         self._described: Sequence[str] = ()
-        self._is_precision_described = False
         # The steps of the training minus those that the cursor has counted.
         self._offset = 0
         if strategy.topology.num_replicas > 1:
@@ -98,7 +97,12 @@ class TrainingState:
         dataset = self._distribute(feed)
         data_checks.warn_if_not_sharded(feed, self.strategy.topology)
         data_checks.warn_if_too_few(self.strategy, int(shard.cardinality()))
-        self.data = TrainingData(feed, dataset.element_spec, int(dataset.cardinality()))
+        self.data = TrainingData(
+            feed,
+            dataset.element_spec,
+            int(dataset.cardinality()),
+            self.strategy.topology if self.role.spec.workers_read_data else None,
+        )
         return dataset
 
     def call_data(self, method: str) -> None:
@@ -106,21 +110,6 @@ class TrainingState:
         `on_epoch_begin` and `on_epoch_end` of a `keras.utils.PyDataset`."""
         if self.data is not None:
             getattr(self.data.feed.data, method, lambda: None)()
-
-    def check_length(
-        self, steps_per_epoch: int | None, epochs: int, *, is_of_data: bool = False
-    ) -> None:
-        """Checks that `fit` ends: `TrainingData.check_length`, for the data of the last `dataset`.
-
-        Args:
-          steps_per_epoch: the number of steps that the user has given; None for all data.
-          epochs: the number of epochs.
-          is_of_data: whether `fit` gets the data of the last call of `dataset`. Only `job.fit`
-            knows; a script in the long form may have called `dataset` several times.
-        """
-        if self.data is not None:
-            workers = self.strategy.topology if self.role.spec.workers_read_data else None
-            self.data.check_length(steps_per_epoch, epochs, is_of_data=is_of_data, workers=workers)
 
     def warn_if_unsaved(self) -> None:
         """Says when the process ends that nothing of its training was saved."""
@@ -176,31 +165,25 @@ class TrainingState:
         return sharding.steps_of(batches, self.strategy.topology.num_local_replicas)
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        """Makes an optimizer combine the gradients of all replicas; a second call does nothing."""
-        if _is_wrapped(optimizer):
-            return optimizer
-        if keras_compat.is_keras_3(optimizer):
-            keras3_repeated_rows.apply()
-        with self.strategy.scope():
-            wrapped = self.strategy.wrap_optimizer(optimizer)
-        replaced.replace(wrapped, _WRAPPED, True)
-        return wrapped
+        """Makes an optimizer combine the gradients of all replicas, in place; returns it.
 
-    def keep_outputs_float32(self, model: tf.keras.Model) -> None:
+        A second call does nothing.
+        """
+        if not _is_wrapped(optimizer):
+            if keras_compat.is_keras_3(optimizer):
+                keras3_repeated_rows.apply()
+            with self.strategy.scope():
+                self.strategy.wrap_optimizer(optimizer)
+            replaced.replace(optimizer, _WRAPPED, True)
+        return optimizer
+
+    def keep_outputs_float32(self, model: tf.keras.Model) -> bool:
         """With `--precision`, makes the output layers of a model compute in float32.
 
-        Logs once, for a model that alone knows its output layers, that the script must do so.
+        Returns:
+          False if only the model itself knows its output layers, so that the script must do it.
         """
-        if self.role.flags.precision == FLOAT32:
-            return
-        is_known = keras_output_dtype.apply(model)
-        if not is_known and not self._is_precision_described:
-            self._is_precision_described = True
-            if self.is_chief:
-                log(
-                    f"precision: only {type(model).__name__} itself knows its output layers; "
-                    "create them with dtype='float32'"
-                )
+        return self.role.flags.precision == FLOAT32 or keras_output_dtype.apply(model)
 
     def build(self, model: tf.keras.Model) -> None:
         """Creates the variables of a compiled model, if its inputs are known.
@@ -235,13 +218,18 @@ class TrainingState:
                 "number, but all tasks must save after the same step.",
             )
         self.build(model)
+        if not self.keep_outputs_float32(model) and self.is_chief:
+            log(
+                f"precision: only {type(model).__name__} itself knows its output layers; "
+                "create them with dtype='float32'"
+            )
         self.strategy.prepare(model)
         described = self.strategy.describe(model)
         if described != self._described:
             for line in described:
                 log(f"{self.strategy.name}: {line}")
         self._described = described
-        self._weigh(model)
+        self._make_exact(model)
         if self.accumulate_steps > 1:
             if self.data is None or self.data.batch_size is None:
                 raise UsageError(
@@ -258,37 +246,28 @@ class TrainingState:
             )
         self._wrap_optimizers_of(model)
         building.build_optimizers(model)
-        self._require_additions(model)
         model.make_train_function(force=True)  # `fit` has made one already.
 
     @contextmanager
     def evaluating(self, model: tf.keras.Model) -> Iterator[None]:
         """Within the block, evaluations of the model give what a validation within `fit` gives."""
         with replaced.fitting():
-            if self._weigh(model):
+            if self._make_exact(model):
                 replaced.replace(model, "test_function", None)
-            self._require_additions(model)
             yield
 
-    def _require_additions(self, model: tf.keras.Model) -> None:
+    def _make_exact(self, model: tf.keras.Model) -> bool:
+        """Lets the metrics of a model only add to their states, and its steps know by what their
+        losses are divided, where replicas can differ in that; returns whether its steps are new."""
+        topology = self.strategy.topology
         shares_variables = self.role.spec.shares_variables
-        if shares_variables or self._sums_metric_states:
+        # Otherwise, the losses and metrics are those of the whole batch.
+        sums_metric_states = topology.num_replicas > 1 and not topology.joins_batches
+        if shares_variables or sums_metric_states:
             metric_states.require_additions(
                 model, self.strategy.name, shares_variables=shares_variables
             )
-
-    @property
-    def _sums_metric_states(self) -> bool:
-        """Whether a metric's result is that of the sum of its states in the replicas."""
-        topology = self.strategy.topology
-        return topology.num_replicas > 1 and not topology.joins_batches
-
-    def _weigh(self, model: tf.keras.Model) -> bool:
-        """Lets the steps of a model know by what their losses are divided, if replicas can differ
-        in it; returns whether that is new."""
-        topology = self.strategy.topology
-        is_whole = not self._sums_metric_states  # One loss over the whole batch.
-        if is_whole or topology.averages_weights or not topology.is_synchronous:
+        if not sums_metric_states or topology.averages_weights or not topology.is_synchronous:
             return False
         return keras_denominators.weigh(
             model,
@@ -317,11 +296,10 @@ class TrainingState:
 
     def _wrap_optimizers_of(self, model: tf.keras.Model) -> None:
         for optimizer in keras_compat.optimizers_of(model):
-            if _is_wrapped(optimizer):
-                continue
             inner = getattr(optimizer, "inner_optimizer", None)
             # In Keras 2, wrapping a wrapped inner optimizer again changes nothing.
-            if keras_compat.is_keras_3(model) and inner is not None and _is_wrapped(inner):
+            is_around = keras_compat.is_keras_3(model) and inner is not None and _is_wrapped(inner)
+            if is_around and not _is_wrapped(optimizer):
                 raise UsageError(
                     "optimizer",
                     received=f"{type(optimizer).__name__} around a wrapped optimizer",
@@ -329,17 +307,7 @@ class TrainingState:
                     remedy="Compile the model with the optimizer itself, without "
                     "job.wrap_optimizer.",
                 )
-            wrapped = self.wrap_optimizer(optimizer)
-            if wrapped is optimizer:
-                continue
-            if optimizer is not model.optimizer:
-                raise UsageError(
-                    "optimizer",
-                    received=f"{type(optimizer).__name__}, which is not model.optimizer",
-                    accepted="an optimizer that job.wrap_optimizer has wrapped",
-                    remedy="Call job.wrap_optimizer where the model gets it.",
-                )
-            model.optimizer = wrapped
+            self.wrap_optimizer(optimizer)
 
 
 def _is_wrapped(optimizer: Any) -> bool:

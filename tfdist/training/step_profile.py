@@ -6,34 +6,31 @@ sees its steps profiles itself. The chief profiles the tasks that serve, for abo
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import log
+from tfdist.process.atomic_file import replacing
 from tfdist.storage.output_directory import OutputDirectory
 from tfdist.training.state import TrainingState
 from tfdist.training.steps import Logs, StepFollower
 
 _WAITS, _RUNS, _ENDED = "waits", "runs", "ended"
 _LEAST_SECONDS = 0.5
-_POLL_SECONDS = 0.02
 
 
 class StepProfile(StepFollower):
     """The callback of `--profile_steps`, in each training task.
 
-    It has the profile of this task, and on the chief those of the tasks that serve. In a
-    coordinator, whose workers make the steps, it looks at their number in a thread.
+    It has the profile of this task, and on the chief those of the tasks that serve.
 
     Args:
       state: knows the tasks.
@@ -50,13 +47,10 @@ class StepProfile(StepFollower):
         name = f"steps_{self._first}_{self._last}"
         self._session = output.logs / "train" / "plugins" / "profile" / name
         self._stage = _WAITS
-        # Of this task, and of those that serve.
-        self._own, self._others = (tempfile.mkdtemp(prefix="tfdist-profile-") for _ in range(2))
+        self._directory = tempfile.mkdtemp(prefix="tfdist-profile-")
         self._tracing: threading.Thread | None = None
         self._begun: tuple[float, int] | None = None
-        self._mark: Any = None
-        self._ended = threading.Event()
-        self._watching: threading.Thread | None = None
+        self._mark = ExitStack()
 
     def before_steps(self, batch: int) -> None:
         steps, was_running = self._state.steps, self._stage == _RUNS
@@ -64,32 +58,15 @@ class StepProfile(StepFollower):
         # Keras 2 marks its steps itself, and has begun this one already.
         marks = not was_running or keras_compat.is_keras_3(self.model)
         if self._stage == _RUNS and marks:
-            self._mark = tf.profiler.experimental.Trace("train", step_num=steps, _r=1)
-            self._mark.__enter__()
+            mark = tf.profiler.experimental.Trace("train", step_num=steps, _r=1)
+            self._mark.enter_context(mark)
 
     def after_steps(self, batch: int, logs: Logs | None) -> None:
-        if self._mark is not None:
-            self._mark.__exit__(None, None, None)
-            self._mark = None
+        self._mark.close()
 
-    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        cursor = self._state.strategy.cursor
-        if cursor.sees_steps:
-            return
-        before = self._state.steps - cursor.progress
-        self._ended = ended = threading.Event()
-
-        def watch() -> None:
-            while not ended.wait(_POLL_SECONDS):
-                self._look(before + cursor.progress)
-
-        self._watching = threading.Thread(target=watch, name="profile", daemon=True)
-        self._watching.start()
-
-    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        self._ended.set()
-        if self._watching is not None:
-            self._watching.join()
+    def before_request(self, steps: Callable[[], Sequence[int]], count: int) -> None:
+        # Workers are a few steps behind the requests.
+        self._look(self._state.steps)
 
     def on_train_end(self, logs: Logs | None = None) -> None:
         if self._stage == _RUNS:
@@ -97,8 +74,7 @@ class StepProfile(StepFollower):
         elif self._stage == _WAITS and self._state.is_chief:
             steps = f"{self._first} to {self._last}"
             log(f"warning: --profile_steps: this training has made none of the steps {steps}")
-        for directory in (self._own, self._others):
-            shutil.rmtree(directory, ignore_errors=True)
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def _look(self, steps: int) -> None:
         """Begins or ends the profile, after this number of updates."""
@@ -112,13 +88,13 @@ class StepProfile(StepFollower):
         self._stage = _RUNS
         servers = self._servers()
         with _warning("cannot begin the profile"):
-            tf.profiler.experimental.start(self._own)
+            tf.profiler.experimental.start(self._directory)
         if servers and self._state.is_chief:
             per_step = (time.monotonic() - begun) / max(steps - before, 1)
             seconds = max(_LEAST_SECONDS, per_step * (self._last - steps))
             addresses = ",".join(f"grpc://{address}" for address in servers)
             self._tracing = threading.Thread(
-                target=_trace, args=(addresses, self._others, seconds), daemon=True
+                target=_trace, args=(addresses, self._directory, seconds), daemon=True
             )
             self._tracing.start()
 
@@ -128,9 +104,7 @@ class StepProfile(StepFollower):
             tf.profiler.experimental.stop()
             if self._tracing is not None:
                 self._tracing.join()
-            own = str(self._state.strategy.task)
-            self._collect(Path(self._own), {}, own)
-            self._collect(Path(self._others), self._servers(), own)
+            self._collect()
             if self._state.is_chief:
                 log(f"profiled the steps {self._first} to {self._last}: {self._session}")
 
@@ -140,15 +114,15 @@ class StepProfile(StepFollower):
         tasks = [task for task in role.cluster.tasks() if role.spec.serves(role.cluster, task)]
         return {role.cluster.address(task): str(task) for task in tasks}
 
-    def _collect(self, directory: Path, tasks: Mapping[str, str], own: str) -> None:
-        """Copies the files of a profile to the session, under the names of their tasks."""
-        names = {address.replace(":", "_"): task for address, task in tasks.items()}
-        for path in directory.glob("plugins/profile/*/*.xplane.pb"):
+    def _collect(self) -> None:
+        """Copies the profiles to the session, under the names of their tasks."""
+        names = {address.replace(":", "_"): task for address, task in self._servers().items()}
+        own = str(self._state.strategy.task)
+        for path in Path(self._directory).glob("plugins/profile/*/*.xplane.pb"):
             name = names.get(path.name.removesuffix(".xplane.pb"), own).replace(":", "_")
             self._session.mkdir(parents=True, exist_ok=True)
-            temporary = self._session / f".{name}-{os.urandom(8).hex()}"
-            shutil.copyfile(path, temporary)
-            os.replace(temporary, self._session / f"{name}.xplane.pb")
+            with replacing(self._session / f"{name}.xplane.pb") as temporary:
+                shutil.copyfile(path, temporary)
 
 
 def _trace(addresses: str, directory: str, seconds: float) -> None:

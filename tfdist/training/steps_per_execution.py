@@ -8,14 +8,15 @@ Between two calls of TensorFlow, Keras takes longer than a small model needs for
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Protocol
 
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.train_functions import is_skipping
+from tfdist.coordination.stores.kv_store import value_of_chief
 from tfdist.errors import log
 from tfdist.strategies.replicas import keras2_executions
 from tfdist.training.state import TrainingState
@@ -44,18 +45,19 @@ class Executions(Protocol):
         """Sets the number of steps of the next executions."""
 
 
-@contextmanager
-def chosen(
+def callbacks(
+    fitting: ExitStack,
     state: TrainingState,
     model: tf.keras.Model,
     own: Sequence[tf.keras.callbacks.Callback],
     *,
     save_steps: int | None,
     validation: tf.data.Dataset | None = None,
-) -> Iterator[list[tf.keras.callbacks.Callback]]:
-    """Yields the callback for the `fit` within; none if each step must be an execution.
+) -> list[tf.keras.callbacks.Callback]:
+    """The callback for a call of `fit`; none if each step must be an execution.
 
     Args:
+      fitting: ends after that `fit`, and with it the executions.
       state: knows the strategy and the data.
       model: the compiled model.
       own: the user's callbacks.
@@ -70,26 +72,25 @@ def chosen(
         and not model.run_eagerly
     )
     if not (is_allowed and is_supported):
-        yield []
-        return
+        return []
     module: Any = keras2_executions
     if keras_compat.is_keras_3(model):  # The module imports Keras 3.
         from tfdist.strategies.replicas import keras3_executions as module
     if module.is_chosen(model):
-        yield []
-        return
+        return []
     executions = module.Executions(model)
+    fitting.enter_context(executions.fitting())
     # Keras 2 refuses a validation of unknown length whose first execution has several steps.
     has_length = validation is None or int(validation.cardinality()) >= 0
-    callback = StepsPerExecution(
-        state,
-        executions,
-        save_steps=save_steps,
-        on_batches=[type(each).__name__ for each in own if module.acts_on_batches(each)],
-        changes_within_epoch=has_length,
-    )
-    with executions.fitting():
-        yield [callback]
+    return [
+        StepsPerExecution(
+            state,
+            executions,
+            save_steps=save_steps,
+            on_batches=[type(each).__name__ for each in own if module.acts_on_batches(each)],
+            changes_within_epoch=has_length,
+        )
+    ]
 
 
 class StepsPerExecution(tf.keras.callbacks.Callback):
@@ -98,7 +99,7 @@ class StepsPerExecution(tf.keras.callbacks.Callback):
     Args:
       state: knows the strategy.
       executions: of the model.
-      save_steps: see `chosen`.
+      save_steps: see `callbacks`.
       on_batches: the names of the callbacks that act on each batch; if there are any, the number
         stays 1, and the chief says so if the steps are short.
       changes_within_epoch: whether the number may change before the first validation.
@@ -123,8 +124,6 @@ class StepsPerExecution(tf.keras.callbacks.Callback):
         self._on_batches = on_batches
         self._changes_within_epoch = changes_within_epoch
         self._clock = clock
-
-    def on_train_begin(self, logs: Any = None) -> None:
         global _trainings
         _trainings += 1
         self._chosen: int | None = None
@@ -167,24 +166,16 @@ class StepsPerExecution(tf.keras.callbacks.Callback):
         if self._seen < self._next:
             return
         self._next *= 2
-        choice = self._choice_of_all(self._seen)
+        strategy = self._state.strategy
+        choice = value_of_chief(
+            strategy.kv_store,
+            f"tfdist_steps_per_execution_{_trainings}_{self._seen}",
+            self._choice,
+            is_chief=self._state.is_chief,
+            seconds=strategy.settings.startup_timeout,
+        )
         if choice != _UNDECIDED:
             self._chosen = int(choice)
-
-    def _choice_of_all(self, seen: int) -> str:
-        """The chief's choice after so many steps."""
-        store = self._state.strategy.kv_store
-        key = f"tfdist_steps_per_execution_{_trainings}_{seen}"
-        if self._state.is_chief:
-            choice = self._choice()
-            if store is not None:
-                store.put(key, choice)
-            return choice
-        assert store is not None
-        answer = store.get(key, self._state.role.flags.startup_timeout)
-        if answer is None:
-            raise TimeoutError("The chief has not said how many steps an execution has.")
-        return answer
 
     def _choice(self) -> str:
         if self._seconds < _MEASURED_SECONDS:

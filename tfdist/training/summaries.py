@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
+from tfdist.config.role import TaskRole
 from tfdist.process import packages
 from tfdist.storage.output_directory import OutputDirectory
 from tfdist.training.records.tensorboard import TensorBoardRun
@@ -47,10 +48,10 @@ class Summaries(StepFollower):
     def on_train_begin(self, logs: Logs | None = None) -> None:
         self._train = TensorBoardRun(self._output.logs / "train")
         self._validation = TensorBoardRun(self._output.logs / "validation")
-        self._train.text("job", facts_of(self._state))
+        self._train.text("job", facts_of(self._state.role))
         self._train.graph(self.model)
         trackers = self._state.role.flags.trackers
-        self._trackers = Trackers(trackers, self._output, facts_of(self._state))
+        self._trackers = Trackers(trackers, self._output, facts_of(self._state.role))
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         found = scalars(logs)
@@ -104,12 +105,12 @@ class Summaries(StepFollower):
         self._logs = logs
 
 
-def facts_of(state: TrainingState) -> dict[str, Any]:
+def facts_of(role: TaskRole) -> dict[str, Any]:
     """What a job is, for those who look at it later; as JSON.
 
     The addresses are those of the tasks, and the flags those that are not at their defaults.
     """
-    role, cluster = state.role, state.role.cluster
+    cluster = role.cluster
     flags = {
         name: value
         for options in (role.flags, role.job_options)
@@ -117,7 +118,7 @@ def facts_of(state: TrainingState) -> dict[str, Any]:
         if (value := getattr(options, name)) != defined.default
     }
     return {
-        "strategy": state.strategy.name,
+        "strategy": role.own_spec.name,
         "tasks": {str(task): cluster.address(task) for task in cluster.tasks()},
         "flags": flags,
         "command": shlex.join(sys.argv),

@@ -19,11 +19,13 @@ class TrainingData:
       feed: the shards.
       element_spec: the `tf.TypeSpec` of the elements that Keras sees.
       cardinality: the steps per epoch, `sharding.UNKNOWN`, or `sharding.INFINITE`.
+      workers: the shards, if workers read them; None if the training tasks do.
     """
 
     feed: Feed
     element_spec: Any
     cardinality: int
+    workers: Topology | None
 
     @property
     def batch_size(self) -> int | None:
@@ -31,23 +33,12 @@ class TrainingData:
         return self.feed.batch_size
 
     @property
-    def batches(self) -> int:
-        """The batches of a shard, or their groups with `--accumulate_steps`; `sharding.UNKNOWN`, or
-        `sharding.INFINITE`."""
-        return int(self.feed.local.cardinality())
-
-    @property
     def is_infinite(self) -> bool:
         """Whether the data is infinite."""
         return self.cardinality == sharding.INFINITE
 
     def check_length(
-        self,
-        steps_per_epoch: int | None,
-        epochs: int,
-        *,
-        is_of_data: bool,
-        workers: Topology | None,
+        self, steps_per_epoch: int | None, epochs: int, *, is_of_data: bool = False
     ) -> None:
         """Checks that the training data has an end, or as many steps as Keras will make.
 
@@ -57,8 +48,8 @@ class TrainingData:
         Args:
           steps_per_epoch: the number of steps that the user has given; None for all data.
           epochs: the number of epochs.
-          is_of_data: whether `fit` gets this data.
-          workers: the shards, if workers read them; None if the training tasks do.
+          is_of_data: whether `fit` gets this data. Only `job.fit` knows; a script in the long form
+            may have called `job.dataset` several times.
 
         Raises:
           UsageError: the data is infinite, and the number of steps is not given; or the data has
@@ -75,9 +66,10 @@ class TrainingData:
             return
         steps = self.cardinality if is_of_data else sharding.UNKNOWN
         needed = steps_per_epoch
-        if workers is not None and self.batches >= 0:
+        batches = int(self.feed.local.cardinality())
+        if self.workers is not None and batches >= 0:
             # A shard may have one batch more than another.
-            steps = (self.batches + 1) * workers.num_shards // workers.num_replicas
+            steps = (batches + 1) * self.workers.num_shards // self.workers.num_replicas
             needed *= epochs
         if 0 <= steps < needed:
             raise UsageError(

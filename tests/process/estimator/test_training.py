@@ -378,21 +378,20 @@ def test_keras_needs_a_worker_besides_the_chief() -> None:
 # Examples per second.
 
 
-def test_examples_per_second_are_those_of_the_cluster() -> None:
-    lines: list[str] = []
+def test_examples_per_second_are_those_of_the_cluster(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     # The global step and the time that this worker sees; the steps of other workers count too.
     seen = iter([(1, 10.0), (4, 11.0), (21, 12.0), (31, 16.0), (41, 18.0), (42, 19.0)])
     now = 0.0
-    hook = tfdist.estimator.ExamplesPerSecondHook(
-        8, every_n_steps=20, clock=lambda: now, write=lines.append
-    )
+    hook = tfdist.estimator.ExamplesPerSecondHook(8, every_n_steps=20, clock=lambda: now)
     with tf.Graph().as_default():
         step = tf.compat.v1.train.get_or_create_global_step()
         hook.begin()
         assert hook.before_run(None).fetches is step
         for results, now in seen:  # noqa: B007
             hook.after_run(None, tf.compat.v1.train.SessionRunValues(results, {}, None))
-    assert lines == [
+    assert capsys.readouterr().out.splitlines() == [
         "Average examples/sec: 80.0 (80.0), step = 21",
         "Average examples/sec: 40.0 (26.7), step = 41",
     ]

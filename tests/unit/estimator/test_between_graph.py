@@ -18,10 +18,12 @@ from tfdist.estimator.between_graph import with_chief
 from tfdist.estimator.estimator_job import EstimatorJob
 from tfdist.estimator.optimizers import distributed, undistributed
 from tfdist.estimator.sync_replicas import SyncReplicasHook, SyncReplicasOptimizer
+from tfdist.strategies.base import Topology
 from tfdist.tools.launch.local import hold_ports
 
 pytestmark = pytest.mark.stacks("2.15")
 
+ALONE = Topology("worker:0", ("worker:0",))
 A, B, C = "10.0.0.1:2222", "10.0.0.2:2222", "10.0.0.3:2222"
 
 
@@ -97,7 +99,7 @@ def train_alone(optimizer: tf.compat.v1.train.Optimizer, steps: int) -> tuple[np
             train_op = optimizer.minimize(loss, step)
         hooks = []
         if isinstance(optimizer, SyncReplicasOptimizer):
-            hooks.append(SyncReplicasHook(lambda: optimizer, is_chief=True))
+            hooks.append(SyncReplicasHook([optimizer], is_chief=True))
         hooks.append(tf.compat.v1.train.StopAtStepHook(last_step=steps))
         with tf.compat.v1.train.MonitoredTrainingSession(hooks=hooks) as session:
             while not session.should_stop():
@@ -114,9 +116,7 @@ def test_one_synchronous_worker_gives_the_same_results_as_the_plain_optimizer() 
     def plain() -> tf.compat.v1.train.Optimizer:
         return tf.compat.v1.train.MomentumOptimizer(0.01, 0.9)
 
-    synchronous = SyncReplicasOptimizer(
-        plain(), replicas_to_aggregate=1, total_num_replicas=1, worker=0, device="/cpu:0"
-    )
+    synchronous = SyncReplicasOptimizer(plain(), ALONE, device="/cpu:0")
     table, reads = train_alone(synchronous, steps=10)
     expected, expected_reads = train_alone(plain(), steps=10)
     np.testing.assert_allclose(table, expected, atol=1e-6)
@@ -124,13 +124,8 @@ def test_one_synchronous_worker_gives_the_same_results_as_the_plain_optimizer() 
 
 
 def test_gradients_and_a_global_step_are_required() -> None:
-    optimizer = SyncReplicasOptimizer(
-        tf.compat.v1.train.GradientDescentOptimizer(0.1),
-        replicas_to_aggregate=1,
-        total_num_replicas=1,
-        worker=0,
-        device="/cpu:0",
-    )
+    plain = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+    optimizer = SyncReplicasOptimizer(plain, ALONE, device="/cpu:0")
     with tf.Graph().as_default():
         variable = tf.compat.v1.get_variable("v", [2])
         step = tf.compat.v1.train.get_or_create_global_step()
@@ -139,7 +134,7 @@ def test_gradients_and_a_global_step_are_required() -> None:
         with pytest.raises(ValueError, match="global_step: received None"):
             optimizer.apply_gradients([(tf.ones([2]), variable)])
         with pytest.raises(UsageError, match=r"job\.wrap_optimizer"):
-            SyncReplicasHook(lambda: optimizer, is_chief=True).begin()
+            SyncReplicasHook([optimizer], is_chief=True).begin()
 
 
 def test_a_keras_optimizer_keeps_its_settings_and_its_name() -> None:
@@ -176,11 +171,7 @@ def test_an_optimizer_that_would_lose_its_settings_is_rejected(optimizer: object
 def test_two_synchronous_optimizers_in_a_graph_are_rejected() -> None:
     optimizers = [
         SyncReplicasOptimizer(
-            tf.compat.v1.train.GradientDescentOptimizer(0.1),
-            replicas_to_aggregate=1,
-            total_num_replicas=1,
-            worker=0,
-            device="/cpu:0",
+            tf.compat.v1.train.GradientDescentOptimizer(0.1), ALONE, device="/cpu:0"
         )
         for _ in range(2)
     ]
@@ -189,4 +180,4 @@ def test_two_synchronous_optimizers_in_a_graph_are_rejected() -> None:
         for name, optimizer in zip("ab", optimizers, strict=True):
             optimizer.minimize(2 * tf.compat.v1.get_variable(name, initializer=1.0), step)
         with pytest.raises(ValueError, match="several synchronous optimizers"):
-            SyncReplicasHook(lambda: optimizers[1], is_chief=True).begin()
+            SyncReplicasHook(optimizers, is_chief=True).begin()

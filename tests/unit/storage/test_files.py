@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -84,8 +83,8 @@ class Saved:
 
     def newest(self) -> int:
         """The checkpoint that a writing task resumes from."""
-        path = newest_intact(self.path, "ckpt")
-        repair_state(self.path, "ckpt", path)
+        path = newest_intact(self.path)
+        repair_state(self.path, path)
         return checkpoint_files.number(path)
 
     def named(self) -> list[int]:
@@ -234,11 +233,11 @@ def test_files_of_an_interrupted_save_are_removed_but_not_those_of_a_missing_ind
 
 
 def test_no_checkpoint_is_none(tmp_path: Path) -> None:
-    assert newest_intact(tmp_path / "missing", "ckpt") is None
-    assert newest_intact(tmp_path, "ckpt") is None
+    assert newest_intact(tmp_path / "missing") is None
+    assert newest_intact(tmp_path) is None
     (tmp_path / "ckpt-best.index").touch()
     (tmp_path / "other-3.index").touch()
-    assert newest_intact(tmp_path, "ckpt") is None
+    assert newest_intact(tmp_path) is None
 
 
 def test_the_first_save_may_be_interrupted(
@@ -246,12 +245,12 @@ def test_the_first_save_may_be_interrupted(
 ) -> None:
     (tmp_path / f"ckpt-1.{DATA}").write_bytes(b"new")
 
-    assert newest_intact(tmp_path, "ckpt") is None
+    assert newest_intact(tmp_path) is None
     assert "ckpt-1 has no .index file" in caplog.text
 
     (tmp_path / f"ckpt-2.{DATA}").write_bytes(b"new")
     with pytest.raises(OutputError):
-        newest_intact(tmp_path, "ckpt")
+        newest_intact(tmp_path)
 
 
 def test_a_state_without_its_checkpoints_is_an_error(saved: Saved) -> None:
@@ -268,10 +267,10 @@ def test_other_tasks_find_the_same_checkpoint_during_the_repair(
     DAMAGES["truncated_data"][0](saved.at(3))
     STATES["truncated"](saved.path / "checkpoint")
 
-    before = newest_intact(saved.path, "ckpt", warn=False)
+    before = newest_intact(saved.path, warn=False)
     assert not caplog.messages
     saved.newest()
-    assert newest_intact(saved.path, "ckpt", warn=False) == before == str(saved.at(2))
+    assert newest_intact(saved.path, warn=False) == before == str(saved.at(2))
 
 
 def test_the_state_of_a_dataset_can_be_read(tmp_path: Path) -> None:
@@ -320,7 +319,7 @@ def test_a_list_that_is_out_of_date_is_read_again(
 ) -> None:
     was_called = replace_all_after("_all_checkpoints", saved, monkeypatch)
 
-    assert newest_intact(saved.path, "ckpt", warn=False) == str(saved.at(4))
+    assert newest_intact(saved.path, warn=False) == str(saved.at(4))
     assert was_called()
     assert not caplog.messages
 
@@ -349,7 +348,7 @@ def test_nothing_is_logged_while_another_task_saves(
         task = pool.submit(save_and_remove)
         while not task.done():
             newest_saved(saved.path)
-            assert newest_intact(saved.path, "ckpt", warn=False) is not None
+            assert newest_intact(saved.path, warn=False) is not None
         task.result()
     assert not caplog.messages
 
@@ -364,23 +363,3 @@ def test_the_damage_of_a_checkpoint_that_is_not_removed_is_logged(
 
     (line,) = caplog.messages
     assert line.startswith(f"{saved.at(3)} ") and DAMAGES[kind][1] in line
-
-
-def test_an_opened_checkpoint_can_be_read_after_its_removal(saved: Saved) -> None:
-    value = saved.value.numpy()
-    with checkpoint_files.kept_open(str(saved.at(3))) as opened:
-        assert opened is not None
-        for file in saved.path.glob("ckpt-3.*"):
-            file.unlink()
-        saved.value.assign(tf.zeros([100]))
-        tf.train.Checkpoint(value=saved.value).restore(opened).expect_partial()
-    np.testing.assert_array_equal(saved.value, value)
-
-
-@pytest.mark.parametrize("kind", [*DAMAGES, "removed"])
-def test_a_damaged_or_removed_checkpoint_cannot_be_opened(kind: str, saved: Saved) -> None:
-    for do_damage in [DAMAGES[kind][0]] if kind in DAMAGES else [_remove("index"), _remove(DATA)]:
-        do_damage(saved.at(3))
-
-    with checkpoint_files.kept_open(str(saved.at(3))) as opened:
-        assert opened is None

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,9 @@ import tensorflow as tf
 
 from tests.conftest import file_size_limit
 from tfdist.errors import OutputError, UsageError
-from tfdist.storage import output_directory
+from tfdist.storage import lock, output_directory
 from tfdist.storage.output_directory import (
+    OutputDirectory,
     check_writable,
     remove_leftovers,
     replacing_directory,
@@ -186,19 +186,16 @@ def test_a_disk_that_is_full_at_the_start_is_no_usage_error(
     def refuse(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(OutputError, match=r"could not be written: .*start the job again"):
-        check_writable(tmp_path)
+        lock.hold(OutputDirectory(tmp_path).lock)
 
 
-@pytest.mark.parametrize("place", ["output", "output/logs"])
-def test_a_file_instead_of_a_directory_is_rejected(place: str, tmp_path: Path) -> None:
-    file = tmp_path / place
-    file.parent.mkdir(exist_ok=True)
-    file.touch()
+def test_a_file_instead_of_a_directory_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "output").touch()
 
     with pytest.raises(UsageError, match="accepted: a directory that this task can write"):
-        check_writable(tmp_path / "output", tmp_path / "output" / "logs")
+        lock.hold(OutputDirectory(tmp_path / "output").lock)
 
 
 HEX = "0123456789abcdef"

@@ -34,6 +34,10 @@ def scaled() -> Any:
     return habits.dense(habits.loss_scaled(optimizers.SGD(0.1, momentum=0.9)))
 
 
+def legacy() -> Any:
+    return habits.dense(optimizers.legacy.SGD(0.1, momentum=0.9), metrics=["mae"])
+
+
 def of_days() -> Any:
     """Sparse gradients, of rows that several batches use."""
     inputs = tf.keras.Input([1], dtype="int64")
@@ -92,7 +96,13 @@ def train(output: Path, build: Callable[[], Any], inputs: Any, batch: int, steps
 
 @pytest.mark.parametrize(
     ("build", "inputs"),
-    [(dense, POINTS), (scaled, POINTS), (of_days, DAYS[:, None]), (own_step, POINTS)],
+    [
+        (dense, POINTS),
+        (scaled, POINTS),
+        pytest.param(legacy, POINTS, marks=pytest.mark.stacks("2.15")),
+        (of_days, DAYS[:, None]),
+        (own_step, POINTS),
+    ],
 )
 def test_accumulated_batches_equal_a_larger_one(tmp_path: Path, build: Any, inputs: Any) -> None:
     found = train(tmp_path / "found", build, inputs, BATCH, STEPS)

@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import TinyTraining
-from tfdist.config.strategies import table
 from tfdist.errors import UsageError
 
 pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")
@@ -84,12 +83,13 @@ def test_the_chief_says_that_a_task_has_no_data(
 def test_parameter_servers_need_the_steps_of_all_epochs(tiny: TinyTraining) -> None:
     state = tiny.job()._state
     state.dataset(tiny.train_input)
-    state.check_length(tiny.steps, epochs=2)
-    state.role = replace(state.role, spec=table.row("parameter_server"))
-    state.check_length(None, epochs=2)
-    state.check_length(3, epochs=2)
+    assert state.data is not None
+    state.data.check_length(tiny.steps, epochs=2)
+    data = replace(state.data, workers=state.strategy.topology)
+    data.check_length(None, epochs=2)
+    data.check_length(3, epochs=2)
     with pytest.raises(UsageError, match="steps_per_epoch: received '5, for 2 epochs of data"):
-        state.check_length(tiny.steps, epochs=2)
+        data.check_length(tiny.steps, epochs=2)
 
 
 def test_examples_that_are_not_in_batches_are_refused(tiny: TinyTraining) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -202,10 +203,9 @@ def test_a_later_fit_of_the_model_makes_single_steps(
 
 def test_keras_3_10_keeps_single_steps(tiny: TinyTraining, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps_per_execution.keras_compat, "keras_version", lambda _: (3, 10))
-    with steps_per_execution.chosen(
-        tiny.job()._state, tiny.model(), [], save_steps=None
-    ) as callbacks:
-        assert callbacks == []
+    with ExitStack() as fitting:
+        state, model = tiny.job()._state, tiny.model()
+        assert steps_per_execution.callbacks(fitting, state, model, [], save_steps=None) == []
 
 
 @pytest.mark.horovod
@@ -213,8 +213,10 @@ def test_local_sgd_averages_between_steps(tiny: TinyTraining) -> None:
     for period, expected in ((None, 1), (2, 0)):
         flags = JobFlags.of(strategy="horovod", sync_period=period)
         state = tfdist.entry.create(flags, {})._state
-        with steps_per_execution.chosen(state, tiny.model(), [], save_steps=None) as callbacks:
-            assert len(callbacks) == expected
+        with ExitStack() as fitting:
+            model = tiny.model()
+            found = steps_per_execution.callbacks(fitting, state, model, [], save_steps=None)
+            assert len(found) == expected
 
 
 def test_a_callback_that_acts_on_batches_gets_each_one(
