@@ -43,6 +43,7 @@ class ClusterConfig:
       source: the name of the environment: `flags`, `TF_CONFIG`, `horovodrun`, `Slurm step`, …, or
         `default`.
       has_master: whether TF_CONFIG calls the chief `master`, as in its older dialect.
+      model_dir: TF_CONFIG's `model_dir`; None if it has none.
       ranks: the number of ranks under `horovodrun`; None if it is unknown.
       evidence: what was found, if there is more to say than the source.
     """
@@ -51,6 +52,7 @@ class ClusterConfig:
     task: Task = field(default_factory=lambda: Task(WORKER, 0))
     source: str = "default"
     has_master: bool = False
+    model_dir: str | None = None
     ranks: int | None = None
     evidence: str = field(default="", compare=False)
 

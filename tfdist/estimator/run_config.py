@@ -5,7 +5,6 @@ config = RunConfig(job, "/shared/run1", save_checkpoints_steps=500)
 
 from __future__ import annotations
 
-import copy
 import os
 import tempfile
 import time
@@ -29,15 +28,16 @@ class RunConfig(tf.estimator.RunConfig):
 
     Args:
       job: the result of `tfdist.estimator.init`; a model function finds it as `config.job`.
-      model_dir: the output directory that all tasks share; required. Horovod's ranks other than 0
-        use a temporary directory instead, and get their variables from rank 0.
+      model_dir: the output directory that all tasks share; None to use TF_CONFIG's. Horovod's ranks
+        other than 0 use a temporary directory instead, and get their variables from rank 0.
       session_config: merged over the thread and GPU settings of the job's flags.
       **options: the other arguments of `tf.estimator.RunConfig`, except the training strategy,
         which the job determines.
 
     Raises:
-      UsageError: the strategy does not support an argument, or there is no `model_dir`, or it is a
-        URL, or TensorFlow would interpret it as a pattern.
+      UsageError: the strategy does not support an argument, or there is no `model_dir`, or
+        TF_CONFIG has a different one, or it is a URL, or TensorFlow would interpret it as a
+        pattern.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class RunConfig(tf.estimator.RunConfig):
         **options: Any,
     ) -> None:
         keras_estimator_first_checkpoint.apply(save_first_checkpoint)
-        monitored_session_write_errors.apply(lambda error: write_error(error) is not None)
+        monitored_session_write_errors.apply(write_failed)
         self.job = job
-        model_dir = str(output_path("RunConfig model_dir", model_dir))
+        model_dir = _agreed_model_dir(model_dir, job.sessions.role.config.model_dir)
         _check_has_no_strategy(options, job)
         options.pop("train_distribute", None)
         # Workers may start in any order, so none needs a delay.
@@ -74,9 +74,32 @@ class RunConfig(tf.estimator.RunConfig):
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RunConfig:
+        copied = RunConfig.__new__(RunConfig)
         # A task has only one job, one strategy and one directory. Attributes are replaced, never
         # mutated.
-        return copy.copy(self)
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+
+def _agreed_model_dir(given: str | os.PathLike[str] | None, in_tf_config: str | None) -> str:
+    """The directory from the script or from TF_CONFIG, which must agree if both are given."""
+    model_dir = in_tf_config if given is None else os.fspath(given)
+    if not model_dir:
+        raise UsageError(
+            "RunConfig model_dir",
+            received=given,
+            accepted="the directory that all tasks share",
+            remedy="Pass it to RunConfig, or set it in TF_CONFIG.",
+        )
+    model_dir = str(output_path("RunConfig model_dir", model_dir))
+    if in_tf_config is not None and os.path.abspath(model_dir) != os.path.abspath(in_tf_config):
+        raise UsageError(
+            "RunConfig model_dir",
+            received=model_dir,
+            accepted=f"the model_dir of TF_CONFIG, {in_tf_config!r}",
+            remedy="Set the same directory in both places, or leave one of them out.",
+        )
+    return model_dir
 
 
 def _check_has_no_strategy(options: dict[str, Any], job: EstimatorJob) -> None:
@@ -106,3 +129,8 @@ def save_first_checkpoint(
         return latest
     with undistributed():
         return save(keras_model, custom_objects, config, save_object_ckpt)
+
+
+def write_failed(error: BaseException) -> bool:
+    """Whether an exception means that a file could not be written."""
+    return write_error(error) is not None

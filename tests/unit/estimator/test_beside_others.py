@@ -20,6 +20,7 @@ from tests.process.estimator.test_training import (
     train_input,
 )
 from tests.process.storage.test_lock import held_by_another, impatient  # noqa: F401
+from tests.unit.estimator.test_run_config import job_of
 from tfdist.errors import OutputError, UsageError
 from tfdist.estimator.evaluation import Evaluation
 from tfdist.storage.output_directory import OutputDirectory
@@ -90,6 +91,8 @@ def test_directories_that_tensorflow_interprets_are_rejected(name: str, tmp_path
     path = str(tmp_path / name)
     with pytest.raises(UsageError, match="RunConfig model_dir: received"):
         tfdist.estimator.RunConfig(make_job(), path)
+    with pytest.raises(UsageError, match="RunConfig model_dir: received"):
+        tfdist.estimator.RunConfig(job_of(model_dir=path))
     with pytest.raises(UsageError, match="checkpoint_dir: received"):
         make_job().monitored_session(checkpoint_dir=path)
     assert os.listdir(tmp_path) == []

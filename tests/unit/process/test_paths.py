@@ -101,11 +101,8 @@ def test_functions_write_in_the_home_directory(name: str, tiny: TinyTraining, ho
 
 @pytest.mark.skipif(tensorflow_version() >= (2, 16), reason="TensorFlow 2.16 has no Estimators")
 def test_estimators_take_the_same_paths(home: Path) -> None:
-    import tfdist.estimator
-    from tfdist.config.flags import JobFlags
-    from tfdist.estimator.estimator_job import EstimatorJob
+    from tfdist.estimator import run_config
 
-    job = tfdist.entry.create_of(EstimatorJob, JobFlags(), {})
-    assert tfdist.estimator.RunConfig(job, "~/run1").model_dir == str(home / "run1")
+    assert run_config._agreed_model_dir("~/run1", None) == str(home / "run1")
     with pytest.raises(UsageError, match="RunConfig model_dir: received 'gs://"):
-        tfdist.estimator.RunConfig(job, URL)
+        run_config._agreed_model_dir(None, URL)

@@ -28,9 +28,9 @@ class TFConfig(Environment):
 def from_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
     """Reads TF_CONFIG, in TF2's dialect or the older one; None if it is not set.
 
-    The older dialect calls the chief `master`. `environment` and other keys are ignored, and so is
-    an evaluator in the cluster, as Kubeflow writes it. The addresses of a task type are a list, or
-    a map from each index to its address. See
+    The older dialect calls the chief `master`. `model_dir` is an Estimator's output directory.
+    `environment` and other keys are ignored, and so is an evaluator in the cluster, as Kubeflow
+    writes it. The addresses of a task type are a list, or a map from each index to its address. See
     `tf.distribute.cluster_resolver.TFConfigClusterResolver`.
     """
     text = environ.get("TF_CONFIG", "")
@@ -89,7 +89,19 @@ def from_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
     cluster_config = checked(
         "TF_CONFIG", lambda name: f"TF_CONFIG {name}", jobs, task.get("type"), task.get("index")
     )
-    return replace(cluster_config, has_master=bool(older))
+    return replace(cluster_config, has_master=bool(older), model_dir=_model_dir(config))
+
+
+def _model_dir(config: Mapping[str, Any]) -> str | None:
+    model_dir = config.get("model_dir")
+    if model_dir is not None and not (isinstance(model_dir, str) and model_dir):
+        raise UsageError(
+            "TF_CONFIG model_dir",
+            received=model_dir,
+            accepted="the path of the directory that all tasks share",
+            remedy="Correct the path, or leave it out.",
+        )
+    return model_dir
 
 
 def _mapping(name: str, value: Any) -> Mapping[str, Any]:
