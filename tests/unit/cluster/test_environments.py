@@ -114,13 +114,6 @@ def at(environ: Mapping[str, str], rank: int, node: str, place: int) -> dict[str
             id="heterogeneous",
         ),
         pytest.param(
-            {**at(HETEROGENEOUS, 3, "n2", 0), "TFDIST_ROLES": "ps,worker"},
-            {},
-            "worker:1",
-            "worker=n1,n2 ps=n10,n10",
-            id="named_components",
-        ),
-        pytest.param(
             at(PACKED, 1, "n10", 1),
             {"ps": 2},
             "ps:1",
@@ -314,9 +307,6 @@ def test_the_log_says_what_was_found_and_why() -> None:
         ({**at(BLOCK, 3, "n2", 1), "SLURM_STEP_NODELIST": "n[1-"}, {}, "SLURM_STEP_NODELIST"),
         ({**at(BLOCK, 3, "n2", 1), "SLURM_PROCID": "9"}, {}, "SLURM_PROCID"),
         (at(BLOCK, 3, "n2", 1), {"ps": 5}, "--num_ps"),
-        ({**at(BLOCK, 3, "n2", 1), "TFDIST_ROLES": "ps,worker"}, {}, "TFDIST_ROLES"),
-        ({**at(HETEROGENEOUS, 2, "n1", 0), "TFDIST_ROLES": "ps,wroker"}, {}, "TFDIST_ROLES"),
-        ({**at(HETEROGENEOUS, 2, "n1", 0), "TFDIST_ROLES": "ps,worker"}, {"ps": 1}, "--num_ps"),
         ({}, {"ps": 1}, "--num_ps"),
         ({"TF_CONFIG": json.dumps(TF_CONFIG)}, {"evaluator": True}, "--evaluator"),
         ({"SM_HOSTS": '["a"]', "SM_CURRENT_HOST": "b"}, {}, "SM_CURRENT_HOST"),

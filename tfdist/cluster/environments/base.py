@@ -18,11 +18,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from tfdist.cluster.cluster import Cluster, Task
+from tfdist.cluster.cluster import Cluster
 from tfdist.cluster.config import ClusterConfig, ClusterFlags
 from tfdist.cluster.numbers import is_number
 from tfdist.cluster.ports import ports_of
-from tfdist.cluster.task_counts import TaskCounts, named_types, ranks
+from tfdist.cluster.task_counts import TaskCounts, ranks
 from tfdist.errors import UsageError
 
 
@@ -109,10 +109,6 @@ class RankEnvironment(Environment):
         """The first port of each host, if the engine reserves ports."""
         return None
 
-    def components(self) -> Sequence[int]:
-        """The numbers of ranks of the parts that were started together, in order."""
-        return [len(self.hosts())]
-
     def addresses(self) -> Sequence[str]:
         """The address of each rank."""
         hosts = self.hosts()
@@ -129,19 +125,13 @@ class RankEnvironment(Environment):
     def config(self) -> ClusterConfig | None:
         if not self.is_present():
             return None
-        rank, tasks = self.rank(), self._tasks()
+        rank, addresses = self.rank(), self.addresses()
+        tasks = ranks(len(addresses), self.counts)
         if rank >= len(tasks):
             raise self.error(self.marks[0], f"a rank below {len(tasks)}, the number of tasks")
         jobs: dict[str, list[str]] = {}
-        for task, address in zip(tasks, self.addresses(), strict=True):
+        for task, address in zip(tasks, addresses, strict=True):
             if task.kind.in_cluster:
                 jobs.setdefault(task.type, []).append(address)
         cluster = Cluster(**jobs) if len(tasks) > 1 else Cluster()
-        if cluster:
-            cluster.check(tasks[rank])
         return ClusterConfig(cluster, tasks[rank], self.name, evidence=self.evidence())
-
-    def _tasks(self) -> Sequence[Task]:
-        """The task of each rank."""
-        names = named_types(self.environ, self.counts)
-        return ranks(self.components(), self.counts, names)

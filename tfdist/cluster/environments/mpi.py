@@ -24,9 +24,6 @@ class OpenMPI(RankEnvironment):
     def hosts(self) -> Sequence[str]:
         return self._met().hosts
 
-    def components(self) -> Sequence[int]:
-        return [self.number(self.marks[1])]
-
     def job(self) -> str:
         return self._met().job
 

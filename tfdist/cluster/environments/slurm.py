@@ -42,9 +42,6 @@ class Slurm(RankEnvironment):
     def first_port(self) -> int | None:
         return first_of(self.environ.get("SLURM_STEP_RESV_PORTS", ""))
 
-    def components(self) -> Sequence[int]:
-        return [len(component) for component in self._components()]
-
     def evidence(self) -> str:
         number = f"{self.environ.get('SLURM_JOB_ID')}.{self.environ.get('SLURM_STEP_ID')}"
         parts = len(self._components())

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from io import BufferedRWPair
 
+from tfdist.coordination.listening import listen
 from tfdist.coordination.liveness.task_report import TaskReport
 from tfdist.coordination.seal import NONCE_LENGTH, new_nonce, seals
 from tfdist.coordination.startup.addresses import is_among, plain, resolve
@@ -46,9 +47,7 @@ class Endpoint:
         self._hosts = frozenset(hosts)
         self._report = report
         self._free = threading.Semaphore(_CONNECTIONS)
-        dual = socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if dual else socket.AF_INET
-        self._listener = socket.create_server(("", 0), family=family, dualstack_ipv6=dual)
+        self._listener = listen()
         self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._accept, name="reports", daemon=True).start()
 

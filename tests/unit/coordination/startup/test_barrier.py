@@ -28,6 +28,7 @@ from tests.support.startup import (
     workers,
 )
 from tfdist.cluster import Cluster, Task
+from tfdist.coordination.listening import listen
 from tfdist.coordination.probe import Listener, identify
 from tfdist.coordination.startup import addresses, protocol, wait_at_barrier
 from tfdist.coordination.startup.participant import clock_offset
@@ -331,10 +332,7 @@ def test_every_task_names_a_task_that_was_started_twice(
         try:
             return open_port(cluster, task)
         except UsageError:
-            other = addresses.ListeningSocket(socket.AF_INET)
-            other.bind(("", 0))
-            other.listen()
-            return other
+            return addresses.ListeningSocket(listen())
 
     monkeypatch.setattr(addresses, "open_port", anywhere)
     participants = Participants()
