@@ -179,15 +179,10 @@ def versions(packages: Iterable[str] = (), script: str = "") -> dict[str, str]:
       script: the path of the script; tasks may have scripts of different names.
     """
     found = {"python": ".".join(map(str, sys.version_info[:2])), "tfdist": __version__}
-    engines = {"tensorflow": ("tensorflow", "tensorflow-cpu"), "keras": ("keras",)}
-    engines |= {package: (package,) for package in packages}
-    for name, distributions in engines.items():
-        for distribution in distributions:
-            try:
-                found[name] = importlib.metadata.version(distribution)
-                break
-            except importlib.metadata.PackageNotFoundError:
-                continue
+    # TensorFlow is installed under one of two names.
+    for package in ("tensorflow-cpu", "tensorflow", "keras", *packages):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[package.removesuffix("-cpu")] = importlib.metadata.version(package)
     with suppress(OSError):
         content = Path(script).read_bytes()
         digest = hashlib.sha256(content).hexdigest()[:12]
