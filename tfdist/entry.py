@@ -298,14 +298,16 @@ def _wait_for_peers(role: TaskRole, reporter: Reporter) -> None:
     cluster = role.cluster
     reporter.listen({host_and_port(cluster.address(task))[0] for task in cluster.tasks()})
     config = startup.BarrierConfig(
-        cluster=role.cluster,
-        task=role.task,
-        strategy=role.variant,
+        startup.Hello(
+            cluster=role.cluster,
+            task=role.task,
+            strategy=role.variant,
+            versions=startup.versions(role.spec.packages, "" if role.serves else sys.argv[0]),
+            report_port=reporter.port,
+        ),
         timeout=role.flags.startup_timeout,
         token=role.token,
         joins=role.spec.workers_may_rejoin,
-        versions=startup.versions(role.spec.packages, "" if role.serves else sys.argv[0]),
-        report_port=reporter.port,
     )
     outcome = startup.wait_at_barrier(config)
     if outcome.verdict:

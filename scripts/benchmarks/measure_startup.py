@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tfdist.cluster import Cluster, Task  # noqa: E402
-from tfdist.coordination.startup import BarrierConfig, wait_at_barrier  # noqa: E402
+from tfdist.coordination.startup import BarrierConfig, Hello, wait_at_barrier  # noqa: E402
 from tfdist.tools.launch.local import hold_ports  # noqa: E402
 
 
@@ -84,11 +84,13 @@ def run_task(cluster: Cluster, index: int) -> int:
     begin = time.monotonic()
     outcome = wait_at_barrier(
         BarrierConfig(
-            cluster=cluster,
-            task=Task("worker", index),
-            strategy="multi_worker_mirrored",
+            Hello(
+                cluster=cluster,
+                task=Task("worker", index),
+                strategy="multi_worker_mirrored",
+                versions={},
+            ),
             timeout=60.0,
-            versions={},
         )
     )
     # All processes share the monotonic clock.

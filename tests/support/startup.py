@@ -32,8 +32,9 @@ def workers(ports: Sequence[int]) -> Cluster:
 
 
 def config(cluster: Cluster, task: Task, **changes: Any) -> BarrierConfig:
-    defaults = {"strategy": "multi_worker_mirrored", "timeout": 20.0, "versions": {"python": "3"}}
-    return BarrierConfig(cluster=cluster, task=task, **{**defaults, **changes})
+    own = {name: changes.pop(name) for name in ("token", "joins", "timeout") if name in changes}
+    me = {"strategy": "multi_worker_mirrored", "versions": {"python": "3"}, **changes}
+    return BarrierConfig(Hello(cluster=cluster, task=task, **me), **{"timeout": 20.0, **own})
 
 
 class Participants:
@@ -44,14 +45,14 @@ class Participants:
         self._results: list[Outcome | BaseException | None] = []
         self._threads: list[threading.Thread] = []
 
-    def start(self, one: BarrierConfig, clock: Callable[[], float] = time.time) -> None:
+    def start(self, one: BarrierConfig) -> None:
         place = len(self._results)
         self._results.append(None)
-        lines = self.lines.setdefault(one.task, [])
+        lines = self.lines.setdefault(one.me.task, [])
 
         def run() -> None:
             try:
-                self._results[place] = wait_at_barrier(one, log=lines.append, clock=clock)
+                self._results[place] = wait_at_barrier(one, log=lines.append)
             except BaseException as error:
                 self._results[place] = error
 
@@ -87,7 +88,6 @@ def hello(cluster: Cluster, task: Task, **changes: Any) -> Hello:
         "pid": 7,
         "strategy": "multi_worker_mirrored",
         "versions": {"python": "3"},
-        "clock": time.time(),
     }
     return Hello(cluster=cluster, task=task, **{**defaults, **changes})
 

@@ -5,8 +5,7 @@
     counts.cluster(["a:1", "b:1", "c:1"])    # their addresses
     counts.with_chief().in_order_of_ranks()  # {"ps": 1, "chief": 1, "worker": 2}
 
-    ranks([6], TaskCounts(ps=2, evaluator=1))        # ps:0, ps:1, evaluator:0, chief:0, worker:0, …
-    ranks([2, 3], TaskCounts(), ("ps", "worker"))    # of two components: ps:0, ps:1, worker:0, …
+    ranks(6, TaskCounts(ps=2, evaluator=1))    # ps:0, ps:1, evaluator:0, chief:0, worker:0, …
 
 Where an engine numbers the tasks, a job with ps or an evaluator has a chief.
 """
@@ -14,16 +13,13 @@ Where an engine numbers the tasks, a job with ps or an evaluator has a chief.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from itertools import islice
 
 from tfdist.cluster import task_types
 from tfdist.cluster.cluster import Cluster, Task
 from tfdist.cluster.task_types import CHIEF, WORKER, TaskType
-from tfdist.errors import UsageError, refuse
-
-#: The type of each component of a job, in order, separated by commas.
-ROLES_VARIABLE = "TFDIST_ROLES"
+from tfdist.errors import refuse
 
 
 class TaskCounts(Counter[str]):
@@ -80,56 +76,22 @@ class TaskCounts(Counter[str]):
         return {kind.rank_flag: self[kind.name] for kind in kinds if kind.rank_flag}
 
 
-def named_types(environ: Mapping[str, str], counts: TaskCounts) -> tuple[str, ...]:
-    """The type of each component, from `ROLES_VARIABLE`; empty if it is not set.
-
-    Raises:
-      UsageError: a type is unknown, or a flag gives types, too.
-    """
-    text = environ.get(ROLES_VARIABLE, "")
-    names = tuple(name.strip() for name in text.split(",")) if text.strip() else ()
-    for name in names:
-        if name not in task_types.rows():
-            raise UsageError.choice(ROLES_VARIABLE, name, task_types.rows())
-    if names:
-        refuse(counts.rank_flags(), f"only without {ROLES_VARIABLE}, which is {text}")
-    return names
-
-
-def ranks(
-    components: Sequence[int], counts: TaskCounts, names: Sequence[str] = ()
-) -> tuple[Task, ...]:
+def ranks(total: int, counts: TaskCounts) -> tuple[Task, ...]:
     """The task of each rank.
 
     Args:
-      components: the number of ranks of each component of the job.
+      total: the number of ranks.
       counts: the numbers of tasks that do not train; the other ranks are the chief and workers.
-      names: the type of each component instead; empty to use the numbers.
 
     Raises:
-      UsageError: there are too few ranks, or another number of components than of types.
+      UsageError: there are too few ranks.
     """
-    if names:
-        if len(names) != len(components):
-            raise UsageError(
-                ROLES_VARIABLE,
-                received=",".join(names),
-                accepted=f"{len(components)} roles, one for each component of the job",
-                remedy="Name the role of each component.",
-            )
-        each = [name for name, count in zip(names, components, strict=True) for _ in range(count)]
-    else:
-        total, given = sum(components), counts.with_chief()
-        if given.total() > total:
-            flag, number = next(iter(counts.rank_flags().items()))
-            accepted = f"fewer tasks: the job has {total} ranks, of which one is the chief"
-            remedy = "Start more tasks, or ask for fewer that do not train."
-            refuse({flag: number}, accepted, remedy)
-        each = [name for name, count in given.in_order_of_ranks().items() for _ in range(count)]
-        each += [WORKER] * (total - len(each))
-    seen: Counter[str] = Counter()
-    tasks = []
-    for name in each:
-        tasks.append(Task(name, seen[name]))
-        seen[name] += 1
-    return tuple(tasks)
+    given = counts.with_chief()
+    if given.total() > total:
+        flag, number = next(iter(counts.rank_flags().items()))
+        accepted = f"fewer tasks: the job has {total} ranks, of which one is the chief"
+        remedy = "Start more tasks, or ask for fewer that do not train."
+        refuse({flag: number}, accepted, remedy)
+    numbers = given.in_order_of_ranks()
+    numbers[WORKER] = numbers.get(WORKER, 0) + total - given.total()
+    return tuple(Task(name, index) for name, count in numbers.items() for index in range(count))

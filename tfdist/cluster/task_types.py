@@ -19,8 +19,8 @@ from tfdist.process.plugins import Registry
 
 CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 
-#: Engines that have names of their own for the types.
-TFJOB, VERTEX = "TFJob", "Vertex AI"
+#: An engine that has names of its own for the types.
+TFJOB = "TFJob"
 
 #: The group of entry points by which an installed package adds a type. Each one names a `TaskType`
 #: in a module that does not import TensorFlow.
@@ -111,7 +111,7 @@ _ROWS = (
         rank=2,
         has_gpu=True,
         older_name="master",
-        engines={TFJOB: "Chief", VERTEX: "workerpool0"},
+        engines={TFJOB: "Chief"},
     ),
     TaskType(
         name=WORKER,
@@ -121,7 +121,7 @@ _ROWS = (
         plural="workers",
         rank=3,
         has_gpu=True,
-        engines={TFJOB: "Worker", VERTEX: "workerpool1"},
+        engines={TFJOB: "Worker"},
     ),
     TaskType(
         name=PS,
@@ -130,7 +130,7 @@ _ROWS = (
         rank=0,
         # Updates need less work than gradients.
         core_share=0.25,
-        engines={TFJOB: "PS", VERTEX: "workerpool2"},
+        engines={TFJOB: "PS"},
     ),
     TaskType(
         name=EVALUATOR,
@@ -141,7 +141,7 @@ _ROWS = (
         most=1,
         has_gpu=True,
         restarts_alone=True,
-        engines={TFJOB: "Evaluator", VERTEX: "workerpool3"},
+        engines={TFJOB: "Evaluator"},
     ),
 )
 

@@ -42,7 +42,6 @@ _DEFINE = {
     float: flags.DEFINE_float,
     str: flags.DEFINE_string,
 }
-_LOOPBACK = "127.0.0.1"
 #: The values of --tracker.
 TRACKERS = ("mlflow", "wandb")
 # The values that users write after a boolean flag, including the ones that absl accepts.
@@ -116,7 +115,7 @@ class JobFlags(Options):
         most=65535,
     )
     prometheus_host: str = option(
-        _LOOPBACK,
+        "127.0.0.1",
         "with --prometheus_port: the address of the chief's machine where it serves; 0.0.0.0 lets "
         "every machine read the metrics",
     )

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import math
 import typing
-from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from types import NoneType
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from tfdist.cluster import Cluster
 from tfdist.errors import UsageError, refuse
@@ -87,26 +86,19 @@ class Option:
             refuse({self.name: value}, self.accepted, "Correct it, or leave it out.")
 
 
-def option(
-    default: Any,
-    help: str,
-    *,
-    least: float | None = None,
-    most: float | None = None,
-    above: float | None = None,
-    choices: Sequence[str] = (),
-    same_in_all_tasks: bool = False,
-) -> Any:
+class _Details(TypedDict, total=False):
+    """The attributes of an `Option` that have defaults."""
+
+    least: float
+    most: float
+    above: float
+    choices: tuple[str, ...]
+    same_in_all_tasks: bool
+
+
+def option(default: Any, help: str, **details: Unpack[_Details]) -> Any:
     """A field of an `Options` class, which is a flag; see `Option` for the arguments."""
-    details = {
-        "help": help,
-        "least": least,
-        "most": most,
-        "above": above,
-        "choices": tuple(choices),
-        "same_in_all_tasks": same_in_all_tasks,
-    }
-    return field(default=default, metadata={_OPTION: details})
+    return field(default=default, metadata={_OPTION: {"help": help, **details}})
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class TaskSettings:
     evaluates: bool = False
     serves: bool = False
     num_gpus: int | None = None
-    startup_timeout: float = JobFlags().startup_timeout
+    startup_timeout: float = JobFlags.startup_timeout
     given_heartbeat_timeout: float | None = None
     token: str = ""
     is_restartable: bool = False

@@ -47,18 +47,22 @@ class Preemption:
     """
 
     def __init__(self) -> None:
-        self.is_requested = self._asks = False
+        self.is_requested = False
         self._requested_at = 0.0
         self._has_nothing_to_save = False
         self._is_watched = False
         self._changed = threading.Condition()
-        self._ended = threading.Event()
         self._watcher: threading.Thread | None = None
+        self._round = 0
+        self._begin_training()
+
+    def _begin_training(self) -> None:
+        """Forgets the training before."""
         # True to stop, False for the end of the training. A signal handler may call its `put`.
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._round = 0
+        self._ended = threading.Event()
         self._begun = self._ended_steps = 0
-        self._is_frozen = False
+        self._is_frozen = self._asks = False
         self._last_step: int | None = None
         # The tasks that asked to stop; none if the last step is that of a preemption.
         self._asking: list[str] = []
@@ -102,12 +106,9 @@ class Preemption:
           store: the key-value store that they share; None if this task trains alone.
         """
         self._stop_watching()
-        self._begun, self._is_frozen, self._last_step, self._error = 0, False, None, None
-        self._ended_steps, self._asks, self._asking = 0, False, []
+        self._begin_training()
         # Each training has its own keys: those of an earlier one are still in the store.
         self._round += 1
-        self._ended.clear()
-        self._requests = queue.SimpleQueue()
         if self.is_requested:
             self._requests.put(True)
         self._is_watched = True

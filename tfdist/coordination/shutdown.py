@@ -20,6 +20,7 @@ import socket
 import time
 
 from tfdist.cluster import host_and_port
+from tfdist.coordination.listening import listen
 from tfdist.coordination.seal import NONCE_LENGTH, new_nonce, proof
 
 #: The environment variable of a task that a launcher on its own machine restarts after a failure.
@@ -35,16 +36,12 @@ _STATEMENT = "complete"
 def announce_completion(address: str, token: str, seconds: float) -> None:
     """Sends the completion notice and its proof to each connection at `address`, for `seconds`.
 
-    Listens on all interfaces, as TensorFlow's server does.
-
     Raises:
       OSError: the port cannot be bound.
     """
     _, port = host_and_port(address)
     deadline = time.monotonic() + seconds
-    dualstack = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if dualstack else socket.AF_INET
-    with socket.create_server(("", port), family=family, dualstack_ipv6=dualstack) as server:
+    with listen(port) as server:
         while (left := deadline - time.monotonic()) > 0:
             server.settimeout(left)
             try:

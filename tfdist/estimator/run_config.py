@@ -5,6 +5,7 @@ config = RunConfig(job, "/shared/run1", save_checkpoints_steps=500)
 
 from __future__ import annotations
 
+import copy
 import os
 import tempfile
 import time
@@ -74,11 +75,9 @@ class RunConfig(tf.estimator.RunConfig):
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RunConfig:
-        copied = RunConfig.__new__(RunConfig)
         # A task has only one job, one strategy and one directory. Attributes are replaced, never
         # mutated.
-        copied.__dict__.update(self.__dict__)
-        return copied
+        return copy.copy(self)
 
 
 def _agreed_model_dir(given: str | os.PathLike[str] | None, in_tf_config: str | None) -> str:

@@ -97,13 +97,9 @@ def test_a_task_at_the_startup_barrier_is_identified(index: int) -> None:
     """Its peer never starts."""
     with hold_ports(2) as ports:
         addresses = tuple(f"127.0.0.1:{port}" for port in ports)
-        config = startup.BarrierConfig(
-            cluster=Cluster(worker=addresses),
-            task=Task("worker", index),
-            strategy="horovod",
-            timeout=3.0,
-            versions={},
-        )
+        cluster, task = Cluster(worker=addresses), Task("worker", index)
+        me = startup.Hello(cluster=cluster, task=task, strategy="horovod", versions={})
+        config = startup.BarrierConfig(me, timeout=3.0)
         waiting = threading.Thread(target=startup.wait_at_barrier, args=(config,))
         waiting.start()
         found = Listener.REFUSED

@@ -47,7 +47,6 @@ STEP = {
 }
 BLOCK = {**STEP, "SLURM_DISTRIBUTION": "block"}
 CYCLIC = {**STEP, "SLURM_DISTRIBUTION": "cyclic"}
-PLANE = {**STEP, "SLURM_DISTRIBUTION": "plane", "SLURM_DIST_PLANESIZE": "2"}
 # Two ps on n10, then two workers on n[1-2].
 HETEROGENEOUS = {
     "SLURM_JOB_ID": "18",
@@ -81,15 +80,6 @@ BATCH = {
     "SLURM_LOCALID": "0",
 }
 SALLOC = {"SLURM_JOB_ID": "17", "SLURM_NTASKS": "5", "SLURM_JOB_NODELIST": "n[1-2,10]"}
-VERTEX = {
-    "cluster": {
-        "workerpool0": ["p-workerpool0-0:2222"],
-        "workerpool1": ["p-workerpool1-0:2222", "p-workerpool1-1:2222"],
-        "workerpool2": ["p-workerpool2-0:2222"],
-        "workerpool3": ["p-workerpool3-0:2222"],
-    },
-    "environment": "cloud",
-}
 JOBSET = {"TFDIST_TASKS": "ps=1,chief=1,worker=2,evaluator=1", "JOBSET_NAME": "run1"}
 TF_CONFIG = {
     "cluster": {"chief": ["a:1"], "worker": ["b:1"], "evaluator": ["c:1"]},
@@ -109,7 +99,6 @@ def at(environ: Mapping[str, str], rank: int, node: str, place: int) -> dict[str
     [
         pytest.param(at(BLOCK, 3, "n2", 1), {}, "worker:3", "worker=n1,n1,n2,n2,n10", id="block"),
         pytest.param(at(CYCLIC, 3, "n1", 1), {}, "worker:3", "worker=n1,n2,n10,n1,n2", id="cyclic"),
-        pytest.param(at(PLANE, 4, "n10", 0), {}, "worker:4", "worker=n1,n1,n2,n2,n10", id="plane"),
         pytest.param(
             at(CYCLIC, 1, "n2", 0),
             {"ps": 1, "evaluator": True},
@@ -123,13 +112,6 @@ def at(environ: Mapping[str, str], rank: int, node: str, place: int) -> dict[str
             "chief:0",
             "chief=n1 worker=n2 ps=n10,n10",
             id="heterogeneous",
-        ),
-        pytest.param(
-            {**at(HETEROGENEOUS, 3, "n2", 0), "TFDIST_ROLES": "ps,worker"},
-            {},
-            "worker:1",
-            "worker=n1,n2 ps=n10,n10",
-            id="named_components",
         ),
         pytest.param(
             at(PACKED, 1, "n10", 1),
@@ -165,13 +147,6 @@ def at(environ: Mapping[str, str], rank: int, node: str, place: int) -> dict[str
         ),
         pytest.param(BATCH, {}, "worker:0", "", id="batch_script"),
         pytest.param(SALLOC, {}, "worker:0", "", id="salloc"),
-        pytest.param(
-            {"CLUSTER_SPEC": json.dumps({**VERTEX, "task": {"type": "workerpool1", "index": 1}})},
-            {},
-            "worker:1",
-            "chief=p-workerpool0-0 worker=p-workerpool1-0,p-workerpool1-1 ps=p-workerpool2-0",
-            id="vertex",
-        ),
         pytest.param(
             {"SM_HOSTS": '["algo-10", "algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-10"},
             {},
@@ -295,7 +270,7 @@ def test_the_ranks_of_mpirun_exchange_their_hosts(
     launcher: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank, size, others = MPIRUN[launcher]
-    monkeypatch.setattr(mpi, "exchange", lambda *_: Met(("a", "b", "b"), "run"))
+    monkeypatch.setattr(mpi, "exchange", lambda: Met(("a", "b", "b"), "run"))
     config = find({rank: "2", size: "3", **others}, ps=1)
     assert (str(config.task), hosts_of(config)) == ("worker:0", "chief=b worker=b ps=a")
     local = {"OMPI_COMM_WORLD_LOCAL_SIZE": "3"}
@@ -327,22 +302,13 @@ def test_the_log_says_what_was_found_and_why() -> None:
     [
         # Slurm's variables say that rank 3 is the second task of n1.
         (at(CYCLIC, 3, "n2", 1), {}, "SLURM_DISTRIBUTION"),
-        ({**at(CYCLIC, 3, "n1", 1), "SLURM_DISTRIBUTION": "fcyclic"}, {}, "SLURM_DISTRIBUTION"),
+        ({**at(CYCLIC, 3, "n1", 1), "SLURM_DISTRIBUTION": "plane"}, {}, "SLURM_DISTRIBUTION"),
         ({**at(BLOCK, 3, "n2", 1), "SLURM_STEP_TASKS_PER_NODE": "2"}, {}, "SLURM_STEP_NODELIST"),
         ({**at(BLOCK, 3, "n2", 1), "SLURM_STEP_NODELIST": "n[1-"}, {}, "SLURM_STEP_NODELIST"),
         ({**at(BLOCK, 3, "n2", 1), "SLURM_PROCID": "9"}, {}, "SLURM_PROCID"),
         (at(BLOCK, 3, "n2", 1), {"ps": 5}, "--num_ps"),
-        ({**at(BLOCK, 3, "n2", 1), "TFDIST_ROLES": "ps,worker"}, {}, "TFDIST_ROLES"),
-        ({**at(HETEROGENEOUS, 2, "n1", 0), "TFDIST_ROLES": "ps,wroker"}, {}, "TFDIST_ROLES"),
-        ({**at(HETEROGENEOUS, 2, "n1", 0), "TFDIST_ROLES": "ps,worker"}, {"ps": 1}, "--num_ps"),
         ({}, {"ps": 1}, "--num_ps"),
         ({"TF_CONFIG": json.dumps(TF_CONFIG)}, {"evaluator": True}, "--evaluator"),
-        ({"CLUSTER_SPEC": "{}"}, {}, "CLUSTER_SPEC"),
-        (
-            {"CLUSTER_SPEC": json.dumps({**VERTEX, "task": {"type": "pool", "index": 0}})},
-            {},
-            "CLUSTER_SPEC",
-        ),
         ({"SM_HOSTS": '["a"]', "SM_CURRENT_HOST": "b"}, {}, "SM_CURRENT_HOST"),
         ({"SM_HOSTS": "a,b", "SM_CURRENT_HOST": "b"}, {}, "SM_HOSTS"),
         ({"SKYPILOT_NODE_IPS": "a b", "SKYPILOT_NODE_RANK": "x"}, {}, "SKYPILOT_NODE_RANK"),
@@ -361,16 +327,6 @@ def test_a_mistake_names_the_variable(
     with pytest.raises(UsageError) as raised:
         find(environ, **counts)
     assert raised.value.field == field
-
-
-def test_an_arbitrary_distribution_follows_the_hostfile(tmp_path: Path) -> None:
-    hostfile = tmp_path / "hosts"
-    step = {**STEP, "SLURM_DISTRIBUTION": "arbitrary", "SLURM_HOSTFILE": str(hostfile)}
-    with pytest.raises(UsageError, match="SLURM_HOSTFILE"):
-        find(at(step, 0, "n10", 0))
-    hostfile.write_text("n10\nn2\nn1\nn2\nn1\n")
-    config = find(at(step, 3, "n2", 1))
-    assert (str(config.task), hosts_of(config)) == ("worker:3", "worker=n10,n2,n1,n2,n1")
 
 
 def test_pbs_lists_the_hosts_in_a_file(tmp_path: Path) -> None:

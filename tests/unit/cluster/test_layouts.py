@@ -44,6 +44,6 @@ def test_ports_lie_below_the_ephemeral_ones_and_apart() -> None:
 
 
 def test_types_follow_the_ranks() -> None:
-    tasks = ranks([5], TaskCounts(ps=2, evaluator=1))
+    tasks = ranks(5, TaskCounts(ps=2, evaluator=1))
     assert [str(task) for task in tasks] == ["ps:0", "ps:1", "evaluator:0", "chief:0", "worker:0"]
-    assert ranks([2], TaskCounts()) == (Task("worker", 0), Task("worker", 1))
+    assert ranks(2, TaskCounts()) == (Task("worker", 0), Task("worker", 1))

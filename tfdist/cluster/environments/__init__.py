@@ -19,7 +19,6 @@ from tfdist.cluster.environments.sagemaker import SageMaker
 from tfdist.cluster.environments.skypilot import SkyPilot
 from tfdist.cluster.environments.slurm import Slurm
 from tfdist.cluster.environments.tf_config import TFConfig
-from tfdist.cluster.environments.vertex import Vertex
 
 #: The environments; the first one that is present is used.
 TABLE: tuple[type[Environment], ...] = (
@@ -30,7 +29,6 @@ TABLE: tuple[type[Environment], ...] = (
     MPICH,
     Slurm,
     JobSet,
-    Vertex,
     SageMaker,
     SkyPilot,
     LSF,

@@ -18,11 +18,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from tfdist.cluster.cluster import Cluster, Task
+from tfdist.cluster.cluster import Cluster
 from tfdist.cluster.config import ClusterConfig, ClusterFlags
-from tfdist.cluster.numbers import number_in
+from tfdist.cluster.numbers import is_number
 from tfdist.cluster.ports import ports_of
-from tfdist.cluster.task_counts import TaskCounts, named_types, ranks
+from tfdist.cluster.task_counts import TaskCounts, ranks
 from tfdist.errors import UsageError
 
 
@@ -50,6 +50,10 @@ class Environment(ABC):
         self.flags = flags
         self.counts = counts or TaskCounts()
 
+    def is_present(self) -> bool:
+        """Whether this engine has started the process."""
+        return all(self.environ.get(name) for name in self.marks)
+
     @abstractmethod
     def config(self) -> ClusterConfig | None:
         """The cluster and this task; None if the engine has not started this process.
@@ -64,7 +68,10 @@ class Environment(ABC):
         Raises:
           UsageError: it is not a number from 0.
         """
-        return number_in(self.environ, name, remedy=self.remedy)
+        text = self.environ.get(name, "").strip()
+        if not is_number(text):
+            raise self.error(name, "a number from 0")
+        return int(text)
 
     def error(self, name: str, accepted: str) -> UsageError:
         """The error of a variable that the engine has not set so."""
@@ -77,43 +84,7 @@ class Environment(ABC):
         return f"Unset the variables of {self.name}, or pass the cluster flags."
 
 
-class MarkedEnvironment(Environment):
-    """An engine that sets all variables of `marks`."""
-
-    def is_present(self) -> bool:
-        """Whether this engine has started the process."""
-        return all(self.environ.get(name) for name in self.marks)
-
-    @abstractmethod
-    def cluster(self) -> Cluster:
-        """The tasks and their addresses; empty for a process alone.
-
-        Raises:
-          UsageError: a variable or a flag is invalid.
-        """
-
-    @abstractmethod
-    def task(self) -> Task:
-        """This process's task.
-
-        Raises:
-          UsageError: as `cluster`.
-        """
-
-    def evidence(self) -> str:
-        """What was found, for the first line of the log."""
-        return self.name
-
-    def config(self) -> ClusterConfig | None:
-        if not self.is_present():
-            return None
-        cluster, task = self.cluster(), self.task()
-        if cluster:
-            cluster.check(task)
-        return ClusterConfig(cluster, task, self.name, evidence=self.evidence())
-
-
-class RankEnvironment(MarkedEnvironment):
+class RankEnvironment(Environment):
     """An engine that numbers the processes of a job from 0; the first of its marks is the rank.
 
     Attributes:
@@ -138,10 +109,6 @@ class RankEnvironment(MarkedEnvironment):
         """The first port of each host, if the engine reserves ports."""
         return None
 
-    def components(self) -> Sequence[int]:
-        """The numbers of ranks of the parts that were started together, in order."""
-        return [len(self.hosts())]
-
     def addresses(self) -> Sequence[str]:
         """The address of each rank."""
         hosts = self.hosts()
@@ -151,22 +118,20 @@ class RankEnvironment(MarkedEnvironment):
             for host, port in zip(hosts, ports, strict=True)
         ]
 
-    def cluster(self) -> Cluster:
-        addresses = self.addresses()
-        if len(addresses) < 2:
-            return Cluster()
-        jobs: dict[str, list[str]] = {}
-        for task, address in zip(self._tasks(), addresses, strict=True):
-            if task.kind.in_cluster:
-                jobs.setdefault(task.type, []).append(address)
-        return Cluster(**jobs)
+    def evidence(self) -> str:
+        """What was found, for the first line of the log."""
+        return self.name
 
-    def task(self) -> Task:
-        tasks, rank = self._tasks(), self.rank()
+    def config(self) -> ClusterConfig | None:
+        if not self.is_present():
+            return None
+        rank, addresses = self.rank(), self.addresses()
+        tasks = ranks(len(addresses), self.counts)
         if rank >= len(tasks):
             raise self.error(self.marks[0], f"a rank below {len(tasks)}, the number of tasks")
-        return tasks[rank]
-
-    def _tasks(self) -> Sequence[Task]:
-        names = named_types(self.environ, self.counts)
-        return ranks(self.components(), self.counts, names)
+        jobs: dict[str, list[str]] = {}
+        for task, address in zip(tasks, addresses, strict=True):
+            if task.kind.in_cluster:
+                jobs.setdefault(task.type, []).append(address)
+        cluster = Cluster(**jobs) if len(tasks) > 1 else Cluster()
+        return ClusterConfig(cluster, tasks[rank], self.name, evidence=self.evidence())

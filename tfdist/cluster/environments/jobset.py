@@ -9,8 +9,8 @@ import re
 
 from tfdist.cluster import task_types
 from tfdist.cluster.cluster import Cluster, Task
-from tfdist.cluster.environments.base import MarkedEnvironment
-from tfdist.cluster.task_types import WORKER
+from tfdist.cluster.config import ClusterConfig
+from tfdist.cluster.environments.base import Environment
 
 PORT = 2222
 #: The numbers of tasks, by role: `ps=2,chief=1,worker=4`.
@@ -19,31 +19,29 @@ TASKS_VARIABLE = "TFDIST_TASKS"
 NAME_VARIABLE, ROLE_VARIABLE = "JOBSET_NAME", "JOBSET_ROLE"
 
 
-class JobSet(MarkedEnvironment):
+class JobSet(Environment):
     """A pod of the JobSet."""
 
     name = "JobSet"
     marks = (TASKS_VARIABLE, NAME_VARIABLE, ROLE_VARIABLE, "JOB_COMPLETION_INDEX")
 
-    def cluster(self) -> Cluster:
-        name, given = self.environ[NAME_VARIABLE], self._numbers()
-        numbers = {type: given[type] for type in task_types.in_cluster() if type in given}
-        if sum(numbers.values()) < 2:
-            return Cluster()
+    def config(self) -> ClusterConfig | None:
+        if not self.is_present():
+            return None
+        name, numbers = self.environ[NAME_VARIABLE], self._numbers()
+        role, index = self.environ[ROLE_VARIABLE], self.number("JOB_COMPLETION_INDEX")
+        evidence = f"{self.name} {name}"
+        types = [type for type in task_types.in_cluster() if type in numbers]
+        if sum(numbers[type] for type in types) < 2:
+            return ClusterConfig(source=self.name, evidence=evidence)
         # The host name of a pod, in the headless service of the JobSet.
-        return Cluster(
-            **{
-                role: tuple(f"{name}-{role}-0-{index}.{name}:{PORT}" for index in range(count))
-                for role, count in numbers.items()
-            }
-        )
-
-    def task(self) -> Task:
-        role = self.environ[ROLE_VARIABLE] if self.cluster() else WORKER
-        return Task(role, self.number("JOB_COMPLETION_INDEX"))
-
-    def evidence(self) -> str:
-        return f"{self.name} {self.environ[NAME_VARIABLE]}"
+        jobs = {
+            type: tuple(f"{name}-{type}-0-{place}.{name}:{PORT}" for place in range(numbers[type]))
+            for type in types
+        }
+        cluster, task = Cluster(**jobs), Task(role, index)
+        cluster.check(task)
+        return ClusterConfig(cluster, task, self.name, evidence=evidence)
 
     def _numbers(self) -> dict[str, int]:
         text = self.environ[TASKS_VARIABLE]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from tfdist.cluster.environments.base import RankEnvironment
-from tfdist.cluster.exchange import DIRECTORY_VARIABLE, Met, exchange
+from tfdist.cluster.exchange import Met, exchange
 
 
 class OpenMPI(RankEnvironment):
@@ -24,9 +24,6 @@ class OpenMPI(RankEnvironment):
     def hosts(self) -> Sequence[str]:
         return self._met().hosts
 
-    def components(self) -> Sequence[int]:
-        return [self.number(self.marks[1])]
-
     def job(self) -> str:
         return self._met().job
 
@@ -35,10 +32,10 @@ class OpenMPI(RankEnvironment):
 
     def _met(self) -> Met:
         size = self.number(self.marks[1])
-        job, shared = self.environ.get("PMIX_NAMESPACE", ""), self.environ.get(DIRECTORY_VARIABLE)
+        job = self.environ.get("PMIX_NAMESPACE", "")
         if size == 1 or (job and self.environ.get(self.local_size) == str(size)):
             return Met(("127.0.0.1",) * size, job)
-        return exchange(self.rank(), size, job, shared)
+        return exchange()
 
 
 class MPICH(OpenMPI):

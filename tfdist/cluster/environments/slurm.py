@@ -7,15 +7,12 @@ See "srun" and "Heterogeneous Job Support" in Slurm's documentation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 from tfdist.cluster.environments.base import RankEnvironment
-from tfdist.cluster.numbers import number_in
 from tfdist.cluster.ports import first_of
-from tfdist.cluster.slurm_layout import REMEDY, Layout, counts_of, nodes_of, ranks_of
-
-# Slurm itself accepts 128.
-_MOST_COMPONENTS = 1024
+from tfdist.cluster.slurm_layout import counts_of, distribution_of, nodes_of, ranks_of
 
 
 class Slurm(RankEnvironment):
@@ -45,13 +42,10 @@ class Slurm(RankEnvironment):
     def first_port(self) -> int | None:
         return first_of(self.environ.get("SLURM_STEP_RESV_PORTS", ""))
 
-    def components(self) -> Sequence[int]:
-        return [len(component) for component in self._components()]
-
     def evidence(self) -> str:
         number = f"{self.environ.get('SLURM_JOB_ID')}.{self.environ.get('SLURM_STEP_ID')}"
         parts = len(self._components())
-        layout = f"{parts} components" if parts > 1 else self._layout().distribution
+        layout = f"{parts} components" if parts > 1 else self._distribution()
         return f"{self.name} {number}, {layout}"
 
     def _components(self) -> list[list[str]]:
@@ -62,24 +56,23 @@ class Slurm(RankEnvironment):
             accepted = f"{len(counts)} nodes, as many as in SLURM_STEP_TASKS_PER_NODE"
             raise self.error("SLURM_STEP_NODELIST", accepted)
         by_node = dict(zip(nodes, counts, strict=True))
-        # `srun` without `sbatch` has only the old names.
-        groups = [
-            nodes_of(
-                self.environ.get(f"SLURM_JOB_NODELIST_HET_GROUP_{index}")
-                or self.environ.get(f"SLURM_JOB_NODELIST_PACK_GROUP_{index}", "")
-            )
-            for index in range(self._num_groups())
-        ]
-        inside = [group for group in groups if group and {*group} <= {*nodes}]
+        # A step may have some of the components of its job.
+        inside = [group for group in self._groups() if {*group} <= {*nodes}]
         return [
-            ranks_of(self._layout(), group, [by_node[node] for node in group])
+            ranks_of(self._distribution(), group, [by_node[node] for node in group])
             for group in (inside if len(inside) > 1 else [nodes])
         ]
 
-    def _num_groups(self) -> int:
-        if not self.environ.get("SLURM_HET_SIZE"):
-            return 0
-        return number_in(self.environ, "SLURM_HET_SIZE", remedy=REMEDY, most=_MOST_COMPONENTS)
+    def _groups(self) -> Iterator[list[str]]:
+        """The nodes of each component of a heterogeneous job."""
+        for index in itertools.count():
+            # `srun` without `sbatch` has only the old names.
+            text = self.environ.get(f"SLURM_JOB_NODELIST_HET_GROUP_{index}") or self.environ.get(
+                f"SLURM_JOB_NODELIST_PACK_GROUP_{index}"
+            )
+            if not text:
+                return
+            yield nodes_of(text)
 
-    def _layout(self) -> Layout:
-        return Layout.of(self.environ)
+    def _distribution(self) -> str:
+        return distribution_of(self.environ.get("SLURM_DISTRIBUTION", ""))

@@ -219,11 +219,7 @@ ROWS = (
         "one_device",
         "tfdist.strategies.one_device:OneDevice",
         AccumulationOptions,
-        estimator=EstimatorSpec(
-            "tfdist.strategies.one_device:OneDevice",
-            "tfdist.estimator.sessions:LocalSessions",
-            one_gpu="Add --strategy=mirrored to train on all of them.",
-        ),
+        estimator=EstimatorSpec("tfdist.estimator.sessions:LocalSessions"),
         executes_several_steps=True,
         single_replica=True,
         one_gpu="Add --strategy=mirrored to train on all of them.",
@@ -232,11 +228,7 @@ ROWS = (
         "mirrored",
         "tfdist.strategies.mirrored:Mirrored",
         MirroredOptions,
-        estimator=EstimatorSpec(
-            "tfdist.strategies.mirrored:Mirrored",
-            "tfdist.estimator.mirrored:MirroredSessions",
-            LocalDevicesOptions,
-        ),
+        estimator=EstimatorSpec("tfdist.estimator.mirrored:MirroredSessions", LocalDevicesOptions),
         executes_several_steps=True,
     ),
     StrategySpec(
@@ -250,9 +242,9 @@ ROWS = (
         "tfdist.strategies.parameter_server.strategy:ParameterServer",
         ParameterServerOptions,
         estimator=EstimatorSpec(
-            "tfdist.estimator.between_graph:BetweenGraph",
             "tfdist.estimator.between_graph:BetweenGraphSessions",
             SynchronousUpdates,
+            strategy="tfdist.estimator.between_graph:BetweenGraph",
             serving=(PS,),
             one_gpu="Start one worker per GPU, and select its GPU with CUDA_VISIBLE_DEVICES.",
         ),
@@ -268,7 +260,6 @@ ROWS = (
         "tfdist.strategies.multi_worker_mirrored:MultiWorkerMirrored",
         MultiWorkerMirroredOptions,
         estimator=EstimatorSpec(
-            "tfdist.strategies.multi_worker_mirrored:MultiWorkerMirrored",
             "tfdist.estimator.multi_worker_mirrored:MultiWorkerMirroredSessions",
             AllReduceOptions,
         ),
@@ -290,11 +281,9 @@ ROWS = (
         "tfdist.strategies.horovod:Horovod",
         HorovodOptions,
         estimator=EstimatorSpec(
-            "tfdist.strategies.horovod:Horovod",
             "tfdist.estimator.horovod:HorovodSessions",
             HorovodGradientOptions,
             chief_evaluates=True,
-            one_gpu="Start a rank for each GPU.",
         ),
         packages=("horovod",),
         spans_tasks=True,

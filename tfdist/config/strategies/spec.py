@@ -15,17 +15,18 @@ class EstimatorSpec:
     """How a strategy trains Estimators and TF1 sessions.
 
     Attributes:
-      strategy: the subclass of `tfdist.strategies.base.Strategy`, as `module:name`.
       sessions: the subclass of `tfdist.estimator.sessions.Sessions`, as `module:name`.
       options: the class of the options that apply.
+      strategy: the subclass of `tfdist.strategies.base.Strategy`, as `module:name`; that for Keras
+        if it is empty.
       serving: the types of the tasks that serve and do not train.
       chief_evaluates: whether the chief evaluates, even if the cluster has a task of type chief.
-      one_gpu: what to do instead, if a task cannot use several GPUs; None if it can.
+      one_gpu: what to do instead, if a task cannot use several GPUs; None for what holds for Keras.
     """
 
-    strategy: str
     sessions: str
     options: type[Options] = Options
+    strategy: str = ""
     serving: tuple[str, ...] = ()
     chief_evaluates: bool = False
     one_gpu: str | None = None
@@ -116,7 +117,7 @@ class StrategySpec:
 
     def strategy_path(self, options: Options, *, for_estimators: bool = False) -> str:
         """The class that a job with these options uses, as `module:name`."""
-        return options.implementation or self._way(for_estimators).strategy
+        return options.implementation or self._way(for_estimators).strategy or self.strategy
 
     def check_num_gpus(self, num_gpus: int | None, *, for_estimators: bool = False) -> None:
         """Checks `--num_gpus`, which must be at most 1 if a task trains on one device.
@@ -125,10 +126,10 @@ class StrategySpec:
           UsageError: it is more than 1.
         """
         way = self._way(for_estimators)
-        if num_gpus is None or num_gpus <= 1 or way.one_gpu is None:
-            return
-        suffix = ", for Estimators and sessions" if way is not self else ""
-        refuse({"num_gpus": num_gpus}, f"0 or 1 under {self.name}{suffix}", way.one_gpu)
+        remedy = way.one_gpu or self.one_gpu
+        if remedy is not None and num_gpus is not None and num_gpus > 1:
+            suffix = ", for Estimators and sessions" if way is not self else ""
+            refuse({"num_gpus": num_gpus}, f"0 or 1 under {self.name}{suffix}", remedy)
 
     def check_heartbeat(self, seconds: Any) -> None:
         """Checks that `--heartbeat_timeout` has an effect, if it was given.

@@ -209,12 +209,3 @@ def tasks_of_this_machine() -> list[Record]:
             if record is not None and record.state.pid == int(path.name):
                 found.append(record)
     return sorted(found, key=lambda record: record.state.task)
-
-
-def tasks_of_job(state: State) -> list[Record]:
-    """The other tasks of a task's job that run on this machine."""
-    return [
-        record
-        for record in tasks_of_this_machine()
-        if record.state.job == state.job and record.state.pid != state.pid and state.job
-    ]

@@ -15,8 +15,9 @@ import socket
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
-from io import BufferedRWPair
+from io import BufferedReader
 
+from tfdist.coordination.listening import listen
 from tfdist.coordination.liveness.task_report import TaskReport
 from tfdist.coordination.seal import NONCE_LENGTH, new_nonce, seals
 from tfdist.coordination.startup.addresses import is_among, plain, resolve
@@ -46,9 +47,7 @@ class Endpoint:
         self._hosts = frozenset(hosts)
         self._report = report
         self._free = threading.Semaphore(_CONNECTIONS)
-        dual = socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if dual else socket.AF_INET
-        self._listener = socket.create_server(("", 0), family=family, dualstack_ipv6=dual)
+        self._listener = listen()
         self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._accept, name="reports", daemon=True).start()
 
@@ -74,12 +73,12 @@ class Endpoint:
             self._free.release()
 
     def _converse(self, connection: socket.socket) -> None:
-        with connection.makefile("rwb") as stream:
+        with connection.makefile("rb") as stream:
             asking, answering = _read_nonce(stream), new_nonce()
             theirs, ours = seals(self._token, asking=asking, answering=answering, purpose=_PURPOSE)
-            _write(stream, answering.encode() + b"\n" + ours.seal(_PROOF))
+            connection.sendall(answering.encode() + b"\n" + ours.seal(_PROOF))
             if theirs.open(stream.readline(_LIMIT)) == _QUESTION:
-                _write(stream, ours.seal(self._report().encode()))
+                connection.sendall(ours.seal(self._report().encode()))
 
 
 def ask(host: str, port: int, token: str) -> TaskReport:
@@ -96,24 +95,19 @@ def ask(host: str, port: int, token: str) -> TaskReport:
     """
     with (
         socket.create_connection((host, port), timeout=_SECONDS) as connection,
-        connection.makefile("rwb") as stream,
+        connection.makefile("rb") as stream,
     ):
         asking = new_nonce()
-        _write(stream, asking.encode() + b"\n")
+        connection.sendall(asking.encode() + b"\n")
         ours, theirs = seals(token, asking=asking, answering=_read_nonce(stream), purpose=_PURPOSE)
         if theirs.open(stream.readline(_LIMIT)) != _PROOF:
             raise ValueError(f"{host}:{port} does not know the token of this job")
-        _write(stream, ours.seal(_QUESTION))
+        connection.sendall(ours.seal(_QUESTION))
         return TaskReport.decode(theirs.open(stream.readline(_LIMIT)) or b"")
 
 
-def _read_nonce(stream: BufferedRWPair) -> str:
+def _read_nonce(stream: BufferedReader) -> str:
     line = stream.readline(NONCE_LENGTH + 2)
     if len(line) != NONCE_LENGTH + 1 or not line.endswith(b"\n"):
         raise ValueError("no nonce")
     return line[:-1].decode("ascii")
-
-
-def _write(stream: BufferedRWPair, data: bytes) -> None:
-    stream.write(data)
-    stream.flush()

@@ -194,7 +194,9 @@ class Reporter:
         found = hang_report.collect(self.endpoints, self._token)
         if None in found.values():
             # A task that was restarted has another endpoint than its predecessor.
-            local = {each.state.task: each for each in activity.tasks_of_job(self.activity.state)}
+            job = self.activity.state.job
+            machine = activity.tasks_of_this_machine()
+            local = {each.state.task: each for each in machine if each.state.job == job}
             for task in [task for task, report in found.items() if report is None]:
                 if task in local:
                     found[task] = TaskReport.of_process(local[task])

@@ -2,7 +2,7 @@
 
     startup.check_addresses(cluster)
     startup.check_port(cluster, task)
-    outcome = startup.wait_at_barrier(startup.BarrierConfig(cluster=cluster, task=task, ...))
+    outcome = startup.wait_at_barrier(startup.BarrierConfig(startup.Hello(...), ...))
 
 `tfdist check` does only this. `tfdist.init()` does it before it sets up a strategy, because
 TensorFlow would wait forever for a task that never starts. Nothing here imports TensorFlow.
@@ -11,10 +11,11 @@ TensorFlow would wait forever for a task that never starts. Nothing here imports
 from tfdist.coordination.startup.addresses import check_addresses, check_port
 from tfdist.coordination.startup.barrier import Outcome, wait_at_barrier
 from tfdist.coordination.startup.participant import BarrierConfig
-from tfdist.coordination.startup.protocol import versions
+from tfdist.coordination.startup.protocol import Hello, versions
 
 __all__ = [
     "BarrierConfig",
+    "Hello",
     "Outcome",
     "check_addresses",
     "check_port",

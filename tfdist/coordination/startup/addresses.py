@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import os
 import socket
 import weakref
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from tfdist.cluster import Cluster, Task, host_and_port
+from tfdist.coordination.listening import listen
 from tfdist.coordination.probe import Listener, identify
 from tfdist.errors import UsageError
 
@@ -110,10 +112,14 @@ def check_port(cluster: Cluster, task: Task) -> None:
 
 
 class ListeningSocket(socket.socket):
-    """A socket that can close all connections that it has accepted."""
+    """A socket that can close all connections that it has accepted.
 
-    def __init__(self, family: int) -> None:
-        super().__init__(family)
+    Args:
+      listener: the socket that listens, in whose place this one is used from now on.
+    """
+
+    def __init__(self, listener: socket.socket) -> None:
+        super().__init__(fileno=listener.detach())
         self._accepted: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
     def accept(self) -> tuple[socket.socket, Any]:
@@ -134,26 +140,18 @@ def open_port(cluster: Cluster, task: Task) -> ListeningSocket:
       UsageError: the port cannot be bound.
     """
     _, port = host_and_port(cluster.address(task))
-    dual = socket.has_dualstack_ipv6()
-    listener = ListeningSocket(socket.AF_INET6 if dual else socket.AF_INET)
     try:
-        if dual:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        # As gRPC does: a port that the launcher only holds for this task counts as free.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("", port))
-        listener.listen(BACKLOG)
+        return ListeningSocket(listen(port, BACKLOG))
     except OSError as error:
-        listener.close()
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
         raise UsageError(
             f"address of {task}",
             received=cluster.address(task),
             accepted="a port that this process may bind",
-            remedy=f"{error.strerror}: choose another port, or end the process that uses it.",
+            remedy=f"{os.strerror(error.errno)}: choose another port, or end the process that uses "
+            "it.",
         ) from None
-    return listener
 
 
 def _resolve_all(hosts: set[str], resolve: Resolve) -> dict[str, frozenset[str]]:

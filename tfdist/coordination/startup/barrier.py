@@ -1,9 +1,7 @@
 """The startup barrier: returns when the tasks of a job reach each other, or says why they do not.
 
-    config = BarrierConfig(
-        cluster=cluster, task=task, strategy="parameter_server", timeout=300, versions=versions()
-    )
-    outcome = wait_at_barrier(config)
+    me = Hello(cluster=cluster, task=task, strategy="parameter_server", versions=versions())
+    outcome = wait_at_barrier(BarrierConfig(me, timeout=300))
     if outcome.verdict:
         sys.exit(str(outcome))
 
@@ -51,47 +49,39 @@ class Outcome:
         return f"{self.verdict}\n{self.details}"
 
 
-def wait_at_barrier(
-    config: BarrierConfig,
-    *,
-    log: Callable[[str], None] = log,
-    clock: Callable[[], float] = time.time,
-) -> Outcome:
+def wait_at_barrier(config: BarrierConfig, *, log: Callable[[str], None] = log) -> Outcome:
     """Waits at the startup barrier until all tasks are ready, or cannot become ready.
 
     Args:
       config: this task, and what it expects.
       log: logs a line; by default to stderr.
-      clock: the wall clock, in seconds since the epoch.
 
     Raises:
       UsageError: this task's port cannot be bound, or this process may open too few files.
     """
     begin = time.monotonic()
-    is_chief = config.task == config.cluster.chief_task
-    participant = (Chief if is_chief else Member)(config, log, clock)
+    cluster, task = config.me.cluster, config.me.task
+    participant = (Chief if task == cluster.chief_task else Member)(config, log)
     try:
-        listener = addresses.open_port(config.cluster, config.task)
+        listener = addresses.open_port(cluster, task)
     except UsageError:
         if why := asyncio.run(participant.ask_at_own_address()):
             return Outcome(why, "", time.monotonic() - begin)
         raise
-    with listener, open_files(config.cluster):
+    with listener, open_files(cluster):
         try:
             verdict = asyncio.run(participant.run(listener))
         finally:
             # Asyncio leaves connections open that it has accepted a moment before its end. One of
             # them can be gRPC's, of a peer that reconnects: it would wait forever for an answer.
             listener.close_accepted()
-    for line in verdict.warnings:
-        log(line)
     endpoints = {}
     if not verdict.text:
         # Otherwise there may be tasks that this cluster does not have.
         endpoints = {
-            task: (host_and_port(config.cluster.address(task))[0], hello.report_port)
-            for task, hello in participant.table.hellos.items()
-            if task != config.task and hello.report_port
+            other: (host_and_port(cluster.address(other))[0], hello.report_port)
+            for other, hello in participant.table.hellos.items()
+            if other != task and hello.report_port
         }
     seconds = time.monotonic() - begin
     return Outcome(verdict.text, "\n".join(verdict.details), seconds, endpoints)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from tfdist.cluster import Task, host_and_port
 from tfdist.coordination.startup import protocol
 from tfdist.coordination.startup.channel import Channel
-from tfdist.coordination.startup.connection import Connection
 from tfdist.coordination.startup.participant import (
     CLOSE_SECONDS,
     HEARTBEAT_SECONDS,
@@ -49,18 +48,18 @@ class Chief(Participant):
         self._has_given_up = False
         self.start(self._send_status())
         # Another process that is configured as the chief may listen at the chief's address.
-        task = self.config.task
-        me = Peer(task, *host_and_port(self.config.cluster.address(task)))
+        task = self.me.task
+        me = Peer(task, *host_and_port(self.me.cluster.address(task)))
         self.start(self.try_to_reach(me))
 
-    async def converse(self, hello: Hello, connection: Connection) -> None:
+    async def converse(self, hello: Hello, channel: Channel) -> None:
         session = None
         try:
-            while isinstance(report := await read(connection), Report):
+            while isinstance(report := await read(channel), Report):
                 is_news = session is None or session.report.complete != report.complete
                 self._has_given_up = self._has_given_up or report.gives_up
                 if session is None:
-                    session = self._open(hello, connection.channel, report)
+                    session = self._open(hello, channel, report)
                 session.report = report
                 newer = self._sessions.get(hello.task, session).hello
                 if newer.incarnation != hello.incarnation:
@@ -79,7 +78,7 @@ class Chief(Participant):
             return self.contradiction()
         # Looks at no more tasks than it must: each change in a large job leads here.
         is_awaiting = any(True for _ in self._awaited())
-        return None if is_awaiting or self._superseded else self.success()
+        return None if is_awaiting or self._superseded else Verdict("")
 
     def waiting(self) -> str:
         return reasons(self.findings(), list(self._awaited()))

@@ -8,13 +8,10 @@ All functions are pure. Their sentences are the same in every task that has the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median_low
 
 from tfdist.cluster import Cluster, Task, task_types
 from tfdist.coordination.startup.protocol import Hello
 
-# Seconds that the clock of a task may be from those of the others before a warning.
-_CLOCK_TOLERANCE = 5.0
 # The tasks that a sentence names.
 _MOST_NAMES = 6
 
@@ -83,21 +80,6 @@ def find(
         if sentence := _apart(package, found):
             return sentence
     return None
-
-
-def clocks(offsets: Mapping[Task, float]) -> list[str]:
-    """A sentence for each task whose clock is far from those of the others.
-
-    Args:
-      offsets: by task, seconds that its clock is ahead of this machine's; this task's is 0.
-    """
-    middle = median_low(offsets.values())
-    return [
-        f"the clock of {task} is {abs(offsets[task] - middle):.1f} s "
-        f"{'ahead of' if offsets[task] > middle else 'behind'} those of the others."
-        for task in ordered(offsets)
-        if abs(offsets[task] - middle) > _CLOCK_TOLERANCE
-    ]
 
 
 def _twice(task: Task, processes: Sequence[Hello], misplaced: Mapping[Task, Hello]) -> str:

@@ -1,6 +1,8 @@
 """Connects to an address and identifies what listens there.
 
 found = await connect("10.0.0.2", 2222, hello, token, resolver=resolver, timeout=5.0)
+if not isinstance(found, Reach):
+    channel, hello = found
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ import asyncio
 import os
 import socket
 from concurrent.futures import Executor
-from dataclasses import dataclass
 
 from tfdist.cluster import Cluster
 from tfdist.coordination.probe import is_grpc_server
@@ -35,17 +36,9 @@ from tfdist.coordination.startup.protocol import (
 )
 
 
-@dataclass(frozen=True)
-class Connection:
-    """An open connection to a task that has sent its hello."""
-
-    channel: Channel
-    hello: Hello
-
-
 async def connect(
     host: str, port: int, hello: Hello, token: str, *, resolver: Executor, timeout: float
-) -> Connection | Reach:
+) -> tuple[Channel, Hello] | Reach:
     """Connects, and exchanges the proofs and the hellos.
 
     Args:
@@ -57,13 +50,13 @@ async def connect(
       timeout: seconds that the connection may take, and then the answer on it.
 
     Returns:
-      The connection if a tfdist task answers, else what happened.
+      The channel to the task that answers, and its hello; else what happened.
     """
     found = await _open(host, port, resolver, timeout)
     if isinstance(found, Reach):
         return found
     reader, writer = found
-    answer: Connection | Reach
+    answer: tuple[Channel, Hello] | Reach
     try:
         async with asyncio.timeout(timeout):
             answer = await _identify(reader, writer, hello, token)
@@ -137,7 +130,7 @@ async def _open(
 
 async def _identify(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello, token: str
-) -> Connection | Reach:
+) -> tuple[Channel, Hello] | Reach:
     challenge = new_challenge()
     writer.write(encode(challenge))
     # At the end of the stream `readexactly` raises; `read` would return nothing.
@@ -151,7 +144,7 @@ async def _identify(
             return Reach(OTHER_JOB, f"its {TOKEN_VARIABLE} differs")
         channel.send(hello)
         other = await read_hello(await channel.receive_line(), channel, hello.cluster)
-        return Connection(channel, other) if other else Reach(STRANGER)
+        return (channel, other) if other else Reach(STRANGER)
     first += await reader.read(63)
     if is_grpc_server(first):
         return Reach(RUNNING)

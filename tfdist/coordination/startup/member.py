@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tfdist.cluster import Task
 from tfdist.coordination.startup import protocol
-from tfdist.coordination.startup.connection import Connection
+from tfdist.coordination.startup.channel import Channel
 from tfdist.coordination.startup.participant import (
     CLOSE_SECONDS,
     HEARTBEAT_SECONDS,
@@ -29,20 +29,20 @@ class Member(Participant):
     """
 
     def start_role(self) -> None:
-        self._chief: Connection | None = None
+        self._chief: Channel | None = None
         self._verdict_of_chief: Verdict | None = None
         self._is_complete = self._gives_up = False
         self._has_news = asyncio.Event()
         self._waits_for = ""
 
-    async def after_reaching(self, peer: Peer, connection: Connection) -> None:
-        if peer.task != self.config.cluster.chief_task:
+    async def after_reaching(self, peer: Peer, channel: Channel) -> None:
+        if peer.task != self.me.cluster.chief_task:
             return
-        self._chief, self._waits_for = connection, ""
-        sending = self.start(self._send_reports(connection))
+        self._chief, self._waits_for = channel, ""
+        sending = self.start(self._send_reports(channel))
         try:
             while True:
-                message = await read(connection)
+                message = await read(channel)
                 if isinstance(message, Verdict):
                     self._verdict_of_chief = message
                 if not isinstance(message, Status):
@@ -63,18 +63,18 @@ class Member(Participant):
         if self.table.contradiction():
             return self.contradiction()
         # A chief that is at the barrier sends the verdict.
-        is_chief_starting = self.table.peers[self.config.cluster.chief_task].is_reached
-        return None if is_chief_starting or not self._is_complete else self.success()
+        is_chief_starting = self.table.peers[self.me.cluster.chief_task].is_reached
+        return None if is_chief_starting or not self._is_complete else Verdict("")
 
     def waiting(self) -> str:
         awaited = [task for task, peer in self.table.peers.items() if not self.table.reaches(peer)]
         if awaited:
             return reasons(self.findings(), awaited)
-        return self._waits_for or str(self.config.cluster.chief_task)
+        return self._waits_for or str(self.me.cluster.chief_task)
 
     def reports(self) -> dict[Task, Report]:
         # The chief sends no report. An open connection to it shows that it runs.
-        return {self.config.cluster.chief_task: Report()} if self._chief else {}
+        return {self.me.cluster.chief_task: Report()} if self._chief else {}
 
     async def give_up(self) -> Verdict:
         """Lets the chief end the barrier for all; it knows more about the other tasks."""
@@ -86,11 +86,11 @@ class Member(Participant):
                     return await self.verdict()
         return self.failure()
 
-    async def _send_reports(self, connection: Connection) -> None:
+    async def _send_reports(self, channel: Channel) -> None:
         with contextlib.suppress(OSError):  # The end of the connection is seen elsewhere.
             while True:
                 self._has_news.clear()
                 report = replace(self.table.report(), gives_up=self._gives_up)
-                connection.channel.send(report)
-                await connection.channel.writer.drain()
+                channel.send(report)
+                await channel.writer.drain()
                 await wait_for(self._has_news, HEARTBEAT_SECONDS)

@@ -8,22 +8,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import os
-import secrets
 import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from tfdist.cluster import Cluster, Task, host_and_port
+from tfdist.cluster import Task, host_and_port
 from tfdist.coordination.startup import protocol
 from tfdist.coordination.startup.addresses import BACKLOG
-from tfdist.coordination.startup.channel import accept_channel
-from tfdist.coordination.startup.conflicts import clocks
-from tfdist.coordination.startup.connection import Connection, connect, read_hello
+from tfdist.coordination.startup.channel import Channel, accept_channel
+from tfdist.coordination.startup.connection import connect, read_hello
 from tfdist.coordination.startup.origins import Origins
 from tfdist.coordination.startup.peers import Peer, PeerTable
 from tfdist.coordination.startup.protocol import (
@@ -57,32 +54,22 @@ _LOOK_SECONDS = 0.25
 _FIRST_NOTICE, _NOTICE = 5.0, 30.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class BarrierConfig:
     """Configuration of one participant in the startup barrier.
 
     Attributes:
-      cluster: the tasks that wait for each other.
-      task: this task.
-      strategy: the strategy of the job.
+      me: this task, and what must be the same in all tasks.
       timeout: the longest wait, in seconds.
-      purpose: `training`, or `check`; it must be the same in all tasks.
       token: the job's token; it must be the same in all tasks. Without one, only the addresses of
         the cluster are listened to.
       joins: whether this task can join a job that is training already.
-      versions: the versions of the packages that must be equal in all tasks.
-      report_port: where this task answers when another one asks what it does; 0 if it does not.
     """
 
-    cluster: Cluster
-    task: Task
-    strategy: str
+    me: Hello
     timeout: float
-    purpose: str = "training"
     token: str = ""
     joins: bool = False
-    versions: dict[str, str]
-    report_port: int = 0
 
 
 class Participant(ABC):
@@ -91,30 +78,15 @@ class Participant(ABC):
     Args:
       config: this task, and what it expects.
       log: logs a line.
-      clock: the wall clock, in seconds since the epoch.
     """
 
-    def __init__(
-        self, config: BarrierConfig, log: Callable[[str], None], clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, config: BarrierConfig, log: Callable[[str], None]) -> None:
         self.config = config
+        self.me = config.me
         self.log = log
-        self.clock = clock
-        me = Hello(
-            purpose=config.purpose,
-            task=config.task,
-            incarnation=secrets.token_hex(8),
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            cluster=config.cluster,
-            strategy=config.strategy,
-            versions=config.versions,
-            clock=0.0,
-            report_port=config.report_port,
-        )
-        self.table = PeerTable(me, joins=config.joins)
+        self.table = PeerTable(self.me, joins=config.joins)
         self._resolver = ThreadPoolExecutor(max_workers=32)
-        self._origins = Origins(config.cluster, self._resolver, log)
+        self._origins = Origins(self.me.cluster, self._resolver, log)
         self._handshake_seconds = _HANDSHAKE_SECONDS + _HANDSHAKE_SECONDS_PER_TASK * len(
             self.table.peers
         )
@@ -174,11 +146,11 @@ class Participant(ABC):
     def reports(self) -> dict[Task, Report]:
         """The last report of each task that is connected to this one."""
 
-    async def after_reaching(self, peer: Peer, connection: Connection) -> None:
+    async def after_reaching(self, peer: Peer, channel: Channel) -> None:
         """Uses the connection to a peer that was reached; it is closed afterwards."""
         return
 
-    async def converse(self, hello: Hello, connection: Connection) -> None:
+    async def converse(self, hello: Hello, channel: Channel) -> None:
         """Uses a connection from a task of this job; it is closed afterwards."""
         return
 
@@ -194,20 +166,14 @@ class Participant(ABC):
 
     def findings(self) -> Findings:
         """What is known at this moment."""
-        reports = {self.config.task: self.table.report(), **self.reports()}
-        return Findings(self.config.cluster, self.config.task, reports, self.table.hellos)
-
-    def success(self) -> Verdict:
-        """The result that the job can start."""
-        # What does not keep the tasks from training may be a mistake.
-        warnings = (f"warning: {line}" for line in clocks(self.table.clocks()))
-        return Verdict("", warnings=tuple(warnings))
+        reports = {self.me.task: self.table.report(), **self.reports()}
+        return Findings(self.me.cluster, self.me.task, reports, self.table.hellos)
 
     def failure(self) -> Verdict:
         """The result if the barrier ended now and could not succeed."""
         findings = self.findings()
         why = self.table.contradiction() or explain(findings)
-        return Verdict(why, details(findings), self.success().warnings)
+        return Verdict(why, details(findings))
 
     def contradiction(self) -> Verdict | None:
         """The result if tasks contradict each other, as soon as it is time to say so."""
@@ -257,31 +223,30 @@ class Participant(ABC):
         pause = first = max(_FIRST_PAUSE, pace)
         while True:
             peer.wake.clear()
-            begin = self.clock()
             found = await self._connect(peer)
-            if isinstance(found, Connection):
-                peer.ahead = clock_offset(found.hello.clock, begin, self.clock())
-                peer.reach = self.table.identify(peer, found.hello)
+            if isinstance(found, Reach):
+                self.table.misplaced.pop(peer.task, None)
+                peer.reach = found
+                self.has_changed()
+            else:
+                channel, hello = found
+                peer.reach = self.table.identify(peer, hello)
                 self.has_changed()
                 try:
                     if peer.is_reached:
                         peer.wake.clear()  # It has connected to this task meanwhile.
                         pause = first
-                        await self.after_reaching(peer, found)
+                        await self.after_reaching(peer, channel)
                 finally:
-                    found.channel.writer.close()
-            else:
-                self.table.misplaced.pop(peer.task, None)
-                peer.reach = found
-                self.has_changed()
+                    channel.writer.close()
             await wait_for(peer.wake, None if peer.is_reached else pause)
             pause = min(2 * pause, max(_LAST_PAUSE, pace))
 
-    async def _connect(self, peer: Peer) -> Connection | Reach:
+    async def _connect(self, peer: Peer) -> tuple[Channel, Hello] | Reach:
         return await connect(
             peer.host,
             peer.port,
-            self.hello(),
+            self.me,
             self.config.token,
             resolver=self._resolver,
             timeout=self._handshake_seconds,
@@ -289,18 +254,19 @@ class Participant(ABC):
 
     async def ask_at_own_address(self) -> str | None:
         """How a task of this job that has this task's port contradicts it; None without one."""
-        own = self.config.task
-        peer = Peer(own, *host_and_port(self.config.cluster.address(own)))
+        own = self.me.task
+        peer = Peer(own, *host_and_port(self.me.cluster.address(own)))
         found = await self._connect(peer)
-        if isinstance(found, Connection):
-            self.table.identify(peer, found.hello)
-            found.channel.writer.close()
+        if not isinstance(found, Reach):
+            channel, hello = found
+            self.table.identify(peer, hello)
+            channel.writer.close()
         return self.table.contradiction()
 
     async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._incoming[writer] = asyncio.current_task()
         try:
-            cluster = self.config.cluster
+            cluster = self.me.cluster
             async with asyncio.timeout(self._handshake_seconds):
                 channel = await accept_channel(reader, writer, self.config.token)
                 if channel is None or self._has_ended:
@@ -314,7 +280,7 @@ class Participant(ABC):
                 ):
                     return
                 # A task of another job receives it as well, so that it can tell what it has found.
-                channel.send(self.hello())
+                channel.send(self.me)
                 hello = await read_hello(line, channel, cluster)
             if hello is None or not self.table.is_of_this_job(hello):
                 return
@@ -323,7 +289,7 @@ class Participant(ABC):
             if peer is not None and not peer.is_reached:
                 peer.wake.set()
             self.has_changed()
-            await self.converse(hello, Connection(channel, hello))
+            await self.converse(hello, channel)
         except (OSError, ValueError):
             pass  # Silence (TimeoutError is an OSError), an endless line, or the end.
         except Exception as error:
@@ -336,28 +302,13 @@ class Participant(ABC):
         self._error = error
         self.has_changed()
 
-    def hello(self) -> Hello:
-        """What this task is, at this moment."""
-        return replace(self.table.me, clock=self.clock())
-
     async def _log_waiting(self) -> None:
         begin, pause = time.monotonic(), _FIRST_NOTICE
         while True:
             await asyncio.sleep(pause)
             pause = _NOTICE
             left = self.config.timeout - (time.monotonic() - begin)
-            self.log(f"{self.config.task} waits for {self.waiting()}; it gives up in {left:.0f} s")
-
-
-def clock_offset(clock: float, begin: float, end: float) -> float:
-    """Seconds that another clock is at least ahead of this one; negative if it is behind.
-
-    Args:
-      clock: what the other clock showed at a moment between `begin` and `end`.
-      begin: what this one showed before it.
-      end: what this one showed after it.
-    """
-    return max(clock - end, 0.0) + min(clock - begin, 0.0)
+            self.log(f"{self.me.task} waits for {self.waiting()}; it gives up in {left:.0f} s")
 
 
 async def wait_for(event: asyncio.Event, seconds: float | None) -> None:
@@ -367,10 +318,10 @@ async def wait_for(event: asyncio.Event, seconds: float | None) -> None:
             await event.wait()
 
 
-async def read(connection: Connection) -> protocol.Message | OtherCluster | None:
+async def read(channel: Channel) -> protocol.Message | OtherCluster | None:
     """The next message on a connection; None at its end, or for anything that is no message."""
     try:
         async with asyncio.timeout(LOST_SECONDS):
-            return await connection.channel.receive()
+            return await channel.receive()
     except (OSError, ValueError):
         return None

@@ -33,7 +33,6 @@ class Peer:
       host: the host of its address.
       port: the port of its address.
       reach: the outcome of the last attempt to reach it.
-      ahead: seconds that its clock is ahead of this task's.
       wake: is set when there is a reason to try it now.
     """
 
@@ -41,7 +40,6 @@ class Peer:
     host: str
     port: int
     reach: Reach = field(default_factory=lambda: Reach(protocol.NOT_TRIED))
-    ahead: float | None = None
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -147,11 +145,6 @@ class PeerTable:
             reach={task: peer.reach for task, peer in self.peers.items() if not self.reaches(peer)},
             complete=self.reaches_all(),
         )
-
-    def clocks(self) -> dict[Task, float]:
-        """Seconds that each task's clock is ahead of this one's."""
-        ahead = {task: peer.ahead for task, peer in self.peers.items() if peer.ahead is not None}
-        return {self.me.task: 0.0, **ahead}
 
     def _can_join(self) -> bool:
         """Whether the job is training already: its chief and all its ps run.

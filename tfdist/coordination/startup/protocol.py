@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from tfdist.cluster import Cluster, Task, task_types
-from tfdist.coordination.seal import NONCE_LENGTH
+from tfdist.coordination.seal import NONCE_LENGTH, new_nonce
 from tfdist.errors import UsageError
 from tfdist.process.packages import installed
 
 #: The longest line that is read, in bytes. The description of a job of 10,000 tasks is shorter.
 LIMIT = 1 << 20
 
-_PROTOCOL = "tfdist/6"
+_PROTOCOL = "tfdist/7"
 # The longest text, in characters, and the longest list.
 _TEXT_LIMIT, _LINES = 4096, 50
 _LONGEST_NAME = 100
@@ -84,28 +84,26 @@ class Hello:
     """What a task is: the first message in each direction after the proof.
 
     Attributes:
-      purpose: `training`, or `check` for the command.
+      cluster: the cluster that it was configured with.
       task: the task that sends it.
+      strategy: the strategy that it is configured to train under, as text.
+      versions: what `versions` returned there.
+      purpose: `training`, or `check` for the command.
+      report_port: where it answers when another task asks what it does; 0 if it does not.
       incarnation: a random number; a restarted task has a new one.
       host: the name of its machine.
       pid: its process.
-      cluster: the cluster that this task was configured with.
-      strategy: the strategy that it is configured to train under.
-      versions: what `versions` returned there.
-      clock: its wall clock, in seconds since the epoch.
-      report_port: where it answers when another task asks what it does; 0 if it does not.
     """
 
-    purpose: str
-    task: Task
-    incarnation: str
-    host: str
-    pid: int
     cluster: Cluster
+    task: Task
     strategy: str
     versions: Mapping[str, str]
-    clock: float
+    purpose: str = "training"
     report_port: int = 0
+    incarnation: str = field(default_factory=new_nonce)
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
 
     def __post_init__(self) -> None:
         self.cluster.check(self.task)
@@ -159,12 +157,10 @@ class Verdict:
     Attributes:
       text: why the job cannot start; empty if it can.
       details: lines that show which task does not reach which.
-      warnings: sentences that every task logs.
     """
 
     text: str
     details: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
 
 
 Message = Challenge | Proof | Hello | Description | Report | Status | Verdict
@@ -264,12 +260,6 @@ def _whole(value: Any) -> int:
     return value
 
 
-def _finite(value: Any) -> float:
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError("number")
-    return float(value)
-
-
 def _task(value: Any) -> Task:
     match = _TASK.fullmatch(value)
     if match is None or match[1] not in task_types.in_cluster():
@@ -296,7 +286,6 @@ def _reach(value: Any) -> dict[Task, Reach]:
 _READ: Mapping[Any, Callable[[Any], Any]] = {
     "str": _text,
     "int": _whole,
-    "float": _finite,
     "bool": bool,
     "tuple[str, ...]": _lines,
     "Mapping[str, str]": _texts,

@@ -45,35 +45,37 @@ class Slot:
     cross_size: int
 
 
-def slots(hosts: Sequence[str]) -> tuple[Slot, ...]:
-    """Assigns a slot to each rank, in the order of `hosts`; equal hosts are one machine.
+def slot(hosts: Sequence[str], rank: int) -> Slot:
+    """The slot of a rank of a job with one rank on each of `hosts`; equal hosts are one machine.
 
     As `horovod.runner.common.util.hosts.get_host_assignments` does: `cross_rank` counts the hosts
     that have a slot of the same local rank.
     """
-    distinct = list(dict.fromkeys(hosts))
-    result = []
-    for rank, host in enumerate(hosts):
-        local_rank = hosts[:rank].count(host)
-        peers = [name for name in distinct if hosts.count(name) > local_rank]
-        result.append(
-            Slot(
-                hostname=host,
-                rank=rank,
-                size=len(hosts),
-                local_rank=local_rank,
-                local_size=hosts.count(host),
-                cross_rank=peers.index(host),
-                cross_size=len(peers),
-            )
-        )
-    return tuple(result)
+    host, local_rank = hosts[rank], hosts[:rank].count(hosts[rank])
+    peers = [name for name in dict.fromkeys(hosts) if hosts.count(name) > local_rank]
+    return Slot(
+        hostname=host,
+        rank=rank,
+        size=len(hosts),
+        local_rank=local_rank,
+        local_size=hosts.count(host),
+        cross_rank=peers.index(host),
+        cross_size=len(peers),
+    )
 
 
-def environment(slot: Slot, host: str, port: int) -> dict[str, str]:
-    """The variables with which `hvd.init()` joins the rendezvous at `host:port` as `slot`."""
+def environment_of(hosts: Sequence[str], rank: int, host: str, port: int) -> dict[str, str]:
+    """The variables with which `hvd.init()` joins the rendezvous at `host:port`.
+
+    Args:
+      hosts: the host of each rank.
+      rank: the rank of this process.
+      host: where the rendezvous is served.
+      port: the port there.
+    """
+    own = slot(hosts, rank)
     variables = {
-        **{f"HOROVOD_{name.upper()}": str(value) for name, value in asdict(slot).items()},
+        **{f"HOROVOD_{name.upper()}": str(value) for name, value in asdict(own).items()},
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": host,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_CONTROLLER": "gloo",
@@ -81,14 +83,9 @@ def environment(slot: Slot, host: str, port: int) -> dict[str, str]:
     }
     if is_loopback(host):
         variables[INTERFACE_VARIABLE] = "lo"
-    elif name := interface(slot.hostname):
+    elif name := interface(own.hostname):
         variables[INTERFACE_VARIABLE] = name
     return variables
-
-
-def environment_of(hosts: Sequence[str], rank: int, host: str, port: int) -> dict[str, str]:
-    """`environment` for a rank of a job with one rank on each of `hosts`."""
-    return environment(slots(hosts)[rank], host, port)
 
 
 def serve_hosts(
@@ -107,16 +104,15 @@ def serve_hosts(
       OSError: the port cannot be bound.
     """
     importlib.import_module("horovod")
-    return serve_store(host, port, _sizes(slots(hosts)), token)
+    return serve_store(host, port, _sizes(hosts), token)
 
 
-def _sizes(all_slots: Sequence[Slot]) -> dict[str, int]:
+def _sizes(hosts: Sequence[str]) -> dict[str, int]:
     """The number of ranks of each of Gloo's scopes."""
-    sizes = {}
-    for slot in all_slots:
-        sizes["global"] = slot.size
-        sizes[f"local_{slot.hostname}"] = slot.local_size
-        sizes[f"cross_{slot.local_rank}"] = slot.cross_size
+    sizes = {"global": len(hosts)}
+    for rank, host in enumerate(hosts):
+        own = slot(hosts, rank)
+        sizes |= {f"local_{host}": own.local_size, f"cross_{own.local_rank}": own.cross_size}
     return sizes
 
 

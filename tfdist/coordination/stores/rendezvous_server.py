@@ -5,8 +5,8 @@
 
 It has the requests of `horovod.runner.http.http_server`, whose clients are in Horovod's C++ code
 (`horovod/common/gloo/http_store.cc`) and cannot prove who they are. So it accepts only what they
-need: their scopes and keys, each key once, and values of a bounded size. A scope closes when all of
-its ranks have met. Another user of the same machine is not answered. Nothing is unpickled.
+need: their scopes and keys, each key once, and values of a bounded size. Another user of the same
+machine is not answered. Nothing is unpickled.
 
 The scope `tfdist` is the store of `tfdist.coordination.stores.kv_store`, whose values have a code.
 """
@@ -18,7 +18,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -31,20 +30,13 @@ from tfdist.errors import log
 _REQUEST_SECONDS = 3.0
 # A value has about 140 bytes for each rank, or 60 for each variable of a model.
 _VALUE_BYTES, _VALUE_BYTES_PER_RANK = 1 << 20, 256
-_ALL_BYTES = 64 << 20
+_ALL_BYTES = 256 << 20
 _KEY_LENGTH = 255
 # Horovod adds the second part for each set of processes.
 _SCOPE = re.compile(r"(.+?)(_process_set_hash_[0-9a-f]{1,16})?")
 _GLOO_KEY = re.compile(r"(?:rank_)?([0-9]{1,9})")
 # The job waits for the server's shutdown, which takes up to this time.
 _SHUTDOWN_POLL_SECONDS = 0.05
-
-
-@dataclass
-class _Scope:
-    values: dict[str, bytes] = field(default_factory=dict)
-    finished: set[str] = field(default_factory=set)
-    is_closed: bool = False
 
 
 class Store:
@@ -59,7 +51,7 @@ class Store:
         self._sizes = sizes
         self._token = token
         self._nonce = new_nonce()
-        self._scopes: dict[str, _Scope] = {}
+        self._values: dict[tuple[str, str], bytes] = {}
         self._bytes = 0
         self._lock = threading.Lock()
         ranks = max(sizes.values(), default=1)
@@ -69,9 +61,7 @@ class Store:
         """A value, or `NOT_FOUND`."""
         if (scope, key) == (SCOPE, NONCE_KEY):
             return self._nonce.encode()
-        with self._lock:
-            found = self._scopes.get(scope, _Scope())
-            return found.values.get(key, HTTPStatus.NOT_FOUND)
+        return self._values.get((scope, key), HTTPStatus.NOT_FOUND)
 
     def put(self, scope: str, key: str, value: bytes) -> HTTPStatus:
         """Stores a value of at most `value_bytes` once."""
@@ -81,28 +71,13 @@ class Store:
         elif not self._is_of_gloo(scope, key):
             return HTTPStatus.FORBIDDEN
         with self._lock:
-            found = self._scopes.setdefault(scope, _Scope())
-            if found.is_closed or found.values.get(key, value) != value:
-                return HTTPStatus.CONFLICT
-            if key not in found.values:
-                if self._bytes + len(value) > _ALL_BYTES:
-                    return HTTPStatus.INSUFFICIENT_STORAGE
-                self._bytes += len(value)
-                found.values[key] = value
-        return HTTPStatus.OK
-
-    def delete(self, scope: str, key: str) -> HTTPStatus:
-        """A rank has met the others: when all have, the scope is closed."""
-        if not self._is_of_gloo(scope, key):
-            return HTTPStatus.FORBIDDEN
-        with self._lock:
-            found = self._scopes.get(scope)
-            if found is not None and key in found.values:
-                found.finished.add(key)
-                if len(found.finished) == self._sizes.get(scope):
-                    self._bytes -= sum(map(len, found.values.values()))
-                    found.values.clear()
-                    found.is_closed = True
+            if (scope, key) in self._values:
+                is_same = self._values[scope, key] == value
+                return HTTPStatus.OK if is_same else HTTPStatus.CONFLICT
+            if self._bytes + len(value) > _ALL_BYTES:
+                return HTTPStatus.INSUFFICIENT_STORAGE
+            self._bytes += len(value)
+            self._values[scope, key] = value
         return HTTPStatus.OK
 
     def _is_of_gloo(self, scope: str, key: str) -> bool:
@@ -123,7 +98,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(self._put)
 
     def do_DELETE(self) -> None:
-        self._answer(self.server.store.delete)
+        # A rank has met the others. The values of a job are small enough to stay.
+        self._answer(lambda *_: HTTPStatus.OK)
 
     def log_message(self, format: str, *_: Any) -> None:
         pass

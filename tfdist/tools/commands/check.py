@@ -52,13 +52,15 @@ def _check(arguments: argparse.Namespace) -> int:
         print(f"tfdist: {task} of {cluster} ({role.config.source}) has no other task to reach.")
         return EXIT_OK
     config = startup.BarrierConfig(
-        cluster=cluster,
-        task=task,
-        strategy=row.name,
+        startup.Hello(
+            cluster=cluster,
+            task=task,
+            strategy=row.name,
+            versions=startup.versions(row.packages),
+            purpose="check",
+        ),
         timeout=given.get("startup_timeout", _STARTUP_TIMEOUT),
-        purpose="check",
         token=token_of(os.environ),
-        versions=startup.versions(row.packages),
     )
     outcome = startup.wait_at_barrier(config)
     if outcome.verdict:

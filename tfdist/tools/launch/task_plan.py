@@ -35,7 +35,7 @@ PLACE_VARIABLES = (
     CORES_VARIABLE,
     table.STRATEGY_VARIABLE,
     FLAGS_VARIABLE,
-    *horovod_rendezvous.environment(horovod_rendezvous.slots([HOST])[0], HOST, 0),
+    *horovod_rendezvous.environment_of([HOST], 0, HOST, 0),
     *environments.marks(),
 )
 

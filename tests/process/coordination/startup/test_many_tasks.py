@@ -23,7 +23,7 @@ def test_the_time_of_the_chief_grows_with_the_tasks_and_not_with_their_square() 
     assert seconds < 180, "at most 10 s on a machine that does nothing else"
     large, small = (cluster_of(tasks, 1, 2) for tasks in (4000, 2))
     task = small.chief_task
-    assert len(encode(hello(large, task, clock=1.0))) == len(encode(hello(small, task, clock=1.0)))
+    assert len(encode(hello(large, task))) == len(encode(hello(small, task)))
 
 
 def test_a_low_limit_of_open_files_is_one_sentence() -> None:

@@ -28,9 +28,9 @@ from tests.support.startup import (
     workers,
 )
 from tfdist.cluster import Cluster, Task
+from tfdist.coordination.listening import listen
 from tfdist.coordination.probe import Listener, identify
 from tfdist.coordination.startup import addresses, protocol, wait_at_barrier
-from tfdist.coordination.startup.participant import clock_offset
 from tfdist.coordination.startup.peers import peers_of
 from tfdist.coordination.startup.protocol import Hello, Reach, Report, Status
 from tfdist.errors import UsageError
@@ -331,10 +331,7 @@ def test_every_task_names_a_task_that_was_started_twice(
         try:
             return open_port(cluster, task)
         except UsageError:
-            other = addresses.ListeningSocket(socket.AF_INET)
-            other.bind(("", 0))
-            other.listen()
-            return other
+            return addresses.ListeningSocket(listen())
 
     monkeypatch.setattr(addresses, "open_port", anywhere)
     participants = Participants()
@@ -409,25 +406,6 @@ def test_a_leftover_server_blocks_the_first_start_of_a_job(job: Cluster) -> None
         assert outcome.verdict.startswith("ps:0 is running already")
 
 
-def test_clock_differences_are_logged_as_a_warning(three: Cluster) -> None:
-    participants = Participants()
-    participants.start(config(three, W0))
-    participants.start(config(three, W1))
-    participants.start(config(three, W2), clock=lambda: time.time() + 60)
-    assert [outcome.verdict for outcome in participants.outcomes()] == [""] * 3
-    for lines in participants.lines.values():
-        (line,) = lines
-        assert line.startswith("warning: the clock of worker:2 is ")
-        assert line.endswith(" s ahead of those of the others.")
-
-
 def test_a_port_in_use_is_rejected(three: Cluster) -> None:
     with server(three.address(W0), sends(b"")), pytest.raises(UsageError, match="already in use"):
         wait_at_barrier(config(three, W0))
-
-
-@pytest.mark.parametrize(
-    ("clock", "offset"), [(9.0, -1.0), (10.0, 0.0), (11.0, 0.0), (12.0, 0.0), (13.5, 1.5)]
-)
-def test_a_slow_answer_is_not_a_wrong_clock(clock: float, offset: float) -> None:
-    assert clock_offset(clock, begin=10.0, end=12.0) == offset

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.startup import CLUSTER, W0, W1, W2, A, B, C, hello
 from tfdist.cluster import Cluster, Task
-from tfdist.coordination.startup.conflicts import are_of_one_job, clocks, find
+from tfdist.coordination.startup.conflicts import are_of_one_job, find
 from tfdist.coordination.startup.protocol import Hello
 
 pytestmark = [pytest.mark.stacks("newest", horovod=("2.15",)), pytest.mark.timeout(60)]
@@ -121,25 +121,3 @@ def test_a_task_that_was_started_twice_is_named() -> None:
 def test_tasks_of_the_same_job_are_recognized(changes: dict[str, Any], same: bool) -> None:
     one, other = hello(CLUSTER, W0), hello(**{"cluster": CLUSTER, "task": W1, **changes})
     assert are_of_one_job(one, other) == are_of_one_job(other, one) == same
-
-
-@pytest.mark.parametrize(
-    ("ahead", "sentences"),
-    [
-        ({W0: 0.0, W1: 4.0, W2: -4.0}, []),
-        (
-            {W0: 0.0, W1: 0.1, W2: 9.0},
-            ["the clock of worker:2 is 8.9 s ahead of those of the others."],
-        ),
-        (
-            {W0: 0.0, W1: 9.0, W2: 9.1},
-            ["the clock of worker:0 is 9.0 s behind those of the others."],
-        ),
-        ({W0: 0.0, W1: 9.0}, ["the clock of worker:1 is 9.0 s ahead of those of the others."]),
-        ({W0: 0.0, W1: -9.0}, ["the clock of worker:0 is 9.0 s ahead of those of the others."]),
-        ({W0: 0.0, W1: 4.0}, []),
-        ({W0: 0.0}, []),
-    ],
-)
-def test_clock_differences_are_reported(ahead: dict[Task, float], sentences: list[str]) -> None:
-    assert clocks(ahead) == sentences

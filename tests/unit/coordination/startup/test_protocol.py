@@ -31,10 +31,10 @@ pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(60)]
 
 
 CLUSTER = Cluster(worker=("a:1", "b:1"), ps=("c:1",))
-HELLO = hello(CLUSTER, W1, clock=1e9)
+HELLO = hello(CLUSTER, W1)
 DESCRIPTION = Description(CLUSTER)
 REPORT = Report({PS: Reach(protocol.UNREACHABLE, "no route to host")}, complete=True)
-VERDICT = Verdict("worker:1 → ps:0", ("  a  b", "  c"), ("warning: d",))
+VERDICT = Verdict("worker:1 → ps:0", ("  a  b", "  c"))
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,6 @@ def changed(message: protocol.Message, **changes: Any) -> bytes:
         changed(HELLO, host="h" * 5000),
         changed(HELLO, pid="7"),
         changed(HELLO, pid=True),
-        changed(HELLO, clock="now"),
-        changed(HELLO, clock=float("nan")),
-        changed(HELLO, clock=None),
         changed(HELLO, cluster={"worker": ["a:1", "b:1"]}),
         changed(HELLO, report_port=1 << 16),
         changed(DESCRIPTION, cluster={"worker": ["no port"]}),
@@ -89,7 +86,7 @@ def changed(message: protocol.Message, **changes: Any) -> bytes:
         changed(REPORT, reach=[["worker:0", "refused"]]),
         changed(Status(""), waiting=["worker:0"]),
         changed(VERDICT, details="a line"),
-        changed(VERDICT, warnings=["\x1b[2J"]),
+        changed(VERDICT, details=["\x1b[2J"]),
         changed(Verdict(""), text="two\nlines"),
         changed(Verdict(""), text="x" * 5000),
     ],

@@ -10,10 +10,9 @@ import pytest
 from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
 
 from tfdist.coordination.stores.horovod_rendezvous import (
-    Slot,
-    environment,
+    environment_of,
     serve_hosts,
-    slots,
+    slot,
     wait_for_server,
 )
 from tfdist.tools.launch.local import hold_ports
@@ -30,33 +29,35 @@ def test_the_slots_equal_those_that_horovod_assigns(layout: dict[str, int]) -> N
     hosts = ",".join(f"{host}:{count}" for host, count in layout.items())
     expected = get_host_assignments(parse_hosts(hosts), sum(layout.values()))
 
-    assigned = slots([host for host, count in layout.items() for _ in range(count)])
+    hosts_of_ranks = [host for host, count in layout.items() for _ in range(count)]
+    assigned = [slot(hosts_of_ranks, rank) for rank in range(len(hosts_of_ranks))]
 
-    assert [dataclasses.asdict(slot) for slot in assigned] == [
+    assert [dataclasses.asdict(own) for own in assigned] == [
         {
-            "hostname": slot.hostname,
-            "rank": slot.rank,
-            "size": slot.size,
-            "local_rank": slot.local_rank,
-            "local_size": slot.local_size,
-            "cross_rank": slot.cross_rank,
-            "cross_size": slot.cross_size,
+            "hostname": own.hostname,
+            "rank": own.rank,
+            "size": own.size,
+            "local_rank": own.local_rank,
+            "local_size": own.local_size,
+            "cross_rank": own.cross_rank,
+            "cross_size": own.cross_size,
         }
-        for slot in expected
+        for own in expected
     ]
 
 
 def test_ranks_keep_their_order_if_the_hosts_alternate() -> None:
     hosts = ["a", "b", "a", "c", "b", "a"]
-    alternating = slots(hosts)
+    alternating = [slot(hosts, rank) for rank in range(6)]
 
-    assert [(slot.hostname, slot.rank) for slot in alternating] == list(
+    assert [(own.hostname, own.rank) for own in alternating] == list(
         zip(hosts, range(6), strict=True)
     )
     # The other numbers are the same as with the hosts sorted.
-    grouped = {(slot.hostname, slot.local_rank): slot for slot in slots(sorted(hosts))}
-    for slot in alternating:
-        assert dataclasses.replace(grouped[slot.hostname, slot.local_rank], rank=slot.rank) == slot
+    in_order = [slot(sorted(hosts), rank) for rank in range(6)]
+    grouped = {(own.hostname, own.local_rank): own for own in in_order}
+    for own in alternating:
+        assert dataclasses.replace(grouped[own.hostname, own.local_rank], rank=own.rank) == own
 
 
 @pytest.mark.parametrize(
@@ -72,18 +73,14 @@ def test_ranks_keep_their_order_if_the_hosts_alternate() -> None:
 def test_the_environment_contains_everything_that_hvd_init_reads(
     host: str, interface: dict[str, str]
 ) -> None:
-    slot = Slot(
-        hostname="b", rank=1, size=6, local_rank=2, local_size=3, cross_rank=4, cross_size=5
-    )
-
-    assert environment(slot, host, 2222) == {
+    assert environment_of(["a", "a", "b", "b", "b"], 3, host, 2222) == {
         "HOROVOD_HOSTNAME": "b",
-        "HOROVOD_RANK": "1",
-        "HOROVOD_SIZE": "6",
-        "HOROVOD_LOCAL_RANK": "2",
+        "HOROVOD_RANK": "3",
+        "HOROVOD_SIZE": "5",
+        "HOROVOD_LOCAL_RANK": "1",
         "HOROVOD_LOCAL_SIZE": "3",
-        "HOROVOD_CROSS_RANK": "4",
-        "HOROVOD_CROSS_SIZE": "5",
+        "HOROVOD_CROSS_RANK": "1",
+        "HOROVOD_CROSS_SIZE": "2",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": host,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": "2222",
         "HOROVOD_CONTROLLER": "gloo",
