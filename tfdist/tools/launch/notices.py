@@ -28,7 +28,7 @@ _SHORTEST_SECONDS = 5.0
 _IDLE = 0.3
 
 # proc(5), net/tcp.
-_LISTENS = "0A"
+_LISTENS, _CONNECTS = "0A", "02"
 
 
 class Notices:
@@ -94,8 +94,11 @@ class Notices:
             if not path.exists():
                 continue
             for line in path.read_text().splitlines()[1:]:
-                _, local, _, state, *_ = line.split()
-                port = int(local.rpartition(":")[2], 16)
-                if port in (self._listen if state == _LISTENS else self._connect):
+                _, local, remote, state, *_ = line.split()
+                own, other = (int(end.rpartition(":")[2], 16) for end in (local, remote))
+                if state == _LISTENS and own in self._listen:
+                    return True
+                # The launcher of the rendezvous is at one end, here or on another machine.
+                if state not in (_LISTENS, _CONNECTS) and self._connect & {own, other}:
                     return True
         return False

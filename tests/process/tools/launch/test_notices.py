@@ -99,6 +99,19 @@ def test_a_connection_to_the_rendezvous_joins(
         assert not notices.look()
 
 
+def test_a_rendezvous_on_another_machine_joins(listener: socket.socket) -> None:
+    port = listener.getsockname()[1]
+    notices = Notices((process_of("worker:1", rendezvous_port=port),), Clock())
+    listener.listen()
+    client = socket.create_connection(("127.0.0.1", port))
+    server, _ = listener.accept()
+    # Only the client's end stays, as on the machine of a rank that has asked the rendezvous.
+    client.close()
+    assert server.recv(1) == b""
+    server.close()
+    assert not notices.look()
+
+
 def test_tasks_without_others_are_not_watched() -> None:
     assert not Notices((process_of("worker:0"),), Clock()).look()
 
