@@ -198,6 +198,7 @@ def results(job: Any, names: list[str], batch: int) -> Iterator[tuple[str, np.nd
         with job.scope():
             model = case.build()
         first = model.get_weights()
+        prepare = Prepare(job)
         for count in counts_of(name, batch):
             model.set_weights(first)
             reset(model.optimizer)
@@ -207,7 +208,7 @@ def results(job: Any, names: list[str], batch: int) -> Iterator[tuple[str, np.nd
             history = model.fit(
                 job.dataset(data),
                 validation_data=job.eval_dataset(data) if validates else None,
-                callbacks=callbacks(job),
+                callbacks=[*job._strategy.callbacks(), prepare],
                 verbose=0,
             )
             for index, weight in enumerate(model.get_weights()):
@@ -230,14 +231,21 @@ def reset(optimizer: Any) -> None:
             variable.assign(tf.zeros_like(variable))
 
 
-def callbacks(job: Any) -> list[Any]:
-    """The callbacks of a strategy, and one that prepares the model, without those that save."""
+class Prepare(tf.keras.callbacks.Callback):
+    """Prepares a model before its first training, and saves nothing.
 
-    class Prepare(tf.keras.callbacks.Callback):
-        def on_train_begin(self, logs: Any = None) -> None:
-            job._state.prepare(self.model)
+    The later ones use the functions of the first, whose tracing takes most of the time.
+    """
 
-    return [*job._strategy.callbacks(), Prepare()]
+    def __init__(self, job: Any) -> None:
+        super().__init__()
+        self._job = job
+        self._is_prepared = False
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if not self._is_prepared:
+            self._job._state.prepare(self.model)
+        self._is_prepared = True
 
 
 def main(_: list[str]) -> None:
