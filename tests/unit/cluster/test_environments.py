@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -279,6 +280,15 @@ def test_the_ranks_of_mpirun_exchange_their_hosts(
         assert hosts_of(found) == "worker=127.0.0.1,127.0.0.1,127.0.0.1"
     alone = find({rank: "0", size: "1", **others})
     assert (str(alone.task), alone.cluster.tasks()) == ("worker:0", ())
+
+
+def test_without_mpi4py_ranks_on_several_hosts_do_not_find_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    rank, size, others = MPIRUN["OpenMPI 5"]
+    with pytest.raises(UsageError, match=r"Install tfdist\[mpi\]"):
+        find({rank: "1", size: "2", **others})
 
 
 def test_the_hosts_of_ranks_have_addresses_in_a_common_network() -> None:
