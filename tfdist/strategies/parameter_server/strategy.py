@@ -29,7 +29,7 @@ from tfdist.strategies.base import Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.cursor import EpochCursor
 from tfdist.strategies.parameter_server.steps.coordinator import EpochCoordinator
-from tfdist.strategies.parameter_server.steps.synchronous_epoch import Synchronous
+from tfdist.strategies.parameter_server.steps.synchronous_functions import Synchronous
 from tfdist.strategies.parameter_server.tensorflow_strategy import PassesShards
 from tfdist.strategies.parameter_server.variables import partitioner as partitioners
 from tfdist.strategies.parameter_server.variables.checkpoint_layout import WholeLayout
@@ -87,7 +87,8 @@ class _Cursor(EpochCursor):
 
     @property
     def measured(self) -> dict[str, float]:
-        return self._coordinator.measured
+        epoch = self._coordinator.training_epoch
+        return {} if epoch is None else epoch.measured()
 
     def step_of_epoch(self, steps: Sequence[int]) -> int:
         is_synchronous = self._coordinator.synchronous is not None
@@ -196,17 +197,15 @@ class ParameterServer(Strategy[ParameterServerOptions]):
             variable_partitioner=None if is_keras_3 else partitioner,
             layer_partitioner=partitioner if is_keras_3 else None,
         )
-        packs_transfers = self.options.pack_transfers
         if self._replicas is not None:
             self._synchronous = Synchronous(
                 replicas_to_aggregate=self._replicas,
                 recovery_timeout=self.settings.startup_timeout,
-                packs_transfers=packs_transfers,
             )
         # A strategy has one coordinator, so Keras uses this one.
         coordinator = EpochCoordinator(
             self.tf_strategy,
-            packs_transfers=packs_transfers,
+            packs_transfers=self.options.pack_transfers,
             heartbeat_timeout=self.settings.heartbeat_timeout,
             synchronous=self._synchronous,
         )

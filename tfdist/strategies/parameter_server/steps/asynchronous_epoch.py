@@ -14,7 +14,7 @@ from typing import Any
 
 from absl import logging
 
-from tfdist.strategies.parameter_server.steps.epoch import Epoch, Logs
+from tfdist.strategies.parameter_server.steps.epoch import Epoch
 from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
 from tfdist.strategies.parameter_server.steps.timing import EpochTimes
 from tfdist.strategies.parameter_server.steps.worker_functions import Execution
@@ -60,19 +60,19 @@ class AsynchronousEpoch(Epoch):
         # The workers whose shard has ended.
         self._ended: set[int] = set()
 
-    def step(self, fn: Callable[[Any], Any], steps: int = 1) -> Logs:
+    def step(self, fn: Callable[[Any], Any], steps: int = 1) -> None:
         self._execution = self._execution_of(fn, self._shards.iterator_spec)
         if not self._epoch:
-            self._times.begin()
+            self._times = EpochTimes(len(self._threads), self._clock)
             self._epoch, self._steps = self._shards.begin_epoch()
-            self._counted = self._requested_so_far = self.steps_so_far()
+            self._old_steps = self._requested_so_far = self.steps_so_far()
             if self._shards.always_raises_at_end and self._shards.steps_per_epoch is None:
                 of_last_epoch = sum(self._shards.steps_of_epoch)
                 self._expected = of_last_epoch or self._shards.length_of_first_epoch
         self._requested_so_far += steps
         if self._expected is not None and self._requested_so_far > self._expected:
             self._make_or_stop(steps)
-            return Logs(self)
+            return
         while not self._results.empty():
             self._take_result()
         if self._is_over():
@@ -82,7 +82,6 @@ class AsynchronousEpoch(Epoch):
             self._shards.length.limit = max(steps, self._shards.length.limit or 0)
         if self._requested >= self._shards.length.steps:
             self._schedule(self._shards.length.steps)
-        return Logs(self)
 
     def _make_or_stop(self, steps: int) -> None:
         """Makes the requested steps, or ends the epoch if no worker finds data for them.
@@ -100,12 +99,9 @@ class AsynchronousEpoch(Epoch):
                 self._start(worker, 1)
             self._take_result()
 
-    def live_logs(self) -> dict[str, Any]:
-        self._wait_for_logs()
-        return self._shards.live_logs
-
     def newest_logs(self) -> Any:
-        self._wait_for_logs()
+        if self._shards.logs is None:
+            self._finish_requested()
         return self._shards.logs
 
     def finish(self, to_end: bool = True) -> None:
@@ -229,22 +225,11 @@ class AsynchronousEpoch(Epoch):
                 self._requested += sum(request.limit for request in self._in_flight[worker])
                 self._in_flight[worker] = []
 
-    def _wait_for_logs(self) -> None:
-        while self._shards.logs is None:
-            if self._requested:
-                self._schedule(self._requested)
-            elif any(self._in_flight):
-                self._take_result()
-            else:
-                break
-
     def _take_result(self) -> None:
         """Waits for the result of an execution, but not for long."""
         result = self._next_result()
         if result is None or result.request not in self._in_flight[result.worker]:
             return  # It may have been withdrawn a moment before it was reported.
-        if result.error is not None:
-            raise result.error
         worker, limit = result.worker, result.request.limit
         self._in_flight[worker].remove(result.request)
         seconds, logs = result.outcome

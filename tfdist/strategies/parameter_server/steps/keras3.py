@@ -166,7 +166,8 @@ def _shows_steps(end: Callable[..., None]) -> Callable[[Any, int, Any], None]:
     def call(bar: Any, epoch: int, logs: Any = None) -> None:
         strategy = bar.model.distribute_strategy
         if bar.target is None and _is_coordinated(strategy):
-            bar.seen = EpochCoordinator(strategy).steps_of_training_epoch
+            training_epoch = EpochCoordinator(strategy).training_epoch
+            bar.seen = 0 if training_epoch is None else training_epoch.steps_so_far()
         end(bar, epoch, logs)
 
     return call

@@ -1,8 +1,8 @@
 """The functions of a synchronous step: gradients on a worker, one update on the ps, the metrics.
 
-functions = Functions(train_function, strategy, recorder, …)
-had_data, logs, contribution = functions.gradients(iterator)    # on each worker
-functions.apply([contribution, …])
+functions = Functions(strategy, synchronous, train_step, iterator_spec, packs=True)
+steps, (logs, contribution) = functions.make(iterator)          # on each worker
+functions.apply([*contribution, …])
 functions.metric_results()                                      # after the last update
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,21 +19,35 @@ import tensorflow as tf
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
 from tfdist.strategies.parameter_server.steps.tracing import converting, scheduled
-from tfdist.strategies.parameter_server.steps.worker_functions import OneBatch
 from tfdist.strategies.parameter_server.transfers.contributions import Recorded, Recorder
 from tfdist.strategies.parameter_server.transfers.packed_step import packed_transfers
+
+
+@dataclass
+class Synchronous:
+    """What all steps of a synchronous training share.
+
+    Attributes:
+      replicas_to_aggregate: the number of gradients per update.
+      recovery_timeout: seconds to wait for the return of a lost worker.
+      recorder: records the gradients of the wrapped optimizers.
+      model: the model in training; None if it is unknown.
+    """
+
+    replicas_to_aggregate: int
+    recovery_timeout: float
+    recorder: Recorder = field(default_factory=Recorder)
+    model: Any = None
 
 
 class Functions:
     """The concrete functions of a step.
 
     Args:
-      fn: the step, as a `tf.function` or not; takes an iterator and returns the logs.
       strategy: the TensorFlow strategy.
-      recorder: the recorder that wraps the model's optimizer.
+      synchronous: what all steps share.
+      step: takes an iterator and returns the logs.
       iterator_spec: the `tf.TypeSpec` of the workers' iterators.
-      model: the model in training; None if it is unknown.
-      contributions: the number of contributions per update.
       packs: whether the transfers of a step are packed.
 
     Raises:
@@ -47,19 +62,17 @@ class Functions:
 
     def __init__(
         self,
-        fn: Any,
         strategy: Any,
-        recorder: Recorder,
+        synchronous: Synchronous,
+        step: Callable[[Any], Any],
         iterator_spec: Any,
         *,
-        model: Any,
-        contributions: int,
         packs: bool,
     ) -> None:
         self._strategy = strategy
-        self._model = model
+        self._model = model = synchronous.model
         self._results: Any = None
-        step = getattr(fn, "python_function", fn)
+        recorder, count = synchronous.recorder, synchronous.replicas_to_aggregate
         with scheduled(strategy):
             self.gradients, recorded = _gradients(
                 step,
@@ -67,9 +80,8 @@ class Functions:
                 partial(recorder.recording, _assignable(model), _counters(model)),
                 packs=packs,
             )
-            self.apply = _apply(
-                strategy, recorded, self.gradients.structured_outputs[2], contributions
-            )
+            contribution = self.gradients.structured_outputs[2]
+            self.apply = _apply(strategy, recorded, contribution, count)
 
     def make(self, iterator: Any) -> tuple[int, tuple[Any, list[tf.Tensor]]]:
         """Computes gradients on the worker that calls this.
@@ -114,7 +126,7 @@ def _gradients(
     @tf.function
     def step_on(batch: Any) -> tuple[Any, list[tf.Tensor]]:
         with recording() as recorded, packed_transfers() if packs else nullcontext():
-            logs = step(OneBatch(batch))
+            logs = step(iter([batch]))
         found.append(recorded)
         return logs, recorded.in_packs(packs=packs)
 

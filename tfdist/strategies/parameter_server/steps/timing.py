@@ -29,6 +29,8 @@ class Seconds(NamedTuple):
 class EpochTimes:
     """Sums the seconds of the steps of an epoch on each worker: in all, for input, for the ps.
 
+    The steps begin when it is created.
+
     Args:
       workers: their number.
       clock: returns seconds, from any starting point.
@@ -36,13 +38,9 @@ class EpochTimes:
 
     def __init__(self, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.begin()
+        self._begun = self._ended = clock()
         self._steps = [0] * workers
         self._seconds = [Seconds(0.0, 0.0, 0.0)] * workers
-
-    def begin(self) -> None:
-        """The steps begin now."""
-        self._begun = self._ended = self._clock()
 
     def add(self, worker: int, steps: int, seconds: Seconds) -> None:
         """Adds steps that a worker has just made."""

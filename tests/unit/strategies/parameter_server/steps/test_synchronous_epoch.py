@@ -18,9 +18,9 @@ from tfdist.data import sharding
 from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
 from tfdist.strategies.parameter_server.steps.synchronous_epoch import (
     LostWorkersError,
-    Synchronous,
     SynchronousEpoch,
 )
+from tfdist.strategies.parameter_server.steps.synchronous_functions import Synchronous
 from tfdist.strategies.parameter_server.steps.worker_thread import Request, Result
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
@@ -101,17 +101,17 @@ class Training:
         self.synchronous = Synchronous(
             replicas_to_aggregate=replicas or len(batches),
             recovery_timeout=RECOVERY,
-            packs_transfers=True,
         )
-        functions: Any = self.functions
-        self.synchronous.functions = lambda *_: functions  # type: ignore[method-assign]
         local = tf.data.Dataset.range(1)
         shards = sharding.Shards(local, tuple(lambda: local for _ in batches), trains=True)
         self.shards = PerWorkerShards(shards, lambda: (0, ()), self._epoch)
 
     def _epoch(self, shards: PerWorkerShards) -> SynchronousEpoch:
         threads: Any = self.threads
-        return SynchronousEpoch(shards, threads, self.synchronous, None, self._clock)
+        functions: Any = self.functions
+        return SynchronousEpoch(
+            shards, threads, self.synchronous, lambda *_: functions, self._clock
+        )
 
     def epoch(self) -> SynchronousEpoch:
         epoch = iter(self.shards)

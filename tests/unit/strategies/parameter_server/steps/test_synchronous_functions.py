@@ -11,7 +11,7 @@ import tensorflow as tf
 from tests.support import train_steps
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
-from tfdist.strategies.parameter_server.steps.synchronous_functions import Functions
+from tfdist.strategies.parameter_server.steps.synchronous_functions import Functions, Synchronous
 from tfdist.strategies.parameter_server.transfers.contributions import Recorder
 
 pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")
@@ -37,8 +37,8 @@ def functions_of(model: tf.keras.Model, recorder: Recorder, packs: bool = True) 
         return model.train_step(next(iterator))
 
     spec = tf.data.IteratorSpec(batches(POINTS).element_spec)
-    strategy = tf.distribute.get_strategy()
-    return Functions(step, strategy, recorder, spec, model=model, contributions=2, packs=packs)
+    synchronous = Synchronous(2, recovery_timeout=0.0, recorder=recorder, model=model)
+    return Functions(tf.distribute.get_strategy(), synchronous, step, spec, packs=packs)
 
 
 @pytest.mark.parametrize("packs", [True, False])
@@ -96,11 +96,9 @@ def test_a_step_that_needs_its_own_update_is_refused(case: str, use: str) -> Non
     spec = tf.data.IteratorSpec(train_steps.dataset(tf.distribute.InputContext(), 8).element_spec)
     with pytest.raises(UsageError, match=f"a step that {use} .* after an optimizer has updated it"):
         Functions(
-            lambda iterator: model.train_step(next(iterator)),
             tf.distribute.get_strategy(),
-            recorder,
+            Synchronous(2, recovery_timeout=0.0, recorder=recorder, model=model),
+            lambda iterator: model.train_step(next(iterator)),
             spec,
-            model=model,
-            contributions=2,
             packs=True,
         )
