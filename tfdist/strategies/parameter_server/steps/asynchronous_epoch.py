@@ -69,35 +69,24 @@ class AsynchronousEpoch(Epoch):
             if self._shards.always_raises_at_end and self._shards.steps_per_epoch is None:
                 of_last_epoch = sum(self._shards.steps_of_epoch)
                 self._expected = of_last_epoch or self._shards.length_of_first_epoch
-        self._requested_so_far += steps
-        if self._expected is not None and self._requested_so_far > self._expected:
-            self._make_or_stop(steps)
-            return
         while not self._results.empty():
             self._take_result()
         if self._is_over():
             self._stop_if_requested()
         self._requested += steps
+        self._requested_so_far += steps
         if steps > 1:
             self._shards.length.limit = max(steps, self._shards.length.limit or 0)
-        if self._requested >= self._shards.length.steps:
+        if self._expected is not None and self._requested_so_far > self._expected:
+            # Keras 3 shows the number of its requests, and calls callbacks for each of them. So a
+            # request beyond the expected length of the epoch waits until a worker has made its
+            # step. Any of them may have data left.
+            self._requested = max(self._requested, len(self._unfinished()))
+            self._finish_requested()
+            if self.steps_so_far() <= self._requested_so_far - steps:
+                self._stop_if_requested()
+        elif self._requested >= self._shards.length.steps:
             self._schedule(self._shards.length.steps)
-
-    def _make_or_stop(self, steps: int) -> None:
-        """Makes the requested steps, or ends the epoch if no worker finds data for them.
-
-        Keras 3 shows the number of its requests, and calls callbacks for each of them. So a request
-        beyond the expected length of the epoch waits until a worker has made its step.
-        """
-        self._finish_requested()
-        while (missing := self._requested_so_far - self.steps_so_far()) > 0:
-            if self._is_over():
-                if missing >= steps:
-                    self._stop_if_requested()
-                return
-            while (worker := self._free_worker()) is not None:
-                self._start(worker, 1)
-            self._take_result()
 
     def newest_logs(self) -> Any:
         if self._shards.logs is None:
@@ -240,6 +229,5 @@ class AsynchronousEpoch(Epoch):
             self._shards.set_logs(logs)
         if result.steps < limit:
             self._ended.add(worker)
-            if self._shards.steps_per_epoch is not None or not self._shards.runs_to_end:
-                # The other workers make the rest of the requested steps.
-                self._requested += limit - result.steps
+            # The other workers make the rest of the requested steps.
+            self._requested += limit - result.steps

@@ -72,8 +72,6 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         self.training_epoch: Epoch | None = None
         # The training steps of the epochs before that one.
         self._earlier_steps = 0
-        # The function of one step in a `tf.function` of Keras 2.
-        self._single_step = functools.cache(keras2.single_step)
         # The functions of the workers are traced once, by the thread that calls Keras's `fit`.
         self._evaluation: Callable[[PerWorkerShards], Epoch] = partial(
             AsynchronousEpoch,
@@ -96,12 +94,11 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
     def create_per_worker_dataset(self, dataset_fn: Any) -> Any:
         """As TensorFlow's; a dataset of `job.dataset` becomes one shard per worker."""
         if isinstance(dataset_fn, PerWorkerShards):
-            dataset_fn.always_raises_at_end = False
             return dataset_fn
         shards = sharding.shards_of(dataset_fn)
         if shards is None:
             return super().create_per_worker_dataset(dataset_fn)
-        return self._per_worker(shards)
+        return self._distribute(shards)
 
     def schedule(self, fn: Any, args: Any = None, kwargs: Any = None) -> Any:
         """As TensorFlow's; a step of an epoch goes to the worker of its shard.
@@ -114,7 +111,7 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         epoch, *rest = args
         # With `steps_per_execution`, Keras 2 passes the number of steps.
         steps = int(rest[0]) if rest else 1
-        step = self._single_step(fn) if rest else fn.python_function
+        step = keras2.single_step(fn) if rest else fn.python_function
         self.request(epoch, step, steps)
         return Logs(epoch)
 
@@ -173,11 +170,6 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
 
     def _distribute(self, shards: sharding.Shards) -> PerWorkerShards:
         """The shards for Keras 3; Keras 2 passes them to `create_per_worker_dataset`."""
-        per_worker = self._per_worker(shards)
-        per_worker.always_raises_at_end = True
-        return per_worker
-
-    def _per_worker(self, shards: sharding.Shards) -> PerWorkerShards:
         return PerWorkerShards(shards, self._take_start, self._new_epoch)
 
     def _take_start(self) -> tuple[int, tuple[int, ...]]:

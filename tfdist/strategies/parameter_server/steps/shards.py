@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat import keras as keras_compat
 from tfdist.data import sharding
 from tfdist.strategies.parameter_server.steps.execution_length import ExecutionLength
 from tfdist.strategies.parameter_server.steps.shard_reader import ShardReader
@@ -50,7 +51,7 @@ class PerWorkerShards:
         self.trains = shards.trains
         self.element_spec = shards.local.element_spec
         self.runs_to_end = False
-        self.always_raises_at_end = False
+        self.always_raises_at_end = keras_compat.is_keras_3(tf.keras.Model)
         self.steps_per_epoch: int | None = None
         self.length = ExecutionLength(len(shards.makers))
         self.logs: Any = None

@@ -19,8 +19,9 @@ import tensorflow as tf
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
 from tfdist.strategies.parameter_server.steps.tracing import converting, scheduled
-from tfdist.strategies.parameter_server.transfers.contributions import Recorded, Recorder
+from tfdist.strategies.parameter_server.transfers.contributions import Recorded
 from tfdist.strategies.parameter_server.transfers.packed_step import packed_transfers
+from tfdist.strategies.parameter_server.transfers.recorder import Recorder
 
 
 @dataclass

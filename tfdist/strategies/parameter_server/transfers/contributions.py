@@ -1,10 +1,7 @@
 """What a worker contributes to a synchronous update: recorded in its step, combined on the ps.
 
-    recorder = Recorder()
-    recorder.wrap(optimizer)
-    with recorder.recording(statistics) as recorded:     # while the worker's step is traced
-        logs = train_step(batch)                         # changes no weights
-    contribution = recorded.on_ps()                      # tensors on the ps, packed
+    packed = recorded.in_packs(packs=True)               # in the worker's step; see `recorder`
+    contribution = recorded.on_ps(packed)                # tensors on the ps
     recorded.apply([contribution, …])                    # combines, and updates the weights once
 
 The gradients are outputs of the worker's function that TensorFlow computes on the ps of their
@@ -15,7 +12,6 @@ also receives the share of the worker (`tfdist.compat.denominators`), which is 0
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,14 +20,8 @@ import tensorflow as tf
 from tfdist.compat import denominators
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.gradients import scaled
-from tfdist.compat.replaced import replace
 from tfdist.errors import UsageError
 from tfdist.strategies.parameter_server.transfers.packing import pack, packs_of, unpack
-from tfdist.strategies.parameter_server.transfers.recorded_changes import (
-    recorded_changes,
-    without_counting,
-)
-from tfdist.upstream import keras3_optimizer
 
 Combine = Callable[[Sequence[tf.Tensor]], tf.Tensor]
 
@@ -68,71 +58,20 @@ class Part(NamedTuple):
     combine: Combine
 
 
-class Recorder:
-    """Records the gradients of wrapped optimizers while a step is traced."""
+class Pack(NamedTuple):
+    """Tensors of the contribution that are sent to one ps together.
 
-    def __init__(self) -> None:
-        self._recorded: Recorded | None = None
+    Attributes:
+      device: the device of the ps.
+      combine: how they are combined with those of the other workers.
+      places: the place of each tensor among those of the contribution.
+      specs: the specs of the tensors.
+    """
 
-    def wrap(self, optimizer: Any) -> Any:
-        """Makes an optimizer record its gradients during `recording`; otherwise it applies them.
-
-        Args:
-          optimizer: a Keras optimizer; changed in place and returned.
-        """
-        _apply_where_weights_are(optimizer)
-        if keras_compat.is_keras_3(optimizer):
-            apply = optimizer.apply
-
-            @tf.autograph.experimental.do_not_convert
-            def record(grads: Iterable[Any], trainable_variables: Any = None) -> Any:
-                if self._recorded is None:
-                    return apply(grads, trainable_variables)
-                variables = keras3_optimizer.variables_of(optimizer, trainable_variables)
-                self._recorded.add(lambda means: apply(means, variables), grads, variables)
-                return optimizer.iterations
-
-            replace(optimizer, "apply", record)
-            return optimizer
-        apply_gradients = optimizer.apply_gradients
-
-        @tf.autograph.experimental.do_not_convert
-        def record_pairs(grads_and_vars: Iterable[Any], *args: Any, **options: Any) -> Any:
-            pairs = list(grads_and_vars)
-            if self._recorded is None:
-                return apply_gradients(pairs, *args, **options)
-            gradients, variables = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-            self._recorded.add(
-                lambda means: apply_gradients(zip(means, variables, strict=True), *args, **options),
-                gradients,
-                variables,
-            )
-            return optimizer.iterations
-
-        replace(optimizer, "apply_gradients", record_pairs)
-        return optimizer
-
-    @contextmanager
-    def recording(
-        self, statistics: Iterable[tf.Variable] = (), counters: Iterable[tf.Variable] = ()
-    ) -> Iterator[Recorded]:
-        """Records what a step does, while it is traced in the current graph.
-
-        Args:
-          statistics: variables whose changes are averaged, too, if the step assigns to them: the
-            moving statistics of batch normalization, or the weights of another network.
-          counters: variables that each update increases by 1, not each worker.
-        """
-        self._recorded = recorded = Recorded(tf.compat.v1.get_default_graph(), list(counters))
-        with ExitStack() as stack:
-            for variable in statistics:
-                stack.enter_context(recorded_changes(variable, recorded))
-            for variable in counters:
-                stack.enter_context(without_counting(variable))
-            try:
-                yield recorded
-            finally:
-                self._recorded = None
+    device: str
+    combine: Combine
+    places: list[int]
+    specs: list[tf.TensorSpec]
 
 
 class Recorded:
@@ -149,10 +88,7 @@ class Recorded:
         self._updates: list[Update] = []
         # (variable, change) pairs.
         self._changes: list[tuple[tf.Variable, tf.Tensor]] = []
-        # By pack: its device, how it is combined, and the specs of its tensors.
-        self._packs: list[tuple[str, Combine, list[tf.TensorSpec]]] = []
-        # By tensor: its pack and its place in the pack.
-        self._places: list[tuple[int, int]] = []
+        self._packs: list[Pack] = []
 
     @property
     def has_updates(self) -> bool:
@@ -236,7 +172,6 @@ class Recorded:
             for each, change in self._changes
         ]
         parts = list(self._parts())
-        self._places = [(0, 0)] * len(parts)
         of_device: dict[str, list[int]] = {}
         for place, part in enumerate(parts):
             of_device.setdefault(part.variable.device, []).append(place)
@@ -244,12 +179,11 @@ class Recorded:
         for device, places in of_device.items():
             tensors = [parts[place].tensor for place in places]
             for group in packs_of(tensors) if packs else [[each] for each in range(len(tensors))]:
-                for position, each in enumerate(group):
-                    self._places[places[each]] = len(self._packs), position
                 sent = [tensors[each] for each in group]
                 specs = [tf.TensorSpec.from_tensor(each) for each in sent]
+                own = [places[each] for each in group]
                 # Only gradients and changes that are summed are small enough for a common pack.
-                self._packs.append((device, parts[places[group[0]]].combine, specs))
+                self._packs.append(Pack(device, parts[own[0]].combine, own, specs))
                 packed.append(pack(sent) if len(sent) > 1 else sent[0])
         return packed
 
@@ -257,19 +191,20 @@ class Recorded:
     def on_ps(self, packed: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sends the result of `in_packs` to the ps."""
         sent = []
-        for (device, _, _), tensor in zip(self._packs, packed, strict=True):
-            with tf.device(device):
+        for each, tensor in zip(self._packs, packed, strict=True):
+            with tf.device(each.device):
                 sent.append(tf.identity(tensor))
         return sent
 
     def apply(self, contributions: Sequence[Sequence[tf.Tensor]]) -> None:
         """Combines contributions in their order, and updates the weights and statistics once."""
-        totals: list[list[tf.Tensor]] = []
-        for number, (device, combine, specs) in enumerate(self._packs):
+        totals: dict[int, tf.Tensor] = {}
+        for number, (device, combine, places, specs) in enumerate(self._packs):
             with tf.device(device):
                 total = combine([each[number] for each in contributions])
-                totals.append(unpack(total, specs) if len(specs) > 1 else [total])
-        found = iter([totals[number][position] for number, position in self._places])
+                unpacked = unpack(total, specs) if len(specs) > 1 else [total]
+            totals.update(zip(places, unpacked, strict=True))
+        found = (totals[place] for place in range(len(totals)))
         # A constant share counts each worker, also one without data.
         count = tf.constant(float(len(contributions)))
         shares = dict.fromkeys(self._devices(), count)
@@ -338,17 +273,6 @@ def _uses_updated_weights(use: str, variable: tf.Variable) -> UsageError:
         remedy="Compute all gradients before the first update, and keep an average of the weights "
         "with the optimizer's use_ema; or train with --strategy=multi_worker_mirrored.",
     )
-
-
-def _apply_where_weights_are(optimizer: Any) -> None:
-    """Turns off the sum over replicas: an update has one, whose gradients are averages already.
-
-    TensorFlow would sum them in the task that runs the update, which is the chief. So all gradients
-    would pass through it. The legacy optimizers of Keras 2 do not allow this.
-    """
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    name = "_all_reduce_sum_gradients" if keras_compat.is_keras_3(inner) else "aggregate_gradients"
-    replace(inner, name, list)
 
 
 def _as_tensors(gradient: Any, variable: tf.Variable) -> Any:

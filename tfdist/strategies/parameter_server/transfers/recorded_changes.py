@@ -12,24 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
 from tfdist.compat.replaced import replaced
+from tfdist.strategies.parameter_server.transfers.contributions import Recorded
 from tfdist.upstream import wrapped_variables
 
 
-class _Recorded(Protocol):
-    graph: Any
-
-    def change(self, variable: tf.Variable, change: tf.Tensor) -> None: ...
-
-    def check_assignment(self, variable: tf.Variable) -> None: ...
-
-
 @contextmanager
-def recorded_changes(variable: tf.Variable, recorded: _Recorded) -> Iterator[None]:
+def recorded_changes(variable: tf.Variable, recorded: Recorded) -> Iterator[None]:
     """Records assignments to `variable` in the graph of `recorded`; others are made."""
     inner = wrapped_variables.innermost(variable)
     read = {name: getattr(inner, name) for name in ("value", "read_value")}

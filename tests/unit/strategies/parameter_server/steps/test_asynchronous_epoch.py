@@ -120,6 +120,7 @@ class Training:
         makers = tuple(partial(tf.data.Dataset.range, count) for count in batches)
         shards = sharding.Shards(local, makers, trains=True)
         self.shards = PerWorkerShards(shards, lambda: next(starts, (0, ())), self._epoch)
+        self.shards.always_raises_at_end = False
 
     def _epoch(self, shards: PerWorkerShards) -> AsynchronousEpoch:
         threads: Any = self.threads

@@ -12,7 +12,7 @@ from tests.support import train_steps
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
 from tfdist.strategies.parameter_server.steps.synchronous_functions import Functions, Synchronous
-from tfdist.strategies.parameter_server.transfers.contributions import Recorder
+from tfdist.strategies.parameter_server.transfers.recorder import Recorder
 
 pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")
 

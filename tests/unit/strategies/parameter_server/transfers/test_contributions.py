@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
-from tfdist.strategies.parameter_server.transfers.contributions import Recorded, Recorder
+from tfdist.strategies.parameter_server.transfers.contributions import Recorded
+from tfdist.strategies.parameter_server.transfers.recorder import Recorder
 
 pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")
 

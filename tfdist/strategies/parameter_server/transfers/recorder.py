@@ -1,0 +1,97 @@
+"""Records the gradients and assignments of a worker's step instead of applying them.
+
+recorder = Recorder()
+recorder.wrap(optimizer)
+with recorder.recording(statistics) as recorded:     # while the worker's step is traced
+    logs = train_step(batch)                         # changes no weights
+recorded.in_packs(packs=True)                        # its contribution to the update
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.compat import keras as keras_compat
+from tfdist.compat.replaced import replace
+from tfdist.strategies.parameter_server.transfers.contributions import Recorded
+from tfdist.strategies.parameter_server.transfers.recorded_changes import (
+    recorded_changes,
+    without_counting,
+)
+from tfdist.upstream import keras3_optimizer
+
+
+class Recorder:
+    """Records the gradients of wrapped optimizers while a step is traced."""
+
+    def __init__(self) -> None:
+        self._recorded: Recorded | None = None
+
+    def wrap(self, optimizer: Any) -> Any:
+        """Makes an optimizer record its gradients during `recording`; otherwise it applies them.
+
+        Args:
+          optimizer: a Keras optimizer; changed in place and returned.
+        """
+        _apply_where_weights_are(optimizer)
+        is_keras_3 = keras_compat.is_keras_3(optimizer)
+        # In Keras 3, `apply_gradients` calls `apply`.
+        name = "apply" if is_keras_3 else "apply_gradients"
+        apply = getattr(optimizer, name)
+
+        @tf.autograph.experimental.do_not_convert
+        def record(given: Iterable[Any], *args: Any, **options: Any) -> Any:
+            given = list(given)
+            if self._recorded is None:
+                return apply(given, *args, **options)
+            if is_keras_3:
+                variables = keras3_optimizer.variables_of(optimizer, *args, **options)
+                self._recorded.add(lambda means: apply(means, variables), given, variables)
+            else:
+                gradients, variables = [pair[0] for pair in given], [pair[1] for pair in given]
+                self._recorded.add(
+                    lambda means: apply(zip(means, variables, strict=True), *args, **options),
+                    gradients,
+                    variables,
+                )
+            return optimizer.iterations
+
+        replace(optimizer, name, record)
+        return optimizer
+
+    @contextmanager
+    def recording(
+        self, statistics: Iterable[tf.Variable] = (), counters: Iterable[tf.Variable] = ()
+    ) -> Iterator[Recorded]:
+        """Records what a step does, while it is traced in the current graph.
+
+        Args:
+          statistics: variables whose changes are averaged, too, if the step assigns to them: the
+            moving statistics of batch normalization, or the weights of another network.
+          counters: variables that each update increases by 1, not each worker.
+        """
+        self._recorded = recorded = Recorded(tf.compat.v1.get_default_graph(), list(counters))
+        with ExitStack() as stack:
+            for variable in statistics:
+                stack.enter_context(recorded_changes(variable, recorded))
+            for variable in counters:
+                stack.enter_context(without_counting(variable))
+            try:
+                yield recorded
+            finally:
+                self._recorded = None
+
+
+def _apply_where_weights_are(optimizer: Any) -> None:
+    """Turns off the sum over replicas: an update has one, whose gradients are averages already.
+
+    TensorFlow would sum them in the task that runs the update, which is the chief. So all gradients
+    would pass through it. The legacy optimizers of Keras 2 do not allow this.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    name = "_all_reduce_sum_gradients" if keras_compat.is_keras_3(inner) else "aggregate_gradients"
+    replace(inner, name, list)
