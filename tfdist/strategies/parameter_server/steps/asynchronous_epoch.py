@@ -183,15 +183,11 @@ class AsynchronousEpoch(Epoch):
         )
         if not is_given_up:
             return False
-        new = [str(worker) for worker in left if not self._threads[worker].is_given_up]
-        if new:
-            logging.warning(
-                "The epoch ends without the rest of the data of worker %s, which makes no steps. "
-                "Later epochs do not wait for it until it returns.",
-                ", ".join(new),
-            )
-        for worker in left:
-            self._threads[worker].is_given_up = True
+        logging.warning(
+            "The epoch ends without the rest of the data of worker %s, which makes no steps. "
+            "Later epochs do not wait for it until it returns.",
+            ", ".join(map(str, left)),
+        )
         self._withdraw_lost()
         self._ended.update(left)
         return True

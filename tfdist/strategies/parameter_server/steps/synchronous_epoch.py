@@ -30,23 +30,6 @@ from tfdist.strategies.parameter_server.steps.worker_thread import Request, Resu
 _LOGS_SECONDS = 0.5  # between two reads of the logs for Keras 3's progress bar
 
 
-class LostWorkersError(RuntimeError):
-    """Fewer workers are left than an update needs.
-
-    Args:
-      workers: the indices of the lost workers.
-      needed: the number of gradients per update.
-      seconds: how long the chief has waited for them.
-    """
-
-    def __init__(self, workers: Sequence[int], needed: int, seconds: float) -> None:
-        names = " and ".join(f"worker:{worker}" for worker in workers)
-        super().__init__(
-            f"{names} did not return within {seconds:g} s (--startup_timeout), and each update "
-            f"needs the gradients of {needed} workers (--replicas_to_aggregate)"
-        )
-
-
 class SynchronousEpoch(Epoch):
     """One epoch of synchronous steps.
 
@@ -87,7 +70,7 @@ class SynchronousEpoch(Epoch):
 
         Raises:
           StopIteration: the data has ended.
-          LostWorkersError: fewer workers are left than an update needs.
+          RuntimeError: fewer workers are left than an update needs, and do not return.
         """
         self._functions = self._functions_of(fn, self._shards.iterator_spec)
         if not self._epoch:
@@ -236,7 +219,11 @@ class SynchronousEpoch(Epoch):
         if len(self._threads) - len(lost) >= needed:
             return
         if self._clock() - min(lost.values()) >= limit:
-            raise LostWorkersError(sorted(lost), needed, limit)
+            names = " and ".join(f"worker:{worker}" for worker in sorted(lost))
+            raise RuntimeError(
+                f"{names} did not return within {limit:g} s (--startup_timeout), and each update "
+                f"needs the gradients of {needed} workers (--replicas_to_aggregate)"
+            )
 
     def _wait_for_late_workers(self) -> None:
         """Waits until no worker computes any more, because their steps update the metrics."""

@@ -70,19 +70,20 @@ class Functions:
         *,
         packs: bool,
     ) -> None:
-        self._strategy = strategy
         self._model = model = synchronous.model
-        self._results: Any = None
         recorder, count = synchronous.recorder, synchronous.replicas_to_aggregate
         with scheduled(strategy):
             self.gradients, recorded = _gradients(
                 step,
                 iterator_spec,
-                partial(recorder.recording, _assignable(model), _counters(model)),
+                partial(recorder.recording, _assignable(model)),
                 packs=packs,
             )
             contribution = self.gradients.structured_outputs[2]
             self.apply = _apply(strategy, recorded, contribution, count)
+            if model is not None:
+                results = tf.function(model.get_metrics_result, autograph=False)
+                self._results = results.get_concrete_function()
 
     def make(self, iterator: Any) -> tuple[int, tuple[Any, list[tf.Tensor]]]:
         """Computes gradients on the worker that calls this.
@@ -97,10 +98,6 @@ class Functions:
         """The results of the metrics that the workers' steps update."""
         if self._model is None:
             return {}
-        if self._results is None:
-            results = tf.function(self._model.get_metrics_result, autograph=False)
-            with scheduled(self._strategy):
-                self._results = results.get_concrete_function()
         captured = {id(tensor) for tensor in self.gradients.graph.external_captures}
         unused = {
             metric.name
@@ -195,13 +192,10 @@ def _assignable(model: Any) -> list[tf.Variable]:
         return []
     metrics = keras_compat.as_tensorflow(keras_compat.metric_variables(model))
     others = {id(variable) for variable in metrics}
-    return [
+    # Keras 2 counts the steps in the model.
+    counters = [] if keras_compat.is_keras_3(model) else [model._train_counter]
+    return counters + [
         each
         for each in keras_compat.model_variables(model)
         if id(each) not in others and (each.dtype.is_floating or each.dtype in (tf.int32, tf.int64))
     ]
-
-
-def _counters(model: Any) -> list[tf.Variable]:
-    """The counter of steps that Keras 2 shows in its progress bar; Keras 3 has none."""
-    return [] if model is None or keras_compat.is_keras_3(model) else [model._train_counter]

@@ -78,7 +78,6 @@ class WorkerThread:
     Attributes:
       index: the index of the worker.
       lost_since: the time at which the worker was lost; None while it works.
-      is_given_up: whether an epoch has ended without the data of the lost worker.
       is_reconnecting: whether TensorFlow has noticed the loss and not yet connected to the process
         that replaces the worker.
     """
@@ -86,7 +85,6 @@ class WorkerThread:
     def __init__(self, worker: Any) -> None:
         self.index: int = worker.worker_index
         self.lost_since: float | None = None
-        self.is_given_up = False
         self.is_reconnecting = False
         self._worker = worker
         self._executor = executor.new_executor(enable_async=False)
@@ -143,7 +141,7 @@ class WorkerThread:
                 return self._attempt(request)
             # The failure was handled. After one of the connection alone, do not retry immediately.
             time.sleep(_RETRY_SECONDS)
-        self._is_back()  # Another process has replaced the worker in the meantime.
+        self.lost_since = None  # Another process has replaced the worker in the meantime.
         return None
 
     def _attempt(self, request: Request) -> Result:
@@ -156,12 +154,8 @@ class WorkerThread:
         ):
             steps, outcome = request.call(reader.at(request.epoch, request.step))
             reader.advance(steps)
-        self._is_back()
-        return Result(self.index, request, steps, outcome)
-
-    def _is_back(self) -> None:
         self.lost_since = None
-        self.is_given_up = False
+        return Result(self.index, request, steps, outcome)
 
     def _on_failure(self, error: BaseException) -> None:
         self.lost_since = self.lost_since or time.monotonic()

@@ -79,12 +79,10 @@ class Recorded:
 
     Args:
       graph: the graph of the step.
-      counters: variables that each update increases by 1.
     """
 
-    def __init__(self, graph: Any, counters: list[tf.Variable]) -> None:
+    def __init__(self, graph: Any) -> None:
         self.graph = graph
-        self._counters = counters
         self._updates: list[Update] = []
         # (variable, change) pairs.
         self._changes: list[tuple[tf.Variable, tf.Tensor]] = []
@@ -225,12 +223,11 @@ class Recorded:
                     for gradient, variable in zip(gradients, update.variables, strict=True)
                 ]
             )
-        for variable, _ in self._changes:
-            change = next(found)
+        for variable, change in self._changes:
+            constant = _constant(variable, change)
+            total = next(found) if constant is None else constant
             is_mean = _is_mean(variable)
-            variable.assign_add(_divided(change, shares[variable.device]) if is_mean else change)
-        for variable in self._counters:
-            variable.assign_add(1)
+            variable.assign_add(_divided(total, shares[variable.device]) if is_mean else total)
 
     def _parts(self) -> Iterator[Part]:
         """The tensors of the contribution: gradients times the share, shares, and changes."""
@@ -244,8 +241,8 @@ class Recorded:
             for variable in self._devices().values() if _is_sent(update) else ():
                 yield Part(variable, update.share, _sum)
         for variable, change in self._changes:
-            is_counter = change.dtype.is_integer and not _is_summed(variable)
-            yield Part(variable, change, _counted if is_counter else _sum)
+            if _constant(variable, change) is None:
+                yield Part(variable, change, _counted if _is_counter(variable) else _sum)
 
     def _devices(self) -> dict[str, tf.Variable]:
         """One of the changed variables on each ps."""
@@ -263,6 +260,15 @@ def _is_mean(variable: tf.Variable) -> bool:
 
 def _is_summed(variable: tf.Variable) -> bool:
     return bool(variable.aggregation is tf.VariableAggregation.SUM)
+
+
+def _is_counter(variable: tf.Variable) -> bool:
+    return bool(variable.dtype.is_integer and not _is_summed(variable))
+
+
+def _constant(variable: tf.Variable, change: tf.Tensor) -> Any:
+    """The value of a counter's change that is equal in all steps, and not sent; None for others."""
+    return tf.get_static_value(change) if _is_counter(variable) else None
 
 
 def _uses_updated_weights(use: str, variable: tf.Variable) -> UsageError:

@@ -11,7 +11,7 @@ worker's step has the variable's new value to itself, and its change is part of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -48,7 +48,9 @@ def recorded_changes(variable: tf.Variable, recorded: Recorded) -> Iterator[None
             if tf.compat.v1.get_default_graph() is not recorded.graph:
                 return assign(value, *args, **options)
             recorded.check_assignment(variable)
-            record(tf.ensure_shape(tf.cast(value, variable.dtype), variable.shape))
+            cast = tf.convert_to_tensor(tf.cast(value, variable.dtype))
+            is_known = cast.shape == variable.shape and cast.shape.is_fully_defined()
+            record(cast if is_known else tf.ensure_shape(cast, variable.shape))
             return variable
 
         return call
@@ -74,13 +76,3 @@ def recorded_changes(variable: tf.Variable, recorded: Recorded) -> Iterator[None
         recorded.change(variable, values[-1] - tf.cast(read["read_value"](), variable.dtype))
     elif changes:
         recorded.change(variable, changes[-1])
-
-
-def without_counting(variable: tf.Variable) -> AbstractContextManager[None]:
-    """Keeps a worker's step from changing a counter."""
-
-    @tf.autograph.experimental.do_not_convert
-    def assign_add(value: Any, *args: Any, **options: Any) -> Any:
-        return variable
-
-    return replaced(variable, "assign_add", assign_add)

@@ -18,10 +18,7 @@ import tensorflow as tf
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.replaced import replace
 from tfdist.strategies.parameter_server.transfers.contributions import Recorded
-from tfdist.strategies.parameter_server.transfers.recorded_changes import (
-    recorded_changes,
-    without_counting,
-)
+from tfdist.strategies.parameter_server.transfers.recorded_changes import recorded_changes
 from tfdist.upstream import keras3_optimizer
 
 
@@ -64,22 +61,18 @@ class Recorder:
         return optimizer
 
     @contextmanager
-    def recording(
-        self, statistics: Iterable[tf.Variable] = (), counters: Iterable[tf.Variable] = ()
-    ) -> Iterator[Recorded]:
+    def recording(self, statistics: Iterable[tf.Variable] = ()) -> Iterator[Recorded]:
         """Records what a step does, while it is traced in the current graph.
 
         Args:
           statistics: variables whose changes are averaged, too, if the step assigns to them: the
-            moving statistics of batch normalization, or the weights of another network.
-          counters: variables that each update increases by 1, not each worker.
+            moving statistics of batch normalization, or the weights of another network. Counters
+            change once for an update.
         """
-        self._recorded = recorded = Recorded(tf.compat.v1.get_default_graph(), list(counters))
+        self._recorded = recorded = Recorded(tf.compat.v1.get_default_graph())
         with ExitStack() as stack:
             for variable in statistics:
                 stack.enter_context(recorded_changes(variable, recorded))
-            for variable in counters:
-                stack.enter_context(without_counting(variable))
             try:
                 yield recorded
             finally:

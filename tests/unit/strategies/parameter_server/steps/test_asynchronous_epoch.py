@@ -36,7 +36,6 @@ class Thread:
     def __init__(self, index: int, batches: int) -> None:
         self.index, self.batches = index, batches
         self.lost_since: float | None = None
-        self.is_given_up = False
         self.made = 0
         self.stopped = False
         self.epoch = 1
