@@ -117,7 +117,7 @@ class InGraph(Strategy[InGraphOptions]):
                 )
         dataset = batches.joined(feed.local, self.topology.num_replicas)
         self._element_spec = dataset.element_spec
-        return dataset
+        return self._noticed(dataset, "on the batches of all replicas") if feed.trains else dataset
 
     def prepare(self, model: tf.keras.Model) -> None:
         checks.check_does_not_run_eagerly(model, self.name)

@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
-from tfdist.errors import UsageError
+from tfdist.errors import UsageError, log
 from tfdist.strategies.parameter_server.steps.tracing import converting, scheduled
 from tfdist.strategies.parameter_server.transfers.contributions import Recorded
 from tfdist.strategies.parameter_server.transfers.packed_step import packed_transfers
@@ -72,6 +72,11 @@ class Functions:
     ) -> None:
         self._model = model = synchronous.model
         recorder, count = synchronous.recorder, synchronous.replicas_to_aggregate
+        if model is None:
+            log(
+                "warning: training without job.callbacks: each worker changes moving statistics "
+                "by itself, and a smaller batch counts as much as a full one"
+            )
         with scheduled(strategy):
             self.gradients, recorded = _gradients(
                 step,

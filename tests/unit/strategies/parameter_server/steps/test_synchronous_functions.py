@@ -32,12 +32,15 @@ def batches(points: np.ndarray, size: int = 2) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices((points, points[:, :1])).batch(size)
 
 
-def functions_of(model: tf.keras.Model, recorder: Recorder, packs: bool = True) -> Functions:
+def functions_of(
+    model: tf.keras.Model, recorder: Recorder, packs: bool = True, is_known: bool = True
+) -> Functions:
     def step(iterator: Any) -> Any:
         return model.train_step(next(iterator))
 
     spec = tf.data.IteratorSpec(batches(POINTS).element_spec)
-    synchronous = Synchronous(2, recovery_timeout=0.0, recorder=recorder, model=model)
+    known = model if is_known else None
+    synchronous = Synchronous(2, recovery_timeout=0.0, recorder=recorder, model=known)
     return Functions(tf.distribute.get_strategy(), synchronous, step, spec, packs=packs)
 
 
@@ -79,6 +82,15 @@ def test_a_worker_without_data_contributes_zeros() -> None:
     steps, (_, contribution) = functions.make(iter(batches(POINTS[:0])))
     assert steps == 0
     assert all(not tensor.numpy().any() for tensor in contribution)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_steps_of_a_model_without_callbacks_say_what_is_not_exact(
+    is_known: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorder = Recorder()
+    functions_of(compiled(recorder), recorder, is_known=is_known)
+    assert ("training without job.callbacks: " in capsys.readouterr().err) is not is_known
 
 
 def test_a_step_with_another_optimizer_is_refused() -> None:
