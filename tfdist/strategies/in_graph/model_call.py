@@ -42,14 +42,13 @@ def _call(
     # A call outside of a function has no graph to place.
     if tf.executing_eagerly():
         return call(inputs, *args, **kwargs)
-    masks = kwargs.get("mask")
-    others = {name: value for name, value in kwargs.items() if name != "mask"}
 
     def call_with(batch: Any) -> Any:
-        values, mask = batch
-        masked = {} if masks is None else {"mask": mask}
-        return call(values, *args, **masked, **others)
+        values, masks = batch
+        return call(values, *args, **{**kwargs, **masks})
 
+    # Of the arguments, the mask has a row for each example, too.
+    masks = {name: kwargs[name] for name in kwargs if name == "mask"}
     return ModelCall(pipeline, call_with, (inputs, masks)).run()
 
 

@@ -240,6 +240,5 @@ def _call(task: Task, coordinator: EpochCoordinator) -> bool:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
+    with socket.create_server(("", 0)) as probe:
         return int(probe.getsockname()[1])
