@@ -131,31 +131,28 @@ class WorkerThread:
 
     def _result(self, request: Request) -> Result | None:
         """The result; None if the request was withdrawn."""
+        reader = request.reader
+        self._readers.add(reader)
         while request in self._in_flight:
-            with self._worker.failure_handler.wait_on_failure(
-                on_failure_fn=self._on_failure,
-                on_transient_failure_fn=request.reader.forget,
-                on_recovery_fn=self._on_recovery,
-                worker_device_name=self._worker.device_name,
+            with (
+                self._worker.failure_handler.wait_on_failure(
+                    on_failure_fn=self._on_failure,
+                    on_transient_failure_fn=reader.forget,
+                    on_recovery_fn=self._on_recovery,
+                    worker_device_name=self._worker.device_name,
+                ),
+                tf.device(self._worker.device_name),
+                context.executor_scope(self._executor),
+                coordinator_context.with_dispatch_context(self._worker),
             ):
-                return self._attempt(request)
+                steps, outcome = request.call(reader.at(request.epoch, request.step))
+                reader.advance(steps)
+                self.lost_since = None
+                return Result(self.index, request, steps, outcome)
             # The failure was handled. After one of the connection alone, do not retry immediately.
             time.sleep(_RETRY_SECONDS)
         self.lost_since = None  # Another process has replaced the worker in the meantime.
         return None
-
-    def _attempt(self, request: Request) -> Result:
-        reader = request.reader
-        self._readers.add(reader)
-        with (
-            tf.device(self._worker.device_name),
-            context.executor_scope(self._executor),
-            coordinator_context.with_dispatch_context(self._worker),
-        ):
-            steps, outcome = request.call(reader.at(request.epoch, request.step))
-            reader.advance(steps)
-        self.lost_since = None
-        return Result(self.index, request, steps, outcome)
 
     def _on_failure(self, error: BaseException) -> None:
         self.lost_since = self.lost_since or time.monotonic()

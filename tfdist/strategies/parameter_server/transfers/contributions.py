@@ -170,19 +170,17 @@ class Recorded:
             for each, change in self._changes
         ]
         parts = list(self._parts())
-        of_device: dict[str, list[int]] = {}
-        for place, part in enumerate(parts):
-            of_device.setdefault(part.variable.device, []).append(place)
+        tensors = [part.tensor for part in parts]
+        devices = [part.variable.device for part in parts]
         packed: list[tf.Tensor] = []
-        for device, places in of_device.items():
-            tensors = [parts[place].tensor for place in places]
-            for group in packs_of(tensors) if packs else [[each] for each in range(len(tensors))]:
-                sent = [tensors[each] for each in group]
-                specs = [tf.TensorSpec.from_tensor(each) for each in sent]
-                own = [places[each] for each in group]
-                # Only gradients and changes that are summed are small enough for a common pack.
-                self._packs.append(Pack(device, parts[own[0]].combine, own, specs))
-                packed.append(pack(sent) if len(sent) > 1 else sent[0])
+        alone = [[place] for place in range(len(parts))]
+        for places in packs_of(tensors, devices) if packs else alone:
+            sent = [tensors[place] for place in places]
+            specs = [tf.TensorSpec.from_tensor(each) for each in sent]
+            # Only gradients and changes that are summed are small enough for a common pack.
+            combine = parts[places[0]].combine
+            self._packs.append(Pack(devices[places[0]], combine, places, specs))
+            packed.append(pack(sent) if len(sent) > 1 else sent[0])
         return packed
 
     @tf.autograph.experimental.do_not_convert
