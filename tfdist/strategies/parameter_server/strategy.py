@@ -174,11 +174,8 @@ class ParameterServer(Strategy[ParameterServerOptions]):
 
     def describe(self, model: tf.keras.Model) -> list[str]:
         variables = self.checkpointing.layout.variables()
-        lines = [
-            partitioners.whole_variables(self.tf_strategy.layer_partitioner, variables),
-            self.tf_strategy.placement.advice(),
-        ]
-        return [line for line in lines if line is not None]
+        whole = partitioners.whole_variables(self.tf_strategy.layer_partitioner, variables)
+        return [line for line in (whole, self.tf_strategy.placement.advice()) if line is not None]
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
         return [] if keras_compat.is_keras_3(tf.keras.Model) else [_WithoutTrainGraph()]

@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
-from tfdist.errors import UsageError, log
+from tfdist.errors import log
 from tfdist.strategies.parameter_server.steps.tracing import converting, scheduled
 from tfdist.strategies.parameter_server.transfers.contributions import Recorded
 from tfdist.strategies.parameter_server.transfers.packed_step import packed_transfers
@@ -156,15 +156,7 @@ def _gradients(
         return had_data, logs, found[-1].on_ps(packed)
 
     concrete = gradients.get_concrete_function(iterator_spec)
-    if not found[-1].has_updates:
-        # The workers' steps would update the weights themselves, one after the other.
-        raise UsageError(
-            "optimizer",
-            received="a train step without an optimizer of this job",
-            accepted="one that calls it, under parameter_server with --sync",
-            remedy="Pass job.callbacks to fit, or the optimizer to job.wrap_optimizer.",
-        )
-    found[-1].check_order()
+    found[-1].check()
     return concrete, found[-1]
 
 

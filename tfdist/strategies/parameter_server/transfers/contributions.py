@@ -88,11 +88,6 @@ class Recorded:
         self._changes: list[tuple[tf.Variable, tf.Tensor]] = []
         self._packs: list[Pack] = []
 
-    @property
-    def has_updates(self) -> bool:
-        """Whether the step has called a wrapped optimizer."""
-        return bool(self._updates)
-
     def add(
         self, apply: Callable[[list[Any]], Any], gradients: Iterable[Any], variables: Iterable[Any]
     ) -> None:
@@ -132,15 +127,23 @@ class Recorded:
         if any(variable is updated for update in self._updates for updated in update.variables):
             raise _uses_updated_weights("assigns to", variable)
 
-    def check_order(self) -> None:
-        """Checks that the step does not need the result of its own updates; call it at the end.
+    def check(self) -> None:
+        """Checks the updates of the step; call it at the end.
 
-        The update happens when the steps of all workers have ended, so the step would read the
-        weights as they were before.
+        The update happens when the steps of all workers have ended, so a step that needs its own
+        would read the weights as they were before.
 
         Raises:
-          UsageError: the step reads or changes a weight after an update of it.
+          UsageError: the step has no update, or reads or changes a weight after an update of it.
         """
+        if not self._updates:
+            # The workers' steps would update the weights themselves, one after the other.
+            raise UsageError(
+                "optimizer",
+                received="a train step without an optimizer of this job",
+                accepted="one that calls it, under parameter_server with --sync",
+                remedy="Pass job.callbacks to fit, or the optimizer to job.wrap_optimizer.",
+            )
         operations = self.graph.get_operations()
         inside = {
             id(outside): own
