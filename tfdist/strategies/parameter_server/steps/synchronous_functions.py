@@ -9,9 +9,8 @@ functions.metric_results()                                      # after the last
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from functools import partial
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -21,7 +20,7 @@ from tfdist.errors import log
 from tfdist.strategies.parameter_server.steps.tracing import converting, scheduled
 from tfdist.strategies.parameter_server.transfers.contributions import Recorded
 from tfdist.strategies.parameter_server.transfers.packed_step import packed_transfers
-from tfdist.strategies.parameter_server.transfers.recorder import Recorder
+from tfdist.strategies.parameter_server.transfers.recorder import recording
 
 
 @dataclass
@@ -31,13 +30,11 @@ class Synchronous:
     Attributes:
       replicas_to_aggregate: the number of gradients per update.
       recovery_timeout: seconds to wait for the return of a lost worker.
-      recorder: records the gradients of the wrapped optimizers.
       model: the model in training; None if it is unknown.
     """
 
     replicas_to_aggregate: int
     recovery_timeout: float
-    recorder: Recorder = field(default_factory=Recorder)
     model: Any = None
 
 
@@ -71,20 +68,15 @@ class Functions:
         packs: bool,
     ) -> None:
         self._model = model = synchronous.model
-        recorder, count = synchronous.recorder, synchronous.replicas_to_aggregate
         if model is None:
             log(
                 "warning: training without job.callbacks: each worker changes moving statistics "
                 "by itself, and a smaller batch counts as much as a full one"
             )
         with scheduled(strategy):
-            self.gradients, recorded = _gradients(
-                step,
-                iterator_spec,
-                partial(recorder.recording, _assignable(model)),
-                packs=packs,
-            )
+            self.gradients, recorded = _gradients(step, iterator_spec, model, packs=packs)
             contribution = self.gradients.structured_outputs[2]
+            count = synchronous.replicas_to_aggregate
             self.apply = _apply(strategy, recorded, contribution, count)
             if model is not None:
                 results = tf.function(model.get_metrics_result, autograph=False)
@@ -118,17 +110,14 @@ class Functions:
 
 
 def _gradients(
-    step: Any,
-    iterator_spec: Any,
-    recording: Callable[[], AbstractContextManager[Recorded]],
-    *,
-    packs: bool,
+    step: Callable[[Any], Any], iterator_spec: Any, model: Any, *, packs: bool
 ) -> tuple[Any, Recorded]:
     found: list[Recorded] = []
 
     @tf.function
     def step_on(batch: Any) -> tuple[Any, list[tf.Tensor]]:
-        with recording() as recorded, packed_transfers() if packs else nullcontext():
+        transfers = packed_transfers() if packs else nullcontext()
+        with recording(_assignable(model)) as recorded, transfers:
             logs = step(iter([batch]))
         found.append(recorded)
         return logs, recorded.in_packs(packs=packs)
