@@ -44,8 +44,12 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("again", [True, False])
-@pytest.mark.parametrize("strategy", ["horovod"])
-def test_ranks_that_train_alone_say_so(strategy: str, again: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "alone"), [("horovod", ["worker:0", "worker:1"]), ("in_graph", ["worker:0"])]
+)
+def test_tasks_that_train_alone_say_so(
+    strategy: str, alone: list[str], again: bool, tmp_path: Path
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(TWICE.format(output=str(tmp_path / "output"), again=again))
     ended = launch(
@@ -53,7 +57,7 @@ def test_ranks_that_train_alone_say_so(strategy: str, again: bool, tmp_path: Pat
     )
     assert ended.code == 0, ended.output
     said = re.findall(r"warning: model.fit without job.callbacks: (\S+) trains alone", ended.output)
-    assert sorted(said) == (["worker:0", "worker:1"] if again else [])
+    assert sorted(said) == (alone if again else [])
 
 
 @pytest.mark.parametrize(

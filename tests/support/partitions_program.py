@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
+from tfdist.config.strategies.rows import ParameterServerOptions
 from tfdist.data import sharding
 from tfdist.data.position import Position
 from tfdist.storage.checkpointer import Checkpointer
@@ -54,7 +55,7 @@ def cluster(num_ps: int, part: int | None) -> PassesShards:
         for job in servers
         for task in range(len(servers[job]))
     ]
-    partitioner = partitions.partition_bytes(part) if part is not None else None
+    partitioner = partitions.partitioner_of(ParameterServerOptions(partition_bytes=part))
     strategy = PassesShards(
         tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec({**servers, "chief": addresses[-1:]}),

@@ -52,6 +52,21 @@ def check_is_not_compiled_by_xla(model: Any, strategy: str) -> None:
         )
 
 
+def check_does_not_run_eagerly(model: Any, strategy: str) -> None:
+    """Checks that the steps of a model are functions.
+
+    Raises:
+      UsageError: they are not. The strategy runs them on other tasks.
+    """
+    if model.run_eagerly:
+        raise UsageError(
+            "run_eagerly",
+            received=True,
+            accepted=f"False under {strategy}, which runs a step as one function",
+            remedy="Leave it out of model.compile, or train with --strategy=one_device.",
+        )
+
+
 def check_no_state_of_a_replica(model: Any, strategy: str) -> None:
     """Checks that no recurrent layer keeps its state from one batch to the next.
 
@@ -166,13 +181,22 @@ def check_optimizer(optimizer: Any, strategy: str) -> None:
             accepted=f"one optimizer for all variables, under {strategy} with Keras 3",
             remedy="Use a single optimizer.",
         )
+    for name in _CONDITIONAL:
+        check_option(optimizer, name, strategy)
+
+
+def check_option(optimizer: Any, name: str, strategy: str) -> None:
+    """Checks that a Keras 3 optimizer has no option with which it acts only in some steps.
+
+    Raises:
+      UsageError: it has the option.
+    """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    for name, remedy in _CONDITIONAL.items():
-        received = getattr(inner, name, None)
-        if received is not None:
-            raise UsageError(
-                name,
-                received=received,
-                accepted=f"None under {strategy} with Keras 3",
-                remedy=remedy,
-            )
+    received = getattr(inner, name, None)
+    if received is not None:
+        raise UsageError(
+            name,
+            received=received,
+            accepted=f"None under {strategy} with Keras 3",
+            remedy=_CONDITIONAL[name],
+        )

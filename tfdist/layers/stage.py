@@ -29,18 +29,10 @@ def stage(index: int) -> Iterator[None]:
       index: the stage, from 0.
 
     Raises:
-      UsageError: `index` is negative, or this block is within the block of another stage.
+      UsageError: this block is within the block of another stage.
     """
     # Imports TensorFlow.
     from tfdist.upstream.keras_layer_creation import after_creation
-
-    if index < 0:
-        raise UsageError(
-            "stage",
-            received=index,
-            accepted="0 or more",
-            remedy="Number the stages from 0, in the order in which the data passes through them.",
-        )
 
     def assign(layer: Any) -> None:
         if (outer := stage_of(layer)) not in (None, index):

@@ -24,6 +24,7 @@ have defaults. A row in `tfdist.config.strategies` names the class and that of i
 from __future__ import annotations
 
 import functools
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -37,7 +38,10 @@ from tfdist.config.role import TaskSettings
 from tfdist.coordination.agreement import Agreement
 from tfdist.coordination.preemption import Preemption
 from tfdist.coordination.stores.kv_store import KeyValueStore
+from tfdist.data import sharding
 from tfdist.data.feed import Feed
+from tfdist.errors import log
+from tfdist.process import thread_stacks
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.cursor import EpochCursor
 from tfdist.strategies.serving import serve_until_end
@@ -116,6 +120,8 @@ class Strategy(ABC, Generic[OptionsT]):
     checkpointing: Checkpointing
     cursor: EpochCursor
 
+    _has_warned = False
+
     def __init__(self, settings: TaskSettings, preemption: Preemption | None = None) -> None:
         self.settings = settings
         self.cluster = settings.cluster
@@ -135,6 +141,26 @@ class Strategy(ABC, Generic[OptionsT]):
     def _is_chief(self) -> bool:
         """Whether this task is the chief of the cluster, or there is none."""
         return not self.cluster or self.task == self.cluster.chief_task
+
+    def _noticed(self, dataset: tf.data.Dataset, how: str) -> tf.data.Dataset:
+        """Training data; a `fit` on them without tfdist's callbacks, which distribute it, says so.
+
+        Args:
+          dataset: the data.
+          how: how this task then trains.
+        """
+
+        def notice() -> None:
+            is_fit = thread_stacks.runs(threading.get_ident(), ("fit",))
+            if is_fit and self.agreement.inside != "fit" and not self._has_warned:
+                self._has_warned = True
+                log(
+                    f"warning: model.fit without job.callbacks: {self.topology.peer} trains alone, "
+                    f"{how}"
+                )
+
+        is_alone = len(self.cluster.training_tasks or self.topology.peers) == 1
+        return dataset if is_alone else sharding.Noticed(dataset, notice)
 
     def _start_server(self) -> None:
         """Starts TensorFlow's server of this task, through which another task computes here."""

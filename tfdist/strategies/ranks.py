@@ -7,7 +7,6 @@ collectives.
 
 from __future__ import annotations
 
-import threading
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
@@ -20,8 +19,7 @@ from tfdist.compat import keras as keras_compat
 from tfdist.data import sharding
 from tfdist.data.feed import Feed
 from tfdist.data.position import Position
-from tfdist.errors import UsageError, log
-from tfdist.process import thread_stacks
+from tfdist.errors import UsageError
 from tfdist.strategies.base import OptionsT, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.collectives import Collectives
@@ -91,7 +89,6 @@ class Ranks(Strategy[OptionsT]):
     statistics: AveragedStatistics
 
     _has_empty_batches = False
-    _has_warned = False
 
     def set_up_ranks(self, collectives: Collectives) -> None:
         """Sets up the collectives, and local SGD if the options ask for it."""
@@ -154,17 +151,7 @@ class Ranks(Strategy[OptionsT]):
             # Keras needs a batch to evaluate, even in a rank without examples.
             return local if has_batch else self._with_empty_batches(feed, 1)
         even = self._even(feed)
-        return sharding.Noticed(even, self._notice) if self.collectives.size > 1 else even
-
-    def _notice(self) -> None:
-        """Warns of a `fit` without tfdist's callbacks, which wrap the optimizer."""
-        is_fit = thread_stacks.runs(threading.get_ident(), ("fit",))
-        if is_fit and self.agreement.inside != "fit" and not self._has_warned:
-            self._has_warned = True
-            log(
-                f"warning: model.fit without job.callbacks: {self.topology.peer} trains alone, "
-                "unless the optimizer is from job.wrap_optimizer"
-            )
+        return self._noticed(even, "unless the optimizer is from job.wrap_optimizer")
 
     def _even(self, feed: Feed) -> tf.data.Dataset:
         """The batches of this rank, in as many steps as every rank makes."""

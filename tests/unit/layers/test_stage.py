@@ -59,11 +59,6 @@ def test_blocks_of_one_stage_nest() -> None:
     assert stage_of(layer) == 1
 
 
-def test_a_negative_stage_is_refused() -> None:
-    with pytest.raises(UsageError, match="0 or more"), stage(-1):
-        pass
-
-
 def test_keras_is_as_before_after_an_error() -> None:
     create = tf.keras.layers.Layer.__init__
     with pytest.raises(RuntimeError), stage(0):

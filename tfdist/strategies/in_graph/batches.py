@@ -54,22 +54,23 @@ class Parts:
 
     def split(self, tensor: tf.Tensor) -> list[tf.Tensor]:
         """Splits a tensor of the batch."""
-        if self._is_even:
-            return list(tf.split(tensor, self._count))
-        repeated = tf.repeat(tensor[-1:], self._repeated, axis=0)
-        return list(tf.split(tf.concat([tensor, repeated], axis=0), self._sizes, num=self._count))
+        return self._split(tensor, tensor[-1:])
 
     def split_gradient(self, gradient: tf.Tensor) -> list[tf.Tensor]:
         """Splits the gradient of a merged tensor."""
-        if self._is_even:
-            return list(tf.split(gradient, self._count))
-        padding = [[0, self._repeated]] + [[0, 0]] * (gradient.shape.rank - 1)
-        return list(tf.split(tf.pad(gradient, padding), self._sizes, num=self._count))
+        return self._split(gradient, tf.zeros_like(gradient[-1:]))
 
     def merge(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
         """Merges the results of all parts."""
         merged = tf.concat(parts, axis=0)
         return merged if self._is_even else merged[: self._size]
+
+    def _split(self, tensor: tf.Tensor, further: tf.Tensor) -> list[tf.Tensor]:
+        """Splits a tensor, which gets further examples if the batch has too few."""
+        if self._is_even:
+            return list(tf.split(tensor, self._count))
+        whole = tf.concat([tensor, tf.repeat(further, self._repeated, axis=0)], axis=0)
+        return list(tf.split(whole, self._sizes, num=self._count))
 
     @property
     def _is_even(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager.backprop_util import AggregateIndexedSlicesGradients
 
 
 def total(gradients: Sequence[Any]) -> tf.Tensor | tf.IndexedSlices | None:
@@ -18,12 +19,5 @@ def total(gradients: Sequence[Any]) -> tf.Tensor | tf.IndexedSlices | None:
       `tf.IndexedSlices` with the rows of all gradients if all of them are rows.
     """
     given = [gradient for gradient in gradients if gradient is not None]
-    if len(given) < 2:
-        return given[0] if given else None
-    if all(isinstance(gradient, tf.IndexedSlices) for gradient in given):
-        return tf.IndexedSlices(
-            tf.concat([gradient.values for gradient in given], axis=0),
-            tf.concat([gradient.indices for gradient in given], axis=0),
-            given[0].dense_shape,
-        )
-    return tf.add_n([tf.convert_to_tensor(gradient) for gradient in given])
+    found: tf.Tensor | tf.IndexedSlices | None = AggregateIndexedSlicesGradients(given)
+    return found

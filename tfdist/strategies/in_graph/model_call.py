@@ -18,7 +18,7 @@ from tfdist.strategies.in_graph import lanes
 from tfdist.strategies.in_graph.batches import Parts
 from tfdist.strategies.in_graph.gradient_sums import total
 from tfdist.strategies.in_graph.lanes import Lane
-from tfdist.strategies.in_graph.pipeline import Pipeline
+from tfdist.strategies.in_graph.pipeline import Pipeline, Replica
 from tfdist.upstream import autograph
 
 
@@ -42,14 +42,13 @@ def _call(
     # A call outside of a function has no graph to place.
     if tf.executing_eagerly():
         return call(inputs, *args, **kwargs)
-    masks = kwargs.get("mask")
-    others = {name: value for name, value in kwargs.items() if name != "mask"}
 
     def call_with(batch: Any) -> Any:
-        values, mask = batch
-        masked = {} if masks is None else {"mask": mask}
-        return call(values, *args, **masked, **others)
+        values, masks = batch
+        return call(values, *args, **{**kwargs, **masks})
 
+    # Of the arguments, the mask has a row for each example, too.
+    masks = {name: kwargs[name] for name in kwargs if name == "mask"}
     return ModelCall(pipeline, call_with, (inputs, masks)).run()
 
 
@@ -65,19 +64,15 @@ class ModelCall:
     def __init__(self, pipeline: Pipeline, call: Callable[[Any], Any], batch: Any) -> None:
         self._pipeline = pipeline
         self._options = pipeline.options
-        self._grid = grid = pipeline.grid
+        self._grid = pipeline.grid
         self._call = call
         self._batch = batch
-        self._lanes = [
-            [Lane(grid.device(replica, stage)) for stage in range(grid.num_stages)]
-            for replica in range(grid.num_replicas)
-        ]
 
     def run(self) -> Any:
         """Returns the model's output for the batch."""
         inputs = [value for value in tf.nest.flatten(self._batch) if value is not None]
         # Not within `stop_recording`, so that the tape watches the variables.
-        self._weights = [self._weights_of(stages) for stages in self._lanes]
+        self._replicas = list(map(self._replica, range(self._grid.num_replicas)))
         with record.stop_recording():
             outputs = self._forward(inputs)
         handles = [variable.handle for variable, _ in self._pipeline.weights]
@@ -115,18 +110,18 @@ class ModelCall:
             split = list(zip(*map(self._parts.split_gradient, gradients), strict=True))
         weights = self._pipeline.weights
         of_inputs: list[Sequence[Any]] = [()] * len(split)
-        of_replicas: list[list[Any]] = [[None for _ in weights] for _ in self._lanes]
+        of_replicas: list[list[Any]] = [[None for _ in weights] for _ in self._replicas]
         for part in self._parts_to_differentiate():
             replica = self._replica_of(part)
             of_inputs[part], found = self._gradients(part, split[part])
             sums = of_replicas[replica]
             for index, (_, stage) in enumerate(weights):
                 # Adding them at the end would need the memory of all of them.
-                with tf.device(self._lanes[replica][stage].device):
+                with tf.device(self._grid.device(replica, stage)):
                     sums[index] = total([sums[index], *found[index]])
         totals = []
         for (_, stage), *of_weight in zip(weights, *of_replicas, strict=True):
-            with tf.device(self._lanes[0][stage].device):
+            with tf.device(self._grid.device(0, stage)):
                 totals.append(total(of_weight))
         with tf.device(self._grid.client):
             merged = [
@@ -136,8 +131,7 @@ class ModelCall:
         return [*merged, *totals]
 
     def _call_part(self, part: int) -> Any:
-        replica = self._replica_of(part)
-        with self._pipeline.within(self._lanes[replica], self._weights[replica]):
+        with self._pipeline.within(self._replicas[self._replica_of(part)]):
             return self._call(self._packed(self._inputs[part]))
 
     def _parts_to_differentiate(self) -> Iterator[int]:
@@ -146,7 +140,7 @@ class ModelCall:
         if not self._options.recompute:
             yield from parts
             return
-        orders = [lanes.OneForwardOneBackward(stages) for stages in self._lanes]
+        orders = [lanes.OneForwardOneBackward(replica.lanes) for replica in self._replicas]
         for part in parts:
             order = orders[self._replica_of(part)]
             order.begin_call()
@@ -168,22 +162,20 @@ class ModelCall:
           The gradients of its inputs, None for those that have none; and the list of the gradients
           of each weight.
         """
-        replica = self._replica_of(part)
-        stages, values = self._lanes[replica], self._weights[replica]
-        weights = self._pipeline.weights
+        replica, weights = self._replicas[self._replica_of(part)], self._pipeline.weights
         outputs, begun = [], []
         for output, gradient in zip(self._outputs[part], gradients, strict=True):
             if output.dtype.is_floating or output.dtype.is_complex:
                 outputs.append(output)
-                source = lanes.producer(output, stages)
+                source = lanes.producer(output, replica.lanes)
                 begun.append(gradient if source is None else source.begin([gradient])[0])
         variables = [variable for variable, _ in weights]
         found = tf.compat.v1.gradients(
             outputs,
             # A layer that gathers rows of a weight has read them from the variable.
-            [*values, *variables, *self._inputs[part]],
+            [*replica.weights, *variables, *self._inputs[part]],
             begun,
-            stop_gradients=values,
+            stop_gradients=replica.weights,
             colocate_gradients_with_ops=True,
         )
         of_values, of_rows = found[: len(weights)], found[len(weights) : 2 * len(weights)]
@@ -191,7 +183,7 @@ class ModelCall:
             [gradient for gradient in both if gradient is not None]
             for both in zip(of_values, of_rows, strict=True)
         ]
-        for stage, lane in enumerate(stages):
+        for stage, lane in enumerate(replica.lanes):
             own = zip(weights, of_values, strict=True)
             lane.end([g for (_, place), g in own if place == stage and g is not None])
         return found[2 * len(weights) :], of_weights
@@ -199,13 +191,14 @@ class ModelCall:
     def _replica_of(self, part: int) -> int:
         return part // self._options.microbatches
 
-    def _weights_of(self, stages: Sequence[Lane]) -> list[tf.Tensor]:
-        """The weights of a replica: one transfer for each, however many parts there are."""
-        values = []
+    def _replica(self, index: int) -> Replica:
+        """A replica, with one transfer for each weight, however many parts there are."""
+        stages = [Lane(self._grid.device(index, stage)) for stage in range(self._grid.num_stages)]
+        weights = []
         for variable, stage in self._pipeline.weights:
             with tf.device(stages[stage].device):
-                values.append(tf.identity(variable.read_value()))
-        return values
+                weights.append(tf.identity(variable.read_value()))
+        return Replica(stages, weights)
 
     def _packed(self, part: Sequence[tf.Tensor]) -> Any:
         left = iter(part)

@@ -7,8 +7,8 @@ of the parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,9 +20,20 @@ from tfdist.strategies.in_graph.grid import Grid
 from tfdist.strategies.in_graph.lanes import Lane
 from tfdist.strategies.in_graph.stage_devices import following_inputs
 from tfdist.strategies.in_graph.variables import reading
+from tfdist.upstream import autograph
 
-# A layer and its gradients run in the same way with and without AutoGraph.
-_not_converted = tf.autograph.experimental.do_not_convert
+
+@dataclass(frozen=True)
+class Replica:
+    """A replica of the model in one step.
+
+    Attributes:
+      lanes: its stages.
+      weights: its values of the trainable variables.
+    """
+
+    lanes: Sequence[Lane]
+    weights: Sequence[tf.Tensor]
 
 
 @dataclass
@@ -61,53 +72,50 @@ class Pipeline:
         """Wraps the method `call` of a layer."""
 
         def call_in_stage(*args: Any, **kwargs: Any) -> Any:
-            args, kwargs = self._enter(stage, (args, kwargs))
-            with self._on(stage):
-                outputs = call(*args, **kwargs)
-            self._leave(stage, outputs)
-            return outputs
+            return self._call(stage, autograph.converted(call), args, kwargs)
 
         return call_in_stage
 
     @contextmanager
-    def within(self, stages: Sequence[Lane], weights: Sequence[tf.Tensor]) -> Iterator[None]:
-        """Runs the calls in this block as those of a part.
-
-        Args:
-          stages: the stages of the part's replica.
-          weights: the values of the trainable variables in this replica.
-        """
+    def within(self, replica: Replica) -> Iterator[None]:
+        """Runs the calls in this block as those of a part of the batch of a replica."""
         with ExitStack() as stack:
             variables = [variable for variable, _ in self.weights]
-            stack.enter_context(reading(zip(variables, weights, strict=True)))
-            self._part = part = _Part(stages)
+            stack.enter_context(reading(zip(variables, replica.weights, strict=True)))
+            self._part = part = _Part(replica.lanes)
             stack.callback(setattr, self, "_part", None)
-            ranks = {lane.device: stage for stage, lane in enumerate(stages)}
+            ranks = {lane.device: stage for stage, lane in enumerate(replica.lanes)}
             stack.enter_context(tf.compat.v1.device(following_inputs(ranks)))
             yield
         for stage, results in part.results.items():
-            stages[stage].end(results)
+            replica.lanes[stage].end(results)
 
-    @_not_converted
-    def _enter(self, stage: int, arguments: Any) -> Any:
-        if self._part is None or stage in self._part.results:
-            return arguments
-        flat = tf.nest.flatten(arguments)
-        values = [value for value in flat if isinstance(value, tf.Tensor)]
-        stages = self._part.lanes
-        begun = iter(lanes.begin_call(values, stages[stage], stages))
-        flat = [next(begun) if isinstance(value, tf.Tensor) else value for value in flat]
-        return tf.nest.pack_sequence_as(arguments, flat)
+    @tf.autograph.experimental.do_not_convert
+    def _call(
+        self,
+        stage: int,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        part = self._part
+        if part is None:
+            return call(*args, **kwargs)
+        if stage not in part.results:
+            args, kwargs = _begun((args, kwargs), part.lanes[stage], part.lanes)
+        with tf.device(part.lanes[stage].device):
+            outputs = call(*args, **kwargs)
+        part.results[stage] = _tensors(outputs)
+        return outputs
 
-    @_not_converted
-    def _on(self, stage: int) -> AbstractContextManager[Any]:
-        if self._part is None:
-            return nullcontext()
-        device: AbstractContextManager[Any] = tf.device(self._part.lanes[stage].device)
-        return device
 
-    @_not_converted
-    def _leave(self, stage: int, outputs: Any) -> None:
-        if self._part is not None:
-            results = [value for value in tf.nest.flatten(outputs) if isinstance(value, tf.Tensor)]
-            self._part.results[stage] = results
+def _begun(arguments: Any, lane: Lane, stages: Sequence[Lane]) -> Any:
+    """The arguments of the first layer of a stage, when the stage begins its calls."""
+    begun = iter(lanes.begin_call(_tensors(arguments), lane, stages))
+    return tf.nest.map_structure(
+        lambda value: next(begun) if isinstance(value, tf.Tensor) else value, arguments
+    )
+
+
+def _tensors(values: Any) -> list[tf.Tensor]:
+    return [value for value in tf.nest.flatten(values) if isinstance(value, tf.Tensor)]

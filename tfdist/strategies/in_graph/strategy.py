@@ -117,10 +117,13 @@ class InGraph(Strategy[InGraphOptions]):
                 )
         dataset = batches.joined(feed.local, self.topology.num_replicas)
         self._element_spec = dataset.element_spec
-        return dataset
+        return self._noticed(dataset, "on the batches of all replicas") if feed.trains else dataset
 
     def prepare(self, model: tf.keras.Model) -> None:
-        self._check_compiled(model)
+        checks.check_does_not_run_eagerly(model, self.name)
+        if getattr(model, "jit_compile", False):
+            # Keras 3 turns it on by itself.
+            model.jit_compile = False
         checks.check_no_synchronized_layer(model, self.name)
         if self.split_model is not None and self.split_model.is_of(model):
             self.split_model.apply()
@@ -177,16 +180,3 @@ class InGraph(Strategy[InGraphOptions]):
             if not probe.wait_for_server(address, deadline - time.monotonic()):
                 seconds = self.settings.startup_timeout
                 raise LostTaskError(task, address, seconds, "--startup_timeout")
-
-    def _check_compiled(self, model: tf.keras.Model) -> None:
-        """Checks the arguments of `compile`."""
-        if getattr(model, "run_eagerly", False):
-            raise UsageError(
-                "run_eagerly",
-                received=True,
-                accepted=f"False under {self.name}, which runs a step as one function",
-                remedy="Leave it out of model.compile, or train with --strategy=one_device.",
-            )
-        if getattr(model, "jit_compile", False):
-            # Keras 3 turns it on by itself.
-            model.jit_compile = False

@@ -29,8 +29,9 @@ from tfdist.strategies.base import Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.cursor import EpochCursor
 from tfdist.strategies.parameter_server.steps.coordinator import EpochCoordinator
-from tfdist.strategies.parameter_server.steps.synchronous_epoch import Synchronous
+from tfdist.strategies.parameter_server.steps.synchronous_functions import Synchronous
 from tfdist.strategies.parameter_server.tensorflow_strategy import PassesShards
+from tfdist.strategies.parameter_server.transfers import recorder
 from tfdist.strategies.parameter_server.variables import partitioner as partitioners
 from tfdist.strategies.parameter_server.variables.checkpoint_layout import WholeLayout
 from tfdist.strategies.parameter_server.variables.partitioner import Partitioner, partitioner_of
@@ -87,7 +88,8 @@ class _Cursor(EpochCursor):
 
     @property
     def measured(self) -> dict[str, float]:
-        return self._coordinator.measured
+        epoch = self._coordinator.training_epoch
+        return {} if epoch is None else epoch.measured()
 
     def step_of_epoch(self, steps: Sequence[int]) -> int:
         is_synchronous = self._coordinator.synchronous is not None
@@ -145,7 +147,7 @@ class ParameterServer(Strategy[ParameterServerOptions]):
         return cast(AbstractContextManager[Any], self.tf_strategy.scope())
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        return self._synchronous.recorder.wrap(optimizer) if self._synchronous else optimizer
+        return recorder.wrap(optimizer) if self._synchronous else optimizer
 
     def distribute(self, feed: Feed) -> tf.data.Dataset:
         topology = self.topology
@@ -173,11 +175,8 @@ class ParameterServer(Strategy[ParameterServerOptions]):
 
     def describe(self, model: tf.keras.Model) -> list[str]:
         variables = self.checkpointing.layout.variables()
-        lines = [
-            partitioners.whole_variables(self.tf_strategy.layer_partitioner, variables),
-            self.tf_strategy.placement.advice(),
-        ]
-        return [line for line in lines if line is not None]
+        whole = partitioners.whole_variables(self.tf_strategy.layer_partitioner, variables)
+        return [line for line in (whole, self.tf_strategy.placement.advice()) if line is not None]
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
         return [] if keras_compat.is_keras_3(tf.keras.Model) else [_WithoutTrainGraph()]
@@ -196,17 +195,15 @@ class ParameterServer(Strategy[ParameterServerOptions]):
             variable_partitioner=None if is_keras_3 else partitioner,
             layer_partitioner=partitioner if is_keras_3 else None,
         )
-        packs_transfers = self.options.pack_transfers
         if self._replicas is not None:
             self._synchronous = Synchronous(
                 replicas_to_aggregate=self._replicas,
                 recovery_timeout=self.settings.startup_timeout,
-                packs_transfers=packs_transfers,
             )
         # A strategy has one coordinator, so Keras uses this one.
         coordinator = EpochCoordinator(
             self.tf_strategy,
-            packs_transfers=packs_transfers,
+            packs_transfers=self.options.pack_transfers,
             heartbeat_timeout=self.settings.heartbeat_timeout,
             synchronous=self._synchronous,
         )
@@ -241,6 +238,5 @@ def _call(task: Task, coordinator: EpochCoordinator) -> bool:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
+    with socket.create_server(("", 0)) as probe:
         return int(probe.getsockname()[1])

@@ -108,7 +108,7 @@ def test_the_stages_of_the_script_are_ignored_with_one_stage() -> None:
     assert names(sequential(layer), 1) == [["a"]]
 
 
-@pytest.mark.parametrize("given", [[0, 2], [0, 1, 2], [1, 2]])
+@pytest.mark.parametrize("given", [[0, 2], [0, 1, 2], [1, 2], [-1, 0, 1]])
 def test_stages_that_do_not_match_are_refused(given: list[int]) -> None:
     layers = []
     for index in given:

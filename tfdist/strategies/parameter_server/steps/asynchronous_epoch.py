@@ -14,7 +14,7 @@ from typing import Any
 
 from absl import logging
 
-from tfdist.strategies.parameter_server.steps.epoch import Epoch, Logs
+from tfdist.strategies.parameter_server.steps.epoch import Epoch
 from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
 from tfdist.strategies.parameter_server.steps.timing import EpochTimes
 from tfdist.strategies.parameter_server.steps.worker_functions import Execution
@@ -60,52 +60,37 @@ class AsynchronousEpoch(Epoch):
         # The workers whose shard has ended.
         self._ended: set[int] = set()
 
-    def step(self, fn: Callable[[Any], Any], steps: int = 1) -> Logs:
+    def step(self, fn: Callable[[Any], Any], steps: int = 1) -> None:
         self._execution = self._execution_of(fn, self._shards.iterator_spec)
         if not self._epoch:
-            self._times.begin()
+            self._times = EpochTimes(len(self._threads), self._clock)
             self._epoch, self._steps = self._shards.begin_epoch()
-            self._counted = self._requested_so_far = self.steps_so_far()
+            self._old_steps = self._requested_so_far = self.steps_so_far()
             if self._shards.always_raises_at_end and self._shards.steps_per_epoch is None:
                 of_last_epoch = sum(self._shards.steps_of_epoch)
                 self._expected = of_last_epoch or self._shards.length_of_first_epoch
-        self._requested_so_far += steps
-        if self._expected is not None and self._requested_so_far > self._expected:
-            self._make_or_stop(steps)
-            return Logs(self)
         while not self._results.empty():
             self._take_result()
         if self._is_over():
             self._stop_if_requested()
         self._requested += steps
+        self._requested_so_far += steps
         if steps > 1:
             self._shards.length.limit = max(steps, self._shards.length.limit or 0)
-        if self._requested >= self._shards.length.steps:
+        if self._expected is not None and self._requested_so_far > self._expected:
+            # Keras 3 shows the number of its requests, and calls callbacks for each of them. So a
+            # request beyond the expected length of the epoch waits until a worker has made its
+            # step. Any of them may have data left.
+            self._requested = max(self._requested, len(self._unfinished()))
+            self._finish_requested()
+            if self.steps_so_far() <= self._requested_so_far - steps:
+                self._stop_if_requested()
+        elif self._requested >= self._shards.length.steps:
             self._schedule(self._shards.length.steps)
-        return Logs(self)
-
-    def _make_or_stop(self, steps: int) -> None:
-        """Makes the requested steps, or ends the epoch if no worker finds data for them.
-
-        Keras 3 shows the number of its requests, and calls callbacks for each of them. So a request
-        beyond the expected length of the epoch waits until a worker has made its step.
-        """
-        self._finish_requested()
-        while (missing := self._requested_so_far - self.steps_so_far()) > 0:
-            if self._is_over():
-                if missing >= steps:
-                    self._stop_if_requested()
-                return
-            while (worker := self._free_worker()) is not None:
-                self._start(worker, 1)
-            self._take_result()
-
-    def live_logs(self) -> dict[str, Any]:
-        self._wait_for_logs()
-        return self._shards.live_logs
 
     def newest_logs(self) -> Any:
-        self._wait_for_logs()
+        if self._shards.logs is None:
+            self._finish_requested()
         return self._shards.logs
 
     def finish(self, to_end: bool = True) -> None:
@@ -198,15 +183,11 @@ class AsynchronousEpoch(Epoch):
         )
         if not is_given_up:
             return False
-        new = [str(worker) for worker in left if not self._threads[worker].is_given_up]
-        if new:
-            logging.warning(
-                "The epoch ends without the rest of the data of worker %s, which makes no steps. "
-                "Later epochs do not wait for it until it returns.",
-                ", ".join(new),
-            )
-        for worker in left:
-            self._threads[worker].is_given_up = True
+        logging.warning(
+            "The epoch ends without the rest of the data of worker %s, which makes no steps. "
+            "Later epochs do not wait for it until it returns.",
+            ", ".join(map(str, left)),
+        )
         self._withdraw_lost()
         self._ended.update(left)
         return True
@@ -229,22 +210,11 @@ class AsynchronousEpoch(Epoch):
                 self._requested += sum(request.limit for request in self._in_flight[worker])
                 self._in_flight[worker] = []
 
-    def _wait_for_logs(self) -> None:
-        while self._shards.logs is None:
-            if self._requested:
-                self._schedule(self._requested)
-            elif any(self._in_flight):
-                self._take_result()
-            else:
-                break
-
     def _take_result(self) -> None:
         """Waits for the result of an execution, but not for long."""
         result = self._next_result()
         if result is None or result.request not in self._in_flight[result.worker]:
             return  # It may have been withdrawn a moment before it was reported.
-        if result.error is not None:
-            raise result.error
         worker, limit = result.worker, result.request.limit
         self._in_flight[worker].remove(result.request)
         seconds, logs = result.outcome
@@ -255,6 +225,5 @@ class AsynchronousEpoch(Epoch):
             self._shards.set_logs(logs)
         if result.steps < limit:
             self._ended.add(worker)
-            if self._shards.steps_per_epoch is not None or not self._shards.runs_to_end:
-                # The other workers make the rest of the requested steps.
-                self._requested += limit - result.steps
+            # The other workers make the rest of the requested steps.
+            self._requested += limit - result.steps

@@ -20,11 +20,12 @@ import tensorflow as tf
 from tfdist.data import sharding
 from tfdist.strategies.parameter_server.steps import keras2
 from tfdist.strategies.parameter_server.steps.asynchronous_epoch import AsynchronousEpoch
-from tfdist.strategies.parameter_server.steps.epoch import Epoch
+from tfdist.strategies.parameter_server.steps.epoch import Epoch, Logs
 from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
-from tfdist.strategies.parameter_server.steps.synchronous_epoch import (
+from tfdist.strategies.parameter_server.steps.synchronous_epoch import SynchronousEpoch
+from tfdist.strategies.parameter_server.steps.synchronous_functions import (
+    Functions,
     Synchronous,
-    SynchronousEpoch,
 )
 from tfdist.strategies.parameter_server.steps.worker_functions import Execution
 from tfdist.strategies.parameter_server.steps.worker_thread import WorkerThread
@@ -45,6 +46,7 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
 
     Attributes:
       before_step: called before training steps are requested, with their epoch and number.
+      training_epoch: the current training epoch, or the last one; None before the first one.
     """
 
     def __new__(cls, strategy: PassesShards, **_: Any) -> EpochCoordinator:
@@ -65,28 +67,38 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         self.synchronous = synchronous
         self.before_step: Callable[[Epoch, int], None] | None = None
         self.packs_transfers = packs_transfers
-        self._heartbeat_timeout = heartbeat_timeout
         self._threads = [WorkerThread(worker) for worker in self._cluster.workers]
         self._epoch: Epoch | None = None
-        # The current training epoch, or the last one.
-        self._training_epoch: Epoch | None = None
-        self._steps_made = 0
-        # The function of one step in a `tf.function` of Keras 2; and the execution of several
-        # steps, traced once, by the thread that calls Keras's `fit`.
-        self._single_step = functools.cache(keras2.single_step)
-        self._execution_of = functools.cache(partial(Execution, strategy, packs=packs_transfers))
+        self.training_epoch: Epoch | None = None
+        # The training steps of the epochs before that one.
+        self._earlier_steps = 0
+        # The functions of the workers are traced once, by the thread that calls Keras's `fit`.
+        self._evaluation: Callable[[PerWorkerShards], Epoch] = partial(
+            AsynchronousEpoch,
+            threads=self._threads,
+            execution_of=functools.cache(partial(Execution, strategy, packs=packs_transfers)),
+            patience=heartbeat_timeout,
+        )
+        self._training: Callable[[PerWorkerShards], Epoch] = self._evaluation
+        if synchronous is not None:
+            functions = partial(Functions, strategy, synchronous, packs=packs_transfers)
+            self._training = partial(
+                SynchronousEpoch,
+                threads=self._threads,
+                synchronous=synchronous,
+                functions_of=functools.cache(functions),
+            )
         self._start: tuple[int, tuple[int, ...]] | None = None
         strategy.distribute_shards = self._distribute
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> Any:
         """As TensorFlow's; a dataset of `job.dataset` becomes one shard per worker."""
         if isinstance(dataset_fn, PerWorkerShards):
-            dataset_fn.always_raises_at_end = False
             return dataset_fn
         shards = sharding.shards_of(dataset_fn)
         if shards is None:
             return super().create_per_worker_dataset(dataset_fn)
-        return self._per_worker(shards)
+        return self._distribute(shards)
 
     def schedule(self, fn: Any, args: Any = None, kwargs: Any = None) -> Any:
         """As TensorFlow's; a step of an epoch goes to the worker of its shard.
@@ -99,49 +111,35 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         epoch, *rest = args
         # With `steps_per_execution`, Keras 2 passes the number of steps.
         steps = int(rest[0]) if rest else 1
-        step = self._single_step(fn) if rest else fn.python_function
-        return self.request(epoch, step, steps)
+        step = keras2.single_step(fn) if rest else fn.python_function
+        self.request(epoch, step, steps)
+        return Logs(epoch)
 
-    def request(self, epoch: Epoch, step: Callable[[Any], Any], steps: int) -> Any:
+    def request(self, epoch: Epoch, step: Callable[[Any], Any], steps: int) -> None:
         """Requests steps of an epoch; see `Epoch.step`."""
-        if epoch is not self._epoch:
-            self._count()  # Keras 3 does not join an epoch that StopIteration has ended.
-            self._epoch = epoch
-        if epoch.trains:
-            self._training_epoch = epoch
+        self._epoch = epoch
+        if epoch.trains and epoch is not self.training_epoch:
+            self._earlier_steps = self.steps_made
+            self.training_epoch = epoch
         if epoch.steps_left is not None:
             # Keras 3 requests full executions, even if the last one passes the end of the epoch.
             steps = min(steps, epoch.steps_left)
             epoch.steps_left -= steps
         if epoch.trains and self.before_step is not None:
             self.before_step(epoch, steps)
-        return epoch.step(step, steps)
+        epoch.step(step, steps)
 
     @property
     def steps_made(self) -> int:
         """The number of training steps that are known to be made, over all epochs."""
-        self._count()
-        return self._steps_made
+        epoch = self.training_epoch
+        return self._earlier_steps + (0 if epoch is None else epoch.new_steps)
 
     @property
     def progress(self) -> int:
-        """The steps of all epochs, also of evaluations. It may be read in any thread."""
+        """The training steps and those of an evaluation. It may be read in any thread."""
         epoch = self._epoch
-        return self._steps_made + (epoch.uncounted_steps if epoch is not None else 0)
-
-    @property
-    def steps_of_training_epoch(self) -> int:
-        """The number of steps of the current training epoch, or of the last one."""
-        return self._training_epoch.steps_so_far() if self._training_epoch is not None else 0
-
-    @property
-    def measured(self) -> dict[str, float]:
-        """What is known of the steps of the current training epoch, or of the last one."""
-        return self._training_epoch.measured() if self._training_epoch is not None else {}
-
-    def _count(self) -> None:
-        if self._training_epoch is not None:
-            self._steps_made += self._training_epoch.new_steps()
+        return self.steps_made + (0 if epoch is None or epoch.trains else epoch.new_steps)
 
     def is_reconnecting(self, worker: int) -> bool:
         """Whether a worker was lost and TensorFlow is not connected to its replacement."""
@@ -167,17 +165,11 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
             self._epoch.finish(to_end)
             # With steps_per_epoch, Keras 3 continues with this iterator in the next epoch.
             self._epoch.steps_left = self._epoch.steps_per_epoch
-            self._count()
             self._epoch = None
         super().join()
 
     def _distribute(self, shards: sharding.Shards) -> PerWorkerShards:
         """The shards for Keras 3; Keras 2 passes them to `create_per_worker_dataset`."""
-        per_worker = self._per_worker(shards)
-        per_worker.always_raises_at_end = True
-        return per_worker
-
-    def _per_worker(self, shards: sharding.Shards) -> PerWorkerShards:
         return PerWorkerShards(shards, self._take_start, self._new_epoch)
 
     def _take_start(self) -> tuple[int, tuple[int, ...]]:
@@ -186,6 +178,4 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         return start or (0, ())
 
     def _new_epoch(self, shards: PerWorkerShards) -> Epoch:
-        if self.synchronous is not None and shards.trains:
-            return SynchronousEpoch(shards, self._threads, self.synchronous, self.strategy)
-        return AsynchronousEpoch(shards, self._threads, self._execution_of, self._heartbeat_timeout)
+        return self._training(shards) if shards.trains else self._evaluation(shards)

@@ -1,7 +1,7 @@
 """`Epoch`: what Keras sees of one epoch under parameter servers; its steps are on the workers.
 
 epoch = iter(per_worker_shards)
-logs = epoch.step(train_function)     # StopIteration at the end of the first epoch
+epoch.step(train_function)     # StopIteration at the end of the first epoch
 epoch.finish()
 """
 
@@ -51,8 +51,8 @@ class Epoch(ABC):
         self.element_spec = shards.element_spec
         self.trains = shards.trains
         self.steps_per_epoch = self.steps_left = shards.steps_per_epoch
-        # The steps that `new_steps` has counted, and those before a restart.
-        self._counted = 0
+        # Those before a restart.
+        self._old_steps = 0
 
     def __iter__(self) -> Epoch:
         return self
@@ -62,7 +62,7 @@ class Epoch(ABC):
         return self.element_spec
 
     @abstractmethod
-    def step(self, fn: Callable[[Any], Any], steps: int = 1) -> Logs:
+    def step(self, fn: Callable[[Any], Any], steps: int = 1) -> None:
         """Requests steps, which may still be in flight when this returns.
 
         Args:
@@ -73,9 +73,10 @@ class Epoch(ABC):
           StopIteration: the data has ended.
         """
 
-    @abstractmethod
     def live_logs(self) -> dict[str, Any]:
         """The logs of a recent step; the returned dict is updated in place by later steps."""
+        self.newest_logs()
+        return self._shards.live_logs
 
     @abstractmethod
     def newest_logs(self) -> Any:
@@ -99,14 +100,9 @@ class Epoch(ABC):
         before a restart."""
 
     @property
-    def uncounted_steps(self) -> int:
-        """The number of weight updates since the last call of `new_steps`."""
-        return self.steps_so_far() - self._counted
-
     def new_steps(self) -> int:
-        """The number of weight updates since the last call."""
-        before, self._counted = self._counted, self.steps_so_far()
-        return self._counted - before
+        """The number of weight updates without those before a restart."""
+        return self.steps_so_far() - self._old_steps
 
     @abstractmethod
     def steps(self) -> list[int]:
@@ -116,11 +112,15 @@ class Epoch(ABC):
         """
 
     def _next_result(self) -> Result | None:
-        """Waits for the result of a request; None if there is none for some time."""
+        """Waits for the result of a request, and raises its error; None if there is none for some
+        time."""
         try:
-            return self._results.get(timeout=_POLL_SECONDS)
+            result = self._results.get(timeout=_POLL_SECONDS)
         except queue.Empty:
             return None
+        if result.error is not None:
+            raise result.error
+        return result
 
     def _stop_if_requested(self) -> None:
         """Ends the epoch whose data has ended, if Keras needs to know it.

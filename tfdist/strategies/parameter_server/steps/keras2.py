@@ -8,12 +8,14 @@ An execution has its own loop, which also stops at the end of the data.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 
+@functools.cache
 def single_step(function: Any) -> Callable[[Any], Any]:
     """The function of one step, from the closure of Keras's function.
 

@@ -41,22 +41,10 @@ def check(model: Any) -> None:
       UsageError: `model.compile` or the optimizer has such an option.
     """
     checks.check_is_not_compiled_by_xla(model, "parameter_server")
+    checks.check_does_not_run_eagerly(model, "parameter_server with Keras 3")
     optimizers = keras_compat.optimizers_of(model)
-    inner = [getattr(each, "inner_optimizer", each) for each in optimizers]
-    accumulates = [getattr(each, "gradient_accumulation_steps", None) for each in inner]
-    options = {
-        "run_eagerly": (bool(model.run_eagerly), False),
-        "gradient_accumulation_steps": (next(filter(None, accumulates), None), None),
-    }
-    for field, (received, accepted) in options.items():
-        if received != accepted:
-            raise UsageError(
-                field,
-                received=received,
-                accepted=f"{accepted} under parameter_server with Keras 3",
-                remedy="Leave it out of model.compile and of the optimizer; --accumulate_steps "
-                "accumulates gradients.",
-            )
+    for optimizer in optimizers:
+        checks.check_option(optimizer, "gradient_accumulation_steps", "parameter_server")
     of_optimizers = [variable for each in optimizers for variable in each.variables]
     add_in_one_operation([*model.variables, *model.metrics_variables, *of_optimizers])
 
@@ -166,7 +154,8 @@ def _shows_steps(end: Callable[..., None]) -> Callable[[Any, int, Any], None]:
     def call(bar: Any, epoch: int, logs: Any = None) -> None:
         strategy = bar.model.distribute_strategy
         if bar.target is None and _is_coordinated(strategy):
-            bar.seen = EpochCoordinator(strategy).steps_of_training_epoch
+            training_epoch = EpochCoordinator(strategy).training_epoch
+            bar.seen = 0 if training_epoch is None else training_epoch.steps_so_far()
         end(bar, epoch, logs)
 
     return call

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat import keras as keras_compat
 from tfdist.data import sharding
 from tfdist.strategies.parameter_server.steps.execution_length import ExecutionLength
 from tfdist.strategies.parameter_server.steps.shard_reader import ShardReader
@@ -28,6 +29,7 @@ class PerWorkerShards:
       make_epoch: creates an epoch.
 
     Attributes:
+      iterator_spec: the `tf.TypeSpec` of the iterators on the workers.
       readers: for each worker, the reader of its shard.
       runs_to_end: whether Keras does not request all steps of an epoch, which then reads its data
         to the end.
@@ -49,8 +51,9 @@ class PerWorkerShards:
     ) -> None:
         self.trains = shards.trains
         self.element_spec = shards.local.element_spec
+        self.iterator_spec = tf.data.IteratorSpec(self.element_spec)
         self.runs_to_end = False
-        self.always_raises_at_end = False
+        self.always_raises_at_end = keras_compat.is_keras_3(tf.keras.Model)
         self.steps_per_epoch: int | None = None
         self.length = ExecutionLength(len(shards.makers))
         self.logs: Any = None
@@ -66,11 +69,6 @@ class PerWorkerShards:
 
     def __iter__(self) -> Iterator[Any]:
         return self._make_epoch(self)
-
-    @property
-    def iterator_spec(self) -> tf.data.IteratorSpec:
-        """The `tf.TypeSpec` of the iterators on the workers."""
-        return tf.data.IteratorSpec(self.element_spec)
 
     def begin_epoch(self) -> tuple[int, list[int]]:
         """Begins the next epoch, which shuffles again.

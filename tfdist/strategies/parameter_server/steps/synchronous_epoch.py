@@ -1,8 +1,9 @@
 """Synchronous training under the parameter-server strategy: each update combines all shards.
 
-    synchronous = Synchronous(replicas_to_aggregate=2, recovery_timeout=300.0, packs_transfers=True)
-    synchronous.recorder.wrap(optimizer)
-    epoch = SynchronousEpoch(per_worker_shards, threads, synchronous, strategy)
+    synchronous = Synchronous(replicas_to_aggregate=2, recovery_timeout=300.0)
+    wrap(optimizer)                              # `transfers.recorder`
+    functions_of = partial(Functions, strategy, synchronous, packs=True)
+    epoch = SynchronousEpoch(per_worker_shards, threads, synchronous, functions_of)
     epoch.step(train_function)                   # StopIteration at the end of the first epoch
 
 In step s every worker computes its gradients for batch s of its shard. The update averages the
@@ -21,69 +22,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.errors import log
-from tfdist.strategies.parameter_server.steps.epoch import Epoch, Logs
+from tfdist.strategies.parameter_server.steps.epoch import Epoch
 from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
-from tfdist.strategies.parameter_server.steps.synchronous_functions import Functions
+from tfdist.strategies.parameter_server.steps.synchronous_functions import Functions, Synchronous
 from tfdist.strategies.parameter_server.steps.worker_thread import Request, Result, WorkerThread
-from tfdist.strategies.parameter_server.transfers.contributions import Recorder
 
 _LOGS_SECONDS = 0.5  # between two reads of the logs for Keras 3's progress bar
-
-
-class LostWorkersError(RuntimeError):
-    """Fewer workers are left than an update needs.
-
-    Args:
-      workers: the indices of the lost workers.
-      needed: the number of gradients per update.
-      seconds: how long the chief has waited for them.
-    """
-
-    def __init__(self, workers: Sequence[int], needed: int, seconds: float) -> None:
-        names = " and ".join(f"worker:{worker}" for worker in workers)
-        super().__init__(
-            f"{names} did not return within {seconds:g} s (--startup_timeout), and each update "
-            f"needs the gradients of {needed} workers (--replicas_to_aggregate)"
-        )
-
-
-class Synchronous:
-    """What the epochs of a synchronous training share.
-
-    Args:
-      replicas_to_aggregate: the number of gradients per update.
-      recovery_timeout: seconds to wait for the return of a lost worker.
-      packs_transfers: whether the transfers of a step are packed.
-
-    Attributes:
-      recorder: records the gradients of the wrapped optimizers.
-      model: the model in training.
-    """
-
-    def __init__(
-        self, *, replicas_to_aggregate: int, recovery_timeout: float, packs_transfers: bool
-    ) -> None:
-        self.replicas_to_aggregate = replicas_to_aggregate
-        self.recovery_timeout = recovery_timeout
-        self.recorder = Recorder()
-        self.model: Any = None
-        self._packs = packs_transfers
-        self._functions: dict[Any, Functions] = {}
-
-    def functions(self, strategy: Any, fn: Any, iterator_spec: Any) -> Functions:
-        """The functions of a step; traced once."""
-        key = fn, iterator_spec
-        if key not in self._functions:
-            self._functions[key] = Functions(
-                fn,
-                strategy,
-                self.recorder,
-                iterator_spec,
-                model=self.model,
-                contributions=self.replicas_to_aggregate,
-                packs=self._packs,
-            )
-        return self._functions[key]
 
 
 class SynchronousEpoch(Epoch):
@@ -93,7 +37,7 @@ class SynchronousEpoch(Epoch):
       shards: the shards.
       threads: the thread of each worker.
       synchronous: what the epochs share.
-      strategy: the TensorFlow strategy.
+      functions_of: returns the functions of a step; see `synchronous_functions.Functions`.
       clock: returns seconds.
     """
 
@@ -102,12 +46,12 @@ class SynchronousEpoch(Epoch):
         shards: PerWorkerShards,
         threads: Sequence[WorkerThread],
         synchronous: Synchronous,
-        strategy: Any,
+        functions_of: Callable[[Callable[[Any], Any], Any], Functions],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(shards, threads, clock)
         self._synchronous = synchronous
-        self._strategy = strategy
+        self._functions_of = functions_of
         self._functions: Functions
         # The number of the next step, or of the step in flight.
         self._step = 0
@@ -120,19 +64,18 @@ class SynchronousEpoch(Epoch):
         self._dropped = 0
         self._newest: Result | None = None
         self._logs_read = -math.inf
-        # The number of steps whose final logs have been read.
-        self._final_step = -1
 
-    def step(self, fn: Any, steps: int = 1) -> Logs:
-        """Makes steps; returns the logs, which a coordinator's caller may fetch.
-
-        The last of the steps may still be in flight.
+    def step(self, fn: Callable[[Any], Any], steps: int = 1) -> None:
+        """As the base class; the last of the steps may still be in flight.
 
         Raises:
           StopIteration: the data has ended.
-          LostWorkersError: fewer workers are left than an update needs.
+          RuntimeError: fewer workers are left than an update needs, and do not return.
         """
-        self._prepare(fn)
+        self._functions = self._functions_of(fn, self._shards.iterator_spec)
+        if not self._epoch:
+            self._epoch, steps_of_workers = self._shards.begin_epoch()
+            self._old_steps = self._step = max(steps_of_workers)
         for count in range(steps):
             self._complete()
             if not self._has_ended:
@@ -144,10 +87,8 @@ class SynchronousEpoch(Epoch):
                 if count == 0:
                     self._stop_if_requested()
                 break
-        return Logs(self)
 
     def live_logs(self) -> dict[str, Any]:
-        """The logs of a recent step; the returned dict is updated in place by later steps."""
         if self._newest is None:
             self._complete()
         if self._clock() - self._logs_read >= _LOGS_SECONDS:
@@ -162,7 +103,9 @@ class SynchronousEpoch(Epoch):
                 self._complete()
             self._shards.steps_of_epoch = tuple(self.steps())
         self._wait_for_late_workers()
-        self.newest_logs(all_steps=True)
+        if self._newest is not None:
+            self._read_logs(self._functions.metric_results())
+            self._newest = None  # `newest_logs` leaves these as they are.
         if self._dropped:
             log(
                 f"{self._dropped} gradients of {self._step} steps came late and were dropped "
@@ -178,17 +121,19 @@ class SynchronousEpoch(Epoch):
         self._complete()
         return [self._step] * len(self._threads)
 
-    def newest_logs(self, *, all_steps: bool = False) -> Any:
+    def newest_logs(self) -> Any:
+        self._read_logs({})
+        return self._shards.logs
+
+    def _read_logs(self, results: dict[str, Any]) -> None:
         """Reads the logs of the newest step.
 
         Args:
-          all_steps: whether to compute the results of the metrics again, from all steps.
+          results: the results of metrics over all steps, in place of those of this step.
         """
-        if self._newest is None or self._final_step == self._step:
-            return self._shards.logs
-        self._final_step = self._step if all_steps else -1
+        if self._newest is None:
+            return
         self._logs_read = self._clock()
-        results = self._functions.metric_results() if all_steps else {}
         logs, _ = self._newest.outcome
         try:
             read = tf.nest.map_structure(lambda tensor: tensor.numpy(), logs)
@@ -198,15 +143,6 @@ class SynchronousEpoch(Epoch):
         if isinstance(read, dict):
             read = {name: results.get(name, value) for name, value in read.items()}
         self._shards.set_logs(read)
-        return read
-
-    def _prepare(self, fn: Any) -> None:
-        if not self._epoch:
-            self._epoch, steps = self._shards.begin_epoch()
-            self._counted = self._step = max(steps)
-        self._functions = self._synchronous.functions(
-            self._strategy, fn, self._shards.iterator_spec
-        )
 
     def _known_steps(self) -> float:
         """The number of steps that will certainly find data, as far as this is known."""
@@ -263,8 +199,6 @@ class SynchronousEpoch(Epoch):
         if result is None:
             self._check_lost()
             return
-        if result.error is not None:
-            raise result.error
         if not result.steps:
             self._exhausted[result.worker] = result
         is_current = result.request.step == self._step and self._is_in_flight
@@ -285,7 +219,11 @@ class SynchronousEpoch(Epoch):
         if len(self._threads) - len(lost) >= needed:
             return
         if self._clock() - min(lost.values()) >= limit:
-            raise LostWorkersError(sorted(lost), needed, limit)
+            names = " and ".join(f"worker:{worker}" for worker in sorted(lost))
+            raise RuntimeError(
+                f"{names} did not return within {limit:g} s (--startup_timeout), and each update "
+                f"needs the gradients of {needed} workers (--replicas_to_aggregate)"
+            )
 
     def _wait_for_late_workers(self) -> None:
         """Waits until no worker computes any more, because their steps update the metrics."""

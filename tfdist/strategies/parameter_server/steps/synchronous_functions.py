@@ -1,38 +1,51 @@
 """The functions of a synchronous step: gradients on a worker, one update on the ps, the metrics.
 
-functions = Functions(train_function, strategy, recorder, …)
-had_data, logs, contribution = functions.gradients(iterator)    # on each worker
-functions.apply([contribution, …])
+functions = Functions(strategy, synchronous, train_step, iterator_spec, packs=True)
+steps, (logs, contribution) = functions.make(iterator)          # on each worker
+functions.apply([*contribution, …])
 functions.metric_results()                                      # after the last update
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
-from tfdist.errors import UsageError
+from tfdist.errors import log
 from tfdist.strategies.parameter_server.steps.tracing import converting, scheduled
-from tfdist.strategies.parameter_server.steps.worker_functions import OneBatch
-from tfdist.strategies.parameter_server.transfers.contributions import Recorded, Recorder
+from tfdist.strategies.parameter_server.transfers.contributions import Recorded
 from tfdist.strategies.parameter_server.transfers.packed_step import packed_transfers
+from tfdist.strategies.parameter_server.transfers.recorder import recording
+
+
+@dataclass
+class Synchronous:
+    """What all steps of a synchronous training share.
+
+    Attributes:
+      replicas_to_aggregate: the number of gradients per update.
+      recovery_timeout: seconds to wait for the return of a lost worker.
+      model: the model in training; None if it is unknown.
+    """
+
+    replicas_to_aggregate: int
+    recovery_timeout: float
+    model: Any = None
 
 
 class Functions:
     """The concrete functions of a step.
 
     Args:
-      fn: the step, as a `tf.function` or not; takes an iterator and returns the logs.
       strategy: the TensorFlow strategy.
-      recorder: the recorder that wraps the model's optimizer.
+      synchronous: what all steps share.
+      step: takes an iterator and returns the logs.
       iterator_spec: the `tf.TypeSpec` of the workers' iterators.
-      model: the model in training; None if it is unknown.
-      contributions: the number of contributions per update.
       packs: whether the transfers of a step are packed.
 
     Raises:
@@ -47,29 +60,27 @@ class Functions:
 
     def __init__(
         self,
-        fn: Any,
         strategy: Any,
-        recorder: Recorder,
+        synchronous: Synchronous,
+        step: Callable[[Any], Any],
         iterator_spec: Any,
         *,
-        model: Any,
-        contributions: int,
         packs: bool,
     ) -> None:
-        self._strategy = strategy
-        self._model = model
-        self._results: Any = None
-        step = getattr(fn, "python_function", fn)
+        self._model = model = synchronous.model
+        if model is None:
+            log(
+                "warning: training without job.callbacks: each worker changes moving statistics "
+                "by itself, and a smaller batch counts as much as a full one"
+            )
         with scheduled(strategy):
-            self.gradients, recorded = _gradients(
-                step,
-                iterator_spec,
-                partial(recorder.recording, _assignable(model), _counters(model)),
-                packs=packs,
-            )
-            self.apply = _apply(
-                strategy, recorded, self.gradients.structured_outputs[2], contributions
-            )
+            self.gradients, recorded = _gradients(step, iterator_spec, model, packs=packs)
+            contribution = self.gradients.structured_outputs[2]
+            count = synchronous.replicas_to_aggregate
+            self.apply = _apply(strategy, recorded, contribution, count)
+            if model is not None:
+                results = tf.function(model.get_metrics_result, autograph=False)
+                self._results = results.get_concrete_function()
 
     def make(self, iterator: Any) -> tuple[int, tuple[Any, list[tf.Tensor]]]:
         """Computes gradients on the worker that calls this.
@@ -84,10 +95,6 @@ class Functions:
         """The results of the metrics that the workers' steps update."""
         if self._model is None:
             return {}
-        if self._results is None:
-            results = tf.function(self._model.get_metrics_result, autograph=False)
-            with scheduled(self._strategy):
-                self._results = results.get_concrete_function()
         captured = {id(tensor) for tensor in self.gradients.graph.external_captures}
         unused = {
             metric.name
@@ -103,18 +110,15 @@ class Functions:
 
 
 def _gradients(
-    step: Any,
-    iterator_spec: Any,
-    recording: Callable[[], AbstractContextManager[Recorded]],
-    *,
-    packs: bool,
+    step: Callable[[Any], Any], iterator_spec: Any, model: Any, *, packs: bool
 ) -> tuple[Any, Recorded]:
     found: list[Recorded] = []
 
     @tf.function
     def step_on(batch: Any) -> tuple[Any, list[tf.Tensor]]:
-        with recording() as recorded, packed_transfers() if packs else nullcontext():
-            logs = step(OneBatch(batch))
+        transfers = packed_transfers() if packs else nullcontext()
+        with recording(_assignable(model)) as recorded, transfers:
+            logs = step(iter([batch]))
         found.append(recorded)
         return logs, recorded.in_packs(packs=packs)
 
@@ -141,15 +145,7 @@ def _gradients(
         return had_data, logs, found[-1].on_ps(packed)
 
     concrete = gradients.get_concrete_function(iterator_spec)
-    if not found[-1].has_updates:
-        # The workers' steps would update the weights themselves, one after the other.
-        raise UsageError(
-            "optimizer",
-            received="a train step without an optimizer of this job",
-            accepted="one that calls it, under parameter_server with --sync",
-            remedy="Pass job.callbacks to fit, or the optimizer to job.wrap_optimizer.",
-        )
-    found[-1].check_order()
+    found[-1].check()
     return concrete, found[-1]
 
 
@@ -182,13 +178,10 @@ def _assignable(model: Any) -> list[tf.Variable]:
         return []
     metrics = keras_compat.as_tensorflow(keras_compat.metric_variables(model))
     others = {id(variable) for variable in metrics}
-    return [
+    # Keras 2 counts the steps in the model.
+    counters = [] if keras_compat.is_keras_3(model) else [model._train_counter]
+    return counters + [
         each
         for each in keras_compat.model_variables(model)
         if id(each) not in others and (each.dtype.is_floating or each.dtype in (tf.int32, tf.int64))
     ]
-
-
-def _counters(model: Any) -> list[tf.Variable]:
-    """The counter of steps that Keras 2 shows in its progress bar; Keras 3 has none."""
-    return [] if model is None or keras_compat.is_keras_3(model) else [model._train_counter]

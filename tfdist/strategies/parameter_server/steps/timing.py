@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
 
 class Seconds(NamedTuple):
     """The seconds of several steps on a worker.
@@ -29,6 +31,8 @@ class Seconds(NamedTuple):
 class EpochTimes:
     """Sums the seconds of the steps of an epoch on each worker: in all, for input, for the ps.
 
+    The steps begin when it is created.
+
     Args:
       workers: their number.
       clock: returns seconds, from any starting point.
@@ -36,20 +40,16 @@ class EpochTimes:
 
     def __init__(self, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.begin()
-        self._steps = [0] * workers
-        self._seconds = [Seconds(0.0, 0.0, 0.0)] * workers
-
-    def begin(self) -> None:
-        """The steps begin now."""
-        self._begun = self._ended = self._clock()
+        self._begun = self._ended = clock()
+        # By worker; the seconds as in `Seconds`.
+        self._steps = np.zeros(workers)
+        self._seconds = np.zeros([workers, 3])
 
     def add(self, worker: int, steps: int, seconds: Seconds) -> None:
         """Adds steps that a worker has just made."""
         self._ended = self._clock()
         self._steps[worker] += steps
-        sums = zip(self._seconds[worker], seconds, strict=True)
-        self._seconds[worker] = Seconds(*(before + new for before, new in sums))
+        self._seconds[worker] += seconds
 
     def values(self) -> dict[str, float]:
         """What an epoch's end reports, by name; empty without a step.
@@ -59,22 +59,20 @@ class EpochTimes:
         greatest one. Both follow from the steps and seconds of each worker, if all make their
         steps evenly. The seconds are means over all steps.
         """
-        steps, elapsed = sum(self._steps), self._ended - self._begun
+        steps, elapsed = self._steps.sum(), self._ended - self._begun
         if not steps or elapsed <= 0:
             return {}
-        total, waited, sent = (sum(each) for each in zip(*self._seconds, strict=True))
+        total, waited, sent = self._seconds.sum(axis=0)
         # While a worker makes a step, the others make updates at their mean rates.
-        stale = [
-            (steps - made) * min(1.0, (seconds.total - seconds.input) / elapsed)
-            for made, seconds in zip(self._steps, self._seconds, strict=True)
-        ]
-        of_workers = [each / made for each, made in zip(stale, self._steps, strict=True) if made]
+        busy = (self._seconds[:, 0] - self._seconds[:, 1]) / elapsed
+        stale = (steps - self._steps) * np.minimum(1.0, busy)
+        has_steps = self._steps > 0
         found = {
-            "staleness/mean": sum(stale) / steps,
-            "staleness/max": max(of_workers),
+            "staleness/mean": stale.sum() / steps,
+            "staleness/max": (stale[has_steps] / self._steps[has_steps]).max(),
             "seconds/step": total / steps,
             "seconds/input": waited / steps,
             "seconds/communication": sent / steps,
             "seconds/compute": (total - waited - sent) / steps,
         }
-        return {name: value for name, value in found.items() if value == value}
+        return {name: float(value) for name, value in found.items() if not np.isnan(value)}

@@ -18,16 +18,6 @@ from tfdist.strategies.parameter_server.steps.tracing import converting, schedul
 from tfdist.strategies.parameter_server.transfers.packed_step import packed_transfers
 
 
-class OneBatch:
-    """An iterator over a single batch, the argument of a step."""
-
-    def __init__(self, batch: Any) -> None:
-        self._batch = batch
-
-    def __next__(self) -> Any:
-        return self._batch
-
-
 class Execution:
     """Several steps at once, which end early if their iterator is exhausted.
 
@@ -116,7 +106,7 @@ class Execution:
         def step_on(batch: Any) -> Any:
             begin = _timestamp_after(batch)
             with packed_transfers() if self._packs else nullcontext() as transfers:
-                logs = self._step(OneBatch(batch))
+                logs = self._step(iter([batch]))
             if transfers is None or not transfers.received or not transfers.sent:
                 return logs, (begin * float("nan"), begin)
             read = _timestamp_after(transfers.received) - begin

@@ -78,7 +78,6 @@ class WorkerThread:
     Attributes:
       index: the index of the worker.
       lost_since: the time at which the worker was lost; None while it works.
-      is_given_up: whether an epoch has ended without the data of the lost worker.
       is_reconnecting: whether TensorFlow has noticed the loss and not yet connected to the process
         that replaces the worker.
     """
@@ -86,7 +85,6 @@ class WorkerThread:
     def __init__(self, worker: Any) -> None:
         self.index: int = worker.worker_index
         self.lost_since: float | None = None
-        self.is_given_up = False
         self.is_reconnecting = False
         self._worker = worker
         self._executor = executor.new_executor(enable_async=False)
@@ -133,35 +131,28 @@ class WorkerThread:
 
     def _result(self, request: Request) -> Result | None:
         """The result; None if the request was withdrawn."""
-        while request in self._in_flight:
-            with self._worker.failure_handler.wait_on_failure(
-                on_failure_fn=self._on_failure,
-                on_transient_failure_fn=request.reader.forget,
-                on_recovery_fn=self._on_recovery,
-                worker_device_name=self._worker.device_name,
-            ):
-                return self._attempt(request)
-            # The failure was handled. After one of the connection alone, do not retry immediately.
-            time.sleep(_RETRY_SECONDS)
-        self._is_back()  # Another process has replaced the worker in the meantime.
-        return None
-
-    def _attempt(self, request: Request) -> Result:
         reader = request.reader
         self._readers.add(reader)
-        with (
-            tf.device(self._worker.device_name),
-            context.executor_scope(self._executor),
-            coordinator_context.with_dispatch_context(self._worker),
-        ):
-            steps, outcome = request.call(reader.at(request.epoch, request.step))
-            reader.advance(steps)
-        self._is_back()
-        return Result(self.index, request, steps, outcome)
-
-    def _is_back(self) -> None:
-        self.lost_since = None
-        self.is_given_up = False
+        while request in self._in_flight:
+            with (
+                self._worker.failure_handler.wait_on_failure(
+                    on_failure_fn=self._on_failure,
+                    on_transient_failure_fn=reader.forget,
+                    on_recovery_fn=self._on_recovery,
+                    worker_device_name=self._worker.device_name,
+                ),
+                tf.device(self._worker.device_name),
+                context.executor_scope(self._executor),
+                coordinator_context.with_dispatch_context(self._worker),
+            ):
+                steps, outcome = request.call(reader.at(request.epoch, request.step))
+                reader.advance(steps)
+                self.lost_since = None
+                return Result(self.index, request, steps, outcome)
+            # The failure was handled. After one of the connection alone, do not retry immediately.
+            time.sleep(_RETRY_SECONDS)
+        self.lost_since = None  # Another process has replaced the worker in the meantime.
+        return None
 
     def _on_failure(self, error: BaseException) -> None:
         self.lost_since = self.lost_since or time.monotonic()

@@ -1,10 +1,7 @@
 """What a worker contributes to a synchronous update: recorded in its step, combined on the ps.
 
-    recorder = Recorder()
-    recorder.wrap(optimizer)
-    with recorder.recording(statistics) as recorded:     # while the worker's step is traced
-        logs = train_step(batch)                         # changes no weights
-    contribution = recorded.on_ps()                      # tensors on the ps, packed
+    packed = recorded.in_packs(packs=True)               # in the worker's step; see `recorder`
+    contribution = recorded.on_ps(packed)                # tensors on the ps
     recorded.apply([contribution, …])                    # combines, and updates the weights once
 
 The gradients are outputs of the worker's function that TensorFlow computes on the ps of their
@@ -15,7 +12,6 @@ also receives the share of the worker (`tfdist.compat.denominators`), which is 0
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,14 +20,8 @@ import tensorflow as tf
 from tfdist.compat import denominators
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.gradients import scaled
-from tfdist.compat.replaced import replace
 from tfdist.errors import UsageError
 from tfdist.strategies.parameter_server.transfers.packing import pack, packs_of, unpack
-from tfdist.strategies.parameter_server.transfers.recorded_changes import (
-    recorded_changes,
-    without_counting,
-)
-from tfdist.upstream import keras3_optimizer
 
 Combine = Callable[[Sequence[tf.Tensor]], tf.Tensor]
 
@@ -68,71 +58,20 @@ class Part(NamedTuple):
     combine: Combine
 
 
-class Recorder:
-    """Records the gradients of wrapped optimizers while a step is traced."""
+class Pack(NamedTuple):
+    """Tensors of the contribution that are sent to one ps together.
 
-    def __init__(self) -> None:
-        self._recorded: Recorded | None = None
+    Attributes:
+      device: the device of the ps.
+      combine: how they are combined with those of the other workers.
+      places: the place of each tensor among those of the contribution.
+      specs: the specs of the tensors.
+    """
 
-    def wrap(self, optimizer: Any) -> Any:
-        """Makes an optimizer record its gradients during `recording`; otherwise it applies them.
-
-        Args:
-          optimizer: a Keras optimizer; changed in place and returned.
-        """
-        _apply_where_weights_are(optimizer)
-        if keras_compat.is_keras_3(optimizer):
-            apply = optimizer.apply
-
-            @tf.autograph.experimental.do_not_convert
-            def record(grads: Iterable[Any], trainable_variables: Any = None) -> Any:
-                if self._recorded is None:
-                    return apply(grads, trainable_variables)
-                variables = keras3_optimizer.variables_of(optimizer, trainable_variables)
-                self._recorded.add(lambda means: apply(means, variables), grads, variables)
-                return optimizer.iterations
-
-            replace(optimizer, "apply", record)
-            return optimizer
-        apply_gradients = optimizer.apply_gradients
-
-        @tf.autograph.experimental.do_not_convert
-        def record_pairs(grads_and_vars: Iterable[Any], *args: Any, **options: Any) -> Any:
-            pairs = list(grads_and_vars)
-            if self._recorded is None:
-                return apply_gradients(pairs, *args, **options)
-            gradients, variables = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-            self._recorded.add(
-                lambda means: apply_gradients(zip(means, variables, strict=True), *args, **options),
-                gradients,
-                variables,
-            )
-            return optimizer.iterations
-
-        replace(optimizer, "apply_gradients", record_pairs)
-        return optimizer
-
-    @contextmanager
-    def recording(
-        self, statistics: Iterable[tf.Variable] = (), counters: Iterable[tf.Variable] = ()
-    ) -> Iterator[Recorded]:
-        """Records what a step does, while it is traced in the current graph.
-
-        Args:
-          statistics: variables whose changes are averaged, too, if the step assigns to them: the
-            moving statistics of batch normalization, or the weights of another network.
-          counters: variables that each update increases by 1, not each worker.
-        """
-        self._recorded = recorded = Recorded(tf.compat.v1.get_default_graph(), list(counters))
-        with ExitStack() as stack:
-            for variable in statistics:
-                stack.enter_context(recorded_changes(variable, recorded))
-            for variable in counters:
-                stack.enter_context(without_counting(variable))
-            try:
-                yield recorded
-            finally:
-                self._recorded = None
+    device: str
+    combine: Combine
+    places: list[int]
+    specs: list[tf.TensorSpec]
 
 
 class Recorded:
@@ -140,24 +79,14 @@ class Recorded:
 
     Args:
       graph: the graph of the step.
-      counters: variables that each update increases by 1.
     """
 
-    def __init__(self, graph: Any, counters: list[tf.Variable]) -> None:
+    def __init__(self, graph: Any) -> None:
         self.graph = graph
-        self._counters = counters
         self._updates: list[Update] = []
         # (variable, change) pairs.
         self._changes: list[tuple[tf.Variable, tf.Tensor]] = []
-        # By pack: its device, how it is combined, and the specs of its tensors.
-        self._packs: list[tuple[str, Combine, list[tf.TensorSpec]]] = []
-        # By tensor: its pack and its place in the pack.
-        self._places: list[tuple[int, int]] = []
-
-    @property
-    def has_updates(self) -> bool:
-        """Whether the step has called a wrapped optimizer."""
-        return bool(self._updates)
+        self._packs: list[Pack] = []
 
     def add(
         self, apply: Callable[[list[Any]], Any], gradients: Iterable[Any], variables: Iterable[Any]
@@ -198,15 +127,23 @@ class Recorded:
         if any(variable is updated for update in self._updates for updated in update.variables):
             raise _uses_updated_weights("assigns to", variable)
 
-    def check_order(self) -> None:
-        """Checks that the step does not need the result of its own updates; call it at the end.
+    def check(self) -> None:
+        """Checks the updates of the step; call it at the end.
 
-        The update happens when the steps of all workers have ended, so the step would read the
-        weights as they were before.
+        The update happens when the steps of all workers have ended, so a step that needs its own
+        would read the weights as they were before.
 
         Raises:
-          UsageError: the step reads or changes a weight after an update of it.
+          UsageError: the step has no update, or reads or changes a weight after an update of it.
         """
+        if not self._updates:
+            # The workers' steps would update the weights themselves, one after the other.
+            raise UsageError(
+                "optimizer",
+                received="a train step without an optimizer of this job",
+                accepted="one that calls it, under parameter_server with --sync",
+                remedy="Pass job.callbacks to fit, or the optimizer to job.wrap_optimizer.",
+            )
         operations = self.graph.get_operations()
         inside = {
             id(outside): own
@@ -236,40 +173,37 @@ class Recorded:
             for each, change in self._changes
         ]
         parts = list(self._parts())
-        self._places = [(0, 0)] * len(parts)
-        of_device: dict[str, list[int]] = {}
-        for place, part in enumerate(parts):
-            of_device.setdefault(part.variable.device, []).append(place)
+        tensors = [part.tensor for part in parts]
+        devices = [part.variable.device for part in parts]
         packed: list[tf.Tensor] = []
-        for device, places in of_device.items():
-            tensors = [parts[place].tensor for place in places]
-            for group in packs_of(tensors) if packs else [[each] for each in range(len(tensors))]:
-                for position, each in enumerate(group):
-                    self._places[places[each]] = len(self._packs), position
-                sent = [tensors[each] for each in group]
-                specs = [tf.TensorSpec.from_tensor(each) for each in sent]
-                # Only gradients and changes that are summed are small enough for a common pack.
-                self._packs.append((device, parts[places[group[0]]].combine, specs))
-                packed.append(pack(sent) if len(sent) > 1 else sent[0])
+        alone = [[place] for place in range(len(parts))]
+        for places in packs_of(tensors, devices) if packs else alone:
+            sent = [tensors[place] for place in places]
+            specs = [tf.TensorSpec.from_tensor(each) for each in sent]
+            # Only gradients and changes that are summed are small enough for a common pack.
+            combine = parts[places[0]].combine
+            self._packs.append(Pack(devices[places[0]], combine, places, specs))
+            packed.append(pack(sent) if len(sent) > 1 else sent[0])
         return packed
 
     @tf.autograph.experimental.do_not_convert
     def on_ps(self, packed: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sends the result of `in_packs` to the ps."""
         sent = []
-        for (device, _, _), tensor in zip(self._packs, packed, strict=True):
-            with tf.device(device):
+        for each, tensor in zip(self._packs, packed, strict=True):
+            with tf.device(each.device):
                 sent.append(tf.identity(tensor))
         return sent
 
     def apply(self, contributions: Sequence[Sequence[tf.Tensor]]) -> None:
         """Combines contributions in their order, and updates the weights and statistics once."""
-        totals: list[list[tf.Tensor]] = []
-        for number, (device, combine, specs) in enumerate(self._packs):
+        totals: dict[int, tf.Tensor] = {}
+        for number, (device, combine, places, specs) in enumerate(self._packs):
             with tf.device(device):
                 total = combine([each[number] for each in contributions])
-                totals.append(unpack(total, specs) if len(specs) > 1 else [total])
-        found = iter([totals[number][position] for number, position in self._places])
+                unpacked = unpack(total, specs) if len(specs) > 1 else [total]
+            totals.update(zip(places, unpacked, strict=True))
+        found = (totals[place] for place in range(len(totals)))
         # A constant share counts each worker, also one without data.
         count = tf.constant(float(len(contributions)))
         shares = dict.fromkeys(self._devices(), count)
@@ -290,12 +224,11 @@ class Recorded:
                     for gradient, variable in zip(gradients, update.variables, strict=True)
                 ]
             )
-        for variable, _ in self._changes:
-            change = next(found)
+        for variable, change in self._changes:
+            constant = _constant(variable, change)
+            total = next(found) if constant is None else constant
             is_mean = _is_mean(variable)
-            variable.assign_add(_divided(change, shares[variable.device]) if is_mean else change)
-        for variable in self._counters:
-            variable.assign_add(1)
+            variable.assign_add(_divided(total, shares[variable.device]) if is_mean else total)
 
     def _parts(self) -> Iterator[Part]:
         """The tensors of the contribution: gradients times the share, shares, and changes."""
@@ -309,8 +242,8 @@ class Recorded:
             for variable in self._devices().values() if _is_sent(update) else ():
                 yield Part(variable, update.share, _sum)
         for variable, change in self._changes:
-            is_counter = change.dtype.is_integer and not _is_summed(variable)
-            yield Part(variable, change, _counted if is_counter else _sum)
+            if _constant(variable, change) is None:
+                yield Part(variable, change, _counted if _is_counter(variable) else _sum)
 
     def _devices(self) -> dict[str, tf.Variable]:
         """One of the changed variables on each ps."""
@@ -330,6 +263,15 @@ def _is_summed(variable: tf.Variable) -> bool:
     return bool(variable.aggregation is tf.VariableAggregation.SUM)
 
 
+def _is_counter(variable: tf.Variable) -> bool:
+    return bool(variable.dtype.is_integer and not _is_summed(variable))
+
+
+def _constant(variable: tf.Variable, change: tf.Tensor) -> Any:
+    """The value of a counter's change that is equal in all steps, and not sent; None for others."""
+    return tf.get_static_value(change) if _is_counter(variable) else None
+
+
 def _uses_updated_weights(use: str, variable: tf.Variable) -> UsageError:
     return UsageError(
         "train_step",
@@ -338,17 +280,6 @@ def _uses_updated_weights(use: str, variable: tf.Variable) -> UsageError:
         remedy="Compute all gradients before the first update, and keep an average of the weights "
         "with the optimizer's use_ema; or train with --strategy=multi_worker_mirrored.",
     )
-
-
-def _apply_where_weights_are(optimizer: Any) -> None:
-    """Turns off the sum over replicas: an update has one, whose gradients are averages already.
-
-    TensorFlow would sum them in the task that runs the update, which is the chief. So all gradients
-    would pass through it. The legacy optimizers of Keras 2 do not allow this.
-    """
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    name = "_all_reduce_sum_gradients" if keras_compat.is_keras_3(inner) else "aggregate_gradients"
-    replace(inner, name, list)
 
 
 def _as_tensors(gradient: Any, variable: tf.Variable) -> Any:

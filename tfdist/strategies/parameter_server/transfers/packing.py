@@ -7,6 +7,7 @@ for places in packs_of(tensors):
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -31,24 +32,29 @@ def unpack(packed: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     return [tf.reshape(part, tensor.shape) for part, tensor in zip(parts, like, strict=True)]
 
 
-def packs_of(tensors: Sequence[tf.Tensor]) -> list[list[int]]:
+def packs_of(tensors: Sequence[tf.Tensor], devices: Sequence[str] | None = None) -> list[list[int]]:
     """The places of the tensors of each pack.
 
     A pack contains small tensors of the same dtype, in their order. A tensor that is large, not of
     floating point, or of a dynamic shape is alone.
+
+    Args:
+      tensors: the tensors.
+      devices: where each tensor is sent; None if all are sent to the same device.
     """
     packs: list[list[int]] = []
-    last: dict[tf.DType, list[int]] = {}
-    remaining: dict[tf.DType, int] = {}
+    last: dict[Any, list[int]] = {}
+    remaining: dict[Any, int] = {}
     for place, tensor in enumerate(tensors):
         if not _is_small(tensor):
             packs.append([place])
             continue
-        if remaining.get(tensor.dtype, 0) <= 0:
-            last[tensor.dtype], remaining[tensor.dtype] = [], _PACK_BYTES
-            packs.append(last[tensor.dtype])
-        last[tensor.dtype].append(place)
-        remaining[tensor.dtype] -= bytes_of(tensor)
+        kind = tensor.dtype, devices and devices[place]
+        if remaining.get(kind, 0) <= 0:
+            last[kind], remaining[kind] = [], _PACK_BYTES
+            packs.append(last[kind])
+        last[kind].append(place)
+        remaining[kind] -= bytes_of(tensor)
     return packs
 
 

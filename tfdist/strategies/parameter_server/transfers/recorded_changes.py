@@ -11,25 +11,18 @@ worker's step has the variable's new value to itself, and its change is part of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Protocol
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import tensorflow as tf
 
 from tfdist.compat.replaced import replaced
+from tfdist.strategies.parameter_server.transfers.contributions import Recorded
 from tfdist.upstream import wrapped_variables
 
 
-class _Recorded(Protocol):
-    graph: Any
-
-    def change(self, variable: tf.Variable, change: tf.Tensor) -> None: ...
-
-    def check_assignment(self, variable: tf.Variable) -> None: ...
-
-
 @contextmanager
-def recorded_changes(variable: tf.Variable, recorded: _Recorded) -> Iterator[None]:
+def recorded_changes(variable: tf.Variable, recorded: Recorded) -> Iterator[None]:
     """Records assignments to `variable` in the graph of `recorded`; others are made."""
     inner = wrapped_variables.innermost(variable)
     read = {name: getattr(inner, name) for name in ("value", "read_value")}
@@ -55,7 +48,9 @@ def recorded_changes(variable: tf.Variable, recorded: _Recorded) -> Iterator[Non
             if tf.compat.v1.get_default_graph() is not recorded.graph:
                 return assign(value, *args, **options)
             recorded.check_assignment(variable)
-            record(tf.ensure_shape(tf.cast(value, variable.dtype), variable.shape))
+            cast = tf.convert_to_tensor(tf.cast(value, variable.dtype))
+            is_known = cast.shape == variable.shape and cast.shape.is_fully_defined()
+            record(cast if is_known else tf.ensure_shape(cast, variable.shape))
             return variable
 
         return call
@@ -81,13 +76,3 @@ def recorded_changes(variable: tf.Variable, recorded: _Recorded) -> Iterator[Non
         recorded.change(variable, values[-1] - tf.cast(read["read_value"](), variable.dtype))
     elif changes:
         recorded.change(variable, changes[-1])
-
-
-def without_counting(variable: tf.Variable) -> AbstractContextManager[None]:
-    """Keeps a worker's step from changing a counter."""
-
-    @tf.autograph.experimental.do_not_convert
-    def assign_add(value: Any, *args: Any, **options: Any) -> Any:
-        return variable
-
-    return replaced(variable, "assign_add", assign_add)

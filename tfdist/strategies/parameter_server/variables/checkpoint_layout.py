@@ -54,12 +54,8 @@ class WholeLayout:
 
     def variables(self) -> list[Any]:
         """The model's variables as `tf.Variable`; a `ShardedVariable` in place of its parts."""
-        result: dict[int, Any] = {}
-        for variable in keras_compat.model_variables(self._model):
-            whole = self._whole(variable)
-            kept = variable if whole is None else whole
-            result.setdefault(id(kept), kept)
-        return list(result.values())
+        found = map(self._whole, keras_compat.model_variables(self._model))
+        return list({id(each): each for each in found}.values())
 
     def _put_slots_together(self, whole: Any) -> None:
         by_part = [self._placement.slots_of(part) for part in whole.variables]
@@ -98,19 +94,19 @@ class WholeLayout:
             dropped, seen, result = 0, set(), {}
             for name, child in found.items():
                 whole = self._whole(child)
-                if id(whole) in seen:
+                if whole is not child and id(whole) in seen:
                     dropped += 1
                     continue
-                if whole is not None:
-                    seen.add(id(whole))
-                result[str(int(name) - dropped)] = child if whole is None else whole
+                seen.add(id(whole))
+                result[str(int(name) - dropped)] = whole
             return result
 
         replace(listed, "_trackable_children", children)
 
     def _whole(self, variable: Any) -> Any:
-        (variable,) = keras_compat.as_tensorflow([variable])
-        return self._wholes.get(id(variable))
+        """The `ShardedVariable` of a part or of its slot; any other variable itself."""
+        (own,) = keras_compat.as_tensorflow([variable])
+        return self._wholes.get(id(own), variable)
 
 
 def _whole_of(variable: Any) -> Any:

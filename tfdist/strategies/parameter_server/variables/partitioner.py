@@ -29,42 +29,14 @@ def partitioner_of(options: ParameterServerOptions) -> Partitioner | None:
       A function of a variable's shape and dtype, as `tf.distribute.ParameterServerStrategy` takes
       it. It returns the number of parts by axis, which is 1 for all but the first one.
     """
+    partitioners: Any = tf.distribute.experimental.partitioners
+    partitioner: Partitioner | None = None
     size, count = options.partition_bytes, options.variable_partitions
     if size is not None:
-        return partition_bytes(size)
-    if (count or 1) == 1:
-        return None
-    partitioner: Partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(
-        min_shard_bytes=MIN_BYTES, max_shards=count
-    )
+        partitioner = partitioners.MaxSizePartitioner(max_shard_bytes=size)
+    elif count is not None and count > 1:
+        partitioner = partitioners.MinSizePartitioner(min_shard_bytes=MIN_BYTES, max_shards=count)
     return partitioner
-
-
-def partition_bytes(size: int) -> Partitioner:
-    """A partitioner that makes parts of at most `size` bytes, but of at least one row."""
-
-    def partition(shape: tf.TensorShape, dtype: tf.DType) -> Sequence[int]:
-        shape = tf.TensorShape(shape)
-        if not shape.rank:
-            return []
-        total = shape.num_elements() * (dtype.size or 16)
-        return [parts_for(total, shape[0], size), *[1] * (shape.rank - 1)]
-
-    return partition
-
-
-def parts_for(total: int, rows: int, size: int) -> int:
-    """The number of parts of a variable.
-
-    Args:
-      total: the bytes of the variable.
-      rows: its size along the first axis.
-      size: the largest number of bytes of a part; a part has at least one row.
-    """
-    if total <= size or not rows:
-        return 1
-    rows_per_part = max(size * rows // total, 1)
-    return -(-rows // rows_per_part)
 
 
 def whole_variables(partitioner: Partitioner | None, variables: Iterable[Any]) -> str | None:

@@ -23,13 +23,13 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.process import quantities
-from tfdist.strategies.parameter_server.variables import partitioner as partitions
+from tfdist.strategies.parameter_server.variables.partitioner import MIN_BYTES
 from tfdist.strategies.sizes import bytes_of
 
 #: The largest ps may store this many times the mean; above it, there is a line about it.
 MAX_SKEW = 1.2
 # A smaller excess over the mean is not worth a line.
-_MIN_EXCESS_BYTES = partitions.MIN_BYTES
+_MIN_EXCESS_BYTES = MIN_BYTES
 
 
 @dataclass
@@ -156,7 +156,7 @@ class Placement:
         while size >= _MIN_EXCESS_BYTES:
             loads, totals = [0] * num_ps, [0] * num_ps
             for placed in variables:
-                parts = partitions.parts_for(placed.size, placed.rows, size)
+                parts = _parts_for(placed, size)
                 for _ in range(parts):
                     # The slots are created later, when all variables have their places.
                     ps = loads.index(min(loads))
@@ -166,6 +166,14 @@ class Placement:
                 return size
             size //= 2
         return None
+
+
+def _parts_for(placed: Placed, size: int) -> int:
+    """The number of parts of at most `size` bytes, or of one row."""
+    if placed.size <= size:
+        return 1
+    rows_per_part = max(size * placed.rows // placed.size, 1)
+    return -(-placed.rows // rows_per_part)
 
 
 def _ps_of(variable: Any) -> int:

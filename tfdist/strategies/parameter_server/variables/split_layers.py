@@ -1,7 +1,7 @@
 """Splits the tables of `Embedding` and the kernels of `Dense` of Keras 3 over the ps.
 
     apply()
-    strategy.layer_partitioner = partition_bytes(1 << 20)
+    strategy.layer_partitioner = partitioner_of(ParameterServerOptions(partition_bytes=1 << 20))
     with strategy.scope():
         table = keras.layers.Embedding(1 << 20, 16)
         table.build()

@@ -36,7 +36,6 @@ class Thread:
     def __init__(self, index: int, batches: int) -> None:
         self.index, self.batches = index, batches
         self.lost_since: float | None = None
-        self.is_given_up = False
         self.made = 0
         self.stopped = False
         self.epoch = 1
@@ -120,6 +119,7 @@ class Training:
         makers = tuple(partial(tf.data.Dataset.range, count) for count in batches)
         shards = sharding.Shards(local, makers, trains=True)
         self.shards = PerWorkerShards(shards, lambda: next(starts, (0, ())), self._epoch)
+        self.shards.always_raises_at_end = False
 
     def _epoch(self, shards: PerWorkerShards) -> AsynchronousEpoch:
         threads: Any = self.threads

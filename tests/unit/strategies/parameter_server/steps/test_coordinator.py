@@ -28,15 +28,11 @@ class Scheduled(Epoch):
         super().__init__(shards)
         self.calls: list[Any] = []
 
-    def step(self, fn: Any, steps: int = 1) -> Any:
+    def step(self, fn: Any, steps: int = 1) -> None:
         self.calls.append((fn, steps))
-        return "logs"
-
-    def live_logs(self) -> dict[str, Any]:
-        return {}
 
     def newest_logs(self) -> Any:
-        return None
+        return "logs"
 
     def finish(self, to_end: bool = True) -> None:
         self.calls.append(("finish", to_end))
@@ -102,7 +98,7 @@ def test_only_steps_of_an_epoch_go_to_the_epoch(coordinator: Any) -> None:
     epoch = epoch_of(coordinator)
     coordinator.schedule(len, args=([],))
     coordinator.schedule(len)
-    assert coordinator.schedule(train_function, args=(epoch,)) == "logs"
+    assert coordinator.schedule(train_function, args=(epoch,)).fetch() == "logs"
     assert coordinator.of_tensorflow == ["created", (len, ([],)), (len, None)]
     assert epoch.calls == [(train_function.python_function, 1)]
 
@@ -134,11 +130,11 @@ def test_the_steps_of_all_epochs_are_counted(coordinator: Any) -> None:
     coordinator.join()
     coordinator.request(evaluation, len, 7)
     coordinator.join()
-    assert coordinator.steps_of_training_epoch == 5
+    assert (coordinator.steps_made, coordinator.training_epoch) == (5, epoch)
     coordinator.request(epoch_of(coordinator), len, 4)
     # Keras 3 joins no epoch that StopIteration has ended.
     coordinator.request(evaluation, len, 7)
-    assert (coordinator.steps_made, coordinator.steps_of_training_epoch) == (9, 4)
+    assert (coordinator.steps_made, coordinator.training_epoch.steps_so_far()) == (9, 4)
 
 
 def test_an_epoch_is_finished_once(coordinator: Any) -> None:

@@ -1,0 +1,89 @@
+"""Records the gradients and assignments of a worker's step instead of applying them.
+
+wrap(optimizer)
+with recording(statistics) as recorded:     # while the worker's step is traced
+    logs = train_step(batch)                # changes no weights
+recorded.in_packs(packs=True)               # its contribution to the update
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.compat import keras as keras_compat
+from tfdist.compat.replaced import replace
+from tfdist.strategies.parameter_server.transfers.contributions import Recorded
+from tfdist.strategies.parameter_server.transfers.recorded_changes import recorded_changes
+from tfdist.upstream import keras3_optimizer
+
+# What the step that this thread traces has recorded so far; None outside of `recording`.
+_recorded: ContextVar[Recorded | None] = ContextVar("_recorded", default=None)
+
+
+def wrap(optimizer: Any) -> Any:
+    """Makes an optimizer record its gradients during `recording`; otherwise it applies them.
+
+    Args:
+      optimizer: a Keras optimizer; changed in place and returned.
+    """
+    _apply_where_weights_are(optimizer)
+    is_keras_3 = keras_compat.is_keras_3(optimizer)
+    # In Keras 3, `apply_gradients` calls `apply`.
+    name = "apply" if is_keras_3 else "apply_gradients"
+    apply = getattr(optimizer, name)
+
+    @tf.autograph.experimental.do_not_convert
+    def record(given: Iterable[Any], *args: Any, **options: Any) -> Any:
+        given, recorded = list(given), _recorded.get()
+        if recorded is None:
+            return apply(given, *args, **options)
+        if is_keras_3:
+            variables = keras3_optimizer.variables_of(optimizer, *args, **options)
+            recorded.add(lambda means: apply(means, variables), given, variables)
+        else:
+            gradients, variables = [pair[0] for pair in given], [pair[1] for pair in given]
+            recorded.add(
+                lambda means: apply(zip(means, variables, strict=True), *args, **options),
+                gradients,
+                variables,
+            )
+        return optimizer.iterations
+
+    replace(optimizer, name, record)
+    return optimizer
+
+
+@contextmanager
+def recording(statistics: Iterable[tf.Variable] = ()) -> Iterator[Recorded]:
+    """Records what a step does, while it is traced in the current graph.
+
+    Args:
+      statistics: variables whose changes are averaged, too, if the step assigns to them: the
+        moving statistics of batch normalization, or the weights of another network. Counters
+        change once for an update.
+    """
+    recorded = Recorded(tf.compat.v1.get_default_graph())
+    before = _recorded.set(recorded)
+    with ExitStack() as stack:
+        for variable in statistics:
+            stack.enter_context(recorded_changes(variable, recorded))
+        try:
+            yield recorded
+        finally:
+            _recorded.reset(before)
+
+
+def _apply_where_weights_are(optimizer: Any) -> None:
+    """Turns off the sum over replicas: an update has one, whose gradients are averages already.
+
+    TensorFlow would sum them in the task that runs the update, which is the chief. So all gradients
+    would pass through it. The legacy optimizers of Keras 2 do not allow this.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    name = "_all_reduce_sum_gradients" if keras_compat.is_keras_3(inner) else "aggregate_gradients"
+    replace(inner, name, list)
