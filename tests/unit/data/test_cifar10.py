@@ -30,22 +30,22 @@ pytestmark = pytest.mark.stacks("newest")
 ARCHIVES = [(sources.PYTHON_ARCHIVE, python_members), (sources.BINARY_ARCHIVE, binary_members)]
 
 
-def write_examples(directory: Path, count: int, files: int = 1) -> Path:
+def write_examples(directory: Path, count: int) -> Path:
     """Writes `count` examples in each split; the first two pixels of example i encode i."""
     images = np.random.RandomState(1).randint(1, 256, (count, 3, 32, 32)).astype(np.uint8)
     images[:, 0, 0, 0] = np.arange(count) % 256
     images[:, 0, 0, 1] = np.arange(count) // 256
     split = sources.Split(images, np.arange(count, dtype=np.int64) % 10)
     splits = dict.fromkeys(sources.SPLITS, split)
-    records.write(directory, "numbered", cifar10.serialized(splits, files))
+    records.write(directory, "numbered", cifar10.serialized(splits))
     return directory
 
 
 @pytest.fixture(scope="module")
 def numbered(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     @functools.cache
-    def directory(count: int, files: int = 1) -> Path:
-        return write_examples(tmp_path_factory.mktemp("examples"), count, files)
+    def directory(count: int) -> Path:
+        return write_examples(tmp_path_factory.mktemp("examples"), count)
 
     return directory
 
@@ -220,13 +220,11 @@ def example(image: bytes = bytes(3072), label: int = 1) -> bytes:
 def test_a_wrong_record_is_an_error_with_its_file_and_number(
     record: bytes, problem: str, tmp_path: Path
 ) -> None:
-    contents = {f"train-{n:05}-of-00002.tfrecords": [example()] * 3 for n in range(2)}
-    contents["train-00001-of-00002.tfrecords"][1] = record
-    records.write(tmp_path, "x", contents)
+    records.write(tmp_path, "x", {"train.tfrecords": [example(), record, example()]})
     with pytest.raises(tf.errors.InvalidArgumentError) as raised:
         read(cifar10.dataset(tmp_path, "train", batch_size=1))
     assert problem in str(raised.value)
-    assert f"{tmp_path}/train-00001-of-00002.tfrecords, record 1" in str(raised.value)
+    assert f"{tmp_path}/train.tfrecords, record 1" in str(raised.value)
 
 
 def test_a_manifest_with_a_wrong_count_is_an_error_while_reading(tmp_path: Path) -> None:
@@ -247,7 +245,6 @@ def test_a_manifest_with_a_wrong_count_is_an_error_while_reading(tmp_path: Path)
 )
 @given(
     count=st.sampled_from([1, 2, 5, 64, 301]),
-    files=st.sampled_from([1, 2, 4, 6]),
     pipelines=st.integers(1, 4),
     batch_size=st.integers(1, 70),
     shuffle=st.booleans(),
@@ -256,7 +253,6 @@ def test_a_manifest_with_a_wrong_count_is_an_error_while_reading(tmp_path: Path)
 def test_each_example_occurs_once_and_the_cardinality_is_exact(
     numbered: Callable[..., Path],
     count: int,
-    files: int,
     pipelines: int,
     batch_size: int,
     shuffle: bool,
@@ -269,7 +265,7 @@ def test_each_example_occurs_once_and_the_cardinality_is_exact(
     dropped = 0
     for pipeline in range(pipelines):
         dataset = cifar10.dataset(
-            numbered(count, files),
+            numbered(count),
             "train",
             context(pipelines, pipeline),
             batch_size=batch_size,
