@@ -112,7 +112,7 @@ def num_examples(data_dir: str | os.PathLike[str], split: str) -> int:
     """Returns the number of examples of a whole split, without importing TensorFlow.
 
     Reads the number from the manifest. In a directory with the tutorial's three files and no
-    manifest, counts the records of the split, once per process.
+    manifest, counts the records of the split.
 
     Raises:
       UsageError: the directory has no records, or the split is unknown.
@@ -131,7 +131,6 @@ def dataset(
     flip: bool = False,
     seed: int | None = None,
     repeat: bool = False,
-    drop_remainder: bool = False,
 ) -> tf.data.Dataset:
     """The batches of this task's shard of a split.
 
@@ -155,14 +154,14 @@ def dataset(
         that is called. Distortions still differ between epochs and between pipelines.
       repeat: repeats the data forever. A batch may then contain the end of one epoch and the start
         of the next, and all batches are full.
-      drop_remainder: drops a last batch that is not full.
 
     Returns:
       A dataset of `(images, labels)`: float32 [batch, 32, 32, 3], 0 to 255, and int32 [batch].
 
     Raises:
       UsageError: the directory has no records, a file has a different size than in the manifest,
-        the split is unknown, the batch size is below 1, or the shard is too small for one batch.
+        the split is unknown, the batch size is below 1, or there are more input pipelines than
+        examples.
       tf.errors.OpError: a file is damaged; raised while reading.
     """
     import tensorflow as tf
@@ -173,21 +172,13 @@ def dataset(
     records.check_size(path, entry)
     pipelines, pipeline = own_shard(input_context, entry.records, batch_size)
     examples = (entry.records - pipeline + pipelines - 1) // pipelines
-    if drop_remainder and not repeat and batch_size > examples:
-        raise UsageError(
-            "batch_size",
-            received=batch_size,
-            accepted=f"at most {examples}, the number of examples in this shard, with "
-            "drop_remainder",
-            remedy="Choose a smaller batch size or fewer workers, or keep the last batch.",
-        )
     dataset = _read(path, pipelines, pipeline)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(examples)).cache()
     if shuffle:
         dataset = dataset.shuffle(min(examples, _SHUFFLE_BUFFER_SIZE), seed=seed)
     if repeat:
         dataset = dataset.repeat()
-    dataset = dataset.batch(batch_size, drop_remainder=drop_remainder or repeat)
+    dataset = dataset.batch(batch_size, drop_remainder=repeat)
     parts = [dataset]
     if distort or flip:
         parts.append(tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True))
@@ -231,25 +222,15 @@ def _find(directory: Path, split: str) -> tuple[Path, records.FileEntry]:
     """A split's file, from the manifest, or by counting records if there is none."""
     path = directory / file_name(split)
     manifest = records.read_manifest(directory)
-    if manifest is not None:
-        if path.name in manifest.files:
-            return path, manifest.files[path.name]
-        raise UsageError(
-            "--data_dir",
-            received=f"{directory} with {', '.join(manifest.files) or 'no files'}",
-            accepted=f"a directory with {path.name}",
-            remedy=f"Write another one: tfdist data cifar10 --data_dir={directory}-cifar10",
-        )
-    # Require all three, so that the result of an interrupted copy or `write` is not accepted.
-    names = [file_name(name) for name in sources.SPLITS]
-    missing = [name for name in names if not (directory / name).is_file()]
-    if missing:
-        without = f" without {', '.join(missing)}" if len(missing) < len(names) else ""
-        raise UsageError(
-            "--data_dir",
-            received=f"{directory}{without}",
-            accepted=f"a directory with TFRecords and their {records.MANIFEST_NAME}, or with all "
-            f"of {', '.join(names)}",
-            remedy=f"Write them first: tfdist data cifar10 --data_dir={directory}",
-        )
-    return path, records.count(path)
+    if manifest is None and path.is_file():
+        return path, records.count(path)
+    if manifest is not None and path.name in manifest.files:
+        return path, manifest.files[path.name]
+    found = f" with {', '.join(manifest.files) or 'no files'}" if manifest else ""
+    other = f"{directory}-cifar10" if manifest else directory
+    raise UsageError(
+        "--data_dir",
+        received=f"{directory}{found}",
+        accepted=f"a directory with {path.name}",
+        remedy=f"Write one: tfdist data cifar10 --data_dir={other}",
+    )

@@ -9,8 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -189,15 +187,7 @@ def _load_archive(path: Path) -> dict[str, Examples]:
         raise _unusable(
             path, _ACCEPTED, f"Choose one of these sources ({error.strerror or error})."
         ) from error
-    except (
-        AttributeError,
-        EOFError,
-        KeyError,
-        TypeError,
-        ValueError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
+    except Exception as error:  # NumPy raises what its parts raise, such as zlib.error.
         raise _unusable(
             path,
             "an intact .npz archive with uint8 images x_train and x_test [examples, "

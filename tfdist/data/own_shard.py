@@ -23,6 +23,8 @@ def own_shard(
     Raises:
       UsageError: the batch size is below 1, or there are more input pipelines than examples.
     """
+    import tensorflow as tf
+
     if batch_size < 1:
         raise UsageError(
             "batch_size",
@@ -30,10 +32,8 @@ def own_shard(
             accepted="an integer of at least 1",
             remedy="Choose a larger number.",
         )
-    pipelines, pipeline = 1, 0
-    if input_context is not None:
-        pipelines = input_context.num_input_pipelines
-        pipeline = input_context.input_pipeline_id
+    context = input_context or tf.distribute.InputContext()
+    pipelines = context.num_input_pipelines
     if pipelines > examples:
         raise UsageError(
             "input_context",
@@ -41,7 +41,7 @@ def own_shard(
             accepted=f"at most {examples}, the number of examples",
             remedy="Use fewer workers or more data.",
         )
-    return pipelines, pipeline
+    return pipelines, context.input_pipeline_id
 
 
 def sharded_options(input_context: tf.distribute.InputContext | None) -> tf.data.Options:

@@ -15,9 +15,8 @@ import pickle
 import tarfile
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -62,29 +61,16 @@ _DIGITS_BRIGHTEST = 16
 _DIGITS_SEED = 0
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     """Images and their labels.
 
     Attributes:
       images: uint8 [examples, 3, 32, 32]: red, green, blue planes, row by row, 0 to 255.
       labels: int64 [examples], 0 to 9.
-
-    Raises:
-      ValueError: an array has a wrong shape, dtype or range.
     """
 
     images: np.ndarray
     labels: np.ndarray
-
-    def __post_init__(self) -> None:
-        count = len(self.images)
-        if self.images.dtype != np.uint8 or self.images.shape != (count, *IMAGE_SHAPE):
-            raise ValueError(f"images are {self.images.dtype} {self.images.shape}")
-        if self.labels.dtype != np.int64 or self.labels.shape != (count,):
-            raise ValueError(f"labels are {self.labels.dtype} {self.labels.shape}, images {count}")
-        if count and not 0 <= self.labels.min() <= self.labels.max() < NUM_CLASSES:
-            raise ValueError(f"labels range from {self.labels.min()} to {self.labels.max()}")
 
 
 def identify(source: str | os.PathLike[str], *, md5s: Mapping[str, str] = ARCHIVE_MD5S) -> str:

@@ -169,9 +169,6 @@ def test_invalid_arguments_are_errors(numbered: Callable[..., Path]) -> None:
         cifar10.dataset(data_dir, "test", batch_size=2)
     with pytest.raises(UsageError, match=r"batch_size: received 0"):
         cifar10.dataset(data_dir, "train", batch_size=0)
-    with pytest.raises(UsageError, match=r"batch_size: received 3; accepted: at most 2"):
-        cifar10.dataset(data_dir, "train", context(3, 1), batch_size=3, drop_remainder=True)
-    cifar10.dataset(data_dir, "train", context(3, 0), batch_size=3, drop_remainder=True)
     with pytest.raises(UsageError, match=r"input_context: received '8 input pipelines'"):
         cifar10.dataset(data_dir, "train", context(8, 7), batch_size=1)
 
@@ -248,7 +245,6 @@ def test_a_manifest_with_a_wrong_count_is_an_error_while_reading(tmp_path: Path)
     pipelines=st.integers(1, 4),
     batch_size=st.integers(1, 70),
     shuffle=st.booleans(),
-    drop_remainder=st.booleans(),
 )
 def test_each_example_occurs_once_and_the_cardinality_is_exact(
     numbered: Callable[..., Path],
@@ -256,13 +252,9 @@ def test_each_example_occurs_once_and_the_cardinality_is_exact(
     pipelines: int,
     batch_size: int,
     shuffle: bool,
-    drop_remainder: bool,
 ) -> None:
     pipelines = min(pipelines, count)
-    if drop_remainder:
-        batch_size = min(batch_size, count // pipelines)
     which: list[int] = []
-    dropped = 0
     for pipeline in range(pipelines):
         dataset = cifar10.dataset(
             numbered(count),
@@ -270,15 +262,12 @@ def test_each_example_occurs_once_and_the_cardinality_is_exact(
             context(pipelines, pipeline),
             batch_size=batch_size,
             shuffle=shuffle,
-            drop_remainder=drop_remainder,
         )
         part, sizes = read(dataset)
         assert dataset.cardinality() == len(sizes)
-        assert all(size == batch_size for size in sizes[: None if drop_remainder else -1])
+        assert all(size == batch_size for size in sizes[:-1])
         which += part
-        dropped += len(range(pipeline, count, pipelines)) % batch_size if drop_remainder else 0
-    assert len(which) == len(set(which)) == count - dropped
-    assert set(which) <= set(range(count))
+    assert sorted(which) == list(range(count))
 
 
 @pytest.mark.parametrize("count", [7, 100, 301])

@@ -1,4 +1,4 @@
-"""The files of the CIFAR-10 reader: those of the tutorial, and caching."""
+"""The files of the CIFAR-10 reader: those of the tutorial, and shuffling."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tests.process.data.test_sources import check_splits, python_members
 from tests.unit.data.test_cifar10 import context, read, write_examples
-from tfdist.data import cifar10, records, sources
+from tfdist.data import cifar10, sources
 from tfdist.errors import UsageError
 
 pytestmark = pytest.mark.stacks("newest")
@@ -69,27 +69,6 @@ def test_the_files_of_the_tutorial_can_be_read(tmp_path: Path) -> None:
     assert len(list(data_dir.iterdir())) == 3, "nothing should be written there"
 
 
-def test_records_are_counted_once_per_process_unless_the_file_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data_dir = write_tutorial_files(tmp_path / "data")
-    counted: list[Path] = []
-    count = records._count
-
-    def count_and_record(path: Path) -> records.FileEntry:
-        counted.append(path)
-        return count(path)
-
-    monkeypatch.setattr(records, "_count", count_and_record)
-    for _ in range(2):
-        assert cifar10.num_examples(data_dir, "train") == 12
-        cifar10.dataset(data_dir, "train", batch_size=2)
-    path = data_dir / "train.tfrecords"
-    assert counted == [path], "only the files of this split should be read"
-    path.write_bytes(path.read_bytes() + (data_dir / "eval.tfrecords").read_bytes())
-    assert cifar10.num_examples(data_dir, "train") == 15
-
-
 @pytest.mark.parametrize(
     ("damaged", "message"),
     [
@@ -111,23 +90,14 @@ def test_files_without_a_manifest_must_be_intact(
     assert cifar10.num_examples(data_dir, "eval") == 3
 
 
-def test_files_without_a_manifest_must_be_complete(tmp_path: Path) -> None:
+def test_a_missing_file_of_the_tutorial_is_an_error(tmp_path: Path) -> None:
     data_dir = write_tutorial_files(tmp_path / "data")
     (data_dir / "eval.tfrecords").unlink()
-    with pytest.raises(UsageError, match=r"data without eval\.tfrecords'.*manifest\.json, or"):
-        cifar10.num_examples(data_dir, "train")
+    with pytest.raises(UsageError, match=r"a directory with eval\.tfrecords\. Write one: "):
+        cifar10.num_examples(data_dir, "eval")
 
 
-# Caching in memory.
-
-
-def test_a_shard_is_read_once(tmp_path: Path) -> None:
-    write_examples(tmp_path, 40)
-    dataset = cifar10.dataset(tmp_path, "train", context(2, 1), batch_size=4, shuffle=True, seed=1)
-    first, _ = read(dataset)
-    (tmp_path / "train.tfrecords").unlink()
-    second, _ = read(dataset)
-    assert sorted(first) == sorted(second) == list(range(1, 40, 2)) and first != second
+# Shuffling.
 
 
 def test_a_large_shard_is_shuffled_with_a_smaller_buffer(
