@@ -74,15 +74,15 @@ class Replicas(Strategy[OptionsT]):
             sum_pairs = keras3_optimizer.take_sum(optimizer)
             return keras3_optimizer.apply_reduced(optimizer, self._reducing(sum_pairs))
         found = aggregation_of(optimizer)
-        if found is None and self.gradient_dtype is not None:
+        if found is None and self.gradient_dtype is None:
+            return optimizer
+        if found is None:
             raise UsageError(
                 "--gradient_dtype",
                 received=f"{self.gradient_dtype} with {type(optimizer).__name__}",
                 accepted="only a tf.keras.optimizers.Optimizer",
                 remedy="Leave it out, or choose another optimizer.",
             )
-        if found is None:
-            return optimizer
         owner, name = found
         return reduce_gradients(optimizer, self._reducing(getattr(owner, name)))
 
