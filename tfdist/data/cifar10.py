@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,26 +36,6 @@ _PARSE_BATCH_SIZE = 64
 _SHUFFLE_BUFFER_SIZE = 2**17
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The result of `write`.
-
-    Attributes:
-      data_dir: the directory of the records.
-      manifest: the directory's manifest.
-      written: True if the records were written, False if existing records were verified.
-    """
-
-    data_dir: Path
-    manifest: records.Manifest
-    written: bool
-
-    def __str__(self) -> str:
-        counts = ", ".join(f"{n} {entry.records}" for n, entry in self.manifest.files.items())
-        action = "wrote" if self.written else "already complete, verified by SHA-256:"
-        return f"{self.data_dir}: {action} {counts} (source: {self.manifest.source})"
-
-
 def file_name(split: str) -> str:
     """Returns the name of a split's file.
 
@@ -73,7 +52,7 @@ def write(
     source: str | os.PathLike[str],
     *,
     md5s: Mapping[str, str] = sources.ARCHIVE_MD5S,
-) -> Outcome:
+) -> str:
     """Writes the three splits and their manifest, or verifies existing ones.
 
     Args:
@@ -82,7 +61,7 @@ def write(
       md5s: the MD5 of each accepted archive, by the archive's name.
 
     Returns:
-      What was done; `str()` gives one sentence.
+      What was done, as a sentence.
 
     Raises:
       UsageError: the directory contains another source's records, or a file that does not match
@@ -94,7 +73,7 @@ def write(
     manifest = records.read_manifest(directory)
     if manifest is None:
         contents = serialized(sources.load(source, md5s=md5s))
-        return Outcome(directory, records.write(directory, name, contents), written=True)
+        return _sentence(directory, "wrote", records.write(directory, name, contents))
     if manifest.source != name:
         raise UsageError(
             "--source",
@@ -105,7 +84,12 @@ def write(
     for split in sources.SPLITS:
         _find(directory, split)  # Raises an error if the manifest does not have it.
     records.verify(directory, manifest)
-    return Outcome(directory, manifest, written=False)
+    return _sentence(directory, "already complete, verified by SHA-256:", manifest)
+
+
+def _sentence(directory: Path, action: str, manifest: records.Manifest) -> str:
+    counts = ", ".join(f"{name} {entry.records}" for name, entry in manifest.files.items())
+    return f"{directory}: {action} {counts} (source: {manifest.source})"
 
 
 def num_examples(data_dir: str | os.PathLike[str], split: str) -> int:

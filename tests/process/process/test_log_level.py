@@ -34,7 +34,7 @@ app.run(lambda _: None)
 FAKE = """
 import os, subprocess, sys, types
 
-unlisted = [{devices!r}]
+unlisted = [each for each in [{devices!r}] if each]
 config = types.SimpleNamespace(
     list_physical_devices=lambda: unlisted and os.write(2, unlisted.pop())
 )
