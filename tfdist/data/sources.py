@@ -200,11 +200,11 @@ def _read_binary_batch(content: bytes) -> Split:
 
 def _downloaded(md5s: Mapping[str, str]) -> Path:
     """The binary archive, which Keras downloads once, to `~/.keras/datasets`."""
-    from tensorflow.keras.utils import get_file
+    import tensorflow as tf
 
     try:
         return Path(
-            get_file(
+            tf.keras.utils.get_file(
                 BINARY_ARCHIVE,
                 _ARCHIVE_URL,
                 file_hash=md5s[BINARY_ARCHIVE],
