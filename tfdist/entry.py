@@ -40,7 +40,7 @@ from tfdist.coordination.preemption import Preemption
 from tfdist.coordination.stores.kv_store import value_of_chief
 from tfdist.errors import EXIT_FAILED, UsageError, exit_on_usage_error, log
 from tfdist.job import Job
-from tfdist.process import excepthook, log_level, precision, setup, thread_stacks
+from tfdist.process import excepthook, precision, setup, thread_stacks
 from tfdist.process.cores import divide_cores, set_threads, take_cores
 from tfdist.process.excepthook import ERROR_FILE_VARIABLE, end_on_uncaught
 
@@ -260,7 +260,6 @@ def _set_up_tensorflow(job_flags: JobFlags) -> None:
     tf.get_logger().propagate = False
     for warning in _NOISE:
         warnings.filterwarnings("ignore", re.escape(warning))
-    log_level.list_devices(tf)
     if job_flags.num_intra_threads is not None:
         tf.config.threading.set_intra_op_parallelism_threads(job_flags.num_intra_threads)
     if job_flags.num_inter_threads is not None:

@@ -10,7 +10,8 @@ import tensorflow as tf
 from tests.conftest import TinyTraining
 from tests.unit.strategies.test_local_sgd import TwoTasks
 from tfdist.compat.train_functions import AfterSkippedSteps
-from tfdist.strategies.local_sgd import LocalSGD, OuterSteps, Synchronization
+from tfdist.config.strategies.rows import HorovodOptions
+from tfdist.strategies.local_sgd import LocalSGD, Synchronization
 
 pytestmark = pytest.mark.stacks("2.21")
 
@@ -28,7 +29,7 @@ class SkipSteps(tf.keras.callbacks.Callback):
 
 def test_skipped_steps_do_not_count_for_outer_steps(tiny: TinyTraining) -> None:
     model, collectives = tiny.model(), TwoTasks()
-    local = LocalSGD(collectives, OuterSteps(period=2, momentum=0.9))
+    local = LocalSGD(collectives, 2, HorovodOptions(outer_momentum=0.9))
     local.state(model)
     local.begin()
     data = tiny.train_input(tf.distribute.InputContext())

@@ -136,7 +136,7 @@ def test_gradients_are_clipped_before_they_are_summed() -> None:
 
 
 def test_moving_statistics_are_those_of_the_first_replica() -> None:
-    """The workaround is `Statistics`."""
+    """The workaround is `AveragedStatistics`."""
     lines = run(
         _TWO_DEVICES,
         """
@@ -156,7 +156,7 @@ def test_moving_statistics_are_those_of_the_first_replica() -> None:
 
 
 def test_moving_statistics_are_nan_after_an_empty_batch() -> None:
-    """The workaround is `Statistics.on_train_begin`."""
+    """The workaround is `keep_on_empty_batches`."""
     lines = run(
         "import tensorflow as tf",
         """

@@ -17,7 +17,7 @@ from tfdist.upstream import keras_denominators
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
 LOSSES = tf.keras.losses
-SETTINGS = Settings(4, 2, list, bool, None, is_loop=False, says=False)
+SETTINGS = Settings(4, 2, list, None, is_loop=False, says=False)
 
 
 def masked(values: Any, mask: Any) -> tf.Tensor:
@@ -90,9 +90,10 @@ def test_a_loss_that_is_logged_by_replica_is_said(
     monkeypatch.setattr(Step, "say_once", lambda self, text: said.append(text))
     model = tf.keras.Sequential([tf.keras.layers.Input([1]), tf.keras.layers.Dense(1)])
     model.compile("sgd", LOSSES.MeanSquaredError(reduction=reduction))
-    keras_denominators.weigh(
-        model, batch_size=4, replicas=1, states=list, sums=None, is_loop=False, says=True
+    settings = denominators.Settings(
+        batch_size=4, replicas=1, states=list, sums=None, is_loop=False, says=True
     )
+    keras_denominators.weigh(model, settings)
     model.evaluate(tf.ones([4, 1]), tf.ones([4, 1]), batch_size=2, verbose=0)
     assert any("the logged losses of sums" in text for text in said) == is_said
 

@@ -33,7 +33,7 @@ def test_a_dataset_has_no_public_list_of_its_inputs() -> None:
 
 
 def test_a_strategy_has_no_public_way_to_trust_equal_shards() -> None:
-    """`last_batch_checks`"""
+    """`tfdist.data.sharding.TakesShards`"""
     extended = tf.distribute.MultiWorkerMirroredStrategy().extended
     assert extended.experimental_enable_get_next_as_optional is True
     assert extended._in_multi_worker_mode() is False

@@ -40,19 +40,19 @@ class Settings:
       batch_size: the examples of a full batch of a replica; None if it is unknown.
       replicas: the number of replicas whose gradients an update combines.
       states: returns the variables that a step without an example must not change.
-      has_other_losses: whether a model adds other losses to one, while a step is traced.
       sums: sums a tensor over the replicas of a step; None if they cannot.
       is_loop: whether a step is a loop over batches, whose number may differ between replicas.
       says: whether this task tells the user what cannot be exact.
+      has_other_losses: whether a model adds other losses to one, while a step is traced.
     """
 
     batch_size: int | None
     replicas: int
     states: Callable[[], list[tf.Variable]]
-    has_other_losses: Callable[[], bool]
     sums: Callable[[tf.Tensor], tf.Tensor] | None
     is_loop: bool
     says: bool
+    has_other_losses: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,9 @@
 - `tfdist.data.cifar10_examples`: the encoding of its records.
 - `tfdist.data.mnist`: MNIST, Fashion-MNIST, or digits in their size, as arrays.
 - `tfdist.data.sources`: the sources of the images: a download, an archive, scikit-learn's digits.
-- `tfdist.data.prepared`: downloads and reads datasets of tensorflow-datasets.
 - `tfdist.data.records`: writes TFRecord files and their manifest atomically, and verifies them.
 - `tfdist.data.verify`: finds damaged TFRecord files.
 - `tfdist.data.augmentation`: random crops and flips of whole batches.
-- `tfdist.data.memory`: the memory that is available for data.
 - `tfdist.data.sharding`: passes a sharded dataset to Keras.
 - `tfdist.data.position`: the position of a training in its data.
 

@@ -7,23 +7,19 @@
 Each Example of `train.tfrecords`, `validation.tfrecords` and `eval.tfrecords` contains `image`, the
 3,072 bytes of a [3, 32, 32] uint8 array, and `label`, an int64. This is the format of TensorFlow's
 CIFAR-10 Estimator tutorial (2018), so each can read the other's files. The tutorial's files have no
-manifest, so their records are counted. A split can have several files, such as
-`train-00000-of-00008.tfrecords`, so that each task reads only its own files.
+manifest, so their records are counted.
 """
 
 from __future__ import annotations
 
-import math
 import os
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfdist.data import memory, records, sources
+from tfdist.data import records, sources
 from tfdist.data.cifar10_examples import parse, serialized_examples
-from tfdist.data.own_shard import check_count, own_shard, sharded_options
+from tfdist.data.own_shard import own_shard, sharded_options
 from tfdist.errors import UsageError
 from tfdist.process.paths import local_path
 
@@ -36,76 +32,48 @@ _PARALLEL_BATCHES = 2
 _PREFETCHED_BATCHES = 2
 _PARSE_BATCH_SIZE = 64
 
-# If all tasks of a job run on this machine, they cache the whole split.
-_CACHED_SHARE = 1 / 4
 # 0.4 GB. A constant, because the shuffle order must not depend on the machine's memory.
 _SHUFFLE_BUFFER_SIZE = 2**17
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The result of `write`.
-
-    Attributes:
-      data_dir: the directory of the records.
-      manifest: the directory's manifest.
-      written: True if the records were written, False if existing records were verified.
-    """
-
-    data_dir: Path
-    manifest: records.Manifest
-    written: bool
-
-    def __str__(self) -> str:
-        counts = ", ".join(f"{n} {entry.records}" for n, entry in self.manifest.files.items())
-        action = "wrote" if self.written else "already complete, verified by SHA-256:"
-        return f"{self.data_dir}: {action} {counts} (source: {self.manifest.source})"
-
-
-def file_name(split: str, index: int = 0, files: int = 1) -> str:
-    """Returns the name of a split's file, or of one of several `files`.
+def file_name(split: str) -> str:
+    """Returns the name of a split's file.
 
     Raises:
       UsageError: the split is not `train`, `validation` or `eval`.
     """
     if split not in sources.SPLITS:
         raise UsageError.choice("split", split, sources.SPLITS)
-    return f"{split}.tfrecords" if files == 1 else f"{split}-{index:05}-of-{files:05}.tfrecords"
+    return f"{split}.tfrecords"
 
 
 def write(
     data_dir: str | os.PathLike[str],
     source: str | os.PathLike[str],
     *,
-    files: int = 1,
     md5s: Mapping[str, str] = sources.ARCHIVE_MD5S,
-) -> Outcome:
+) -> str:
     """Writes the three splits and their manifest, or verifies existing ones.
 
     Args:
       data_dir: the directory; created if it is missing.
       source: `download`, `digits` or the path of an archive, as in `sources.load`.
-      files: the number of files per split; records are assigned to them in turn. It does not change
-        the data or their order. If it is a multiple of the number of reading tasks, each task reads
-        only its own files.
       md5s: the MD5 of each accepted archive, by the archive's name.
 
     Returns:
-      What was done; `str()` gives one sentence.
+      What was done, as a sentence.
 
     Raises:
-      UsageError: the directory contains another source's records, a different number of files, or a
-        file that does not match the manifest; or the source cannot be read; or the disk is full. No
-        partial files are left.
+      UsageError: the directory contains another source's records, or a file that does not match
+        the manifest; or the source cannot be read; or the disk is full. No partial files are left.
       ImportError: a required package is not installed; the message has the pip command.
     """
     directory = local_path("--data_dir", data_dir)
-    check_count("files", files)
     name = sources.identify(source, md5s=md5s)
     manifest = records.read_manifest(directory)
     if manifest is None:
-        contents = serialized(sources.load(source, md5s=md5s), files)
-        return Outcome(directory, records.write(directory, name, contents), written=True)
+        contents = serialized(sources.load(source, md5s=md5s))
+        return _sentence(directory, "wrote", records.write(directory, name, contents))
     if manifest.source != name:
         raise UsageError(
             "--source",
@@ -114,28 +82,26 @@ def write(
             remedy="Use another --data_dir for another source.",
         )
     for split in sources.SPLITS:
-        existing = len(_listed(directory, manifest, split))
-        if existing != files:
-            raise UsageError(
-                "files",
-                received=files,
-                accepted=f"{existing}, the number of files of the {split} split in {directory}",
-                remedy="Use another --data_dir for another number of files.",
-            )
+        _find(directory, split)  # Raises an error if the manifest does not have it.
     records.verify(directory, manifest)
-    return Outcome(directory, manifest, written=False)
+    return _sentence(directory, "already complete, verified by SHA-256:", manifest)
+
+
+def _sentence(directory: Path, action: str, manifest: records.Manifest) -> str:
+    counts = ", ".join(f"{name} {entry.records}" for name, entry in manifest.files.items())
+    return f"{directory}: {action} {counts} (source: {manifest.source})"
 
 
 def num_examples(data_dir: str | os.PathLike[str], split: str) -> int:
     """Returns the number of examples of a whole split, without importing TensorFlow.
 
     Reads the number from the manifest. In a directory with the tutorial's three files and no
-    manifest, counts the records of the split, once per process.
+    manifest, counts the records of the split.
 
     Raises:
       UsageError: the directory has no records, or the split is unknown.
     """
-    return sum(entry.records for entry in _find(local_path("--data_dir", data_dir), split).values())
+    return _find(local_path("--data_dir", data_dir), split)[1].records
 
 
 def dataset(
@@ -149,15 +115,13 @@ def dataset(
     flip: bool = False,
     seed: int | None = None,
     repeat: bool = False,
-    drop_remainder: bool = False,
 ) -> tf.data.Dataset:
     """The batches of this task's shard of a split.
 
     The input pipelines together contain each example exactly once per epoch. If the examples do not
     divide evenly, the first pipelines have one example more. The cardinality is exact.
 
-    The shard is cached in memory (uint8, 3.6 KB per example) if the files of the whole split take
-    at most a quarter of the available memory. Otherwise its files are read again each epoch.
+    The shard is cached in memory (uint8, 3.6 KB per example).
 
     Args:
       data_dir: the directory that `write` or the tutorial's script has written.
@@ -174,43 +138,31 @@ def dataset(
         that is called. Distortions still differ between epochs and between pipelines.
       repeat: repeats the data forever. A batch may then contain the end of one epoch and the start
         of the next, and all batches are full.
-      drop_remainder: drops a last batch that is not full.
 
     Returns:
       A dataset of `(images, labels)`: float32 [batch, 32, 32, 3], 0 to 255, and int32 [batch].
 
     Raises:
       UsageError: the directory has no records, a file has a different size than in the manifest,
-        the split is unknown, the batch size is below 1, or the shard is too small for one batch.
+        the split is unknown, the batch size is below 1, or there are more input pipelines than
+        examples.
       tf.errors.OpError: a file is damaged; raised while reading.
     """
     import tensorflow as tf
 
     from tfdist.data.augmentation import crop_and_flip
 
-    files = _find(local_path("--data_dir", data_dir), split)
-    for path, entry in files.items():
-        records.check_size(path, entry)
-    total = sum(entry.records for entry in files.values())
-    pipelines, pipeline = own_shard(input_context, total, batch_size)
-    examples = (total - pipeline + pipelines - 1) // pipelines
-    if drop_remainder and not repeat and batch_size > examples:
-        raise UsageError(
-            "batch_size",
-            received=batch_size,
-            accepted=f"at most {examples}, the number of examples in this shard, with "
-            "drop_remainder",
-            remedy="Choose a smaller batch size or fewer workers, or keep the last batch.",
-        )
-    dataset = _read(files, pipelines, pipeline)
-    dataset = dataset.apply(tf.data.experimental.assert_cardinality(examples))
-    if sum(entry.bytes for entry in files.values()) <= memory.available() * _CACHED_SHARE:
-        dataset = dataset.cache()
+    path, entry = _find(local_path("--data_dir", data_dir), split)
+    records.check_size(path, entry)
+    pipelines, pipeline = own_shard(input_context, entry.records, batch_size)
+    examples = (entry.records - pipeline + pipelines - 1) // pipelines
+    dataset = _read(path, pipelines, pipeline)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(examples)).cache()
     if shuffle:
         dataset = dataset.shuffle(min(examples, _SHUFFLE_BUFFER_SIZE), seed=seed)
     if repeat:
         dataset = dataset.repeat()
-    dataset = dataset.batch(batch_size, drop_remainder=drop_remainder or repeat)
+    dataset = dataset.batch(batch_size, drop_remainder=repeat)
     parts = [dataset]
     if distort or flip:
         parts.append(tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True))
@@ -229,88 +181,40 @@ def dataset(
     return dataset.prefetch(_PREFETCHED_BATCHES).with_options(sharded_options(input_context))
 
 
-def _read(
-    files: Mapping[Path, records.FileEntry], pipelines: int, pipeline: int
-) -> tf.data.Dataset:
-    """The examples `pipeline::pipelines` of a split; reads only the files that contain any of them.
-
-    Record i of the split is in file i % len(files). So if n divides the numbers of files and of
-    pipelines, every n-th file, read in turn, contains every n-th record.
-    """
+def _read(path: Path, pipelines: int, pipeline: int) -> tf.data.Dataset:
+    """The examples `pipeline::pipelines` of a file."""
     import tensorflow as tf
 
-    n = math.gcd(len(files), pipelines)
-    own = list(files)[pipeline % n :: n]
-    # Sequential, because threads cost more than reading does.
-    serialized = tf.data.Dataset.from_tensor_slices([str(path) for path in own]).interleave(
-        tf.data.TFRecordDataset, cycle_length=len(own), block_length=1
-    )
-    count = sum(files[path].records for path in own)
-    serialized = serialized.apply(tf.data.experimental.assert_cardinality(count))
-    serialized = serialized.enumerate().shard(pipelines // n, pipeline // n)
+    serialized = tf.data.TFRecordDataset(str(path)).enumerate().shard(pipelines, pipeline)
 
     def parse_batch(numbers: tf.Tensor, batch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         # An error names the file and the record.
-        files = tf.gather([str(path) for path in own], numbers % len(own))
-        places = tf.strings.as_string(numbers // len(own))
-        return parse(batch, tf.strings.join([files, ", record ", places]))
+        places = tf.strings.as_string(numbers)
+        return parse(batch, tf.strings.join([str(path), ", record ", places]))
 
     # Parsing records in batches is several times as fast as parsing single ones.
     batches = serialized.batch(_PARSE_BATCH_SIZE)
     return batches.map(parse_batch, num_parallel_calls=_PARALLEL_BATCHES).unbatch()
 
 
-def serialized(splits: Mapping[str, sources.Split], files: int = 1) -> dict[str, Iterator[bytes]]:
-    """The serialized Examples of each file, by file name, for `records.write`.
-
-    Args:
-      splits: the images and labels of each split.
-      files: the number of files per split.
-    """
-    return {
-        file_name(name, index, files): serialized_examples(
-            split, range(index, len(split.labels), files)
-        )
-        for name, split in splits.items()
-        for index in range(files)
-    }
+def serialized(splits: Mapping[str, sources.Split]) -> dict[str, Iterator[bytes]]:
+    """The serialized Examples of each split, by the name of its file, for `records.write`."""
+    return {file_name(name): serialized_examples(split) for name, split in splits.items()}
 
 
-def _find(directory: Path, split: str) -> dict[Path, records.FileEntry]:
-    """A split's files in order, from the manifest, or by counting records if there is none."""
+def _find(directory: Path, split: str) -> tuple[Path, records.FileEntry]:
+    """A split's file, from the manifest, or by counting records if there is none."""
     path = directory / file_name(split)
     manifest = records.read_manifest(directory)
-    if manifest is not None:
-        return _listed(directory, manifest, split)
-    # Require all three, so that the result of an interrupted copy or `write` is not accepted.
-    names = [file_name(name) for name in sources.SPLITS]
-    missing = [name for name in names if not (directory / name).is_file()]
-    if missing:
-        without = f" without {', '.join(missing)}" if len(missing) < len(names) else ""
-        raise UsageError(
-            "--data_dir",
-            received=f"{directory}{without}",
-            accepted=f"a directory with TFRecords and their {records.MANIFEST_NAME}, or with all "
-            f"of {', '.join(names)}",
-            remedy=f"Write them first: tfdist data cifar10 --data_dir={directory}",
-        )
-    return {path: records.count(path)}
-
-
-def _listed(
-    directory: Path, manifest: records.Manifest, split: str
-) -> dict[Path, records.FileEntry]:
-    pattern = re.compile(rf"{split}(-\d+-of-\d+)?\.tfrecords")
-    files = {
-        directory / name: entry
-        for name, entry in sorted(manifest.files.items())
-        if pattern.fullmatch(name)
-    }
-    if not files:
-        raise UsageError(
-            "--data_dir",
-            received=f"{directory} with {', '.join(manifest.files) or 'no files'}",
-            accepted=f"a directory with {file_name(split)}",
-            remedy=f"Write another one: tfdist data cifar10 --data_dir={directory}-cifar10",
-        )
-    return files
+    if manifest is None and path.is_file():
+        return path, records.count(path)
+    if manifest is not None and path.name in manifest.files:
+        return path, manifest.files[path.name]
+    found = f" with {', '.join(manifest.files) or 'no files'}" if manifest else ""
+    other = f"{directory}-cifar10" if manifest else directory
+    raise UsageError(
+        "--data_dir",
+        received=f"{directory}{found}",
+        accepted=f"a directory with {path.name}",
+        remedy=f"Write one: tfdist data cifar10 --data_dir={other}",
+    )

@@ -1,7 +1,7 @@
 """One Example of the CIFAR-10 records: its encoding, and its parsing with checks.
 
 images, labels = parse(serialized, names)          # in a graph; an error has the name of the record
-records = serialized_examples(split, range(100))   # bytes
+records = serialized_examples(split)               # bytes
 """
 
 from __future__ import annotations
@@ -63,20 +63,14 @@ def _checked(conditions: tf.Tensor, values: tf.Tensor, names: tf.Tensor, problem
         return tf.identity(values)
 
 
-def serialized_examples(split: sources.Split, indices: range) -> Iterator[bytes]:
-    """The serialized Examples of some images of a split.
-
-    Args:
-      split: the images and labels.
-      indices: the numbers of the images.
-    """
+def serialized_examples(split: sources.Split) -> Iterator[bytes]:
+    """The serialized Examples of the images of a split."""
     import tensorflow as tf
 
-    for index in indices:
-        image, label = split.images[index].tobytes(), int(split.labels[index])
+    for image, label in zip(split.images, split.labels, strict=True):
         features = {
-            "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
-            "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+            "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image.tobytes()])),
+            "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[int(label)])),
         }
         example = tf.train.Example(features=tf.train.Features(feature=features))
         # By default the order of a map's entries is undefined, but the files are hashed.

@@ -6,16 +6,17 @@ dataset(*train, input_context, batch_size=100, shuffle=True, repeat=True)
 
 from __future__ import annotations
 
+import fcntl
 import os
-import zipfile
-import zlib
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tfdist.data import prepared, sources
+from tfdist.data import sources
 from tfdist.data.own_shard import own_shard, sharded_options
 from tfdist.errors import UsageError
 from tfdist.process.paths import local_path
@@ -26,11 +27,6 @@ if TYPE_CHECKING:
 SPLITS = ("train", "test")
 IMAGE_SIZE = 28
 NUM_CLASSES = 10
-
-# https://github.com/zalandoresearch/fashion-mnist
-_FASHION_URL = (
-    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/train-images-idx3-ubyte.gz"
-)
 
 _MNIST = "the path of Keras's mnist.npz"
 _ACCEPTED = f"digits, fashion_mnist, or {_MNIST}"
@@ -63,10 +59,10 @@ def load(source: str | os.PathLike[str]) -> dict[str, Examples]:
     Args:
       source: `digits` for scikit-learn's 1,797 digits: 1,437 for training, and 360 for testing,
         which are the eval split of `tfdist.data.sources`. `fashion_mnist` for Fashion-MNIST (Xiao
-        et al. 2017: 60,000 and 10,000 examples), which tensorflow-datasets downloads on its first
-        use. Or the path of the `mnist.npz` that `tf.keras.datasets.mnist` downloads, with the
-        arrays `x_train`, `y_train`, `x_test` and `y_test` (LeCun et al. 1998: 60,000 and 10,000
-        examples).
+        et al. 2017: 60,000 and 10,000 examples), which Keras downloads on its first use to
+        `~/.keras/datasets`. Or the path of the `mnist.npz` that `tf.keras.datasets.mnist`
+        downloads, with the arrays `x_train`, `y_train`, `x_test` and `y_test` (LeCun et al. 1998:
+        60,000 and 10,000 examples).
 
     Raises:
       UsageError: Fashion-MNIST could not be downloaded or read; or the file does not exist or does
@@ -145,19 +141,33 @@ def _load_digits() -> dict[str, Examples]:
 
 
 def _load_fashion_mnist() -> dict[str, Examples]:
+    import tensorflow as tf
+
     try:
-        splits = prepared.load("fashion_mnist", _FASHION_URL, SPLITS)
-    except prepared.UnavailableError as error:
+        with _one_task_at_a_time():
+            splits = tf.keras.datasets.fashion_mnist.load_data()
+    except Exception as error:  # Keras raises no class of its own.
         raise _unusable(
             "fashion_mnist",
-            f"digits, {_MNIST}, or fashion_mnist with a network or with its prepared files",
-            "Use --data_source=digits, or copy ~/tensorflow_datasets/fashion_mnist from a machine "
-            f"that has it ({error}).",
+            f"digits, {_MNIST}, or fashion_mnist with a network or with intact files",
+            "Use --data_source=digits, delete ~/.keras/datasets/fashion-mnist, or copy it from a "
+            f"machine that has it ({error}).",
         ) from error
     return {
-        split: Examples(arrays["image"][..., 0], arrays["label"].astype(np.int64))
-        for split, arrays in splits.items()
+        split: Examples(images, labels.astype(np.int64))
+        for split, (images, labels) in zip(SPLITS, splits, strict=True)
     }
+
+
+@contextmanager
+def _one_task_at_a_time() -> Iterator[None]:
+    """Keras takes a file for complete that another task of this machine is still downloading."""
+    directory = os.open(tempfile.gettempdir(), os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
 
 
 def _resized(images: np.ndarray) -> np.ndarray:
@@ -177,15 +187,7 @@ def _load_archive(path: Path) -> dict[str, Examples]:
         raise _unusable(
             path, _ACCEPTED, f"Choose one of these sources ({error.strerror or error})."
         ) from error
-    except (
-        AttributeError,
-        EOFError,
-        KeyError,
-        TypeError,
-        ValueError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
+    except Exception as error:  # NumPy raises what its parts raise, such as zlib.error.
         raise _unusable(
             path,
             "an intact .npz archive with uint8 images x_train and x_test [examples, "

@@ -10,21 +10,6 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
-def check_count(field: str, count: int) -> None:
-    """Checks a number of things.
-
-    Raises:
-      UsageError: it is below 1.
-    """
-    if count < 1:
-        raise UsageError(
-            field,
-            received=count,
-            accepted="an integer of at least 1",
-            remedy="Choose a larger number.",
-        )
-
-
 def own_shard(
     input_context: tf.distribute.InputContext | None, examples: int, batch_size: int
 ) -> tuple[int, int]:
@@ -38,11 +23,17 @@ def own_shard(
     Raises:
       UsageError: the batch size is below 1, or there are more input pipelines than examples.
     """
-    check_count("batch_size", batch_size)
-    pipelines, pipeline = 1, 0
-    if input_context is not None:
-        pipelines = input_context.num_input_pipelines
-        pipeline = input_context.input_pipeline_id
+    import tensorflow as tf
+
+    if batch_size < 1:
+        raise UsageError(
+            "batch_size",
+            received=batch_size,
+            accepted="an integer of at least 1",
+            remedy="Choose a larger number.",
+        )
+    context = input_context or tf.distribute.InputContext()
+    pipelines = context.num_input_pipelines
     if pipelines > examples:
         raise UsageError(
             "input_context",
@@ -50,7 +41,7 @@ def own_shard(
             accepted=f"at most {examples}, the number of examples",
             remedy="Use fewer workers or more data.",
         )
-    return pipelines, pipeline
+    return pipelines, context.input_pipeline_id
 
 
 def sharded_options(input_context: tf.distribute.InputContext | None) -> tf.data.Options:

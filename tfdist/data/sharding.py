@@ -19,8 +19,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat.replaced import replaced
 from tfdist.errors import UsageError
-from tfdist.upstream import dataset_inputs, last_batch_checks, tf_data_autotune
+from tfdist.upstream import dataset_inputs, tf_data_autotune
 
 UNKNOWN = int(tf.data.UNKNOWN_CARDINALITY)
 INFINITE = int(tf.data.INFINITE_CARDINALITY)
@@ -71,11 +72,12 @@ def for_keras(shards: Shards, steps: int) -> tf.data.Dataset:
     return _ForKeras(keras_dataset, shards, steps)
 
 
-class _ForKeras(tf.data.Dataset):
-    """A dataset that stands for shards; Keras maps it for `class_weight`, and prefetches it."""
+class _Same(tf.data.Dataset):
+    """A dataset with the elements of another one; Keras maps it for `class_weight`, and prefetches
+    it."""
 
-    def __init__(self, dataset: tf.data.Dataset, shards: Shards, steps: int) -> None:
-        self._dataset, self.shards, self._steps = dataset, shards, steps
+    def __init__(self, dataset: tf.data.Dataset) -> None:
+        self._dataset = dataset
         super().__init__(tf.data.experimental.to_variant(dataset))
 
     def _inputs(self) -> list[tf.data.Dataset]:
@@ -84,6 +86,14 @@ class _ForKeras(tf.data.Dataset):
     @property
     def element_spec(self) -> Any:
         return self._dataset.element_spec
+
+
+class _ForKeras(_Same):
+    """A dataset that stands for shards."""
+
+    def __init__(self, dataset: tf.data.Dataset, shards: Shards, steps: int) -> None:
+        super().__init__(dataset)
+        self.shards, self._steps = shards, steps
 
     def map(self, map_func: Callable[..., Any], *args: Any, **options: Any) -> tf.data.Dataset:
         return for_keras(self.shards.map(map_func, *args, **options), self._steps)
@@ -92,9 +102,8 @@ class _ForKeras(tf.data.Dataset):
         return self  # Each replica's batches are prefetched in any case.
 
 
-class Noticed(tf.data.Dataset):
-    """A dataset that calls a function each time that its reading begins; Keras maps and
-    prefetches it for `class_weight`.
+class Noticed(_Same):
+    """A dataset that calls a function each time that its reading begins.
 
     Args:
       dataset: the dataset.
@@ -102,15 +111,8 @@ class Noticed(tf.data.Dataset):
     """
 
     def __init__(self, dataset: tf.data.Dataset, notice: Callable[[], None]) -> None:
-        self._dataset, self._notice = dataset, notice
-        super().__init__(tf.data.experimental.to_variant(dataset))
-
-    def _inputs(self) -> list[tf.data.Dataset]:
-        return [self._dataset]
-
-    @property
-    def element_spec(self) -> Any:
-        return self._dataset.element_spec
+        super().__init__(dataset)
+        self._notice = notice
 
     def __iter__(self) -> Any:
         self._notice()
@@ -282,7 +284,10 @@ class TakesShards:
         shards = shards_of(dataset)
         if shards is None:
             return super().experimental_distribute_dataset(dataset, options)  # type: ignore[misc]
-        with last_batch_checks.without_checks(self) if shards.is_even else nullcontext():
+        # In each step, the tasks would ask each other whether one of them has a batch.
+        extended: Any = self.extended  # type: ignore[attr-defined]
+        asks = "experimental_enable_get_next_as_optional"
+        with replaced(extended, asks, False) if shards.is_even else nullcontext():
             return self.distribute_datasets_from_function(  # type: ignore[attr-defined]
                 lambda _: shards.local, options
             )

@@ -1,7 +1,7 @@
 """Verifies TFRecord files: reads each one to its end and reports the first damaged record.
 
-    for damage in verify(["train-0.tfrecords", "train-1.tfrecords"]):
-        print(damage)
+    for sentence in verify(["train-0.tfrecords", "train-1.tfrecords"]):
+        print(sentence)
 
 TensorFlow's own error has the offset of a damaged record, but not the file name. It raises none for
 a file that ends within the 12 bytes of a record's header, for a compressed file without its last
@@ -14,7 +14,6 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import tensorflow as tf
@@ -29,31 +28,7 @@ _FAULT = re.compile(
 _OTHER_COMPRESSION = ("corrupted record at 0", "inflate() failed with error -3: incorrect header")
 
 
-@dataclass(frozen=True)
-class Damage:
-    """The first fault in a file.
-
-    Attributes:
-      file: the file's path.
-      fault: TensorFlow's message, or what TensorFlow ignores.
-      compression: `GZIP` or `ZLIB`; empty for none.
-      accepted: what an intact file has.
-    """
-
-    file: str
-    fault: str
-    compression: str = ""
-    accepted: str = "TFRecords"
-
-    def __str__(self) -> str:
-        of_data = f" of its {self.compression} data" if self.compression else ""
-        return (
-            f"{self.file}: received {self.fault}{of_data}; accepted: {self.accepted}. Copy or "
-            "write the file again, or remove it from the input."
-        )
-
-
-def verify(files: Iterable[str]) -> Iterator[Damage]:
+def verify(files: Iterable[str]) -> Iterator[str]:
     """Reads every file to its end, and compares it with the manifest of its directory, if any.
 
     Only the manifest tells that a file was cut between two records.
@@ -62,43 +37,50 @@ def verify(files: Iterable[str]) -> Iterator[Damage]:
       files: paths of TFRecord files, uncompressed or compressed with GZIP or ZLIB.
 
     Yields:
-      The first fault of each damaged file, with the offset in bytes if TensorFlow reports one.
+      A sentence for each damaged file: its first fault, with the offset in bytes if TensorFlow
+      reports one, and what to do.
 
     Raises:
       tf.errors.NotFoundError: a file does not exist.
       UsageError: a manifest cannot be read.
     """
     for file in files:
-        damage = _damage(file) or _difference(Path(file))
-        if damage:
-            yield damage
+        damage = _damage(file)
+        received, accepted = (damage, "TFRecords") if damage else _difference(Path(file))
+        if received:
+            yield (
+                f"{file}: received {received}; accepted: {accepted}. Copy or write the file again, "
+                "or remove it from the input."
+            )
 
 
-def _difference(path: Path) -> Damage | None:
-    """How a file differs from the manifest of its directory."""
+def _difference(path: Path) -> tuple[str, str]:
+    """What a file has, and what it has in the manifest of its directory; empty if it is equal."""
     manifest = records.read_manifest(path.parent)
     expected = manifest.files.get(path.name) if manifest else None
     if expected is None or (actual := records.inspect(path)) == expected:
-        return None
+        return "", ""
     received = f"{actual.records} records in {actual.bytes} bytes"
     if (actual.records, actual.bytes) == (expected.records, expected.bytes):
         received = "other contents"
     accepted = f"the {expected.records} records in {expected.bytes} bytes that were written"
-    return Damage(str(path), received, accepted=f"{accepted} ({records.MANIFEST_NAME})")
+    return received, f"{accepted} ({records.MANIFEST_NAME})"
 
 
-def _damage(file: str) -> Damage | None:
-    damages = []
+def _damage(file: str) -> str:
+    """The first fault of a file, as TensorFlow says it; empty if there is none."""
+    faults = []
     for compression in _COMPRESSIONS:
         try:
             _read(file, compression)
         except tf.errors.DataLossError as error:
             fault = _FAULT.search(error.message)
-            damages.append(Damage(file, fault[0] if fault else error.message, compression))
+            of_data = f" of its {compression} data" if compression else ""
+            faults.append((fault[0] if fault else error.message) + of_data)
         else:
-            return None
-    likely = [damage for damage in damages if not damage.fault.startswith(_OTHER_COMPRESSION)]
-    return (likely or damages)[0]
+            return ""
+    likely = [fault for fault in faults if not fault.startswith(_OTHER_COMPRESSION)]
+    return (likely or faults)[0]
 
 
 def _read(file: str, compression: str) -> None:

@@ -16,8 +16,6 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 
-from tfdist.process import cgroups
-
 INTRA_OP_VARIABLE = "TF_NUM_INTRAOP_THREADS"
 OPENMP_VARIABLE = "OMP_NUM_THREADS"
 #: `0/2` means that two tasks share this machine's cores and this is the first of them; `0/1` means
@@ -163,9 +161,25 @@ def _number(text: str | None) -> int | None:
     return int(first) if first.isdecimal() else None
 
 
+def _cgroups(root: Path) -> Iterator[Path]:
+    """The cgroups that may limit the cores of this process (cgroups(7), versions 1 and 2), each
+    with those above it."""
+    memberships = []
+    with suppress(OSError):
+        memberships = (root / "proc/self/cgroup").read_text().splitlines()
+    for line in memberships:
+        # Like `3:cpu,cpuacct:/path`; version 2 names no controllers: `0::/path`.
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "cpu" in controllers.split(","):
+            mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+            own = mount / path.lstrip("/")
+            # In a container the path may be the machine's. Then only the mount itself exists.
+            yield from (each for each in (own, *own.parents) if each.is_relative_to(mount))
+
+
 def _quotas(root: Path) -> Iterator[float]:
     """The CPU quotas of this process's cgroups and of those above them, in cores."""
-    for directory in cgroups.directories("cpu", root):
+    for directory in _cgroups(root):
         with suppress(OSError, ValueError):  # Version 2; `max` is no limit.
             quota, period = map(int, (directory / "cpu.max").read_text().split())
             yield quota / period

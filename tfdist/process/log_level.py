@@ -2,7 +2,6 @@
 
     log_level.of(["--verbosity=1"])     # '0': everything
     log_level.hold_on_import()          # at `import tfdist`, before TensorFlow is imported
-    log_level.list_devices(tensorflow)  # before TensorFlow lists its devices
     release = log_level.hold()          # before other code that logs below the level
     release()                           # after it
 
@@ -19,12 +18,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
 from importlib.machinery import ModuleSpec, PathFinder
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tfdist.process import gpus
 
@@ -100,24 +98,6 @@ def hold(environ: Mapping[str, str] = os.environ) -> Callable[[], None]:
     return release
 
 
-@cache
-def list_devices(tensorflow: Any) -> None:
-    """Lists the devices for the first time in this process, if it cannot use a GPU.
-
-    TensorFlow then looks for a driver and logs an error if there is none.
-
-    Args:
-      tensorflow: the module; nothing is done while it is being imported.
-    """
-    if gpus.may_be_used() or not hasattr(tensorflow, "config"):
-        return
-    release = hold()
-    try:
-        tensorflow.config.list_physical_devices()
-    finally:
-        release()
-
-
 def hold_on_import() -> None:
     """Filters the messages of `import tensorflow`, wherever it is imported first."""
     if "tensorflow" not in sys.modules:
@@ -142,14 +122,13 @@ def _hold_execution(loader: Loader) -> None:
     execute = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
-        from absl import app
-
         loader.exec_module = execute  # type: ignore[method-assign]
-        # `absl.app.run` calls this before the function with which TensorFlow lists its devices.
-        app.call_after_init(partial(list_devices, module))
         release = hold()
         try:
             execute(module)
+            if not gpus.may_be_used():
+                # The first time, TensorFlow looks for a driver, and logs an error if there is none.
+                module.config.list_physical_devices()
         finally:
             release()
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import re
 import signal
 import sys
 import sysconfig
@@ -31,12 +32,12 @@ SIGNAL = signal.SIGUSR2
 _NAME = "tfdist-stacks"
 _ANSWER_SECONDS = 5.0
 # The file has its final size if it has not grown for so long.
-_SETTLED_SECONDS = 0.2
-_POLL_SECONDS = 0.02
+_SETTLED_SECONDS = 0.1
 
-_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
-_PACKAGES = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-_TFDIST = str(Path(__file__).parents[1])
+_PACKAGES = re.compile(r"/(?:site|dist)-packages/")
+# No code of the user; what is compiled from text has a name such as `<string>`.
+_STANDARD_LIBRARY = (f"{sysconfig.get_path('stdlib')}/", "<")
+_TFDIST = f"{Path(__file__).parents[1]}/"
 _LIBRARIES = ("keras", "tensorflow", "tensorflow_estimator", "tf_keras", "tfdist")
 # A function of the user that a TensorFlow operation calls, such as tf.py_function.
 _CALLED_BY_TENSORFLOW = "script_ops.py"
@@ -69,11 +70,10 @@ def stacks_of(pid: int) -> str:
         begin = file.seek(0, os.SEEK_END)
         os.kill(pid, SIGNAL)
         deadline = time.monotonic() + _ANSWER_SECONDS
-        size, settled = begin, deadline
-        while time.monotonic() < min(deadline, settled):
-            time.sleep(_POLL_SECONDS)
-            if (new := file.seek(0, os.SEEK_END)) > size:
-                size, settled = new, time.monotonic() + _SETTLED_SECONDS
+        size, before = begin, -1
+        while (size == begin or size > before) and time.monotonic() < deadline:
+            time.sleep(_SETTLED_SECONDS)
+            size, before = file.seek(0, os.SEEK_END), size
         if size == begin:
             raise TimeoutError(f"process {pid} has not answered for {_ANSWER_SECONDS:g} s")
         file.seek(begin)
@@ -127,11 +127,11 @@ def own_code() -> str:
         if name != threading.main_thread().name and not is_called:
             continue
         for each in _outwards(frame):
-            code = each.f_code
-            if _is_in(code.co_filename, _PACKAGES) or _is_in(code.co_filename, (_TFDIST,)):
+            path = each.f_code.co_filename
+            if _PACKAGES.search(path) or path.startswith(_TFDIST):
                 break
-            if not _is_in(code.co_filename, (_STANDARD_LIBRARY,)) and code.co_filename[:1] != "<":
-                return f"{os.path.basename(code.co_filename)}:{each.f_lineno} in {code.co_name}"
+            if not path.startswith(_STANDARD_LIBRARY):
+                return f"{os.path.basename(path)}:{each.f_lineno} in {each.f_code.co_name}"
     return ""
 
 
@@ -177,12 +177,3 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 def _is_script_op(frame: FrameType) -> bool:
     return os.path.basename(frame.f_code.co_filename) == _CALLED_BY_TENSORFLOW
-
-
-def _is_in(path: str, directories: tuple[str, ...]) -> bool:
-    # The packages of a system's Python are within its standard library.
-    return any(
-        path.startswith(f"{directory}/")
-        and not (directory == _STANDARD_LIBRARY and path.startswith(f"{directory}/site-packages/"))
-        for directory in directories
-    )

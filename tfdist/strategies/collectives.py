@@ -39,6 +39,10 @@ class Collectives(ABC):
     def sum(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sums tensors over all tasks; their shapes and dtypes are the same in each task."""
 
+    def mean(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The means of tensors over all tasks."""
+        return [total / self.size for total in self.sum(values)]
+
     def gather(self, number: int) -> list[int]:
         """Gathers a number from each task; returns them in rank order."""
         place = tf.one_hot(self.rank, self.size, on_value=number, off_value=0, dtype=tf.int64)

@@ -19,7 +19,7 @@ import tensorflow as tf
 from absl import logging
 
 from tfdist.cluster import host_and_port
-from tfdist.compat import checks, versions
+from tfdist.compat import checks
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.denominators import reduce_weighted
 from tfdist.compat.gradients import distinct
@@ -45,8 +45,7 @@ try:
     import horovod.tensorflow as hvd
 except ImportError as error:
     raise ImportError(
-        versions.refusal(tf.__version__, keras_compat.keras_of(tf.keras.Model).__version__)
-        or "The strategy horovod needs Horovod, built against this TensorFlow: run "
+        "The strategy horovod needs Horovod, built against this TensorFlow: run "
         "`tfdist horovod build`."
     ) from error
 
@@ -172,19 +171,16 @@ class HorovodCollectives(Collectives):
 
 
 def _sums_of(gradients: Sequence[Any], *, compression: Any) -> list[Any]:
-    sums: list[Any] = [
-        _sum_rows(gradient, compression) if isinstance(gradient, tf.IndexedSlices) else None
-        for gradient in gradients
-    ]
-    dense = {
-        place: gradient
-        for place, gradient in enumerate(gradients)
-        if gradient is not None and not isinstance(gradient, tf.IndexedSlices)
-    }
+    present = [each for each in gradients if each is not None]
+    dense = [each for each in present if not isinstance(each, tf.IndexedSlices)]
     reduce = partial(hvd.grouped_allreduce, op=hvd.Sum, compression=compression)
-    found = by_dtype(partial(in_packs, reduce), list(dense.values()))
-    for place, total in zip(dense, found, strict=True):
-        sums[place] = total
+    totals = iter(by_dtype(partial(in_packs, reduce), dense))
+    sums: list[Any] = []
+    for gradient in gradients:
+        if isinstance(gradient, tf.IndexedSlices):
+            sums.append(_sum_rows(gradient, compression))
+        else:
+            sums.append(None if gradient is None else next(totals))
     return sums
 
 

@@ -1,6 +1,6 @@
 """Local SGD for slow networks: tasks step independently and average their weights every N steps.
 
-    local = LocalSGD(collectives, OuterSteps(period=50))
+    local = LocalSGD(collectives, 50, options)
     local.state(model)           # creates the state that checkpoints contain
     local.begin()                # call when the weights are equal in all tasks
     local.synchronize()          # call every 50 steps: makes the weights equal again
@@ -12,14 +12,12 @@ outer optimizer uses the average weight change as its gradient, with Nesterov mo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.train_functions import is_skipping
-from tfdist.config.options import Options
 from tfdist.config.strategies.rows import LocalSGDOptions
 from tfdist.strategies.collectives import Collectives
 from tfdist.upstream.keras_callback_logs import ignores_step_logs
@@ -28,9 +26,13 @@ from tfdist.upstream.keras_callback_logs import ignores_step_logs
 OUTER_LEARNING_RATE = 0.7
 
 
-@dataclass(frozen=True)
-class OuterSteps:
-    """When and how the tasks average their weights.
+class LocalSGD:
+    """Averages the tasks' weights, and keeps the outer optimizer's state.
+
+    Args:
+      collectives: the collectives of the training tasks.
+      period: the number of steps between two averages.
+      options: the outer optimizer.
 
     Attributes:
       period: the number of steps between two averages.
@@ -38,32 +40,12 @@ class OuterSteps:
       momentum: Nesterov momentum over the average weight changes.
     """
 
-    period: int
-    learning_rate: float = 1.0
-    momentum: float = 0.0
-
-
-def outer_steps(options: Options) -> OuterSteps | None:
-    """The settings from the options; None without `--sync_period`, as always for Estimators."""
-    if not isinstance(options, LocalSGDOptions) or options.sync_period is None:
-        return None
-    momentum = options.outer_momentum or 0.0
-    learning_rate = options.outer_learning_rate
-    if learning_rate is None:
-        learning_rate = OUTER_LEARNING_RATE if momentum else 1.0
-    return OuterSteps(options.sync_period, learning_rate, momentum)
-
-
-class LocalSGD:
-    """Averages the tasks' weights, and keeps the outer optimizer's state.
-
-    Args:
-      collectives: the collectives of the training tasks.
-      options: when and how to average.
-    """
-
-    def __init__(self, collectives: Collectives, options: OuterSteps) -> None:
-        self.options = options
+    def __init__(self, collectives: Collectives, period: int, options: LocalSGDOptions) -> None:
+        self.period = period
+        self.momentum = options.outer_momentum or 0.0
+        default = OUTER_LEARNING_RATE if self.momentum else 1.0
+        given = options.outer_learning_rate
+        self.learning_rate = default if given is None else given
         self._collectives = collectives
         self._variables: list[tf.Variable] = []
         # The weights after the last average.
@@ -75,7 +57,7 @@ class LocalSGD:
         """The state that a checkpoint contains in addition to `model`, by name."""
         trained = model.trainable_variables if model.built else []
         self._variables = keras_compat.as_tensorflow(trained)
-        if self.options.momentum:
+        if self.momentum:
             self._velocities = [
                 tf.Variable(tf.zeros_like(variable), trainable=False)
                 for variable in self._variables
@@ -101,20 +83,19 @@ class LocalSGD:
             return
         self._has_changed = False
         pairs = zip(self._anchors, self._variables, strict=True)
-        sums = self._collectives.sum([anchor - variable for anchor, variable in pairs])
-        changes = [total / self._collectives.size for total in sums]
+        changes = self._collectives.mean([anchor - variable for anchor, variable in pairs])
         if self._velocities:
             changes = [
                 self._with_momentum(velocity, change)
                 for velocity, change in zip(self._velocities, changes, strict=True)
             ]
         for anchor, variable, change in zip(self._anchors, self._variables, changes, strict=True):
-            anchor.assign_sub(self.options.learning_rate * change)
+            anchor.assign_sub(self.learning_rate * change)
             variable.assign(anchor)
 
     def _with_momentum(self, velocity: tf.Variable, change: tf.Tensor) -> tf.Tensor:
-        velocity.assign(self.options.momentum * velocity + change)
-        return self.options.momentum * velocity + change
+        velocity.assign(self.momentum * velocity + change)
+        return self.momentum * velocity + change
 
 
 class Synchronization(tf.keras.callbacks.Callback):
@@ -130,7 +111,7 @@ class Synchronization(tf.keras.callbacks.Callback):
         self._periods = 0
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._periods = batch // self._local.options.period
+        self._periods = batch // self._local.period
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if is_skipping(self.model):
@@ -138,7 +119,7 @@ class Synchronization(tf.keras.callbacks.Callback):
         self._local.step()
         # Keras may execute several steps per batch callback.
         done = keras_compat.last_step(self.model, batch, self.params["steps"]) + 1
-        if done // self._local.options.period > self._periods:
+        if done // self._local.period > self._periods:
             self._local.synchronize()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:

@@ -16,16 +16,18 @@ from tfdist.cluster import Task
 from tfdist.cluster.task_types import WORKER
 from tfdist.compat import checks, metric_states
 from tfdist.compat import keras as keras_compat
+from tfdist.config.strategies.rows import LocalSGDOptions
 from tfdist.data import sharding
 from tfdist.data.feed import Feed
 from tfdist.data.position import Position
 from tfdist.errors import UsageError
+from tfdist.strategies.averaged_statistics import AveragedStatistics
 from tfdist.strategies.base import OptionsT, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
+from tfdist.strategies.cluster_metrics import ClusterMetrics, combined_results
 from tfdist.strategies.collectives import Collectives
 from tfdist.strategies.equal_weights import EqualWeights
-from tfdist.strategies.local_sgd import LocalSGD, Synchronization, outer_steps
-from tfdist.strategies.rank_callbacks import AveragedStatistics, ClusterMetrics, combined_results
+from tfdist.strategies.local_sgd import LocalSGD, Synchronization
 from tfdist.upstream import replica_seeds
 
 
@@ -85,20 +87,23 @@ class Ranks(Strategy[OptionsT]):
     """
 
     collectives: Collectives
-    local: LocalSGD | None
+    local: LocalSGD | None = None
     statistics: AveragedStatistics
 
     _has_empty_batches = False
 
     def set_up_ranks(self, collectives: Collectives) -> None:
         """Sets up the collectives, and local SGD if the options ask for it."""
-        outer = outer_steps(self.options)
+        options = self.options
         self.collectives = collectives
-        self.local = LocalSGD(collectives, outer) if outer else None
+        if isinstance(options, LocalSGDOptions) and options.sync_period is not None:
+            self.local = LocalSGD(collectives, options.sync_period, options)
         # Outside of functions a script may draw what must be equal in all ranks.
         replica_seeds.apply(lambda: collectives.rank if tf.inside_function() else 0)
         self.tf_strategy = tf.distribute.get_strategy()
-        self.statistics = AveragedStatistics(collectives)
+        self.statistics = AveragedStatistics(
+            self.tf_strategy, collectives.mean, is_chief=collectives.rank == 0
+        )
         self.checkpointing = RankCheckpointing(self)
 
     @property

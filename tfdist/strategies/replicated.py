@@ -12,24 +12,26 @@ from tfdist.compat import checks, metric_states
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.denominators import reduce_weighted
 from tfdist.errors import UsageError
+from tfdist.strategies.averaged_statistics import AveragedStatistics
 from tfdist.strategies.base import OptionsT, Strategy
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.collectives import sums_of_pairs
 from tfdist.strategies.equal_weights import EqualWeights
 from tfdist.strategies.keras2_gradients import aggregation_of, reduce_gradients
 from tfdist.strategies.replicas import collective_sparse_gradients, sync_on_read
-from tfdist.strategies.replicas.keras3_statistics import Statistics
+from tfdist.strategies.replicas.keras3_statistics import keep_on_empty_batches
 from tfdist.upstream import keras3_optimizer, replica_seeds
 
 
 class ReplicaCheckpointing(Checkpointing):
-    """Averages the variables that Keras 3 keeps per replica, such as moving statistics."""
+    """Averages the variables that replicas have of their own, such as moving statistics."""
 
     def __init__(self, strategy: Replicas[Any]) -> None:
         self._strategy = strategy
 
     def synchronize(self) -> None:
-        self._strategy.statistics.average()
+        if self._strategy.statistics:
+            self._strategy.statistics.average()
 
     def finish(self, model: tf.keras.Model) -> None:
         """Gives all replicas the moving statistics that checkpoints have, which are means."""
@@ -41,10 +43,11 @@ class Replicas(Strategy[OptionsT]):
     """A `Strategy` over a synchronous `tf.distribute.Strategy`; subclasses implement `build`.
 
     Attributes:
-      statistics: averages what Keras 3 keeps per replica.
+      statistics: averages what Keras 3 keeps per replica; None with Keras 2, which does it itself.
       gradient_dtype: the dtype in which the gradients are summed; None for their own.
     """
 
+    statistics: AveragedStatistics | None = None
     gradient_dtype: str | None = None
 
     def set_up(self, options: OptionsT) -> None:
@@ -52,7 +55,10 @@ class Replicas(Strategy[OptionsT]):
         collective_sparse_gradients.apply()
         replica_seeds.apply(replica_seeds.of_replica)
         self.tf_strategy = self.build(options)
-        self.statistics = Statistics(self.tf_strategy, is_chief=self.topology.is_chief)
+        if keras_compat.is_keras_3(tf.keras.Model):
+            self.statistics = AveragedStatistics(
+                self.tf_strategy, _mean_over_replicas, is_chief=self.topology.is_chief
+            )
         self.checkpointing = ReplicaCheckpointing(self)
 
     def build(self, options: OptionsT) -> tf.distribute.Strategy:
@@ -68,15 +74,15 @@ class Replicas(Strategy[OptionsT]):
             sum_pairs = keras3_optimizer.take_sum(optimizer)
             return keras3_optimizer.apply_reduced(optimizer, self._reducing(sum_pairs))
         found = aggregation_of(optimizer)
-        if found is None and self.gradient_dtype is not None:
+        if found is None and self.gradient_dtype is None:
+            return optimizer
+        if found is None:
             raise UsageError(
                 "--gradient_dtype",
                 received=f"{self.gradient_dtype} with {type(optimizer).__name__}",
                 accepted="only a tf.keras.optimizers.Optimizer",
                 remedy="Leave it out, or choose another optimizer.",
             )
-        if found is None:
-            return optimizer
         owner, name = found
         return reduce_gradients(optimizer, self._reducing(getattr(owner, name)))
 
@@ -97,6 +103,12 @@ class Replicas(Strategy[OptionsT]):
         if keras_compat.is_keras_3(model):
             checks.check_model_of_keras_3(model, self.name)
             checks.check_scope(model, self.tf_strategy, self.name)
+            keep_on_empty_batches(model)
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
-        return [self.statistics, EqualWeights(self)]
+        return [*filter(None, [self.statistics]), EqualWeights(self)]
+
+
+def _mean_over_replicas(values: list[tf.Tensor]) -> list[tf.Tensor]:
+    context = tf.distribute.get_replica_context()
+    return list(context.all_reduce(tf.distribute.ReduceOp.MEAN, values))

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat import building, metric_states, replaced, train_functions, versions
+from tfdist.compat import building, denominators, metric_states, replaced, train_functions, versions
 from tfdist.compat import keras as keras_compat
 from tfdist.config.role import TaskRole
 from tfdist.config.strategies import table
@@ -269,8 +269,7 @@ class TrainingState:
             )
         if not sums_metric_states or topology.averages_weights or not topology.is_synchronous:
             return False
-        return keras_denominators.weigh(
-            model,
+        settings = denominators.Settings(
             batch_size=self.data.batch_size if self.data else None,
             replicas=topology.num_replicas,
             states=functools.partial(self.strategy.states_of_replica, model),
@@ -278,6 +277,7 @@ class TrainingState:
             is_loop=self.accumulate_steps > 1,
             says=self.is_chief,
         )
+        return keras_denominators.weigh(model, settings)
 
     def _feed(self, data: Data, *, trains: bool, batch_size: int | None) -> Feed:
         return Feed(

@@ -41,38 +41,21 @@ def apply(directory: Path, tensorflow: tuple[int, ...]) -> None:
     Raises:
       ValueError: a source does not contain the lines to mend.
     """
-    _choose_interface(directory / _GLOO_CONTEXT)
-    _yield_to_the_holder_of_the_lock(directory / _GLOO_PAIR)
-    if tensorflow[:2] > _LAST_WITH_XLA_OPERATIONS:
-        _leave_out_xla_operations(directory / _SOURCES)
-
-
-def _choose_interface(path: Path) -> None:
-    """Lets HOROVOD_GLOO_IFACE choose the interface for the process set of all ranks.
-
-    Horovod ignores the variable there. The connections then use the address of the machine's
-    host name, which is loopback on Debian, so every job that spans machines aborts.
-    """
+    # Horovod ignores HOROVOD_GLOO_IFACE for the process set of all ranks. The connections then use
+    # the address of the machine's host name, which is loopback on Debian, so every job that spans
+    # machines aborts.
     mended = f"  gloo_iface_ = global_context.gloo_iface_;\n{_INTERFACE}"
-    _replace(path, _INTERFACE, mended, after=_INITIALIZATION)
-
-
-def _yield_to_the_holder_of_the_lock(path: Path) -> None:
-    """Lets Gloo's event loop give its core to the thread that holds the lock of a connection.
-
-    Without the lock, the loop does not handle an event, and `epoll_wait` returns the same event
-    again at once. With one core per process, the loop then runs until the end of its time slice
-    (4 ms at 250 Hz), while the thread with the lock waits for the core.
-    """
-    _replace(path, _NO_LOCK, _NO_LOCK.replace("return", "std::this_thread::yield();\n    return"))
-
-
-def _leave_out_xla_operations(path: Path) -> None:
-    """Leaves out the operations for XLA, whose source does not compile against TensorFlow 2.19.
-
-    Horovod registers them only if HOROVOD_ENABLE_XLA_OPS is set.
-    """
-    _replace(path, _XLA_OPERATIONS, "")
+    _replace(directory / _GLOO_CONTEXT, _INTERFACE, mended, after=_INITIALIZATION)
+    # Gloo's event loop gives its core to the thread that holds the lock of a connection. Without
+    # the lock, the loop does not handle an event, and `epoll_wait` returns the same event again at
+    # once. With one core per process, the loop then runs until the end of its time slice (4 ms at
+    # 250 Hz), while the thread with the lock waits for the core.
+    yielding = _NO_LOCK.replace("return", "std::this_thread::yield();\n    return")
+    _replace(directory / _GLOO_PAIR, _NO_LOCK, yielding)
+    if tensorflow[:2] > _LAST_WITH_XLA_OPERATIONS:
+        # The source of these operations does not compile against TensorFlow 2.19. Horovod registers
+        # them only if HOROVOD_ENABLE_XLA_OPS is set.
+        _replace(directory / _SOURCES, _XLA_OPERATIONS, "")
 
 
 def _replace(path: Path, old: str, new: str, *, after: str = "") -> None:

@@ -1,6 +1,6 @@
 """Tells a weighed step by what Keras divides each loss; see `tfdist.compat.denominators`.
 
-    weigh(model, batch_size=8, replicas=2, …)      # before the first step is traced
+    weigh(model, Settings(batch_size=8, replicas=2, …))      # before the first step is traced
 
 Keras divides the loss of a replica by what that replica has, and has no API for it. The mean of
 these means is not that of the whole batch if replicas have different numbers.
@@ -8,6 +8,7 @@ these means is not that of the whole batch if replicas have different numbers.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 from collections.abc import Callable
@@ -27,22 +28,12 @@ _WAITS = "_tfdist_waits"
 _KERAS_2_REDUCTIONS = {"auto": MEAN, "sum_over_batch_size": MEAN, "sum": SUM}
 
 
-def weigh(
-    model: Any,
-    *,
-    batch_size: int | None,
-    replicas: int,
-    states: Callable[[], list[tf.Variable]],
-    sums: Callable[[tf.Tensor], tf.Tensor] | None,
-    is_loop: bool,
-    says: bool,
-) -> bool:
+def weigh(model: Any, settings: denominators.Settings) -> bool:
     """Makes the train step and the test step of a compiled model know their denominators.
 
     Args:
       model: the model; one that is weighed already does not change.
-      batch_size, replicas, states, is_loop, says: see `Settings`.
-      sums: sums a tensor over the replicas of a step; None if they cannot.
+      settings: those of its steps; `has_other_losses` is set here.
 
     Returns:
       Whether the model has changed.
@@ -50,14 +41,10 @@ def weigh(
     if hasattr(model, denominators.SETTINGS):
         return False
     apply(keras_compat.keras_of(model).Model)
-    settings = denominators.Settings(
-        batch_size,
-        replicas,
-        states,
-        functools.partial(has_other_losses, model),
-        sums and functools.partial(keeping_losses, model, sums),
-        is_loop=is_loop,
-        says=says,
+    settings = dataclasses.replace(
+        settings,
+        has_other_losses=functools.partial(has_other_losses, model),
+        sums=settings.sums and functools.partial(keeping_losses, model, settings.sums),
     )
     replace(model, denominators.SETTINGS, settings)
     replace(model, "train_step", functools.partial(_call, model, model.train_step, False))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import prepared_datasets
+from tests.support import downloads
 from tests.support.processes import ROOT, Ended, run_by_hand
 from tfdist.data import cifar10
 
@@ -86,11 +86,11 @@ def test_positional_arguments_are_rejected(
 def test_fashion_mnist_without_a_network_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     script = str(ROOT / "examples" / "fashion_mnist_mirrored.py")
     command = [sys.executable, script, f"--output_dir={tmp_path / 'output'}"]
-    environment = prepared_datasets.environment(tmp_path / "datasets")
+    environment = downloads.environment(tmp_path / "home")
     done = run_by_hand(tmp_path, {"example": (command, environment)}, deadline=50)["example"]
 
     assert done.code == 2, done.output
-    first, line = done.output.splitlines()
+    first, *_, line = done.output.splitlines()
     assert first.startswith("tfdist: worker:0 of this process alone")
     assert line.startswith("tfdist: error: --data_source: received 'fashion_mnist'; accepted: ")
     assert "Use --data_source=digits" in line

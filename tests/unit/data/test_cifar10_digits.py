@@ -13,7 +13,7 @@ pytestmark = pytest.mark.stacks("2.15")
 
 
 def test_the_digits_can_be_written_and_read(tmp_path: Path) -> None:
-    assert str(cifar10.write(tmp_path, "digits")).endswith("(source: digits)")
+    assert cifar10.write(tmp_path, "digits").endswith("(source: digits)")
     splits = sources.load("digits")
     for split, count in (("train", 1257), ("validation", 180), ("eval", 360)):
         assert cifar10.num_examples(tmp_path, split) == count

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tests.conftest import TinyTraining
 from tfdist.config.strategies.rows import HorovodOptions
 from tfdist.strategies.collectives import Collectives
-from tfdist.strategies.local_sgd import LocalSGD, OuterSteps, Synchronization, outer_steps
+from tfdist.strategies.local_sgd import LocalSGD, Synchronization
 
 pytestmark = pytest.mark.stacks("2.15")
 
@@ -40,16 +40,16 @@ def model_of(weight: tf.Variable) -> tf.keras.Model:
     return model
 
 
-def started(options: OuterSteps) -> tuple[LocalSGD, tf.Variable]:
+def started(momentum: float | None = None) -> tuple[LocalSGD, tf.Variable]:
     weight = tf.Variable([1.0, -2.0])
-    local = LocalSGD(TwoTasks(), options)
+    local = LocalSGD(TwoTasks(), 3, HorovodOptions(outer_momentum=momentum))
     local.state(model_of(weight))
     local.begin()
     return local, weight
 
 
 def test_the_weights_are_averaged() -> None:
-    local, weight = started(OuterSteps(period=3))
+    local, weight = started()
     weight.assign([2.0, 2.0])
     local.step()
     local.synchronize()
@@ -59,7 +59,7 @@ def test_the_weights_are_averaged() -> None:
 
 def test_the_outer_optimizer_uses_nesterov_momentum() -> None:
     """Compares it with Keras's SGD, which gets the average changes as gradients."""
-    local, weight = started(OuterSteps(period=3, learning_rate=0.7, momentum=0.9))
+    local, weight = started(momentum=0.9)
     reference = tf.Variable(weight)
     optimizer = tf.keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)
     for change in ([0.5, 0.1], [0.2, -0.4], [0.0, 0.3], [-0.1, 0.2]):
@@ -71,7 +71,7 @@ def test_the_outer_optimizer_uses_nesterov_momentum() -> None:
 
 
 def test_synchronizing_equal_weights_changes_nothing() -> None:
-    local, weight = started(OuterSteps(period=3, momentum=0.9))
+    local, weight = started(momentum=0.9)
     weight.assign_add([0.5, 0.1])
     local.step()
     local.synchronize()
@@ -91,7 +91,7 @@ def test_the_tasks_average_after_each_period_and_epoch(
     model = tiny.model()
     model.compile(tf.keras.optimizers.SGD(0.1), model.loss, steps_per_execution=steps_per_execution)
     collectives = TwoTasks()
-    local = LocalSGD(collectives, OuterSteps(period))
+    local = LocalSGD(collectives, period, HorovodOptions())
     local.state(model)
     local.begin()
     data = tiny.train_input(tf.distribute.InputContext())
@@ -101,10 +101,16 @@ def test_the_tasks_average_after_each_period_and_epoch(
     assert collectives.sums == 3 * sums
 
 
-def test_the_flags_select_the_outer_optimizer() -> None:
-    assert outer_steps(HorovodOptions()) is None
-    assert outer_steps(HorovodOptions(sync_period=50)) == OuterSteps(50, 1.0, 0.0)
-    with_momentum = HorovodOptions(sync_period=50, outer_momentum=0.9)
-    assert outer_steps(with_momentum) == OuterSteps(50, 0.7, 0.9)
-    with_rate = HorovodOptions(sync_period=50, outer_learning_rate=0.5)
-    assert outer_steps(with_rate) == OuterSteps(50, 0.5, 0.0)
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (HorovodOptions(), (1.0, 0.0)),
+        (HorovodOptions(outer_momentum=0.9), (0.7, 0.9)),
+        (HorovodOptions(outer_learning_rate=0.5), (0.5, 0.0)),
+    ],
+)
+def test_the_flags_select_the_outer_optimizer(
+    options: HorovodOptions, expected: tuple[float, float]
+) -> None:
+    local = LocalSGD(TwoTasks(), 50, options)
+    assert (local.learning_rate, local.momentum) == expected

@@ -24,6 +24,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.cross_device_utils import CollectiveReplicaLauncher
 
 from tfdist.compat.gradients import distinct
+from tfdist.upstream.wrapping import apply_wrapper
 
 # Up to so many bytes, the time of another collective operation is more than that of the bytes.
 _SMALL_TABLE = 65536
@@ -31,24 +32,21 @@ _SMALL_TABLE = 65536
 
 def apply() -> None:
     """Changes TensorFlow's class; a second call changes nothing."""
-    gather = CollectiveReplicaLauncher.all_reduce_indexed_slices
-    if gather.__module__ == __name__:
-        return
+    apply_wrapper(CollectiveReplicaLauncher, "all_reduce_indexed_slices", _all_reduce)
 
-    def all_reduce_indexed_slices(
-        self: Any, input_slices: tf.IndexedSlices, options: Any = None
-    ) -> tf.IndexedSlices:
-        in_graph_of_tf1 = not tf.compat.v1.executing_eagerly_outside_functions()
-        is_static = input_slices.values.shape[0] is not None
-        if input_slices.dense_shape is None or (in_graph_of_tf1 and is_static):
-            return gather(self, input_slices, options)
-        if in_graph_of_tf1:
-            total = self.all_reduce(tf.convert_to_tensor(input_slices), options=options)
-            rows = tf.range(tf.shape(total, input_slices.indices.dtype)[0])
-            return tf.IndexedSlices(total, rows, input_slices.dense_shape)
-        return _sum(self, distinct(input_slices), options)
 
-    CollectiveReplicaLauncher.all_reduce_indexed_slices = all_reduce_indexed_slices
+def _all_reduce(
+    gather: Callable[..., Any], launcher: Any, gradient: tf.IndexedSlices, options: Any = None
+) -> tf.IndexedSlices:
+    in_graph_of_tf1 = not tf.compat.v1.executing_eagerly_outside_functions()
+    is_static = gradient.values.shape[0] is not None
+    if gradient.dense_shape is None or (in_graph_of_tf1 and is_static):
+        return gather(launcher, gradient, options)
+    if in_graph_of_tf1:
+        total = launcher.all_reduce(tf.convert_to_tensor(gradient), options=options)
+        rows = tf.range(tf.shape(total, gradient.indices.dtype)[0])
+        return tf.IndexedSlices(total, rows, gradient.dense_shape)
+    return _sum(launcher, distinct(gradient), options)
 
 
 def with_small_tables(

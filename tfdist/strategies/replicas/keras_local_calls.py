@@ -9,9 +9,9 @@ them, so the usual `if is_chief: model.predict(…)` never returns.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -19,6 +19,7 @@ import tensorflow as tf
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.replaced import replace, replaced
 from tfdist.strategies.replicas import sync_on_read
+from tfdist.upstream.wrapping import apply_wrapper
 
 # The functions that a model has traced without its strategy.
 _LOCAL = "_tfdist_local_functions"
@@ -27,7 +28,6 @@ _FUNCTIONS = ("predict_function", "test_function")
 _IN_FIT = "_use_cached_eval_dataset"
 
 
-@functools.cache
 def apply(model_class: Any, strategy_class: type, is_distributed: Callable[[Any], bool]) -> None:
     """Makes `predict` and `evaluate` of models under a strategy compute in the calling task alone.
 
@@ -37,25 +37,26 @@ def apply(model_class: Any, strategy_class: type, is_distributed: Callable[[Any]
       is_distributed: takes the data; returns whether all tasks make the call, each with its share.
     """
     for name in ("predict", "evaluate"):
-        method = _locally(getattr(model_class, name), strategy_class, is_distributed)
-        setattr(model_class, name, method)
+        apply_wrapper(model_class, name, partial(_locally, strategy_class, is_distributed))
 
 
 def _locally(
-    method: Callable[..., Any], strategy_class: type, is_distributed: Callable[[Any], bool]
-) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def call(model: Any, x: Any = None, *args: Any, **options: Any) -> Any:
-        if not isinstance(model.distribute_strategy, strategy_class):
+    strategy_class: type,
+    is_distributed: Callable[[Any], bool],
+    method: Callable[..., Any],
+    model: Any,
+    x: Any = None,
+    *args: Any,
+    **options: Any,
+) -> Any:
+    if not isinstance(model.distribute_strategy, strategy_class):
+        return method(model, x, *args, **options)
+    # Keras 2 calls callbacks in the strategy's scope, where no other strategy can begin.
+    if tf.distribute.has_strategy() or options.get(_IN_FIT) or is_distributed(x):
+        with sync_on_read.own_values(False):
             return method(model, x, *args, **options)
-        # Keras 2 calls callbacks in the strategy's scope, where no other strategy can begin.
-        if tf.distribute.has_strategy() or options.get(_IN_FIT) or is_distributed(x):
-            with sync_on_read.own_values(False):
-                return method(model, x, *args, **options)
-        with _without_strategy(model), sync_on_read.own_values(True):
-            return method(model, x, *args, **options)
-
-    return call
+    with _without_strategy(model), sync_on_read.own_values(True):
+        return method(model, x, *args, **options)
 
 
 @contextmanager

@@ -17,15 +17,16 @@ is built, which takes a third of the build time. Each step reduces the variables
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute.values import SyncOnReadVariable
 
 from tfdist.compat import keras as keras_compat
+from tfdist.upstream.wrapping import apply_wrapper
 
 _OPERATIONS = {tf.VariableAggregation.MEAN: "MEAN", tf.VariableAggregation.SUM: "SUM"}
 
@@ -99,33 +100,29 @@ def own_values(is_alone: bool) -> Iterator[None]:
         use_own_values(before)
 
 
-@functools.cache
 def apply_to_metrics(model_class: Any) -> None:
     """Makes each step of Keras 2 models reduce the variables of all metrics together.
 
     Args:
       model_class: `tf.keras.Model`.
     """
-    results = model_class.get_metrics_result
+    apply_wrapper(model_class, "get_metrics_result", _reduced_metrics)
 
-    @functools.wraps(results)
-    def get_metrics_result(model: Any) -> Any:
-        context = tf.distribute.get_replica_context()
-        if context is None or _has_own_values:
-            return results(model)
-        variables = [each for metric in model.metrics for each in metric.variables]
-        shapes = [
-            (each, each.shape)
-            for each in map(without_wrapper, filter(_is_reduced, variables))
-            if each.shape.is_fully_defined()
-        ]
-        try:
-            _values_of_step.update(_reduced_in_replica(context, shapes))
-            return results(model)
-        finally:
-            _values_of_step.clear()
 
-    model_class.get_metrics_result = get_metrics_result
+def _reduced_metrics(results: Callable[[Any], Any], model: Any) -> Any:
+    context = tf.distribute.get_replica_context()
+    if context is None or _has_own_values:
+        return results(model)
+    shapes = [
+        (each, each.shape)
+        for each in map(without_wrapper, filter(_is_reduced, keras_compat.metric_variables(model)))
+        if each.shape.is_fully_defined()
+    ]
+    try:
+        _values_of_step.update(_reduced_in_replica(context, shapes))
+        return results(model)
+    finally:
+        _values_of_step.clear()
 
 
 def are_averages(variables: Iterable[tf.Variable]) -> bool:
@@ -208,16 +205,14 @@ def value_of(variable: SyncOnReadVariable) -> tf.Tensor:
     return variable.read_value() if value is None else value
 
 
-def _read(variable: SyncOnReadVariable) -> Any:
+def _read(reduce: Callable[..., Any], variable: SyncOnReadVariable) -> Any:
     if id(variable) in _values_of_step:
         return _values_of_step[id(variable)]
     if tf.executing_eagerly() and id(variable) in _values:
         return _values[id(variable)]
     if _has_own_values:
         return variable.values[0].read_value()
-    if tf.executing_eagerly():
-        return _reduce(variable)
-    return variable.values[0].value() if _is_in_scratch_graph() else _reduce(variable)
+    return variable.values[0].value() if _is_in_scratch_graph() else reduce(variable)
 
 
 def _is_in_scratch_graph() -> bool:
@@ -227,23 +222,17 @@ def _is_in_scratch_graph() -> bool:
     return _SCRATCH_GRAPH in getattr(tf.compat.v1.get_default_graph(), "name", "")
 
 
-_reduce = SyncOnReadVariable._get_cross_replica
-
-
-def _assigning(name: str, assign: Callable[..., Any]) -> Callable[..., Any]:
-    def call(variable: SyncOnReadVariable, value: Any, *args: Any, **options: Any) -> Any:
-        is_across = not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context()
-        if is_across and (_has_own_values or _is_in_scratch_graph()):
-            return getattr(variable.values[0], name)(value, *args, **options)
-        return assign(variable, value, *args, **options)
-
-    return tf.autograph.experimental.do_not_convert(call)
+def _assign(
+    method: str, assign: Callable[..., Any], variable: SyncOnReadVariable, /, *args: Any, **kw: Any
+) -> Any:
+    is_across = not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context()
+    if is_across and (_has_own_values or _is_in_scratch_graph()):
+        return getattr(variable.values[0], method)(*args, **kw)
+    return assign(variable, *args, **kw)
 
 
 def apply() -> None:
     """Enables this module, and removes the unused all-reduces while a model is built."""
-    if SyncOnReadVariable._get_cross_replica is _read:
-        return
-    SyncOnReadVariable._get_cross_replica = _read
+    apply_wrapper(SyncOnReadVariable, "_get_cross_replica", _read)
     for name in ("assign", "assign_add", "assign_sub"):
-        setattr(SyncOnReadVariable, name, _assigning(name, getattr(SyncOnReadVariable, name)))
+        apply_wrapper(SyncOnReadVariable, name, partial(_assign, name))

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.conftest import keras_is_3
 from tests.support.new_process import run
 from tfdist.compat.keras import as_tensorflow
-from tfdist.compat.replica_states import differ, warn_of_own_states
+from tfdist.strategies.averaged_statistics import differ, warn_of_own_states
 
 pytestmark = [pytest.mark.stacks("2.15", "2.21", "tf_keras"), pytest.mark.timeout(120)]
 
@@ -56,13 +56,15 @@ def test_the_replicas_of_a_training_are_compared_when_an_epoch_ends() -> None:
         import io
 
         import tensorflow as tf
-        from tests.unit.compat.test_replica_states import Codebook
-        from tfdist.strategies.replicas.keras3_statistics import Statistics
+        from tests.unit.strategies.test_averaged_statistics import Codebook
+        from tfdist.strategies.averaged_statistics import AveragedStatistics
+        from tfdist.strategies.replicated import _mean_over_replicas
 
         cpu = tf.config.list_physical_devices("CPU")[0]
         logical = tf.config.LogicalDeviceConfiguration()
         tf.config.set_logical_device_configuration(cpu, [logical] * 2)
         strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        statistics = AveragedStatistics(strategy, _mean_over_replicas, is_chief=True)
         """,
         """
         for layer in (Codebook, tf.keras.layers.BatchNormalization):
@@ -71,7 +73,7 @@ def test_the_replicas_of_a_training_are_compared_when_an_epoch_ends() -> None:
                 model.compile("sgd", "mse")
             data = tf.data.Dataset.from_tensor_slices(([[1.0], [9.0]],) * 2).batch(2)
             with contextlib.redirect_stderr(io.StringIO()) as log:
-                model.fit(data, epochs=2, verbose=0, callbacks=[Statistics(strategy)])
+                model.fit(data, epochs=2, verbose=0, callbacks=[statistics])
             print(log.getvalue().count("the state of layer codes,"))
         """,
     )

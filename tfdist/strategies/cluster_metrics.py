@@ -1,15 +1,13 @@
-"""Keras callbacks that combine the metrics and the moving statistics of all ranks."""
+"""A Keras callback that combines the metrics of all ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
-from tfdist.compat.replica_states import differ, warn_of_own_states
 from tfdist.strategies.collectives import Collectives
 
 
@@ -46,58 +44,6 @@ class ClusterMetrics(tf.keras.callbacks.Callback):
             # A train step of one's own may not return all metrics of its model.
             logs.update({name: value for name, value in found.items() if name in logs})
         self._in_epoch = False
-
-
-class AveragedStatistics(tf.keras.callbacks.Callback):
-    """Averages non-trainable variables over the ranks, such as BatchNormalization's statistics.
-
-    It does so after each epoch, before validation and before a checkpoint, so that the validated
-    model is the saved model, as under `tf.distribute`.
-    """
-
-    def __init__(self, collectives: Collectives) -> None:
-        super().__init__()
-        self._collectives = collectives
-        self._in_training = False
-        # The variables of the last average, and the function that averages them, traced once.
-        self._averaged: tuple[list[tf.Variable], Any] = ([], None)
-
-    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
-        self._in_training = True
-
-    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
-        self._in_training = False
-
-    def on_test_begin(self, logs: dict[str, float] | None = None) -> None:
-        # An evaluation outside of training may run in only one rank.
-        if self._in_training:
-            self.average()
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        self.average()
-
-    def average(self) -> None:
-        """Sets the statistics in all ranks to their mean. Every rank must call it."""
-        variables = [
-            variable
-            for variable in keras_compat.as_tensorflow(
-                keras_compat.without_vocabularies(self.model.non_trainable_variables)
-            )
-            if variable.dtype.is_floating
-        ]
-        if list(map(id, variables)) != list(map(id, self._averaged[0])):
-            self._averaged = variables, tf.function(partial(self._average, variables))
-        if variables:
-            differing = self._averaged[1]().numpy()
-            if self._collectives.rank == 0:
-                warn_of_own_states(self.model, variables, differing)
-
-    def _average(self, variables: list[tf.Variable]) -> tf.Tensor:
-        values = [tf.identity(variable) for variable in variables]
-        means = [total / self._collectives.size for total in self._collectives.sum(values)]
-        for variable, mean in zip(variables, means, strict=True):
-            variable.assign(mean)
-        return differ(values, means)
 
 
 def combined_results(model: tf.keras.Model, collectives: Collectives) -> dict[str, float]:
