@@ -9,9 +9,8 @@ functions.metric_results()                                      # after the last
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -71,20 +70,15 @@ class Functions:
         packs: bool,
     ) -> None:
         self._model = model = synchronous.model
-        recorder, count = synchronous.recorder, synchronous.replicas_to_aggregate
         if model is None:
             log(
                 "warning: training without job.callbacks: each worker changes moving statistics "
                 "by itself, and a smaller batch counts as much as a full one"
             )
         with scheduled(strategy):
-            self.gradients, recorded = _gradients(
-                step,
-                iterator_spec,
-                partial(recorder.recording, _assignable(model)),
-                packs=packs,
-            )
+            self.gradients, recorded = _gradients(step, iterator_spec, synchronous, packs=packs)
             contribution = self.gradients.structured_outputs[2]
+            count = synchronous.replicas_to_aggregate
             self.apply = _apply(strategy, recorded, contribution, count)
             if model is not None:
                 results = tf.function(model.get_metrics_result, autograph=False)
@@ -118,17 +112,15 @@ class Functions:
 
 
 def _gradients(
-    step: Any,
-    iterator_spec: Any,
-    recording: Callable[[], AbstractContextManager[Recorded]],
-    *,
-    packs: bool,
+    step: Callable[[Any], Any], iterator_spec: Any, synchronous: Synchronous, *, packs: bool
 ) -> tuple[Any, Recorded]:
     found: list[Recorded] = []
+    statistics = _assignable(synchronous.model)
 
     @tf.function
     def step_on(batch: Any) -> tuple[Any, list[tf.Tensor]]:
-        with recording() as recorded, packed_transfers() if packs else nullcontext():
+        recording = synchronous.recorder.recording(statistics)
+        with recording as recorded, packed_transfers() if packs else nullcontext():
             logs = step(iter([batch]))
         found.append(recorded)
         return logs, recorded.in_packs(packs=packs)

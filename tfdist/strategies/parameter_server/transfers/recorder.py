@@ -26,6 +26,7 @@ class Recorder:
     """Records the gradients of wrapped optimizers while a step is traced."""
 
     def __init__(self) -> None:
+        # Not a variable of the thread: TensorFlow traces what `strategy.run` calls in another one.
         self._recorded: Recorded | None = None
 
     def wrap(self, optimizer: Any) -> Any:
