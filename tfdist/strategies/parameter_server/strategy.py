@@ -31,7 +31,6 @@ from tfdist.strategies.cursor import EpochCursor
 from tfdist.strategies.parameter_server.steps.coordinator import EpochCoordinator
 from tfdist.strategies.parameter_server.steps.synchronous_functions import Synchronous
 from tfdist.strategies.parameter_server.tensorflow_strategy import PassesShards
-from tfdist.strategies.parameter_server.transfers import recorder
 from tfdist.strategies.parameter_server.variables import partitioner as partitioners
 from tfdist.strategies.parameter_server.variables.checkpoint_layout import WholeLayout
 from tfdist.strategies.parameter_server.variables.partitioner import Partitioner, partitioner_of
@@ -147,7 +146,7 @@ class ParameterServer(Strategy[ParameterServerOptions]):
         return cast(AbstractContextManager[Any], self.tf_strategy.scope())
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        return recorder.wrap(optimizer) if self._synchronous else optimizer
+        return self._synchronous.recorder.wrap(optimizer) if self._synchronous else optimizer
 
     def distribute(self, feed: Feed) -> tf.data.Dataset:
         topology = self.topology

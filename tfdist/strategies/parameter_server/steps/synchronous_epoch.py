@@ -1,7 +1,7 @@
 """Synchronous training under the parameter-server strategy: each update combines all shards.
 
     synchronous = Synchronous(replicas_to_aggregate=2, recovery_timeout=300.0)
-    wrap(optimizer)                              # `transfers.recorder`
+    synchronous.recorder.wrap(optimizer)
     functions_of = partial(Functions, strategy, synchronous, packs=True)
     epoch = SynchronousEpoch(per_worker_shards, threads, synchronous, functions_of)
     epoch.step(train_function)                   # StopIteration at the end of the first epoch

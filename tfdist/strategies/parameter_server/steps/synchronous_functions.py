@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -20,7 +20,7 @@ from tfdist.errors import log
 from tfdist.strategies.parameter_server.steps.tracing import converting, scheduled
 from tfdist.strategies.parameter_server.transfers.contributions import Recorded
 from tfdist.strategies.parameter_server.transfers.packed_step import packed_transfers
-from tfdist.strategies.parameter_server.transfers.recorder import recording
+from tfdist.strategies.parameter_server.transfers.recorder import Recorder
 
 
 @dataclass
@@ -30,11 +30,13 @@ class Synchronous:
     Attributes:
       replicas_to_aggregate: the number of gradients per update.
       recovery_timeout: seconds to wait for the return of a lost worker.
+      recorder: records the gradients of the wrapped optimizers.
       model: the model in training; None if it is unknown.
     """
 
     replicas_to_aggregate: int
     recovery_timeout: float
+    recorder: Recorder = field(default_factory=Recorder)
     model: Any = None
 
 
@@ -74,7 +76,7 @@ class Functions:
                 "by itself, and a smaller batch counts as much as a full one"
             )
         with scheduled(strategy):
-            self.gradients, recorded = _gradients(step, iterator_spec, model, packs=packs)
+            self.gradients, recorded = _gradients(step, iterator_spec, synchronous, packs=packs)
             contribution = self.gradients.structured_outputs[2]
             count = synchronous.replicas_to_aggregate
             self.apply = _apply(strategy, recorded, contribution, count)
@@ -110,14 +112,15 @@ class Functions:
 
 
 def _gradients(
-    step: Callable[[Any], Any], iterator_spec: Any, model: Any, *, packs: bool
+    step: Callable[[Any], Any], iterator_spec: Any, synchronous: Synchronous, *, packs: bool
 ) -> tuple[Any, Recorded]:
     found: list[Recorded] = []
+    statistics = _assignable(synchronous.model)
 
     @tf.function
     def step_on(batch: Any) -> tuple[Any, list[tf.Tensor]]:
-        transfers = packed_transfers() if packs else nullcontext()
-        with recording(_assignable(model)) as recorded, transfers:
+        recording = synchronous.recorder.recording(statistics)
+        with recording as recorded, packed_transfers() if packs else nullcontext():
             logs = step(iter([batch]))
         found.append(recorded)
         return logs, recorded.in_packs(packs=packs)

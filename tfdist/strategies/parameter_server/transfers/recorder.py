@@ -1,16 +1,16 @@
 """Records the gradients and assignments of a worker's step instead of applying them.
 
-wrap(optimizer)
-with recording(statistics) as recorded:     # while the worker's step is traced
-    logs = train_step(batch)                # changes no weights
-recorded.in_packs(packs=True)               # its contribution to the update
+recorder = Recorder()
+recorder.wrap(optimizer)
+with recorder.recording(statistics) as recorded:     # while the worker's step is traced
+    logs = train_step(batch)                         # changes no weights
+recorded.in_packs(packs=True)                        # its contribution to the update
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import tensorflow as tf
@@ -21,61 +21,63 @@ from tfdist.strategies.parameter_server.transfers.contributions import Recorded
 from tfdist.strategies.parameter_server.transfers.recorded_changes import recorded_changes
 from tfdist.upstream import keras3_optimizer
 
-# What the step that this thread traces has recorded so far; None outside of `recording`.
-_recorded: ContextVar[Recorded | None] = ContextVar("_recorded", default=None)
 
+class Recorder:
+    """Records the gradients of wrapped optimizers while a step is traced."""
 
-def wrap(optimizer: Any) -> Any:
-    """Makes an optimizer record its gradients during `recording`; otherwise it applies them.
+    def __init__(self) -> None:
+        # Not a variable of the thread: TensorFlow traces what `strategy.run` calls in another one.
+        self._recorded: Recorded | None = None
 
-    Args:
-      optimizer: a Keras optimizer; changed in place and returned.
-    """
-    _apply_where_weights_are(optimizer)
-    is_keras_3 = keras_compat.is_keras_3(optimizer)
-    # In Keras 3, `apply_gradients` calls `apply`.
-    name = "apply" if is_keras_3 else "apply_gradients"
-    apply = getattr(optimizer, name)
+    def wrap(self, optimizer: Any) -> Any:
+        """Makes an optimizer record its gradients during `recording`; otherwise it applies them.
 
-    @tf.autograph.experimental.do_not_convert
-    def record(given: Iterable[Any], *args: Any, **options: Any) -> Any:
-        given, recorded = list(given), _recorded.get()
-        if recorded is None:
-            return apply(given, *args, **options)
-        if is_keras_3:
-            variables = keras3_optimizer.variables_of(optimizer, *args, **options)
-            recorded.add(lambda means: apply(means, variables), given, variables)
-        else:
-            gradients, variables = [pair[0] for pair in given], [pair[1] for pair in given]
-            recorded.add(
-                lambda means: apply(zip(means, variables, strict=True), *args, **options),
-                gradients,
-                variables,
-            )
-        return optimizer.iterations
+        Args:
+          optimizer: a Keras optimizer; changed in place and returned.
+        """
+        _apply_where_weights_are(optimizer)
+        is_keras_3 = keras_compat.is_keras_3(optimizer)
+        # In Keras 3, `apply_gradients` calls `apply`.
+        name = "apply" if is_keras_3 else "apply_gradients"
+        apply = getattr(optimizer, name)
 
-    replace(optimizer, name, record)
-    return optimizer
+        @tf.autograph.experimental.do_not_convert
+        def record(given: Iterable[Any], *args: Any, **options: Any) -> Any:
+            given = list(given)
+            if self._recorded is None:
+                return apply(given, *args, **options)
+            if is_keras_3:
+                variables = keras3_optimizer.variables_of(optimizer, *args, **options)
+                self._recorded.add(lambda means: apply(means, variables), given, variables)
+            else:
+                gradients, variables = [pair[0] for pair in given], [pair[1] for pair in given]
+                self._recorded.add(
+                    lambda means: apply(zip(means, variables, strict=True), *args, **options),
+                    gradients,
+                    variables,
+                )
+            return optimizer.iterations
 
+        replace(optimizer, name, record)
+        return optimizer
 
-@contextmanager
-def recording(statistics: Iterable[tf.Variable] = ()) -> Iterator[Recorded]:
-    """Records what a step does, while it is traced in the current graph.
+    @contextmanager
+    def recording(self, statistics: Iterable[tf.Variable] = ()) -> Iterator[Recorded]:
+        """Records what a step does, while it is traced in the current graph.
 
-    Args:
-      statistics: variables whose changes are averaged, too, if the step assigns to them: the
-        moving statistics of batch normalization, or the weights of another network. Counters
-        change once for an update.
-    """
-    recorded = Recorded(tf.compat.v1.get_default_graph())
-    before = _recorded.set(recorded)
-    with ExitStack() as stack:
-        for variable in statistics:
-            stack.enter_context(recorded_changes(variable, recorded))
-        try:
-            yield recorded
-        finally:
-            _recorded.reset(before)
+        Args:
+          statistics: variables whose changes are averaged, too, if the step assigns to them: the
+            moving statistics of batch normalization, or the weights of another network. Counters
+            change once for an update.
+        """
+        self._recorded = recorded = Recorded(tf.compat.v1.get_default_graph())
+        with ExitStack() as stack:
+            for variable in statistics:
+                stack.enter_context(recorded_changes(variable, recorded))
+            try:
+                yield recorded
+            finally:
+                self._recorded = None
 
 
 def _apply_where_weights_are(optimizer: Any) -> None:

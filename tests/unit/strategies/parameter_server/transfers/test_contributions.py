@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
 from tfdist.strategies.parameter_server.transfers.contributions import Recorded
-from tfdist.strategies.parameter_server.transfers.recorder import recording, wrap
+from tfdist.strategies.parameter_server.transfers.recorder import Recorder
 
 pytestmark = pytest.mark.stacks("2.15", "tf_keras", "newest")
 
@@ -50,12 +50,13 @@ def test_one_update_with_the_average_of_the_batches(packs: bool) -> None:
     assert isinstance(gradients[0], tf.IndexedSlices)
     optimizer.apply_gradients(zip(gradients, expected.trainable_variables, strict=True))
 
-    optimizer = wrap(tf.keras.optimizers.Adam(0.1))
+    recorder = Recorder()
+    optimizer = recorder.wrap(tf.keras.optimizers.Adam(0.1))
     found: list[Recorded] = []
 
     @tf.function(autograph=False)
     def contribution(batch: tf.Tensor) -> list[tf.Tensor]:
-        with recording() as recorded:
+        with recorder.recording() as recorded:
             pairs = zip(gradients_of(model, batch), model.trainable_variables, strict=True)
             optimizer.apply_gradients(pairs)
         found.append(recorded)
@@ -82,7 +83,7 @@ def test_changes_of_statistics_are_averaged_and_counters_count_updates() -> None
 
     @tf.function(autograph=False)
     def contribution(value: tf.Tensor) -> list[tf.Tensor]:
-        with recording([mean, counter]) as recorded:
+        with Recorder().recording([mean, counter]) as recorded:
             mean.assign(0.9 * mean + 0.1 * value)
             mean.assign_sub([0.0, 1.0])
             mean.assign_add([0.0, 1.0])
@@ -109,7 +110,7 @@ def test_a_variable_is_summed_if_it_says_so_and_a_counter_counts_updates(dtype: 
 
     @tf.function(autograph=False)
     def contribution(value: tf.Tensor, has_data: tf.Tensor) -> list[tf.Tensor]:
-        with recording([total, steps]) as recorded:
+        with Recorder().recording([total, steps]) as recorded:
             total.assign_add(tf.cast(value, dtype))
             total.assign(total + tf.cast(value, dtype))
             steps.assign_add(tf.cast(has_data, tf.int64))
@@ -131,7 +132,7 @@ def test_an_update_does_not_pass_the_gradients_through_the_chief(
     with strategy.scope():
         model, optimizer = model_of(), tf.keras.optimizers.SGD(0.1, momentum=0.9)
     if is_wrapped:
-        optimizer = wrap(optimizer)
+        optimizer = Recorder().wrap(optimizer)
     summed = []
     reduce = strategy.extended.batch_reduce_to
 
@@ -157,7 +158,7 @@ def test_an_update_does_not_pass_the_gradients_through_the_chief(
 def test_a_wrapped_optimizer_still_applies_gradients_outside_a_step() -> None:
     weight = tf.keras.layers.Dense(1)
     weight.build([None, 1])
-    optimizer = wrap(tf.keras.optimizers.SGD(1.0))
+    optimizer = Recorder().wrap(tf.keras.optimizers.SGD(1.0))
     before = float(tf.squeeze(keras_compat.as_tensorflow([weight.kernel])[0]))
     optimizer.apply_gradients([(tf.constant([[2.0]]), weight.kernel)])
     after = float(tf.squeeze(keras_compat.as_tensorflow([weight.kernel])[0]))
@@ -167,7 +168,8 @@ def test_a_wrapped_optimizer_still_applies_gradients_outside_a_step() -> None:
 def test_an_optimizer_in_a_branch_is_refused() -> None:
     layer = tf.keras.layers.Dense(1)
     layer.build([None, 1])
-    optimizer = wrap(tf.keras.optimizers.SGD(1.0))
+    recorder = Recorder()
+    optimizer = recorder.wrap(tf.keras.optimizers.SGD(1.0))
 
     @tf.function(autograph=False)
     def step(flag: tf.Tensor) -> None:
@@ -175,7 +177,7 @@ def test_an_optimizer_in_a_branch_is_refused() -> None:
             optimizer.apply_gradients([(tf.constant([[2.0]]), layer.kernel)])
             return tf.constant(0)
 
-        with recording():
+        with recorder.recording():
             tf.cond(flag, update, lambda: tf.constant(0))
 
     with pytest.raises(UsageError, match=r"train_step: received 'a call of the optimizer inside"):
