@@ -238,8 +238,8 @@ class Resume(StepFollower):
             batches, shards = saved_by
             self._say(
                 f"warning: the checkpoint is from a job with {batches} batches per update and "
-                f"{shards} shards of the data; epoch {position.epoch + 1} is repeated from its "
-                "beginning"
+                f"{shards} shards of the data. Epoch {position.epoch + 1} is repeated from its "
+                "beginning."
             )
             return Position(position.epoch)
         step = self._cursor.step_of_epoch(position.steps)
