@@ -233,9 +233,8 @@ class Resume(StepFollower):
         """The position from which this job can resume. Every training task must call it."""
         if not position.steps:
             return position
-        saved_by = position.batches_per_update, len(position.steps)
-        if saved_by != (self._state.batches_per_update, self._topology.num_shards):
-            batches, shards = saved_by
+        batches, shards = position.batches_per_update, len(position.steps)
+        if (batches, shards) != (self._state.batches_per_update, self._topology.num_shards):
             self._say(
                 f"warning: the checkpoint is from a job with {batches} batches per update and "
                 f"{shards} shards of the data. Epoch {position.epoch + 1} is repeated from its "
