@@ -6,10 +6,9 @@ would have only these.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from tfdist.storage import output_directory
 
@@ -31,9 +30,15 @@ def add_earlier_epochs(history: Any, metrics: Path, *, epochs: int) -> None:
     for record in records:
         for name, value in record.items():
             if name not in output_directory.NO_METRICS:
-                # What is not finite is null there, and NaN in an array.
-                values.setdefault(name, []).append(np.asarray(value, float).tolist())
+                values.setdefault(name, []).append(_number(value))
     for name, own in history.history.items():
         values.setdefault(name, []).extend(own)
     history.history.update(values)
     history.epoch[:0] = [record["epoch"] - 1 for record in records]
+
+
+def _number(value: Any) -> Any:
+    """A value of the metrics log; what is not finite is null there."""
+    if isinstance(value, list):
+        return [_number(element) for element in value]
+    return math.nan if value is None else value

@@ -233,13 +233,12 @@ class Resume(StepFollower):
         """The position from which this job can resume. Every training task must call it."""
         if not position.steps:
             return position
-        saved_by = position.batches_per_update, len(position.steps)
-        if saved_by != (self._state.batches_per_update, self._topology.num_shards):
-            batches, shards = saved_by
+        batches, shards = position.batches_per_update, len(position.steps)
+        if (batches, shards) != (self._state.batches_per_update, self._topology.num_shards):
             self._say(
                 f"warning: the checkpoint is from a job with {batches} batches per update and "
-                f"{shards} shards of the data; epoch {position.epoch + 1} is repeated from its "
-                "beginning"
+                f"{shards} shards of the data. Epoch {position.epoch + 1} is repeated from its "
+                "beginning."
             )
             return Position(position.epoch)
         step = self._cursor.step_of_epoch(position.steps)

@@ -176,7 +176,7 @@ def test_a_stop_of_another_thread_waits_for_the_other_tasks(
 
 
 def test_a_job_with_a_different_number_of_replicas_repeats_the_epoch(
-    tiny: TinyTraining, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tiny: TinyTraining, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = tiny.model()
     model.optimizer.build(model.trainable_variables)
@@ -184,7 +184,8 @@ def test_a_job_with_a_different_number_of_replicas_repeats_the_epoch(
     checkpointer.save(Position(1, (2, 2, 2), 3), number=7)
     trained = train(tiny, tmp_path)
     assert trained.optimizer.iterations.numpy() == (EPOCHS - 1) * tiny.steps
-    assert "3 batches per update and 3 shards of the data. Epoch 2 is repeated from" in caplog.text
+    told = capsys.readouterr().err
+    assert "3 batches per update and 3 shards of the data. Epoch 2 is repeated from" in told
 
 
 def test_an_infinite_dataset_restarts_from_the_beginning(

@@ -32,6 +32,7 @@ def begin(output: OutputDirectory, activity: Activity, checkpoints: Path) -> Non
       OutputError: the evaluator of another job writes there.
     """
     lock.hold(output.eval_lock)
+    output_directory.check_writable(output.path, output.logs)
     output_directory.remove_leftovers(output.path, of_evaluation=True)
     log(f"evaluating the checkpoints in {checkpoints}")
     activity.enter(WAITING)
