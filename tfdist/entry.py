@@ -284,7 +284,7 @@ def _use_precision(job_flags: JobFlags, strategy: Strategy[Any]) -> None:
 
 
 def _serve_function(role: TaskRole, reporter: Reporter) -> NoReturn:
-    """Runs a task of a type that serves something of its own."""
+    """Runs a task whose type serves with its own function; see `TaskType.function`."""
     from tfdist.strategies.serving import run_function
 
     log(f"{role.config}, {role.spec.name}")

@@ -51,7 +51,7 @@ class UsageError(ValueError):
 def refuse(
     given: Mapping[str, object], accepted: str, remedy: str = "Leave one of them out."
 ) -> None:
-    """Refuses flags that were given.
+    """Raises a UsageError if any of these flags was given.
 
     Args:
       given: their values, by name without dashes.
@@ -69,7 +69,7 @@ def refuse(
 def os_error_is_usage_error(
     field: str, received: object, accepted: str, remedy: str = "Choose another one."
 ) -> Iterator[None]:
-    """Raises a UsageError in place of an OSError, or of the ValueError of what is no path or text.
+    """Converts an OSError, or the ValueError for an invalid path or text, to a UsageError.
 
     Args:
       field, received, accepted, remedy: as of `UsageError`; the reason is added to `accepted`.
@@ -88,7 +88,7 @@ def os_error_is_usage_error(
 
 
 class DisagreementError(UsageError):
-    """The tasks of a job do not do the same, so they cannot train together.
+    """The tasks of a job differ in what they do, so they cannot train together.
 
     Args:
       sentence: which tasks differ in what, and what the user should do.

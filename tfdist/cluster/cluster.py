@@ -53,12 +53,12 @@ class Task:
 
     @property
     def kind(self) -> TaskType:
-        """What is known about its type."""
+        """The row of this task's type in the table of task types."""
         return task_types.row(self.type)
 
     @classmethod
     def named(cls, name: str) -> Task:
-        """The task of a name: `worker:0`."""
+        """Parses a task's name, such as `worker:0`."""
         type, _, index = name.partition(":")
         return cls(type, int(index))
 
@@ -191,10 +191,10 @@ class Cluster:
         return self.of(task.type)[task.index]
 
     def check(self, task: Task) -> None:
-        """Checks that `task` belongs to this cluster; one beside the cluster belongs to any.
+        """Checks that `task` is in this cluster, or of a type without addresses, such as evaluator.
 
         Raises:
-          UsageError: it does not.
+          UsageError: it is not.
         """
         is_member = task.kind.in_cluster
         count = len(self.of(task.type)) if is_member else task.kind.most

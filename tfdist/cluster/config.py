@@ -14,7 +14,7 @@ from tfdist.errors import UsageError
 
 
 class ClusterFlags(dict[str, str]):
-    """The cluster flags of a training script that were given, as text, by name."""
+    """The cluster flags that a training script was started with: texts by flag name."""
 
     def __init__(self, given: Iterable[tuple[str, str]] = (), /, **more: str | None) -> None:
         super().__init__(given)

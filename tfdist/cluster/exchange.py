@@ -60,7 +60,7 @@ def networks() -> dict[str, str]:
 
 
 def in_one_network(found: Sequence[dict[str, str]]) -> tuple[str, ...]:
-    """An address of each rank."""
+    """Selects an address for each rank, all in one network if the hosts share one."""
     if all(each == found[0] for each in found):
         return ("127.0.0.1",) * len(found)
     hosts = len({tuple(sorted(each.items())) for each in found})

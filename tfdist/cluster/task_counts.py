@@ -58,11 +58,11 @@ class TaskCounts(Counter[str]):
         return Cluster(**{name: tuple(islice(given, self[name])) for name in names})
 
     def with_chief(self) -> TaskCounts:
-        """The same with a chief, if there is a task that does not train."""
+        """These counts, with one chief if any task does not train."""
         return self if self.training == self.total() else TaskCounts(**{**self, CHIEF: 1})
 
     def with_workers(self, number: int) -> TaskCounts:
-        """The same with a number of workers, if it has none."""
+        """These counts, with `number` workers if they have none."""
         return TaskCounts(**{WORKER: number, **self})
 
     def in_order_of_ranks(self) -> dict[str, int]:
@@ -71,7 +71,7 @@ class TaskCounts(Counter[str]):
         return {kind.name: self[kind.name] for kind in order}
 
     def rank_flags(self) -> dict[str, int]:
-        """The flags of a script, by name, by which the ranks become these tasks."""
+        """The script's flags that make an engine's ranks these tasks: values by flag name."""
         kinds = map(task_types.row, self.in_order_of_ranks())
         return {kind.rank_flag: self[kind.name] for kind in kinds if kind.rank_flag}
 

@@ -92,8 +92,8 @@ class TaskType:
 
     @property
     def rank_flag(self) -> str | None:
-        """The flag of a script by which an engine's ranks become such tasks; None for the types of
-        the ranks that are left over."""
+        """The script's flag that says how many of an engine's ranks are such tasks; None for types
+        that train, to which all other ranks belong."""
         if self.trains:
             return None
         return self.name if self.most == 1 else f"num_{self.name}"
@@ -165,7 +165,7 @@ def by_flag() -> dict[str, TaskType]:
 
 
 def by_rank_flag() -> dict[str, TaskType]:
-    """The rows by the flag of a script by which an engine's ranks become such tasks."""
+    """The rows, by the script's flag that says how many of an engine's ranks are such tasks."""
     return {row.rank_flag: row for row in rows().values() if row.rank_flag}
 
 

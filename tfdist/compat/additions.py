@@ -1,4 +1,4 @@
-"""Recognizes in a graph the sum of a variable's value and a value that does not depend on it.
+"""Detects that a graph only adds to a variable, and finds what it adds.
 
 addend(0.5 * x + variable, variable)             # 0.5 * x
 addend(tf.maximum(variable, x), variable)        # None
@@ -25,7 +25,7 @@ def addend(value: tf.Tensor, variable: tf.Variable) -> tf.Tensor | None:
     """
     handle = value.graph.capture(variable.handle)
     reads = [op for op in handle.consumers() if op.type == "ReadVariableOp"]
-    # How many times each tensor contains the variable's value; None if it is not a sum.
+    # The variable's coefficient in each tensor; None if the tensor is not a sum.
     counts: dict[int, int | None] = {id(read.outputs[0]): 1 for read in reads}
     for op in _dependents(reads):
         count = _count(op.type, [counts.get(id(each), 0) for each in op.inputs])
@@ -40,7 +40,7 @@ def addend(value: tf.Tensor, variable: tf.Variable) -> tf.Tensor | None:
 
 
 def _count(kind: str, inputs: list[int | None]) -> int | None:
-    """How many times the output of an operation contains a value that its inputs contain."""
+    """The variable's coefficient in an operation's output, from those in its inputs."""
     if kind in _SHAPES:
         return 0
     counts = [each for each in inputs if each is not None]

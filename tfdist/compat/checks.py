@@ -83,7 +83,7 @@ def check_no_state_of_a_replica(model: Any, strategy: str) -> None:
 
 
 def check_no_synchronized_layer(model: Any, strategy: str) -> None:
-    """Checks that no layer, such as BatchNormalization, needs the batches of all replicas.
+    """Checks that no layer, such as a synchronized BatchNormalization, needs all replicas' batches.
 
     Raises:
       UsageError: one does, and a step does not exchange tensors before its gradients.

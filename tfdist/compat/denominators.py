@@ -1,4 +1,4 @@
-"""The gradient of the whole batch from the gradients of replicas that have different numbers.
+"""Combines replicas' gradients exactly, although their losses have different denominators.
 
     with step_of(model, batch):             # a model of `tfdist.upstream.keras_denominators`
         means = reduce_weighted(gradients, variables, sum_over_replicas, replicas=2)  # in a step
@@ -97,8 +97,8 @@ class Step:
         return self._share
 
     def message(self) -> tf.Tensor:
-        """What replicas add up: the share, and the examples in units of a full batch, which also
-        fit into 16 bits; float32, shape [2]."""
+        """What the replicas sum: the share, and the number of examples in units of a full batch, so
+        that 16-bit floats can hold it; float32, shape [2]."""
         return tf.stack([self.share(), self.examples / self._size])
 
     def settle(self) -> None:
@@ -125,8 +125,8 @@ class Step:
             update(loss, sample_weight=weight)
 
     def factor_beside_others(self, denominator: tf.Tensor) -> tf.Tensor | None:
-        """The factor of a loss that has another denominator than the other losses of the step, so
-        that all can be weighted by examples; None if it is the only one, or replicas cannot sum it.
+        """The factor with which a loss can be weighted by examples like the step's other losses,
+        whatever its denominator; None if it is the only loss, or replicas cannot sum tensors.
 
         Args:
           denominator: that of the loss; shape [].
@@ -180,7 +180,7 @@ _traced: ContextVar[Step | None] = ContextVar("_traced", default=None)
 
 
 def current() -> Step | None:
-    """The step that this thread traces; None outside of a weighed step."""
+    """The step that this thread is tracing; None outside of a step with weighted gradients."""
     return _traced.get()
 
 
@@ -261,7 +261,7 @@ def reduce_weighted(
 
 @contextmanager
 def step_of(model: Any, data: Any, *, evaluates: bool = False) -> Iterator[Step | None]:
-    """The block is a step of a weighed model; yields None for another model.
+    """Makes the block a step with weighted gradients; yields None if the model has no settings.
 
     Args:
       model: the model.
@@ -294,7 +294,7 @@ def examples_of(data: Any) -> tf.Tensor:
 
 
 def _is_reachable(tensor: tf.Tensor) -> bool:
-    """Whether the current graph, or one around it, has made a tensor; always outside of graphs."""
+    """Whether the current graph or an outer one contains a tensor; True for eager tensors."""
     if not tf.is_symbolic_tensor(tensor):
         return True
     graph = tf.compat.v1.get_default_graph()

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 
 def with_shapes(gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    """Dense gradients as tensors with the static shapes of their variables, which a product of
-    tensors with an unknown dimension forgets; others unchanged."""
+    """Gives dense gradients the static shapes of their variables; a product of tensors loses these
+    if a dimension is unknown. Returns other gradients unchanged."""
     found: list[Any] = []
     for gradient, variable in zip(gradients, variables, strict=True):
         if gradient is not None and not isinstance(gradient, tf.IndexedSlices):
@@ -21,7 +21,7 @@ def with_shapes(gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]
 
 
 def scaled(gradients: Sequence[Any], factor: tf.Tensor) -> list[Any]:
-    """The gradients times a factor; 0 if it is 0, also for gradients that are not finite.
+    """The gradients times a factor; a factor of 0 gives 0, even for gradients that are not finite.
 
     Args:
       gradients: tensors, `tf.IndexedSlices`, or None.
@@ -53,7 +53,7 @@ def scaled(gradients: Sequence[Any], factor: tf.Tensor) -> list[Any]:
 
 
 def distinct(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
-    """The same gradient, where each index occurs once."""
+    """Sums the rows with equal indices, so that each index occurs once."""
     indices, places = tf.unique(gradient.indices)
     values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(indices))
     return tf.IndexedSlices(values, indices, gradient.dense_shape)

@@ -1,4 +1,4 @@
-"""Helpers for the differences between Keras 2 and Keras 3, which inspect the objects themselves.
+"""Helpers for the differences between Keras 2 and 3; they inspect the objects they are given.
 
     keras_version(model)                # (3, 15, 1): the version of the model's Keras
     is_keras_3(optimizer)
@@ -77,7 +77,7 @@ def as_tensorflow(variables: Iterable[Any]) -> list[tf.Variable]:
 
 
 def has_call(model: Any) -> bool:
-    """Whether a model computes outputs; one with a train step of its own may only have parts."""
+    """Whether a model defines `call`; a model with its own train step need not."""
     keras = keras_of(model)
     without = (keras.Model.call, keras.layers.Layer.call)
     return type(model).call not in without
@@ -138,7 +138,7 @@ def optimizer_variables(optimizer: Any) -> list[tf.Variable]:
 
 
 def hyperparameters(model: Any) -> dict[str, tf.Variable]:
-    """The hyperparameters of a model's optimizers that are variables, which checkpoints have.
+    """The optimizers' hyperparameters that are variables, and so are part of checkpoints.
 
     These are the learning rates, except schedules and numbers. In Keras 2, a legacy optimizer has
     others, such as its momentum.

@@ -60,7 +60,7 @@ def _metrics_of(model: Any) -> list[Any]:
 
 
 def _leaves(structure: Any) -> Iterator[Any]:
-    """The values in nested lists and dicts; the keys of these need no order, as in `tf.nest`."""
+    """The values in nested lists and dicts; unlike in `tf.nest`, keys need not be sortable."""
     if isinstance(structure, dict):
         structure = list(structure.values())
     if isinstance(structure, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Replaces methods of objects that Keras or TensorFlow has made, and gives them back.
+"""Replaces methods of Keras's and TensorFlow's objects, and restores them afterwards.
 
     with fitting():
         replace(model, "train_step", step)          # until the block ends
@@ -21,9 +21,9 @@ _MISSING = object()
 
 
 class Fitting(ExitStack):
-    """A training or an evaluation; its end gives back what was replaced since it began.
+    """A training or an evaluation; its end restores what was replaced since it began.
 
-    It may be within another one. The end of the outer one ends those that an exception has left.
+    It can be nested. The end of an outer one also ends the inner ones that an exception left open.
     """
 
     def __exit__(self, *details: Any) -> bool | None:

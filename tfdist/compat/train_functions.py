@@ -1,4 +1,4 @@
-"""The functions that Keras makes of a model, and those that skip the steps of a resumed epoch.
+"""Wraps a model's train function so that a resumed epoch skips the steps that are done.
 
     model.train_function = after_skipping(model, 30)      # when `fit` has begun
 
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 
 def forget(model: tf.keras.Model) -> None:
-    """Makes Keras trace the steps of a model again, whose methods have changed."""
+    """Makes Keras trace a model's steps again, after the model's methods have changed."""
     model.train_function = model.test_function = model.predict_function = None
 
 

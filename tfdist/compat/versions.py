@@ -70,7 +70,7 @@ def refusal(tensorflow: str, keras: str) -> str | None:
 
 
 def check_fit(strategy: StrategySpec, made_by_keras: Any, tensorflow: str) -> None:
-    """Checks that `fit` of a model's or an optimizer's Keras supports a strategy.
+    """Checks that the Keras of a model or an optimizer supports `fit` under a strategy.
 
     Args:
       strategy: the row of the strategy. One with a single replica supports all versions.

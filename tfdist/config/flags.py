@@ -162,7 +162,7 @@ class JobFlags(Options):
     def of(
         cls, cluster: ClusterFlags | None = None, counts: TaskCounts | None = None, **given: Any
     ) -> JobFlags:
-        """The flags of a job, from those of every job and of strategies together.
+        """Creates the flags of a job; `given` contains flags of jobs and of strategies together.
 
         Args:
           cluster: the flags that describe the cluster and this task.

@@ -103,7 +103,7 @@ def option(default: Any, help: str, **details: Unpack[_Details]) -> Any:
 
 @dataclass(frozen=True)
 class Options:
-    """The base class of options; it has none.
+    """The base class of options; it defines no flag.
 
     Raises:
       UsageError: a value is out of its bounds, or not one of the choices.
@@ -131,14 +131,14 @@ class Options:
         }
 
     def given(self, *names: str) -> dict[str, Any]:
-        """Those of these options that this class has, and not with their defaults, by name."""
+        """The options in `names` that this class has and that differ from the default, by name."""
         values = {name: getattr(self, name) for name in names if name in self.defined()}
         return {n: value for n, value in values.items() if value != self.defined()[n].default}
 
     @property
     def implementation(self) -> str | None:
-        """The class of the strategy with these options, as `module:name`; None for that of its row
-        in the table of strategies."""
+        """The strategy class that these options select, as `module:name`; None for the class in the
+        strategy's row of the table."""
         return None
 
     def check(self, cluster: Cluster) -> None:

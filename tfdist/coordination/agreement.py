@@ -1,4 +1,4 @@
-"""What the training tasks of a job must agree on, compared before what they do together.
+"""Checks before each common call, such as `fit`, that all training tasks make the same one.
 
     agreement = Agreement("worker:1", ("worker:0", "worker:1"), store)
     agreement.check("fit", lambda: {"epochs": "5"})    # raises DisagreementError
@@ -43,7 +43,7 @@ _COMMON = ("check", "distribute", "fit", "train", "train_and_evaluate")
 
 
 class Agreement:
-    """Compares what this task does together with others with what the chief does.
+    """Compares the common calls of this task with those of the chief.
 
     Args:
       task: the name of this task.

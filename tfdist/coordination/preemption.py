@@ -98,7 +98,7 @@ class Preemption:
     def watched(
         self, task: str, tasks: Sequence[str], store: KeyValueStore | None = None
     ) -> Iterator[None]:
-        """While the block runs, `begin_step` and `should_stop` return when to stop.
+        """While the block runs, `begin_step` and `should_stop` say whether to stop.
 
         Args:
           task: the name of this task.
@@ -148,9 +148,9 @@ class Preemption:
             return True
 
     def end_step(self, *, asks: bool) -> list[str]:
-        """At the end of a step: the tasks that asked to stop, if all tasks stop after this step.
+        """Ends a step; returns the tasks that asked to stop, if all tasks stop after this step.
 
-        The agreed step is this one unless a task has ended it already: it cannot take that back.
+        The tasks agree on this step, unless one of them has already returned from its `end_step`.
 
         Args:
           asks: whether this task asks to stop. It then waits for the agreement.
@@ -225,7 +225,7 @@ class Preemption:
                     self._changed.notify_all()
 
     def _is_called(self, store: KeyValueStore | None) -> bool:
-        """Waits until a task has received a signal; False if training ends before."""
+        """Waits until a task receives a signal or asks to stop; False if training ends first."""
         if store is None:
             return self._requests.get()
         while True:

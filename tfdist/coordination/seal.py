@@ -40,7 +40,7 @@ def new_nonce() -> str:
 
 
 def proof(token: str, statement: str, nonce: str) -> bytes:
-    """A code that only a process with the token can give for a nonce of the other side.
+    """The code for the other side's nonce, which only a process with the token can compute.
 
     Args:
       token: the job's token.
@@ -52,7 +52,7 @@ def proof(token: str, statement: str, nonce: str) -> bytes:
 
 
 class Seal:
-    """The codes of the lines in one direction of a connection.
+    """Adds and checks the codes of the lines in one direction of a connection.
 
     Args:
       key: the key of the connection.

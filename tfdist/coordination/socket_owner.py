@@ -61,7 +61,7 @@ def _notations(ip: str, port: int) -> tuple[str, ...]:
 
 
 def _hexadecimal(packed: bytes) -> str:
-    """Words of four bytes, each in the order of this machine."""
+    """Formats four-byte words as hexadecimal digits, in this machine's byte order."""
     step = -1 if sys.byteorder == "little" else 1
     words = (packed[start : start + 4][::step] for start in range(0, len(packed), 4))
     return b"".join(words).hex().upper()

@@ -54,7 +54,7 @@ def parse(serialized: tf.Tensor, names: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
 
 
 def _checked(conditions: tf.Tensor, values: tf.Tensor, names: tf.Tensor, problem: str) -> tf.Tensor:
-    """The values; fails in the graph with the name of the first one without its condition."""
+    """Returns the values; if a condition is false, the graph fails with the first one's name."""
     import tensorflow as tf
 
     wrong = tf.boolean_mask(names, tf.logical_not(conditions))

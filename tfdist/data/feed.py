@@ -1,4 +1,4 @@
-"""`Feed`: the data of a training or an evaluation, on its way from the user to a strategy.
+"""`Feed`: the user's data for a training or an evaluation, as a strategy reads it.
 
 feed = Feed(train_input, topology.input_context, trains=True, accumulate_steps=4)
 feed.local                       # this task's shard, in groups of 4 batches
@@ -19,7 +19,7 @@ from tfdist.upstream import dataset_inputs
 
 
 class Feed:
-    """What the user has passed as data, as the function of a shard.
+    """The user's data, as a dataset for each shard.
 
     The user's function is called once for `batches`, `local` and what follows from them, and once
     for each call of `shard`.
@@ -74,7 +74,7 @@ class Feed:
         return self._grouped(self.batches)
 
     def shard(self, context: tf.distribute.InputContext) -> tf.data.Dataset:
-        """Another dataset of a shard, in groups."""
+        """A new dataset of the shard that `context` selects, in groups."""
         return self._grouped(sharding.without_autotune(self._function(context)))
 
     @property
@@ -84,8 +84,8 @@ class Feed:
 
     @property
     def is_not_sharded(self) -> bool:
-        """Whether the input function returns the whole dataset although others read it, too: it
-        has not asked for the number of its shard."""
+        """Whether the input function returns the whole dataset although other tasks also read it:
+        it has not read the index of its shard."""
         datasets = [self.batches, *dataset_inputs.ancestors(self.batches)]
         if self._shards or self._context.num_input_pipelines == 1:
             return False
@@ -95,7 +95,7 @@ class Feed:
         return sizes[0] > 1 and sharding.UNKNOWN not in sizes
 
     def _call(self, context: tf.distribute.InputContext) -> tf.data.Dataset:
-        """Calls the user's function, and sees whether it shards."""
+        """Calls the user's function, and records whether it reads the index of its shard."""
         function: Any = self.data
         own = _Context(
             context.num_input_pipelines, context.input_pipeline_id, context.num_replicas_in_sync
@@ -110,10 +110,10 @@ class Feed:
 
 
 class _Context(tf.distribute.InputContext):
-    """The argument of an input function, which knows whether that has used it to shard.
+    """The argument of an input function; records whether the function uses it to shard.
 
     Attributes:
-      was_asked: whether the number of the shard was read.
+      was_asked: whether the index of the shard was read.
     """
 
     was_asked = False

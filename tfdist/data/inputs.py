@@ -1,4 +1,4 @@
-"""Makes what a user may pass as data into the function of a shard, which strategies need.
+"""Converts the user's data to what strategies need: a function that returns a shard.
 
     dataset_fn = shard_function(train_input, trains=True)
     dataset_fn(tf.distribute.InputContext(num_input_pipelines=2, input_pipeline_id=1))
@@ -46,7 +46,7 @@ _DEFAULT_BATCH = 32  # as Keras's `fit`
 def shard_function(
     data: Data, *, trains: bool, batch_size: int | None = None, reads_here: bool = True
 ) -> DatasetFunction:
-    """The function of a shard for what the user passed.
+    """Converts the user's data to a function that returns the dataset of a shard.
 
     Args:
       data: a function, a `tf.data.Dataset`, arrays, or an object with a length and an index.

@@ -1,4 +1,4 @@
-"""What the example datasets, CIFAR-10 and MNIST, have in common: one shard of them in batches."""
+"""Selects this task's shard of the example datasets, CIFAR-10 and MNIST."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def own_shard(
 
 
 def sharded_options(input_context: tf.distribute.InputContext | None) -> tf.data.Options:
-    """The options of a dataset in a fixed order; `fit` does not shard that of one shard again."""
+    """Options that fix a dataset's order, and keep `fit` from sharding a shard again."""
     import tensorflow as tf
 
     options = tf.data.Options()

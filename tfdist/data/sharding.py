@@ -195,7 +195,7 @@ def steps_of(batches: Sequence[int], replicas: int) -> int:
 def with_repeats(
     dataset: tf.data.Dataset, count: int, again: Callable[[], tf.data.Dataset]
 ) -> tf.data.Dataset:
-    """Appends `count` batches with one example, which is in the dataset.
+    """Appends `count` batches that each contain one example of the dataset.
 
     Args:
       dataset: the batches. A second reader of it would change a shuffle order.

@@ -32,7 +32,7 @@ def undistributed() -> Iterator[None]:
 
 
 class Wrapper(tf.compat.v1.train.Optimizer):
-    """A v1 optimizer that leaves everything to another one; subclasses change something.
+    """A v1 optimizer that delegates to another one; subclasses override some methods.
 
     Args:
       optimizer: the other one.

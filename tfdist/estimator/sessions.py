@@ -20,7 +20,7 @@ from tfdist.strategies.base import Strategy
 
 
 def not_wrapped(strategy: str) -> UsageError:
-    """The error for a model function whose optimizer does not know the other tasks."""
+    """The error for a model function whose optimizer was not wrapped for the strategy."""
     return UsageError(
         "optimizer",
         received="one that was not passed to job.wrap_optimizer",
@@ -98,7 +98,7 @@ class Sessions:
         return self.strategy.wrap_optimizer(optimizer)
 
     def hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
-        """The hooks that the engine needs in every task's training session."""
+        """The hooks that the strategy needs in every task's training session."""
         return []
 
     def begin_training(self) -> None:
@@ -131,7 +131,7 @@ class Sessions:
         """This task's `tf.compat.v1.train.MonitoredTrainingSession`.
 
         Args:
-          hooks: hooks in addition to those that the engine needs.
+          hooks: hooks in addition to those that the strategy needs.
           **options: its other arguments, such as `checkpoint_dir`.
 
         Raises:

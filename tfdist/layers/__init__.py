@@ -1,1 +1,1 @@
-"""What the code of a model uses: `stage`."""
+"""Functions that a model's code uses: `stage`."""

@@ -1,4 +1,4 @@
-"""The cores that this process was given, and the threads that follow from them.
+"""Finds the cores that this process may use, and sets the numbers of threads to match.
 
     given_cores(os.environ)         # the least of CPU affinity, cgroup quota and Slurm's number
     take_cores()                    # in the task of a launcher: pins it to its share of the cores
@@ -146,7 +146,7 @@ def _affinity() -> int:
 
 
 def _limits(environ: Mapping[str, str], root: Path) -> dict[str, int]:
-    """What gives this process fewer cores than its CPU affinity has, with their number."""
+    """The limits that are lower than the CPU affinity: numbers of cores by name."""
     # A batch script, outside of any step, may use all CPUs of its allocation.
     slurm = "SLURM_CPUS_PER_TASK" if "SLURM_STEP_ID" in environ else "SLURM_CPUS_ON_NODE"
     limits = {slurm: _number(environ.get(slurm))}
@@ -156,7 +156,7 @@ def _limits(environ: Mapping[str, str], root: Path) -> dict[str, int]:
 
 
 def _number(text: str | None) -> int | None:
-    """A number of threads; OpenMP separates those of nested loops by commas."""
+    """Parses a number of threads; OpenMP accepts a list, with one for each level of nesting."""
     first = (text or "").partition(",")[0].strip()
     return int(first) if first.isdecimal() else None
 

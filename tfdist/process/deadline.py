@@ -1,4 +1,4 @@
-"""`within`: what a function returns, unless it takes too long.
+"""`within`: calls a function with a time limit.
 
 text = within(10.0, path.read_text)     # None if the file system hangs
 """

@@ -197,7 +197,7 @@ def _message(error: BaseException) -> str:
 
 
 def _report(error: BaseException) -> str:
-    """What a lost connection reported, in one line of an exception's message."""
+    """The line of an exception's message that says why a connection was lost."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for before, line in pairwise(["", *lines]):
         if _REPORTED.search(line) or _LOST_RANK.search(line):
@@ -208,7 +208,7 @@ def _report(error: BaseException) -> str:
 
 
 def _lost_task(error: BaseException) -> str | None:
-    """The name of the lost task that an exception reports."""
+    """The name of the lost or hanging task that an exception reports."""
     if isinstance(error, (LostTaskError, HangError)):
         return error.task or None
     peer = lost_peer(error)

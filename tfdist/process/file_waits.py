@@ -47,7 +47,7 @@ def _calls() -> dict[str, str]:
 
 
 def _call(line: str) -> str:
-    """`reads PATH` for `17 0x5 …`."""
+    """Describes a line of a `syscall` file: `reads PATH` for `17 0x5 …`; empty for other calls."""
     first, *arguments = line.split()
     if not first.isdecimal():  # `running`
         return ""

@@ -1,4 +1,4 @@
-"""The severity from which TensorFlow's C++ code prints messages: errors, unless the user asks.
+"""The lowest severity that TensorFlow's C++ code prints: by default, only errors.
 
     log_level.of(["--verbosity=1"])     # '0': everything
     log_level.hold_on_import()          # at `import tfdist`, before TensorFlow is imported
@@ -105,7 +105,7 @@ def hold_on_import() -> None:
 
 
 class _Finder:
-    """Finds TensorFlow as Python does, and wraps its execution."""
+    """An import finder that wraps the execution of the module `tensorflow`."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None

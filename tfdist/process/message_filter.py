@@ -28,10 +28,10 @@ _HARMLESS = re.compile(
 
 
 def is_hidden(message: bytes, level: int) -> bool:
-    """Whether TensorFlow should not print this.
+    """Whether the filter drops a message.
 
     Args:
-      message: what it has written at once.
+      message: what TensorFlow has written at once.
       level: the value of TF_CPP_MIN_LOG_LEVEL, from 1.
     """
     match = _MESSAGE.match(message)

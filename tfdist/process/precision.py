@@ -60,7 +60,7 @@ def choose(precision: str) -> Precision:
 def bfloat16_ratio(
     seconds: float = _SECONDS, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """How many times as fast as float32 matrices are multiplied in bfloat16 on this task's device.
+    """The speed of matrix products in bfloat16, relative to float32, on this task's device.
 
     Args:
       seconds: how long to measure.

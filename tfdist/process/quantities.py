@@ -28,7 +28,7 @@ def size(number: float) -> str:
 
 
 def rate(number: float) -> str:
-    """`0.42`, `98`, `12,345`; no digits that change all the time."""
+    """Formats a rate: `0.42`, `98`, `12,345`; omits digits that would change all the time."""
     return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 

@@ -222,7 +222,7 @@ def is_complete(output: OutputDirectory, finished: int, epochs: int) -> bool:
 
 
 def training_marker(output: OutputDirectory) -> dict[str, Any] | None:
-    """The `read_marker` of a Keras training."""
+    """The content of a Keras training's completion marker; see `read_marker`."""
     return read_marker(output, "finished", "epochs")
 
 

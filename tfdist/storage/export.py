@@ -73,7 +73,7 @@ def export(
 
 
 def _needs_no_other_task(model: Any) -> bool:
-    """Whether one task can export a model without the others; creating it needs all.
+    """Whether one task can export a model without the others, once all have created the model.
 
     In each task, Keras 2 creates the metrics of a subclassed model that has not been called, and
     traces the sums over the replicas that metrics are.
@@ -148,7 +148,7 @@ def _save_with_keras_2(
 
 
 def _has_only_layers_of_keras(model: Any) -> bool:
-    """Whether Keras itself has made a model and its layers, all with dense inputs."""
+    """Whether a model and its layers are of Keras's own classes, with only dense inputs."""
     if not keras_compat.is_graph_of_layers(model):
         return False
     keras = keras_compat.keras_of(model)

@@ -131,7 +131,7 @@ def warn_once(path: str | Path, reason: str) -> None:
 
 
 def repair_state(directory: Path, newest: str | None) -> None:
-    """Makes the `checkpoint` file name the newest intact checkpoint, and none after it.
+    """Repairs the `checkpoint` file, so that its last entry is the newest intact checkpoint.
 
     TensorFlow uses this file to remove the oldest checkpoints when it saves. Also removes the files
     that an interrupted save left without an index; other damaged checkpoints stay.

@@ -1,4 +1,4 @@
-"""The description of a model that its checkpoints contain.
+"""Stores a description of the model in its checkpoints, and compares it before a restore.
 
     layout = Layout(model, variables)          # a part of the checkpoint
     check(layout, "/shared/run1/checkpoints/ckpt-7")   # before it is restored

@@ -109,7 +109,7 @@ def _take(file: int, path: Path) -> None:
 
 
 def _try_to_lock(file: int, path: Path) -> bool:
-    """Whether the lock is taken now, or cannot be taken on this file system."""
+    """Tries to take the lock; False if another process has it, True if locks are not supported."""
     try:
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, _WRITE_LOCK)
     except OSError as error:

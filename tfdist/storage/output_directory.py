@@ -97,7 +97,7 @@ class OutputDirectory:
 
 
 def output_path(field: str, path: str | os.PathLike[str] | None) -> Path:
-    """The `local_path` of checkpoints, without characters that TensorFlow interprets as a pattern.
+    """Like `local_path`, but refuses characters that TensorFlow interprets as a pattern.
 
     TensorFlow looks for the files of a checkpoint with `tf.io.gfile.glob`, to restore it and to
     delete it. With `run[12]`, it would not find its own files, and would delete those of `run1`.

@@ -55,7 +55,7 @@ class _Entry:
 
     @property
     def is_read_in_graph(self) -> bool:
-        """Whether its value is known in graphs, too, and is on this machine."""
+        """Whether a graph can read the value, on this machine."""
         return isinstance(self.source, tf.Variable) and not is_on_read(self.source) and self.is_here
 
     def read(self) -> tf.Tensor:
@@ -115,11 +115,11 @@ class SavePlan:
 
     @cached_property
     def is_here(self) -> bool:
-        """Whether the whole state is on this machine, so that it may change when it was read."""
+        """Whether the whole state is on this machine, so that it may change after `read`."""
         return all(entry.is_here for entry in self._entries)
 
     def read(self) -> Callable[[str], Any]:
-        """Reads the state of this machine.
+        """Reads the part of the state that is on this machine.
 
         Returns:
           A function that writes the files of the checkpoint, for its path without their endings.
@@ -157,7 +157,7 @@ class SavePlan:
 
     @cached_property
     def _read_at_once(self) -> Callable[[], list[tf.Tensor]]:
-        """Reads variables of this machine in one call, five times as fast as a call each."""
+        """A function that reads this machine's variables in one call: 5 times as fast as many."""
 
         @tf.function(autograph=False)
         def read() -> list[tf.Tensor]:
@@ -241,7 +241,7 @@ def _descendants(checkpoint: tf.train.Checkpoint) -> list[Any]:
 def _saved_objects(
     checkpoint: tf.train.Checkpoint, graph: bytes
 ) -> Iterator[tuple[Any, dict[str, str]]]:
-    """The objects with values in a checkpoint: for each value its name and its key."""
+    """The objects that have values in a checkpoint, each with its keys by value name."""
     nodes = checkpoint_graph.nodes_of(graph)
     objects: dict[int, Any] = {0: checkpoint}
     waiting = [0]

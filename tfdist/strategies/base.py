@@ -139,7 +139,7 @@ class Strategy(ABC, Generic[OptionsT]):
 
     @property
     def _is_chief(self) -> bool:
-        """Whether this task is the chief of the cluster, or there is none."""
+        """Whether this task is the chief of the cluster; True if there is no cluster."""
         return not self.cluster or self.task == self.cluster.chief_task
 
     def _noticed(self, dataset: tf.data.Dataset, how: str) -> tf.data.Dataset:
@@ -173,7 +173,7 @@ class Strategy(ABC, Generic[OptionsT]):
 
     @abstractmethod
     def set_up(self, options: OptionsT) -> None:
-        """Builds `tf_strategy` and everything else that the engine needs.
+        """Builds `tf_strategy` and everything else that this strategy needs.
 
         May replace `checkpointing` and `cursor`, and set `kv_store`.
 
@@ -230,7 +230,7 @@ class Strategy(ABC, Generic[OptionsT]):
         return ()
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
-        """The Keras callbacks that the engine needs; they run before all others."""
+        """The Keras callbacks that this strategy needs; they run before all others."""
         return []
 
     def cluster_metrics(self, model: tf.keras.Model, logs: dict[str, float]) -> dict[str, float]:
@@ -244,8 +244,8 @@ class Strategy(ABC, Generic[OptionsT]):
         return logs
 
     def states_of_replica(self, model: tf.keras.Model) -> list[tf.Variable]:
-        """The variables that a replica must not change in a step without an example: those of
-        which each replica has its own. Called while a step is traced."""
+        """The variables that each replica has separately; a replica without an example must not
+        change them in a step. Called while a step is traced."""
         return []
 
     #: Sums a tensor over the replicas within a train step; None if they cannot.

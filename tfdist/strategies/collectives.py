@@ -25,7 +25,7 @@ PACK_BYTES = 4 * 2**20
 
 
 class Collectives(ABC):
-    """Collective operations over the training tasks, which follow from their sums.
+    """Collective operations over the training tasks; by default, all are computed with `sum`.
 
     Attributes:
       rank: the number of this task, from 0.

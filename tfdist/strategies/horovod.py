@@ -185,7 +185,7 @@ def _sums_of(gradients: Sequence[Any], *, compression: Any) -> list[Any]:
 
 
 def _sum_rows(gradient: tf.IndexedSlices, compression: Any) -> tf.IndexedSlices:
-    """The sum of a sparse gradient, gathered or as a table."""
+    """Sums a sparse gradient over the ranks: gathers the rows, or sums a dense table."""
     gradient = distinct(gradient)
     rows = tf.size(gradient.indices)
     reduce = partial(hvd.allreduce, op=hvd.Sum, compression=compression)
@@ -205,7 +205,7 @@ def _sum_rows(gradient: tf.IndexedSlices, compression: Any) -> tf.IndexedSlices:
 
 
 def _round_up(rows: tf.Tensor) -> tf.Tensor:
-    """Rounds up a number of rows, because Horovod needs more messages for another shape."""
+    """Rounds up a number of rows, because Horovod sends more messages when a shape changes."""
     eighth = tf.cast(tf.maximum(rows, 64), tf.float32) / 8
     step = tf.cast(2.0 ** tf.floor(tf.math.log(eighth) / math.log(2.0)), rows.dtype)
     return -(-rows // step) * step

@@ -16,7 +16,7 @@ from tfdist.compat.replaced import replace
 
 
 def aggregation_of(optimizer: Any) -> tuple[Any, str] | None:
-    """The object and its attribute that sum the gradients over replicas.
+    """The object and the name of its attribute that sums the gradients over replicas.
 
     A LossScaleOptimizer aggregates gradients with its inner optimizer, and a legacy optimizer has
     an argument for it.

@@ -40,5 +40,5 @@ class LocalDevices(Replicas[LocalDevicesOptions]):
         return sharding.for_keras(sharding.Shards(local), steps)
 
     def fill_last_step(self, feed: Feed) -> tf.data.Dataset:
-        """The batches, and what the engine needs if the last step has no batch for some device."""
+        """The batches. A subclass adds empty ones if each device needs a batch in the last step."""
         return feed.local

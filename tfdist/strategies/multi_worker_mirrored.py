@@ -108,7 +108,7 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """Compares each variable before TensorFlow broadcasts its value to all tasks."""
+        """Checks that all tasks create the same variable before TensorFlow broadcasts its value."""
 
         def create(next_creator: Callable[..., Any], **arguments: Any) -> Any:
             initial: Any = arguments.get("initial_value")

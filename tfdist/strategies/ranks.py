@@ -159,7 +159,7 @@ class Ranks(Strategy[OptionsT]):
         return self._noticed(even, "unless the optimizer is from job.wrap_optimizer")
 
     def _even(self, feed: Feed) -> tf.data.Dataset:
-        """The batches of this rank, in as many steps as every rank makes."""
+        """The batches of this rank, extended to the number of steps that every rank makes."""
         local = feed.local
         batches = sharding.count_batches(local)
         if batches == sharding.INFINITE:

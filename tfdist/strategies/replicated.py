@@ -34,7 +34,7 @@ class ReplicaCheckpointing(Checkpointing):
             self._strategy.statistics.average()
 
     def finish(self, model: tf.keras.Model) -> None:
-        """Gives all replicas the moving statistics that checkpoints have, which are means."""
+        """Sets the moving statistics of all replicas to their means, as in checkpoints."""
         on_read = sync_on_read.on_read_variables(model)
         sync_on_read.set_to_averages(self._strategy.tf_strategy, on_read)
 
@@ -87,7 +87,7 @@ class Replicas(Strategy[OptionsT]):
         return reduce_gradients(optimizer, self._reducing(getattr(owner, name)))
 
     def _reducing(self, sum_pairs: Any) -> Any:
-        """The function of the gradients of the whole batch, from TensorFlow's sum of pairs."""
+        """Returns the function that combines the gradients of the replicas by TensorFlow's sum."""
         sums = partial(sums_of_pairs, sum_pairs, self.gradient_dtype)
         return partial(reduce_weighted, sums=sums, replicas=self.topology.num_replicas)
 

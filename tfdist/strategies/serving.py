@@ -103,7 +103,7 @@ def serve_until_end(
 
 
 class _Served:
-    """The tasks that a server serves, as its probes find them.
+    """Probes the tasks that a server serves.
 
     Attributes:
       has_started: whether the chief's TensorFlow server has answered.
@@ -146,7 +146,7 @@ class _Served:
         return now - self._gone_since >= self._limit(found)
 
     def _identify(self, task: Task) -> Listener:
-        """What listens at the address of a task; nothing if it has not answered for too long."""
+        """What listens at a task's address; REFUSED if it has not answered for too long."""
         listener = probe.identify(self._settings.cluster.address(task))
         if listener is not Listener.SILENT:
             self._silent_since.pop(task, None)
@@ -164,7 +164,7 @@ class _Served:
         return Listener.REFUSED
 
     def _limit(self, found: Sequence[Listener]) -> float:
-        """The seconds that the tasks must be gone for."""
+        """How long the tasks must be gone before they count as exited, in seconds."""
         if self.has_completed:
             return 0.0
         if not self.has_started:

@@ -1,1 +1,1 @@
-"""What runs beside the training processes. They import nothing of it."""
+"""Programs that run beside the training processes. Training code imports nothing from here."""

@@ -149,7 +149,7 @@ class _Step:
         return self._model.get_metrics_result() if self._returns_results else logs
 
     def _batch(self, index: tf.Tensor) -> tuple[list[Any], Any]:
-        """The share of a batch in the gradients, and its logs."""
+        """The gradients of a batch times its share, the share, and the logs."""
         begin = index * self._size
         end = tf.minimum(begin + self._size, self._examples)
         part = tf.nest.map_structure(lambda x: None if x is None else x[begin:end], self._data)
@@ -212,7 +212,7 @@ def _without_results(model: Any) -> Iterator[list[bool]]:
 def _call(
     gradients: Sequence[Any], variables: Sequence[Any], apply: Callable[[list[Any]], Any]
 ) -> _Call:
-    """A call without the weights that have no gradient."""
+    """Creates a `_Call` without the weights that have no gradient."""
     gradients = with_shapes(gradients, variables)
     places = [place for place, gradient in enumerate(gradients) if gradient is not None]
 
@@ -229,7 +229,7 @@ def _call(
 
 
 def _accumulator(gradient: Any, count: tf.Tensor) -> Any:
-    """Zeros for a gradient; for rows of a table, arrays for those of each batch."""
+    """Zeros for a dense gradient; for `tf.IndexedSlices`, arrays with an element per batch."""
     if not isinstance(gradient, (tf.IndexedSlices, tf.IndexedSlicesSpec)):
         return tf.zeros(gradient.shape, gradient.dtype)
     return [

@@ -3,7 +3,7 @@
     model.fit(…, callbacks=job.callbacks(output_dir))
 
 Those of this module work per epoch. The progress, the summaries, the profile and `resume` also
-follow the steps, of which `training.steps` tells them.
+follow the steps, which `training.steps` reports to them.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class ExamplesPerSecond(tf.keras.callbacks.Callback):
 
 
 class NonFiniteWarning(tf.keras.callbacks.Callback):
-    """Says once that a metric is not finite, such as a loss that has become NaN."""
+    """Warns once about a metric that is not finite, such as a loss that has become NaN."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Checks of training data that a task cannot use, or that its job would not share, in words.
+"""Checks for training data that a task cannot use, or that the tasks would not share.
 
 check_batched(shard)                # raises UsageError
 warn_if_too_few(strategy, batches)  # every training task must call it

@@ -1,4 +1,4 @@
-"""What must be the same in all tasks of a training, in words, for `Agreement.check`."""
+"""Describes what must be the same in all tasks of a training, for `Agreement.check`."""
 
 from __future__ import annotations
 

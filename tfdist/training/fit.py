@@ -32,7 +32,7 @@ def fit(
     verbose: int | None,
     batch_size: int | None,
 ) -> tf.keras.callbacks.History:
-    """Trains, serves, evaluates or describes, by the role of this task; see `Job.fit`.
+    """Trains, serves, evaluates, or describes the model, by this task's role; see `Job.fit`.
 
     Raises:
       SystemExit: this task does not train (code 0), or it was preempted (code 75).
@@ -79,7 +79,7 @@ def fit(
 
 
 def check_is_function(build_model: Any) -> None:
-    """Raises UsageError for a model, which was built outside of the strategy's scope."""
+    """Raises UsageError if given a model, because it was built outside of the strategy's scope."""
     if isinstance(build_model, tf.keras.Model):
         raise _unsuitable(f"the model {build_model.name}", "Build it in a function, and pass that.")
 

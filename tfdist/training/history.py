@@ -38,7 +38,7 @@ def add_earlier_epochs(history: Any, metrics: Path, *, epochs: int) -> None:
 
 
 def _number(value: Any) -> Any:
-    """A value of the metrics log; what is not finite is null there."""
+    """A value of the metrics log, where null stands for a value that is not finite."""
     if isinstance(value, list):
         return [_number(element) for element in value]
     return math.nan if value is None else value

@@ -1,4 +1,4 @@
-"""The Keras callback that watches the steps, and tells other processes how far the training is."""
+"""The Keras callback that follows the steps, and reports the progress to other processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOSS_SECONDS = 1.0
 class Progress(StepFollower):
     """Records the epoch, the number of steps of the training, and the loss of each epoch.
 
-    Also the loss within an epoch, about once a second, where Keras sees the steps.
+    Also records the loss within an epoch, about once a second, where Keras sees the steps.
 
     Ends this task with a hang report when the job makes no step. It comes before the other
     callbacks, so that they run while it watches. `resume` ends the watch, with its export.

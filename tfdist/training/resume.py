@@ -67,7 +67,7 @@ class Resume(StepFollower):
         self._first_step = 0
         self._has_trained = False
         self._steps = 0
-        # How many times `save_steps` the steps at the last save were.
+        # The number of steps at the last save, divided by `save_steps`.
         self._saved_after = 0
         self._saved = 0
         # The steps of the first epoch that Keras 3, which starts at step 0, skips without training.
@@ -326,7 +326,10 @@ class Resume(StepFollower):
             self._stop(f"epoch {self._finished}", asking)
 
     def _take_wish(self) -> None:
-        """Keeps Keras from stopping in this task alone; call it before and after a wait."""
+        """Notes that this task wants to stop, and keeps Keras from stopping in this task alone.
+
+        Call it before and after a wait.
+        """
         if self.model.stop_training:
             self._asks, self.model.stop_training = True, False
 
@@ -341,7 +344,7 @@ class Resume(StepFollower):
 
 
 def _keep_forever(frame: FrameType | None) -> None:
-    """Never frees the variables of a call, nor those of its callers, such as Keras's `fit`.
+    """Keeps the variables of a call and of its callers, such as Keras's `fit`, from being freed.
 
     When Python leaves `fit`, it would free the iterator over the data. That waits for the threads
     of the iterator (`MultiDeviceBuffer::Reset` in TensorFlow's `multi_device_iterator_ops.cc`),

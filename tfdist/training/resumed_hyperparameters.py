@@ -21,10 +21,11 @@ def settle(
     script: Mapping[str, float],
     position: Position,
 ) -> dict[str, float]:
-    """Scales the checkpoint's learning rates to this job's batches per update, and decides between
-    checkpoint and script if the script sets other values than at the last start.
+    """Decides between the hyperparameters of the checkpoint and those of the script.
 
-    A value that only a callback has changed is the checkpoint's. The chief logs what changes.
+    Scales the checkpoint's learning rates to this job's batches per update. Applies
+    `--resume_hyperparameters` to values that the script has changed since the last start; all
+    others, which only a callback may have changed, are the checkpoint's. The chief logs changes.
 
     Args:
       state: the state of the training.

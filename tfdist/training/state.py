@@ -106,13 +106,15 @@ class TrainingState:
         return dataset
 
     def call_data(self, method: str) -> None:
-        """Calls a method of the user's training data, if it is an object that has it: Keras calls
-        `on_epoch_begin` and `on_epoch_end` of a `keras.utils.PyDataset`."""
+        """Calls a method of the user's training data if it has one of this name.
+
+        Keras calls `on_epoch_begin` and `on_epoch_end` of a `keras.utils.PyDataset`.
+        """
         if self.data is not None:
             getattr(self.data.feed.data, method, lambda: None)()
 
     def warn_if_unsaved(self) -> None:
-        """Says when the process ends that nothing of its training was saved."""
+        """Warns, when the process ends, that its training was not saved."""
         if self.is_saved is False and self.is_chief and not self.role.evaluates:
             log("warning: tfdist has saved nothing: the script called no job.fit or job.callbacks")
 
@@ -250,7 +252,7 @@ class TrainingState:
 
     @contextmanager
     def evaluating(self, model: tf.keras.Model) -> Iterator[None]:
-        """Within the block, evaluations of the model give what a validation within `fit` gives."""
+        """In this block, evaluating the model gives the same results as the validation in `fit`."""
         with replaced.fitting():
             if self._make_exact(model):
                 replaced.replace(model, "test_function", None)

@@ -132,7 +132,7 @@ def _trace(addresses: str, directory: str, seconds: float) -> None:
 
 @contextmanager
 def _warning(what: str) -> Iterator[None]:
-    """A profile that fails does not end the training."""
+    """Logs an exception as a warning: a profile that fails does not end the training."""
     try:
         yield
     except Exception as error:

@@ -1,6 +1,6 @@
-"""The one Keras callback that sees the steps of a training, and tells the other callbacks.
+"""The one Keras callback that sees the steps of a training, and notifies the other callbacks.
 
-    followers = [Progress(state), Resume(state, …)]
+    followers = [Progress(state, output), Resume(state, output, …)]
     model.fit(…, callbacks=[Steps(state, followers), *followers])
 
 Where a coordinator hands out the steps (parameter servers), Keras refuses callbacks that act on
@@ -21,10 +21,10 @@ Logs = dict[str, Any]
 
 
 class StepFollower(tf.keras.callbacks.Callback):
-    """A callback that `Steps` tells of the steps; by default, it does nothing with them.
+    """A callback that `Steps` notifies of the steps; by default, it ignores them.
 
-    Where Keras sees the steps, it is told of them before and after each execution of one or several
-    steps, and otherwise only of requests.
+    Where Keras sees the steps, `Steps` calls it before and after each execution of one or several
+    steps; elsewhere, only before each request for steps.
     """
 
     def __init__(self) -> None:

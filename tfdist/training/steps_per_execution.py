@@ -1,4 +1,4 @@
-"""The callback that gives several short steps to TensorFlow at once.
+"""The callback that makes TensorFlow execute several short steps in one call.
 
 Between two calls of TensorFlow, Keras takes longer than a small model needs for its step. So
 `job.fit` measures the steps, and makes executions of about 0.1 s out of them. The values of
@@ -36,7 +36,7 @@ _trainings = 0
 
 
 class Executions(Protocol):
-    """How a model executes several steps at once."""
+    """Makes a model execute several steps at once."""
 
     def fitting(self) -> AbstractContextManager[None]:
         """A context for the training."""

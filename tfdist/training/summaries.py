@@ -1,4 +1,4 @@
-"""The Keras callback that writes the training for TensorBoard, and sends it to trackers."""
+"""The Keras callback that writes metrics for TensorBoard, and sends them to trackers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VALIDATION = "val_"
 
 
 class Summaries(StepFollower):
-    """Writes the runs `train` and `validation`.
+    """Writes the TensorBoard runs `train` and `validation`.
 
     `epoch_…` has the metrics of each epoch, over the number of the epoch from 0, as Keras's
     TensorBoard callback does. `step_…` has them about every ten seconds within an epoch, with the
@@ -106,7 +106,7 @@ class Summaries(StepFollower):
 
 
 def facts_of(role: TaskRole) -> dict[str, Any]:
-    """What a job is, for those who look at it later; as JSON.
+    """Describes a job for later readers, as a JSON object.
 
     The addresses are those of the tasks, and the flags those that are not at their defaults.
     """

@@ -40,7 +40,7 @@ class TrainingData:
     def check_length(
         self, steps_per_epoch: int | None, epochs: int, *, is_of_data: bool = False
     ) -> None:
-        """Checks that the training data has an end, or as many steps as Keras will make.
+        """Checks that the training data ends, or has enough batches for the requested steps.
 
         Keras would wait for the end of infinite data forever. It does not know the length of data
         that parameter servers read, and would leave out each second epoch.

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 
 def converted(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, converted if the function that is traced is; call it in that function.
+    """Converts a method if AutoGraph converts the function being traced; call it in that function.
 
     Keras 2 does the same for a method that `model.train_step` replaces.
     """

@@ -1,4 +1,4 @@
-"""Reads what a checkpoint says of its objects: TensorFlow tells only the names of its tensors."""
+"""Reads the object graph of a checkpoint; TensorFlow's API lists only the names of tensors."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _METHODS = ("batch", "cache", "interleave", "map")
 
 @contextmanager
 def replaced(**replacements: Callable[[Any], Any]) -> Iterator[None]:
-    """In this context, what is passed for an argument of these names goes through a function."""
+    """In this block, each argument with one of these names is replaced by its function's result."""
 
     def replacing(method: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(method)

@@ -27,7 +27,7 @@ _MIN_BYTES = 1 << 16
 
 @contextmanager
 def as_inputs() -> Iterator[None]:
-    """In this context, datasets of arrays capture them; for one thread."""
+    """In this block, datasets of arrays capture them as tensors. Not safe for several threads."""
     tensors: dict[int, tuple[Any, tf.Tensor]] = {}
 
     def outside(value: Any) -> Any:

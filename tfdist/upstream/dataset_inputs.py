@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 _DIGEST_BYTES = 2**20
-# As much as a digest takes a string to be.
+# The size that `digest` assumes for a string.
 _STRING_BYTES = 64
 
 

@@ -29,7 +29,7 @@ _KERAS_3_GENERATOR = "global_seed_generator"
 
 @contextmanager
 def default() -> Iterator[None]:
-    """Uses the user's global seed from its beginning; without one, the same seed in all tasks."""
+    """Restarts from the user's global seed; without one, uses the same seed in all tasks."""
     graph = tf.compat.v1.get_default_graph()
     in_graph = not tf.executing_eagerly()
     holder, names = (graph, ("seed",)) if in_graph else (context.context(), ("_seed", "_rng"))

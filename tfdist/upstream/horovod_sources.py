@@ -1,9 +1,9 @@
-"""Mends the sources of Horovod before `tfdist horovod build` compiles them.
+"""Patches the sources of Horovod before `tfdist horovod build` compiles them.
 
     horovod_sources.apply(directory, tensorflow=(2, 21))
 
-A source that does not contain the lines to mend is refused, so a build of another release of
-Horovod tells which bug it has mended.
+A source that does not contain the lines to patch is refused, so a build of another release of
+Horovod shows which bug that release has fixed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def apply(directory: Path, tensorflow: tuple[int, ...]) -> None:
       tensorflow: the version of the TensorFlow to compile against.
 
     Raises:
-      ValueError: a source does not contain the lines to mend.
+      ValueError: a source does not contain the lines to patch.
     """
     # Horovod ignores HOROVOD_GLOO_IFACE for the process set of all ranks. The connections then use
     # the address of the machine's host name, which is loopback on Debian, so every job that spans

@@ -30,7 +30,7 @@ def apply(model_class: Any, strategy_class: type) -> None:
 
 
 def share_learning_rate(optimizer: Any) -> None:
-    """Makes assigning the current rate of a schedule in every replica assign it once."""
+    """Assigns the current rate of a schedule once, although every replica assigns it."""
     rate = getattr(optimizer, "_current_learning_rate", None)
     if rate is not None:
         optimizer._current_learning_rate = tf.Variable(

@@ -16,10 +16,10 @@ from tfdist.compat.replaced import replace
 
 
 def take_sum(optimizer: Any) -> Callable[[list[tuple[Any, Any]]], list[tuple[Any, Any]]]:
-    """Takes the sum over replicas out of an optimizer.
+    """Removes the sum over replicas from an optimizer, and returns it.
 
     Args:
-      optimizer: a `keras.optimizers.Optimizer` of Keras 3, which sums no more.
+      optimizer: a `keras.optimizers.Optimizer` of Keras 3; changed in place.
 
     Returns:
       The function that takes pairs of gradients and variables, and returns the sums in pairs.

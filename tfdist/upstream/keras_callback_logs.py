@@ -14,5 +14,5 @@ from typing import Any
 
 
 def ignores_step_logs(callback: Any) -> None:
-    """Makes Keras pass the logs of a step to this callback as they are on the device."""
+    """Makes Keras pass the logs of a step to this callback without copying them to the host."""
     callback._supports_tf_logs = True

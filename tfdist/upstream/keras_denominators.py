@@ -1,9 +1,10 @@
-"""Tells a weighed step by what Keras divides each loss; see `tfdist.compat.denominators`.
+"""Gives a weighed step the denominator of each loss; see `tfdist.compat.denominators`.
 
     weigh(model, Settings(batch_size=8, replicas=2, …))      # before the first step is traced
 
-Keras divides the loss of a replica by what that replica has, and has no API for it. The mean of
-these means is not that of the whole batch if replicas have different numbers.
+Keras divides the loss of a replica by a denominator of that replica, such as the number of its
+examples, and has no API for it. If the denominators differ, the mean of the replicas' losses is
+not the loss of the whole batch.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _KERAS_2_REDUCTIONS = {"auto": MEAN, "sum_over_batch_size": MEAN, "sum": SUM}
 
 
 def weigh(model: Any, settings: denominators.Settings) -> bool:
-    """Makes the train step and the test step of a compiled model know their denominators.
+    """Gives the train step and the test step of a compiled model their denominators.
 
     Args:
       model: the model; one that is weighed already does not change.
@@ -54,7 +55,7 @@ def weigh(model: Any, settings: denominators.Settings) -> bool:
 
 
 def is_weighed(train_step: Any) -> bool:
-    """Whether a train step is one of `weigh`."""
+    """Whether `weigh` has made a train step."""
     return isinstance(train_step, functools.partial) and train_step.func is _call
 
 
@@ -76,7 +77,7 @@ def _results(own: Callable[[], Any]) -> Any:
 
 
 def _let_wait(tracker: Any) -> None:
-    """Lets the mean loss wait for the denominators of all replicas, which the update brings."""
+    """Delays updates of the mean loss until the denominators of all replicas are known."""
     if _WAITS in vars(tracker):
         return
     update = tracker.update_state

@@ -23,8 +23,8 @@ def apply(model: Any) -> bool:
       model: a Keras model.
 
     Returns:
-      Whether the output layers are known. Only a model that is neither functional nor Sequential
-      knows itself which of its layers make its outputs.
+      Whether the output layers are known. They are not for a model that is neither functional nor
+      Sequential.
     """
     policy = tf.keras.mixed_precision.global_policy()
     layers = list(output_layers(model))

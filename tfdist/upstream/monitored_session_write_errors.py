@@ -15,7 +15,7 @@ from tfdist.upstream.wrapping import apply_wrapper
 
 
 def apply(is_write_error: Callable[[BaseException], bool]) -> None:
-    """Makes such a session end with the error.
+    """Makes a TF1 session end with the error of a failed write.
 
     Args:
       is_write_error: whether an exception means that a file could not be written.

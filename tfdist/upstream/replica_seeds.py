@@ -35,7 +35,7 @@ def apply(number: Callable[[], Any]) -> None:
     """Changes the generators of Keras; a later call only replaces the number.
 
     Args:
-      number: returns the number of the replica that draws, from 0, which draws as one process does.
+      number: returns the number of the replica that draws. Replica 0 draws as one process does.
         For Keras 2 it is an int, for Keras 3 an int or an integer tensor of shape [].
     """
     keras: Any = keras_compat.keras_of(tf.keras.Model)

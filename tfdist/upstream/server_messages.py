@@ -1,4 +1,4 @@
-"""Holds the server of TensorFlow 2.16 to 2.20 to the log level.
+"""Makes the server of TensorFlow 2.16 to 2.20 respect the log level.
 
     release = hold()        # before a server starts
     release()

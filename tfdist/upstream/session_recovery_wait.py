@@ -1,4 +1,4 @@
-"""Shortens the polling interval of a TF1 session that waits for its chief, which is 30 seconds."""
+"""Shortens the polling interval of 30 seconds of a TF1 session that waits for its chief."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes a step wait for its batch, so that nothing of it happens after the end of the data.
+"""Makes a step wait for its batch, so that it has no effect after the end of the data.
 
 In a `tf.function` that reads a batch and calls `tf.distribute.Strategy.run`, an operation of the
 step waits for the batch only if it uses it. Keras finds the end of data of unknown cardinality in

@@ -17,7 +17,7 @@ _wrapped: set[Callable[..., Any]] = set()
 
 
 def apply_wrapper(owner: Any, name: str, call: Callable[..., Any]) -> None:
-    """Makes a function call another one instead; a second call changes nothing.
+    """Wraps a function; wrapping it again changes nothing.
 
     Args:
       owner: a module, or a class.

@@ -1,4 +1,4 @@
-"""What the engine that started this process tells it about the job.
+"""The base classes of engines: they read the cluster and this task from the environment.
 
     class Example(RankEnvironment):
         name, marks = "Example", ("EXAMPLE_RANK",)
@@ -74,13 +74,13 @@ class Environment(ABC):
         return int(text)
 
     def error(self, name: str, accepted: str) -> UsageError:
-        """The error of a variable that the engine has not set so."""
+        """The error for a variable with a value that this engine never sets."""
         received = self.environ.get(name, "")[:80]
         return UsageError(name, received=received, accepted=accepted, remedy=self.remedy)
 
     @property
     def remedy(self) -> str:
-        """What to do about a variable that the engine has not set so."""
+        """What the user should do about a variable with an invalid value."""
         return f"Unset the variables of {self.name}, or pass the cluster flags."
 
 

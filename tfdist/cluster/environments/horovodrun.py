@@ -1,4 +1,4 @@
-"""The variables of `horovodrun`, under which Horovod manages the addresses."""
+"""The variables of `horovodrun`; Horovod itself exchanges the addresses."""
 
 from __future__ import annotations
 

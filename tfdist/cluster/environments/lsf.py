@@ -9,7 +9,7 @@ from tfdist.cluster.numbers import MOST_TASKS, is_number
 
 
 class LSF(RankEnvironment):
-    """A task of the job; the host of `bsub`'s script with one slot is left out, as jsrun does."""
+    """A task of the job. Under jsrun, ranks have the last slots; `bsub`'s script has the first."""
 
     name = "LSF"
     marks = ("LSB_JOBID", "LSB_MCPU_HOSTS")

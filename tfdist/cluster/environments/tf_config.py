@@ -132,7 +132,7 @@ def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _listed(name: str, addresses: Mapping[str, Any]) -> list[Any]:
-    """The addresses of a map from indices, as `tf.train.ClusterSpec` accepts it.
+    """Converts a map from task index to address, which TensorFlow accepts, to a list.
 
     Kubeflow's `enableDynamicWorker` writes a map that leaves tasks out: a worker sees itself and
     the ps; a ps sees only itself; the other tasks see nothing.

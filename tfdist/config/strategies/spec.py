@@ -1,4 +1,4 @@
-"""`StrategySpec`, a row of the table of strategies: what is known about one without TensorFlow."""
+"""`StrategySpec`, a row of the table of strategies: a description that needs no TensorFlow."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class StrategySpec:
         ]
 
     def _way(self, for_estimators: bool) -> StrategySpec | EstimatorSpec:
-        """How Keras models are trained, or Estimators."""
+        """The spec for Estimators if asked for and there is one; otherwise this spec."""
         return self.estimator if for_estimators and self.estimator else self
 
     def serves(self, cluster: Cluster, task: Task, *, for_estimators: bool = False) -> bool:

@@ -76,7 +76,7 @@ def named(
 
 
 def options_by_flag() -> dict[str, dict[str, Option]]:
-    """By flag, its definition in each strategy that has it, by the strategy's name."""
+    """The definitions of each flag: by flag, then by the name of the strategy that has it."""
     found: dict[str, dict[str, Option]] = {}
     for spec in rows().values():
         classes = [spec.options, *([spec.estimator.options] if spec.estimator else [])]

@@ -82,7 +82,7 @@ class State:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> State:
-        """From a JSON object.
+        """Parses a JSON object.
 
         Raises:
           KeyError, TypeError: it does not describe a state.
@@ -133,7 +133,7 @@ class Activity:
             return Record(self._state, tuple(self._events))
 
     def enter(self, doing: str) -> None:
-        """Records what the task does from now on. Steps turn it into TRAINING."""
+        """Records what the task does now. A step turns STARTING, for example, into TRAINING."""
         with self._lock:
             self._steps_before = self._state.steps
             self.describe(doing=doing, since=time.time())
@@ -141,7 +141,7 @@ class Activity:
 
     @contextmanager
     def doing(self, what: str) -> Iterator[None]:
-        """What the task does while the block runs."""
+        """Records what the task does while the block runs."""
         before = self._state.doing
         self.enter(what)
         try:

@@ -75,7 +75,7 @@ class CallWatch:
         self._known: set[str] = set()
 
     def receive(self, name: str) -> None:
-        """Takes a report."""
+        """Records that a call has returned, or for ALIVE, that the calling process runs."""
         if name in self._silence:
             self._silence[name] = 0.0
             self._known.add(name)
@@ -95,7 +95,7 @@ class CallWatch:
             self._silence[name] = self._silence[name] + seconds if name in answering else 0.0
 
     def silent(self) -> str | None:
-        """The task whose call does not return; ALIVE for the process itself; None without any."""
+        """The task whose call hangs; ALIVE if the calling process itself hangs; otherwise None."""
         if ALIVE in self._known and self._silence[ALIVE] >= BLOCKED_TIMEOUTS * self._timeout:
             return ALIVE
         tasks = {name: silence for name, silence in self._silence.items() if name != ALIVE}

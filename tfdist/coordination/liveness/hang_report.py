@@ -145,7 +145,7 @@ def text(what: str, finding: str, reports: Reports, *, now: float | None = None)
 
 
 def finding(text: str) -> str:
-    """What a hang report says about the culprit."""
+    """Extracts the line about the culprit from the text of a hang report."""
     return [*text.splitlines(), "", ""][1]
 
 

@@ -185,7 +185,7 @@ def _main(parent: int, timeout: float, tasks: Mapping[str, str]) -> None:
 
 
 def _parent_ends(error: LostTaskError, has_ended: Callable[[], bool]) -> bool:
-    """Tells the parent that a task was lost; returns whether it has ended.
+    """Tells the parent that a task was lost, and waits; returns whether the parent has ended.
 
     The parent reports what the other tasks do, if no call holds its interpreter.
     """
@@ -212,7 +212,7 @@ def _unanswered(silent: str, tasks: Mapping[str, str], timeout: float) -> BaseEx
 
 
 def _received() -> list[str]:
-    """The reports that have arrived."""
+    """The words that the parent has written to stdin since the last call."""
     try:
         return os.read(sys.stdin.fileno(), 1 << 16).decode().split()
     except BlockingIOError:

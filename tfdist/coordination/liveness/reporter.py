@@ -1,4 +1,4 @@
-"""This task's part in the reports of its job.
+"""Watches this task's steps, answers other tasks, and writes the job's hang report.
 
     reporter = Reporter("worker:1", job="0f3a…", token=token)
     reporter.listen(hosts)                          # answers other tasks from now on
@@ -77,7 +77,7 @@ class Reporter:
         self._endpoint = Endpoint(self._token, hosts, self._report)
 
     def meet(self, store: KeyValueStore, host: str, peers: Iterable[str]) -> None:
-        """Answers other tasks from now on, where the tasks meet at no barrier.
+        """Like `listen`, for tasks without a startup barrier: they find each other in a store.
 
         Args:
           store: a store that they share, for the endpoints.
@@ -203,7 +203,7 @@ class Reporter:
         return {**found, self._task: self._report()}
 
     def _write(self, output: Path, what: str, finding: str, reports: hang_report.Reports) -> str:
-        """Writes the report, where the output directory takes it, else on stderr; says where."""
+        """Writes the report to the output directory, or to stderr if that fails; returns where."""
         text = hang_report.text(what, finding, reports)
         if within(_WRITE_SECONDS, lambda: _replace(output / hang_report.FILE_NAME, text)):
             return _place(output)

@@ -1,4 +1,4 @@
-"""Finds that a training task makes no step.
+"""Detects that a training task no longer makes steps.
 
     watchdog = Watchdog(activity, progress, step_timeout=None, on_silence=report)
     watchdog.start()
@@ -67,7 +67,7 @@ class Watchdog:
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def stop(self) -> None:
-        """Ends it."""
+        """Stops watching."""
         self._ended.set()
 
     def _watch(self) -> None:
@@ -76,7 +76,7 @@ class Watchdog:
 
     @property
     def poll_seconds(self) -> float:
-        """Seconds between two looks."""
+        """Seconds between two checks."""
         return min(_LONGEST_POLL_SECONDS, self.limit / _POLLS)
 
     @property
@@ -87,7 +87,7 @@ class Watchdog:
         return max(_LEAST_SECONDS, _SLOWEST_STEPS * self._slowest)
 
     def look(self) -> None:
-        """Looks once."""
+        """Checks once whether a step was made."""
         now = self._clock()
         # Counted, not measured: this process may have been suspended.
         passed, self._looked = min(now - self._looked, 2 * self.poll_seconds), now

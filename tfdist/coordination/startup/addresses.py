@@ -97,9 +97,9 @@ def check_addresses(
 
 
 def check_port(cluster: Cluster, task: Task) -> None:
-    """Refuses a port that another process listens on; TensorFlow only logs that.
+    """Refuses a port that another process listens on; TensorFlow would only log the conflict.
 
-    Accepts that of another task at the startup barrier, which tells more about it.
+    Accepts a port that another task has opened for the barrier, which explains the conflict better.
 
     Raises:
       UsageError: the port of `task` cannot be bound.
@@ -176,7 +176,7 @@ def plain(address: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host means the machine itself to every machine."""
+    """Whether a host is a loopback address, which on each machine means that machine."""
     if host.lower() == "localhost":
         return True
     try:
@@ -186,6 +186,6 @@ def is_loopback(host: str) -> bool:
 
 
 def is_among(ip: str, known: frozenset[str]) -> bool:
-    """Whether a connection from an address comes from a machine with one of the known ones."""
+    """Whether a connection from `ip` comes from a machine with one of the known addresses."""
     # The kernel connects from 127.0.0.1 to the other addresses of the loopback network.
     return ip in known or (is_loopback(ip) and any(map(is_loopback, known)))

@@ -128,7 +128,7 @@ class Chief(Participant):
             peer.wake.set()
 
     def _awaited(self) -> Iterator[Task]:
-        """The tasks without which the barrier does not open."""
+        """The tasks that the barrier still waits for."""
         for task, peer in self.table.peers.items():
             session = self._sessions.get(task)
             is_complete = session is not None and session.report.complete

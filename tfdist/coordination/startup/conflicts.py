@@ -1,4 +1,4 @@
-"""Contradictions between tasks, which waiting does not resolve, found by comparing their hellos.
+"""Compares the tasks' hellos to find contradictions, which waiting does not resolve.
 
     find(hellos, misplaced={}, twice={})      # the sentence that names the task at fault
 
@@ -93,7 +93,7 @@ def _twice(task: Task, processes: Sequence[Hello], misplaced: Mapping[Task, Hell
 
 
 def _descriptions(clusters: Mapping[Task, Cluster]) -> str | None:
-    """The address of the first task for which the two most common descriptions differ."""
+    """Names the first task whose address differs between the two most common descriptions."""
     known = {cluster: entries(cluster) for cluster in set(clusters.values())}
     ours, theirs = (known[clusters[group[0]]] for group in _groups(clusters)[:2])
     differs = next(task for task in ordered([*ours, *theirs]) if ours.get(task) != theirs.get(task))

@@ -1,4 +1,4 @@
-"""The side of every task but the chief: it reports to the chief and waits for the verdict."""
+"""The other tasks' side of the startup barrier: they report to the chief and await the verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files that a process may open, while all tasks of a job connect to each other.
+"""Raises the limit of open files while all tasks of a job connect to each other.
 
 with open_files(cluster):      # raises the soft limit if it must
     ...

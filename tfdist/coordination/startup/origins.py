@@ -1,4 +1,4 @@
-"""Decides who may take part in the startup of a job without a token: the cluster's addresses.
+"""Lets only the cluster's machines take part in the startup of a job without a token.
 
 origins = Origins(cluster, resolver, log)
 if await origins.admits(writer, hello):

@@ -170,13 +170,13 @@ class Participant(ABC):
         return Findings(self.me.cluster, self.me.task, reports, self.table.hellos)
 
     def failure(self) -> Verdict:
-        """The result if the barrier ended now and could not succeed."""
+        """The result of a failed barrier, from what is known now."""
         findings = self.findings()
         why = self.table.contradiction() or explain(findings)
         return Verdict(why, details(findings))
 
     def contradiction(self) -> Verdict | None:
-        """The result if tasks contradict each other, as soon as it is time to say so."""
+        """The result if tasks contradict each other, after a grace period; until then None."""
         if self.table.contradiction() is None:
             self._ends_at = math.inf
             return None
@@ -186,7 +186,7 @@ class Participant(ABC):
         return self.failure() if now >= self._ends_at else None
 
     def has_changed(self) -> None:
-        """Draws conclusions soon, and only once from all changes that come together."""
+        """Makes `verdict` look for a result soon; it looks once for changes that come together."""
         self._changed.set()
 
     async def verdict(self) -> Verdict:
@@ -212,7 +212,7 @@ class Participant(ABC):
         return task
 
     async def try_to_reach(self, peer: Peer, *, delay: float = 0.0) -> None:
-        """Connects to a peer's address until the peer answers, and again when it was lost.
+        """Connects to a peer until it answers, and again after the connection is lost.
 
         Args:
           peer: the peer.
@@ -253,7 +253,7 @@ class Participant(ABC):
         )
 
     async def ask_at_own_address(self) -> str | None:
-        """How a task of this job that has this task's port contradicts it; None without one."""
+        """The contradiction with another task of this job at this task's own address, or None."""
         own = self.me.task
         peer = Peer(own, *host_and_port(self.me.cluster.address(own)))
         found = await self._connect(peer)
@@ -312,7 +312,7 @@ class Participant(ABC):
 
 
 async def wait_for(event: asyncio.Event, seconds: float | None) -> None:
-    """Returns when the event is set, or after that time."""
+    """Waits until the event is set, for at most `seconds`."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -228,7 +228,7 @@ def _cut(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A value that JSON does not know, as one that it knows."""
+    """Converts a value that JSON does not support."""
     match value:
         case Cluster():
             return value.jobs()

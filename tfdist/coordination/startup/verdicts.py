@@ -1,4 +1,4 @@
-"""The findings of the startup barrier in words: the task at fault, and what does not reach what.
+"""Explains the findings of the startup barrier: the tasks at fault, and failed connections.
 
 print(explain(findings))            # worker:2 has not started: nothing listens at 10.0.0.4:2222.
 print(*details(findings), sep="\n")  #   chief:0 and worker:0 → worker:2 10.0.0.4:2222 refused
@@ -34,7 +34,7 @@ class Findings:
     hellos: Mapping[Task, Hello] = field(default_factory=dict)
 
     def failures(self) -> dict[Task, dict[Task, Reach]]:
-        """By each task that is not reached, the tasks that do not reach it, and the outcomes."""
+        """For each task that is not reached, the tasks that do not reach it, with the outcomes."""
         failures: dict[Task, dict[Task, Reach]] = {}
         for source in self.cluster.tasks():
             for target, reach in self.reports.get(source, Report()).reach.items():
@@ -88,7 +88,7 @@ def explain(findings: Findings) -> str:
 
 
 def reasons(findings: Findings, awaited: Sequence[Task]) -> str:
-    """The awaited tasks, each with the reason; first of all those that this task does not reach."""
+    """The awaited tasks, with reasons; if this task does not reach some, only those."""
     own = findings.reports[findings.task].reach
     why = []
     for target in [task for task in awaited if task in own] or awaited:

@@ -32,8 +32,8 @@ def cut(costs: Sequence[float], stages: int) -> list[int]:
 
     @functools.cache
     def best(stage: int, end: int) -> tuple[float, int]:
-        """The cost of the most expensive of the stages up to this one, which ends before an item;
-        and the item with which it begins."""
+        """The lowest cost of the most expensive stage up to `stage`, if that ends before the item
+        `end`; and the item at which it begins."""
         if stage == 0:
             return cost_before[end], 0
         return min(

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 
 class Lane:
-    """One stage of one replica, which does one piece of work after the other.
+    """One stage of one replica. It runs one piece of work at a time, in order.
 
     A piece of work is the call, or the gradient, of the layers of the stage on a part of a batch.
 
@@ -25,11 +25,11 @@ class Lane:
     def __init__(self, device: str) -> None:
         self.device = device
         self._is_working = False
-        #: What has to end before the next piece of work begins: the piece before, unless set.
+        #: The operations that the next piece of work waits for; by default, the last piece.
         self.before: list[tf.Operation] = []
 
     def begin(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Passes values to the stage when it has ended the piece of work before.
+        """Passes values to the stage when its previous piece of work has ended.
 
         The gradients of a stage with several outputs begin with the first of them.
         """
@@ -74,19 +74,19 @@ class OneForwardOneBackward:
         self._gradients = [[lane.before] for lane in stages]
 
     def begin_call(self) -> None:
-        """Call this before the call on a part is added to the graph."""
+        """Call this before adding the layers' calls on a part to the graph."""
         for stage, lane in enumerate(self._stages):
             ended = self._gradients[stage]
             place = len(ended) - (len(self._stages) - stage)
             lane.before = [*self._called[stage], *(ended[place] if place >= 0 else ())]
 
     def begin_gradient(self) -> None:
-        """Call this before the gradient of the part is added to the graph."""
+        """Call this before adding the gradient of the part to the graph."""
         for stage, lane in enumerate(self._stages):
             self._called[stage], lane.before = lane.before, self._gradients[stage][-1]
 
     def end_gradient(self) -> None:
-        """Call this when the gradient of the part has been added to the graph."""
+        """Call this after adding the gradient of the part to the graph."""
         for ended, lane in zip(self._gradients, self._stages, strict=True):
             ended.append(lane.before)
 

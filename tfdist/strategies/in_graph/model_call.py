@@ -1,8 +1,9 @@
-"""One call of a model on a batch, in parts, with its gradient.
+"""Runs one call of a model part by part over a batch, and computes its gradient.
 
 TensorFlow's tape forgets the devices of the operations that it differentiates. So the tape records
-a call as one operation, whose gradient `tf.gradients` computes, which colocates it with them. A
-`tf.custom_gradient` would send all weights and all gradients to one device.
+a call as one operation. `tf.gradients` computes its gradient, and colocates the operations of the
+gradient with those of the call. A `tf.custom_gradient` would send all weights and all gradients to
+one device.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class ModelCall:
             return self._call(self._packed(self._inputs[part]))
 
     def _parts_to_differentiate(self) -> Iterator[int]:
-        """The parts, the last one first: its stages have just computed it."""
+        """Yields the parts from last to first, because the stages have just computed the last."""
         parts = reversed(range(len(self._inputs)))
         if not self._options.recompute:
             yield from parts

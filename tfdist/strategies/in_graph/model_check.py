@@ -1,4 +1,4 @@
-"""Checks that a model can be called on the parts of a batch, and its results merged."""
+"""Checks that a model can run on the parts of a batch, and that its outputs can be merged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a model on several workers within one TensorFlow function: in replicas, and in stages.
+"""Runs a model on several workers in one TensorFlow function, split into replicas and stages.
 
 A call of the model splits its batch into one part for each replica and micro-batch. A layer runs
 on the worker of its stage, and so does its gradient. The gradient of the batch is the sum of those
@@ -42,7 +42,7 @@ class _Part:
 
     Attributes:
       lanes: the stages of the replica.
-      results: by stage that the part has reached, what its last layer so far has computed.
+      results: for each stage that the part has reached, the outputs of the last layer run there.
     """
 
     lanes: Sequence[Lane]
@@ -50,7 +50,7 @@ class _Part:
 
 
 class Pipeline:
-    """Runs the layers of one model in their stages, and wraps the calls of layers.
+    """Runs each layer of a model on the device of its stage, by wrapping the calls of layers.
 
     `model_call.call_in_parts` wraps the call of the model.
 

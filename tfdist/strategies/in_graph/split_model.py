@@ -21,7 +21,7 @@ from tfdist.strategies.in_graph.variables import move, tensorflow_variable
 
 
 class SplitModel:
-    """Splits a built model in place; `apply` lets its calls follow.
+    """Moves the variables of a built model to the workers; `apply` then splits its calls.
 
     Args:
       model: a `tf.keras.Model`.
@@ -66,12 +66,14 @@ class SplitModel:
         self._is_applied = False
 
     def is_of(self, model: Any) -> bool:
-        """Whether this is the given model, with the same trainable variables as before."""
+        """Whether `model` is the split model, with the same trainable variables as before."""
         return self.model is model and self._trainable == _trainable(model)
 
     def apply(self) -> None:
-        """Splits the calls of the model and its layers until the training or the evaluation ends,
-        but not the variables, which stay where they are."""
+        """Splits the calls of the model and its layers until the training or evaluation ends.
+
+        The variables stay on the workers after that.
+        """
         if self._is_applied:
             return
         at_end(self._end)
@@ -81,7 +83,7 @@ class SplitModel:
 
     @contextmanager
     def undone(self) -> Iterator[None]:
-        """Within the block, the model and its layers have their own calls."""
+        """In this block, the model and its layers have their original `call` methods."""
         self._replaced.close()
         try:
             yield
@@ -97,7 +99,7 @@ class SplitModel:
             self._replaced.enter_context(replaced(made_by_keras, "call", call))
 
     def _train_step(self, train_step: Any) -> Any:
-        """Wraps `train_step`: what follows from the variables, as their updates, runs with them."""
+        """Wraps `train_step` to run operations on variables, such as updates, on their devices."""
         grid = self._grid
         owners = {grid.device(0, stage): stage for stage in range(grid.num_stages)}
 

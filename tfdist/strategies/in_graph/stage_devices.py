@@ -1,4 +1,4 @@
-"""Devices for the operations that no layer has placed, such as those of an optimizer."""
+"""Chooses devices for operations that no layer places, such as those of an optimizer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfdist.strategies.captures import eager_captures
 
 
 def following_inputs(ranks: Mapping[str, int]) -> Callable[[tf.Operation], str]:
-    """A function for `tf.compat.v1.device`: an operation runs where its inputs are.
+    """Returns a function for `tf.compat.v1.device` that places an operation with its inputs.
 
     Of several devices it chooses the one of the highest rank. Scalars have no influence, because
     they are cheap to send.

@@ -74,7 +74,10 @@ def _layers(model: Any, stage: int | None) -> Iterator[tuple[Any, int | None]]:
 
 
 def _given(layers: Sequence[tuple[Any, int | None]], count: int) -> list[int] | None:
-    """The script's stages; None if it has none. A layer without one follows the layer before it."""
+    """The stage of each layer, as the script sets it; None if the script sets no stages.
+
+    A layer without a stage gets the stage of the layer before it.
+    """
     given = {stage for _, stage in layers if stage is not None}
     if not given:
         return None
@@ -105,7 +108,7 @@ def _given(layers: Sequence[tuple[Any, int | None]], count: int) -> list[int] | 
 
 
 def _cut(model: Any, layers: list[Any], count: int) -> list[int]:
-    """Cuts before layers with weights; the others stay with the layer before them."""
+    """Cuts the layers into stages of similar size; each cut is before a layer with weights."""
     groups: list[list[Any]] = []
     for layer in layers:
         if not groups or (layer.weights and any(own.weights for own in groups[-1])):

@@ -32,7 +32,7 @@ from tfdist.upstream.keras_callback_logs import ignores_step_logs
 
 
 class _Checkpointing(Checkpointing):
-    """Each worker reads and writes its variables, if it has the directory; otherwise the client.
+    """Each worker saves and restores its variables if it has the directory; else the client does.
 
     The client may not have the memory for all variables. It exports the model without the split
     over the workers.

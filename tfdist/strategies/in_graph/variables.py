@@ -24,7 +24,7 @@ _MIN_ELEMENTS = 2
 
 @contextmanager
 def spread(devices: Sequence[str]) -> Iterator[None]:
-    """Within the block, creates each variable on the device that has the fewest bytes of them."""
+    """In this block, creates each variable on the device with the fewest bytes of variables."""
     loads = dict.fromkeys(devices, 0)
 
     def create(next_creator: Any, **options: Any) -> tf.Variable:
@@ -46,7 +46,7 @@ def spread(devices: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def reading(values: Iterable[tuple[tf.Variable, tf.Tensor]]) -> Iterator[None]:
-    """Within the block, TensorFlow reads each variable as the given tensor."""
+    """In this block, reading a variable returns the given tensor instead."""
     with ExitStack() as stack:
         for variable, value in values:
             stack.enter_context(replaced(variable, "value", lambda value=value: value))

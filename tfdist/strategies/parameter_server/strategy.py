@@ -38,7 +38,7 @@ from tfdist.upstream import keras2_class_weight, keras2_steps_per_execution
 
 
 class _Checkpointing(Checkpointing):
-    """Each ps reads and writes its variables, if it has the directory; otherwise the chief.
+    """Each ps saves and restores its variables if it has the directory; else the chief does.
 
     The chief may not have the memory for all variables.
 
@@ -59,7 +59,7 @@ class _Checkpointing(Checkpointing):
 
 
 class _WithoutTrainGraph(tf.keras.callbacks.Callback):
-    """Lets Keras 2's TensorBoard write no graph of the train function, which is never traced here.
+    """Keeps Keras 2's TensorBoard from writing the train function's graph, which is never traced.
 
     The workers' steps are traced as another function.
     """
@@ -69,7 +69,7 @@ class _WithoutTrainGraph(tf.keras.callbacks.Callback):
 
 
 class _Cursor(EpochCursor):
-    """Workers advance independently, and the coordinator counts their steps."""
+    """Counts steps with the coordinator, because the workers advance independently."""
 
     sees_steps = False
 
@@ -228,7 +228,7 @@ def _prepare_keras_3() -> None:
 
 
 def _call(task: Task, coordinator: EpochCoordinator) -> bool:
-    """Makes a small remote call of a task; whether it is connected."""
+    """Makes a small remote call to a task; returns whether the task is connected."""
     if task.kind.trains and coordinator.is_reconnecting(task.index):
         return False
     with tf.device(f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"):

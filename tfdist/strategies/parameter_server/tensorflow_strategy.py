@@ -1,4 +1,4 @@
-"""TensorFlow's `ParameterServerStrategy`, for shards of data and variables placed by bytes."""
+"""TensorFlow's `ParameterServerStrategy` with sharded datasets and variables placed by bytes."""
 
 from __future__ import annotations
 

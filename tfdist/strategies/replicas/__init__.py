@@ -1,1 +1,1 @@
-"""What strategies with a copy of the model in each replica take from TensorFlow's internals."""
+"""Uses TensorFlow's internals for strategies with a copy of the model in each replica."""

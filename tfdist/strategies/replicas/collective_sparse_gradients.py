@@ -3,8 +3,8 @@
 apply()     # before TensorFlow builds a graph with collective operations
 sums = with_small_tables(gradients, variables, reduce)
 
-TensorFlow and Horovod gather the rows of all replicas, also the rows that a replica has twice, and
-even where the gradient of the whole table is smaller. Here, a replica first sums its rows of the
+TensorFlow and Horovod gather all rows of all replicas, including repeated ones, even where the
+gradient of the whole table is smaller. Here, a replica first sums its rows of the
 same index. The replicas then gather rows, or sum tables, whichever sends fewer bytes. The result
 has only the rows that a replica has, as an optimizer may treat other rows in a special way.
 
@@ -52,7 +52,7 @@ def _all_reduce(
 def with_small_tables(
     gradients: Sequence[Any], variables: Sequence[Any], reduce: Callable[[list[Any]], Sequence[Any]]
 ) -> list[Any]:
-    """Reduces gradients over all replicas, the sparse ones of small tables with the dense ones.
+    """Reduces gradients over all replicas; sends sparse gradients of small tables as dense ones.
 
     Args:
       gradients: tensors, `tf.IndexedSlices`, or None.
@@ -161,7 +161,7 @@ def _rows_like(matrix: tf.Tensor, gradient: tf.IndexedSlices) -> tf.Tensor:
 
 
 def _table(gradient: tf.IndexedSlices) -> tf.Tensor:
-    """The gradient of the table, with one more column: the number of its rows of each index."""
+    """The dense gradient of the table, with a last column that counts the rows of each index."""
     values = _matrix(gradient.values)
     ones = tf.ones([tf.shape(values)[0], 1], values.dtype)
     rows = tf.cast(gradient.dense_shape[0], tf.int32)

@@ -1,4 +1,4 @@
-"""Lets the number of steps per execution of a Keras 2 model change in a training.
+"""Changes the number of steps per execution of a Keras 2 model during a training.
 
     executions = Executions(model)
     with executions.fitting():
@@ -22,7 +22,7 @@ from tfdist.upstream import keras_denominators
 
 
 class Executions:
-    """The executions of a training of a compiled model, which does not run eagerly.
+    """Sets the number of steps per execution of a compiled model that does not run eagerly.
 
     Only the last step of an execution computes the results of metrics over all replicas, which
     nothing else reads.
@@ -33,7 +33,7 @@ class Executions:
 
     @contextlib.contextmanager
     def fitting(self) -> Iterator[None]:
-        """Applies to the `fit` that is called within, and to no other one."""
+        """Applies this object to the `fit` that is called in the block."""
         model = self._model
         make = model.make_train_function
 

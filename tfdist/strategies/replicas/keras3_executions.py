@@ -1,4 +1,4 @@
-"""Lets the number of steps per execution of a Keras 3 model change in a training.
+"""Changes the number of steps per execution of a Keras 3 model during a training.
 
     executions = Executions(model)
     with executions.fitting():
@@ -27,7 +27,7 @@ _next: list[Executions] = []
 
 
 class Executions:
-    """The executions of a training of a compiled model, which does not run eagerly."""
+    """Sets the number of steps per execution of a compiled model that does not run eagerly."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -37,7 +37,7 @@ class Executions:
 
     @contextlib.contextmanager
     def fitting(self) -> Iterator[None]:
-        """Applies to the `fit` that is called within, and to no other one."""
+        """Applies this object to the `fit` that is called in the block."""
         model = self._model
         make = model.make_train_function
 
@@ -61,7 +61,7 @@ class Executions:
         self._steps = steps
 
     def of_single(self, steps: Iterator[tuple[int, int, Any]]) -> Iterator[tuple[int, int, Any]]:
-        """Joins steps of an epoch to executions: the first step, the last step, the iterator."""
+        """Joins steps to executions: tuples of the first step, the last step and the iterator."""
         for first, last, iterator in steps:
             self._begun = 1
             while self._begun < self._steps and (step := next(steps, None)) is not None:
@@ -103,7 +103,7 @@ class Executions:
 
 
 def is_chosen(model: Any) -> bool:
-    """Whether `compile` was called with another `steps_per_execution` than 1, the default."""
+    """Whether the `steps_per_execution` of `compile` differs from the default, 1."""
     return bool(model.steps_per_execution != 1)
 
 

@@ -61,7 +61,7 @@ def _locally(
 
 @contextmanager
 def _without_strategy(model: Any) -> Iterator[None]:
-    """Takes the strategy from a model, as Keras 2 does in `predict` with parameter servers."""
+    """In this block, a model has no strategy, as in Keras 2's `predict` with parameter servers."""
     is_keras_3 = keras_compat.is_keras_3(model)
     attribute = "_distribute_strategy" if is_keras_3 else "_distribution_strategy"
     local = getattr(model, _LOCAL, {})

@@ -12,7 +12,8 @@
 Batch normalization's moving statistics and the variables of metrics are sync-on-read. TensorFlow
 reduces each one separately, and three times per checkpoint: hundreds of small all-reduces in which
 every task must take part, so every task must save. It also traces unused all-reduces while a model
-is built, which takes a third of the build time. Each step reduces the variables of each metric.
+is built, which takes a third of the build time. With Keras 2, each step reduces the variables of
+each metric separately.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def on_read_variables(model: tf.keras.Model) -> list[tf.Variable]:
 def read_at_once(
     strategy: tf.distribute.Strategy, variables: Iterable[tf.Variable]
 ) -> Iterator[None]:
-    """In this context, one task can read the variables in cross-replica context without the others.
+    """In this block, one task can read the variables in cross-replica context without the others.
 
     A graph that is made in it reads the variables of this task's first replica. Every task of the
     strategy must enter it. The variables must not change in it.
@@ -73,7 +74,7 @@ def read_at_once(
 
 
 def set_to_averages(strategy: tf.distribute.Strategy, variables: Iterable[tf.Variable]) -> None:
-    """Sets each mean over the replicas in all replicas. Every task must call it."""
+    """Averages the variables that are means, in all replicas. Every task must call it."""
     means = [
         variable for variable in variables if variable.aggregation == tf.VariableAggregation.MEAN
     ]
@@ -84,7 +85,7 @@ def set_to_averages(strategy: tf.distribute.Strategy, variables: Iterable[tf.Var
 
 
 def use_own_values(is_alone: bool) -> None:
-    """Sets whether, in cross-replica context, a variable is that of this task's first replica."""
+    """Sets whether cross-replica context sees the values of this task's first replica alone."""
     global _has_own_values
     _has_own_values = is_alone
 
@@ -132,7 +133,7 @@ def are_averages(variables: Iterable[tf.Variable]) -> bool:
 
 
 def is_on_read(variable: Any) -> bool:
-    """Whether a variable has a value of its own in each replica, which are reduced to read it."""
+    """Whether each replica has its own value of a variable, and reading reduces these values."""
     return isinstance(variable, SyncOnReadVariable)
 
 
@@ -232,7 +233,7 @@ def _assign(
 
 
 def apply() -> None:
-    """Enables this module, and removes the unused all-reduces while a model is built."""
+    """Patches sync-on-read variables; also removes the unused all-reduces of a model's build."""
     apply_wrapper(SyncOnReadVariable, "_get_cross_replica", _read)
     for name in ("assign", "assign_add", "assign_sub"):
         apply_wrapper(SyncOnReadVariable, name, partial(_assign, name))

@@ -34,7 +34,7 @@ def cluster_flags(parser: argparse.ArgumentParser, *, with_task: bool = True) ->
 
 
 def number_flags(parser: argparse.ArgumentParser, kinds: Mapping[str, TaskType]) -> None:
-    """Adds the flags that ask for tasks of some types, by the flag's name."""
+    """Adds the flags that set the numbers of tasks; `kinds` has the types by flag."""
     for name, kind in kinds.items():
         if kind.most == 1:
             flag(parser, name, action="store_true", help=kind.help)
@@ -45,7 +45,7 @@ def number_flags(parser: argparse.ArgumentParser, kinds: Mapping[str, TaskType])
 def read_numbers(
     arguments: argparse.Namespace, kinds: Mapping[str, TaskType], *, workers: int = 0
 ) -> TaskCounts:
-    """The values of the flags that `number_flags` has added; `workers` if theirs was not given."""
+    """The values of the flags of `number_flags`; `workers` is the default of --workers."""
     counts = TaskCounts(**{kind.name: getattr(arguments, name) for name, kind in kinds.items()})
     return counts.with_workers(workers) if workers and arguments.workers is None else counts
 

@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Opens closed standard streams, because other files would take their place."""
+    """Opens closed standard streams, because other files would get their descriptors."""
     for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
@@ -97,10 +97,10 @@ def _open_standard_streams() -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a usage error in one line, as the rest of tfdist does, with what was meant.
+    """Reports a usage error in one line, as the rest of tfdist does, and suggests a correction.
 
     Attributes:
-      examples: commands, which the help ends with.
+      examples: commands, which the help shows at its end.
     """
 
     examples: Sequence[str] = ()
@@ -134,7 +134,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _choice(message: str) -> str:
-    """What argparse's message about an unknown command may have meant."""
+    """A suggestion for argparse's message about an unknown command; empty if there is none."""
     match = re.match(r"argument \S+: invalid choice: '([^']*)' \(choose from (.*)\)", message)
     if not match:
         return ""

@@ -17,7 +17,7 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
 
 class _WithDashes:
-    """Contains the other spelling of each flag with underscores."""
+    """Contains each flag that is spelled with dashes, so that completion leaves it out."""
 
     def __contains__(self, completion: object) -> bool:
         return str(completion).startswith("--") and "-" in str(completion)[2:]

@@ -1,4 +1,4 @@
-"""`tfdist exec`: gives a script its place in the job, and becomes the script.
+"""`tfdist exec`: tells a script its place in the job, and replaces itself with the script.
 
 srun tfdist exec train.py              # TF_CONFIG for a script that does not use tfdist
 mpirun -np 4 tfdist exec --cluster_as=flags --num_ps=1 train.py

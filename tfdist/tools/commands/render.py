@@ -137,7 +137,7 @@ def _add_hosts(engines: Commands) -> None:
 
 
 def _numbered() -> dict[str, TaskType]:
-    """The types whose numbers are given; a chief is added where one is needed."""
+    """The types whose numbers the user sets, by flag; a chief is added where one is needed."""
     return {name: kind for name, kind in task_types.by_flag().items() if not kind.leads}
 
 

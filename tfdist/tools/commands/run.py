@@ -192,7 +192,7 @@ def _run_one(arguments: argparse.Namespace, options: LaunchOptions, config: Clus
 
 
 def _dry_run(tasks: Sequence[TaskSpec], job: ScriptSpec, cluster: Cluster) -> int:
-    """Prints the tasks, and has the chief describe its model; the exit code."""
+    """Prints the tasks, and has the chief describe its model; returns the exit code."""
     for task in tasks:
         print(f"[{task.name}] {task.shell()}", flush=True)
     chief = next((task for task in tasks if task.name == str(cluster.chief_task)), None)
@@ -202,7 +202,7 @@ def _dry_run(tasks: Sequence[TaskSpec], job: ScriptSpec, cluster: Cluster) -> in
 
 
 def _preload(options: LaunchOptions, strategy: str) -> tuple[str, ...]:
-    """The modules that every task of a strategy, or of `auto`, imports; none without a fork."""
+    """The modules that all tasks of a strategy, or of `auto`, import; none if tasks are spawned."""
     if (options.start_method or ("spawn" if gpus.exist() else "fork")) == "spawn":
         return ()
     row = table.rows().get(strategy)

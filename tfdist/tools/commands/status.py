@@ -64,7 +64,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _progress(state: State) -> str:
-    """How far a training is, as a task has seen it."""
+    """The progress of a training, as a task reports it."""
     known = quantities.value(state.loss)
     epoch = f"epoch {state.epoch}" + (f" of {state.epochs}" if state.epochs else "")
     step = f"step {state.resumed + state.steps:,}" + (f" of {state.goal:,}" if state.goal else "")

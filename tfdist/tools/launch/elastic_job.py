@@ -105,7 +105,7 @@ class ElasticMembership(Membership):
         return tuple(task_plan(self.job, cluster, task, place) for task in mine)
 
     def change(self) -> str | None:
-        """Why all tasks must restart; None if they need not. Does not wait."""
+        """The reason why all tasks must restart, or None. Does not wait."""
         asked, self._asked = self._asked, self._script.ask()
         try:
             hosts = next(asked)

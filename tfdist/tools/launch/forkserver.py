@@ -45,7 +45,7 @@ _exit_functions: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, An
 def fork_server_of(
     tasks: Sequence[TaskSpec], preload: Sequence[str], environ: Mapping[str, str]
 ) -> ForkServer | None:
-    """The fork server of a job; None if there is nothing to import, or no place for its socket.
+    """The fork server of a job; None if it has nothing to import, or its socket cannot be created.
 
     Args:
       tasks: the tasks, as far as they are known.
@@ -126,7 +126,7 @@ class _Task(ForkServerProcess):
 
 @contextmanager
 def _seen_by_server(environ: Mapping[str, str]) -> Iterator[None]:
-    """Sets the environment, and hides the launcher's script: `multiprocessing` sends its path."""
+    """Sets `environ`, and hides the launcher's script, whose path `multiprocessing` would send."""
     launcher, path, before = sys.modules["__main__"], sys.path.copy(), dict(os.environ)
     sys.modules["__main__"] = types.ModuleType("__main__")
     sys.path[:] = _search_path
@@ -162,7 +162,7 @@ def _prepare_server() -> None:
 
 @contextmanager
 def _recorded_exit_functions() -> Iterator[None]:
-    """Adds what is registered with `atexit` to `_exit_functions`."""
+    """In this block, adds the functions registered with `atexit` to `_exit_functions`."""
     register = atexit.register
 
     def record(function: Callable[..., object], *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What to do about errors of TensorFlow and Keras that scripts often cause.
+"""Hints for errors of TensorFlow and Keras that scripts often cause.
 
 hint_for(process.last_lines)      # a sentence, or None
 """
@@ -41,6 +41,6 @@ _HINTS = (
 
 
 def hint_for(lines: Iterable[str]) -> str | None:
-    """What to do about the error in the last lines of a task's output; None if it is unknown."""
+    """A hint for the error in the last lines of a task's output; None if it is unknown."""
     text = "\n".join(lines)
     return next((hint for error, hint in _HINTS if re.search(error, text)), None)

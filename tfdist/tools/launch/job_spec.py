@@ -57,7 +57,7 @@ class JobSpec(ScriptSpec):
         check_job(self.row, cluster, "default", flags=self.flags, cluster_as=self.cluster_as)
 
     def rendezvous(self, ports: Sequence[int]) -> Rendezvous | None:
-        """That of the tasks that train, at the last of `num_ports` ports; None without."""
+        """The rendezvous of the training tasks, at the last port; None if the strategy has none."""
         return Rendezvous.here(self.row, self.counts.training, ports[-1])
 
     @property
@@ -101,7 +101,7 @@ def check_job(
     flags: Mapping[str, Any],
     cluster_as: str,
 ) -> None:
-    """Checks a job as each of its tasks does when it starts, and how they get the cluster.
+    """Makes the checks of each starting task, and checks the form in which it gets the cluster.
 
     Args:
       row: the strategy.

@@ -56,7 +56,7 @@ def launch(job: JobSpec, *, environ: Mapping[str, str], supervision: Supervision
 
 
 def describe_model(chief: TaskSpec, environ: Mapping[str, str]) -> int:
-    """Runs the command of the chief up to its model, which its strategy describes; the exit code.
+    """Runs the chief until its strategy has described the model; returns the exit code.
 
     Args:
       chief: the task.

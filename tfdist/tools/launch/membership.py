@@ -1,4 +1,4 @@
-"""`Membership`: the tasks of a job at each start of all tasks."""
+"""`Membership`: which tasks of a job to start, and when all of them must restart."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ class Membership:
         return self.always
 
     def change(self) -> str | None:
-        """Why all tasks must restart; None if they need not. Does not wait."""
+        """The reason why all tasks must restart, or None. Does not wait."""
         return None

@@ -55,7 +55,7 @@ class Notices:
         self._busy_at, self._used = self._started, 0.0
 
     def look(self) -> bool:
-        """Looks at the job; whether to look again."""
+        """Looks at the job; returns whether to look again."""
         now = self._clock()
         if not self._is_decided and self._have_met():
             self._is_decided = True

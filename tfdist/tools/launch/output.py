@@ -111,19 +111,19 @@ class Printer:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def started(self, name: str, pid: int) -> None:
-        """A task has a new process."""
+        """Called when a task has a new process."""
 
     def ended(self, name: str, code: int) -> None:
-        """The process of a task has ended: its exit code, or -n after signal n."""
+        """Called when a task's process has ended; `code` is its exit code, or -n after signal n."""
 
     def failed(self, how: str) -> None:
-        """A task has failed: a sentence, which also says what follows."""
+        """Called when a task has failed; `how` says in words what happened to it."""
 
     def look(self) -> None:
         """Shows what the tasks do now."""
 
     def finish(self, code: int) -> None:
-        """The job has ended with this exit code."""
+        """Called when the job has ended with this exit code."""
 
 
 def prefix(name: str, color: int | None) -> str:

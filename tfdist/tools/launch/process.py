@@ -108,7 +108,7 @@ class Process:
         return len(data)
 
     def explain_failure(self) -> None:
-        """Prints what is known about its failure, at the end of the launcher's output."""
+        """Prints the task's last lines and a hint, at the end of the launcher's output."""
         if self._last_lines and not self.uncaught:
             log(f"the last lines of {self.name}:")
             for line in self._last_lines:

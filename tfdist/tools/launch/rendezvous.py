@@ -41,12 +41,12 @@ class Rendezvous:
 
     @classmethod
     def here(cls, row: table.StrategySpec, ranks: int, port: int) -> Rendezvous | None:
-        """That of ranks of this machine; None if the strategy has none."""
+        """The rendezvous of ranks on this machine; None if the strategy has none."""
         return cls(row, [HOST] * ranks, HOST, port) if row.rendezvous else None
 
     @classmethod
     def of(cls, row: table.StrategySpec, cluster: Cluster) -> Rendezvous:
-        """That of the tasks that train, at the address of the first one."""
+        """The rendezvous of the training tasks, at the address of the first one."""
         addresses = [host_and_port(cluster.address(task)) for task in cluster.training_tasks]
         return cls(row, [host for host, _ in addresses], *addresses[0])
 

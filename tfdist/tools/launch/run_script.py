@@ -44,8 +44,8 @@ def execute(arguments: Sequence[str], search_path: Sequence[str]) -> None:
 def _create_main(arguments: list[str], search_path: Sequence[str]) -> str:
     """Creates the `__main__` of `python ARGUMENTS`; returns the path of its source.
 
-    No variable of `run` may hold the module: Python then frees the objects of TensorFlow before
-    those of the script, and prints exceptions.
+    No variable of `execute` may hold the module: otherwise Python frees the objects of TensorFlow
+    before those of the script, and prints exceptions.
     """
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     # Not sys.flags.safe_path, which is set for the fork server and with `MODULE`.

@@ -1,4 +1,4 @@
-"""A panel of the tasks at the end of a terminal, below the lines that they print.
+"""Shows a panel of the tasks at the bottom of a terminal, below the lines that they print.
 
 screen = Screen()                    # a `Printer`
 screen.write("[worker:0] epoch 1\\n")
@@ -34,7 +34,7 @@ class Screen(Printer):
 
     Args:
       chief: the name of the chief's row; empty for the first task that starts.
-      watch: makes what looks at a process that starts, by its name.
+      watch: creates the `Watched` of a process from its name.
     """
 
     seconds = _PANEL_SECONDS

@@ -1,4 +1,4 @@
-"""How a task is started as a new process, and what a started task can be asked.
+"""Starts a task as a new process; `Started` is the interface of a started task.
 
 started = spawn(["python", "train.py"], os.environ, sys.stdout.fileno())
 print(started.wait())
@@ -36,7 +36,7 @@ class Started(Protocol):
     def has_ended(self) -> bool: ...
 
     def wait(self) -> int:
-        """Waits for its end; the exit code, or minus the number of the signal that ended it."""
+        """Waits for its end; returns the exit code, or -n after signal n."""
 
 
 #: Starts a command with an environment, its output to a file descriptor.
@@ -52,7 +52,7 @@ class _Spawned(subprocess.Popen[bytes]):
 
 
 def spawn(command: Sequence[str], environ: Mapping[str, str], output: int) -> Started:
-    """A new process, which the kernel kills when this one is gone."""
+    """Starts a new process, which the kernel kills when this process is gone."""
     return _Spawned(
         command,
         env=environ,
@@ -65,7 +65,7 @@ def spawn(command: Sequence[str], environ: Mapping[str, str], output: int) -> St
 
 
 def die_with(parent: int) -> None:
-    """The kernel kills this process when its parent is gone."""
+    """Makes the kernel kill this process when its parent is gone."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)

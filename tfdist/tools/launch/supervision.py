@@ -23,7 +23,7 @@ class Supervision:
       server_timeout: seconds that a server may run, after the chief has exited and no task trains
         any more; then it is killed. tfdist's own servers exit sooner.
       log_dir: where each task's whole output is added to a file of its own; None if nowhere.
-      make_printer: makes what prints the lines of the tasks, and may show what they do.
+      make_printer: creates the printer of the tasks' lines, which may also show what they do.
       preload: modules that a fork server imports once for all tasks, if there is more than one
         start. Without any, each task is a new process.
     """

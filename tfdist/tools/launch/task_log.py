@@ -15,7 +15,7 @@ from tfdist.process.paths import local_path
 
 
 class TaskLog:
-    """Adds to the file, so that it also has the output of earlier starts.
+    """Appends a task's output to its file, which keeps the output of earlier starts.
 
     Args:
       directory: where the file is; see `make_directory`.
@@ -37,7 +37,7 @@ class TaskLog:
             self._give_up(error)
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes the file."""
         self._file.close()
 
     def _give_up(self, error: OSError) -> None:

@@ -1,4 +1,4 @@
-"""Plans a task as data, for every way of starting it: its command and environment.
+"""Plans the command and the environment of a task, for every way of starting it.
 
     task = task_plan(job, cluster, Task("worker", 0), Place(environ=os.environ))
     subprocess.run(task.command, env=task.environ(os.environ))
@@ -96,7 +96,7 @@ class Place:
       reads_cluster: whether the tasks of the cluster are told the addresses of the others.
       rendezvous: the rendezvous of the tasks that train, which a launcher serves; None without.
       executes: the flags of `tfdist exec` that starts the tasks of the cluster; None without it.
-      inherits_cluster: whether `environ` tells them already.
+      inherits_cluster: whether `environ` describes the cluster already.
       restarts: whether a launcher restarts each task on its own machine.
       is_whole_job: whether this launcher starts all tasks of the job.
       removes: the variables of another job, which the tasks do not inherit.
@@ -143,7 +143,7 @@ class TaskSpec:
 
     @property
     def kind(self) -> TaskType:
-        """What is known about its type; a worker's for a connection to a host."""
+        """The row of its type; for a connection to a host, the row of a worker."""
         type = self.name.partition(":")[0]
         return task_types.rows().get(type) or task_types.row(WORKER)
 
@@ -237,7 +237,7 @@ def own_place(
     restarts: bool = False,
     executes: Sequence[str] | None = None,
 ) -> Place:
-    """The place of this machine's task of a job whose other tasks others start.
+    """The place of this machine's task in a job whose other tasks start elsewhere.
 
     Args:
       job: what it runs.
@@ -268,7 +268,7 @@ def cluster_for(cluster: Cluster, task: Task, cluster_as: str) -> tuple[dict[str
 
 
 def _cores(job: ScriptSpec, task: Task, place: Place) -> dict[str, str]:
-    """The cores and threads of a task, and what else TensorFlow reads when it is imported."""
+    """The variables for a task's cores and threads, and others that TensorFlow reads at import."""
     if place.cores is None:
         return {} if job.divides_cores else {CORES_VARIABLE: ALL_CORES}
     computing, share = list(place.computing), {}

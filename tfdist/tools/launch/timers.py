@@ -1,4 +1,4 @@
-"""Actions that run at a time, for a loop that waits with a selector.
+"""Runs actions at set times, for a loop that waits with a selector.
 
 timers = Timers()
 timers.set("grace", 30.0, kill)

@@ -1,4 +1,4 @@
-"""What to type on each machine of a job that is started by hand.
+"""The lines to type on each machine to start a job by hand.
 
 print(*lines(cluster, (), [], "tf_config"), sep="\n")         # [worker:0] export TF_CONFIG=…
 print(*lines(cluster, (), ["python", "train.py"], "flags"), sep="\n")

@@ -34,7 +34,7 @@ _ROLE_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
 
 
 def manifest(job: RenderedJob, pods: QueuedPods) -> Manifest:
-    """The JobSet, its token, and the policy that lets only its own pods in, as a List.
+    """A List of the JobSet, its token, and a policy that admits only its own pods.
 
     Raises:
       UsageError: the name of a pod would be too long.

@@ -27,7 +27,7 @@ _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 @dataclass(frozen=True, kw_only=True)
 class Pods(Options):
-    """What the pods of a job are made of.
+    """The settings of a job's pods.
 
     Attributes:
       token: the job's token.
@@ -58,8 +58,7 @@ class QueuedPods(Pods):
 
 
 def check_name(name: str, longest: str) -> None:
-    """Refuses the name of a job of which a pod or a service would have a name that is no DNS label
-    of RFC 1035.
+    """Checks that the names of a job's pods and services are DNS labels of RFC 1035.
 
     Args:
       name: the job's name.
@@ -143,7 +142,7 @@ def resource(
 
 
 def as_list(pods: Pods, name: str, label: str, *items: Manifest) -> Manifest:
-    """The manifests of a job as one, with its token and a policy that lets only its own pods in.
+    """Joins the manifests of a job in a List, with a token and a policy that admits only its pods.
 
     Args:
       pods: what its pods are made of.

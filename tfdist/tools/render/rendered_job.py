@@ -1,4 +1,4 @@
-"""`RenderedJob`: what runs, in how many tasks, for every engine."""
+"""`RenderedJob`: a script, its tasks and its restarts, described for every engine."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
     print(json.dumps(manifest(job, pods), indent=2))
 
-The operator gives each pod its TF_CONFIG. It never starts all pods again: the container of a task
-that failed starts again in its pod, and the tasks that it takes along do so, too. The operator
-counts these starts of all tasks together. It does not distinguish usage errors: its policy
+The operator gives each pod its TF_CONFIG. It never restarts all pods: the container of a failed
+task restarts in its pod, and so do those of the tasks that fail with it. The operator counts the
+restarts of all tasks together. It does not distinguish usage errors: its policy
 `ExitCode` ends a job whose task was preempted (code 75). See github.com/kubeflow/trainer, branch
 release-1.9, `pkg/apis/kubeflow.org/v1` and `pkg/controller.v1/tensorflow`.
 """
@@ -23,7 +23,7 @@ _JOB_LABEL = "training.kubeflow.org/job-name"
 
 
 def manifest(job: RenderedJob, pods: Pods) -> Manifest:
-    """The TFJob, its token, and the policy that lets only its own pods in, as a List.
+    """A List of the TFJob, its token, and a policy that admits only its own pods.
 
     Raises:
       UsageError: the name of a pod would be too long, or a TFJob has no tasks of a type.

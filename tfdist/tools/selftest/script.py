@@ -27,7 +27,7 @@ def build_model() -> tf.keras.Model:
 
 
 def examples(context: tf.distribute.InputContext) -> tf.data.Dataset:
-    """The shard of a task, again and again, so that each step has all examples."""
+    """The shard of a task, repeated, so that each step has all examples."""
     replicas, pipelines = context.num_replicas_in_sync, context.num_input_pipelines
     inputs, targets = problem.examples(replicas)
     dataset = tf.data.Dataset.from_tensor_slices((inputs, targets))

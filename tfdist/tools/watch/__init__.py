@@ -1,4 +1,4 @@
-"""What a person or a program looks at while a job runs, and after it.
+"""Shows a job while it runs and afterwards: panel, summary, curves, report.
 
-It reads what the tasks say of themselves and the output directory, and knows no strategy.
+It reads the reports of the tasks and the output directory, and depends on no strategy.
 """

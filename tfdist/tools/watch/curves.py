@@ -30,7 +30,7 @@ def plot(
     axis: Axis | None = None,
     metrics: Sequence[str] | None = None,
 ) -> bool:
-    """Draws each metric and the examples per second, one run over the other, with their restarts.
+    """Draws each metric and the examples per second of all runs, and marks their restarts.
 
     Args:
       output_dirs: the output directories, whose trainings may still be running.
@@ -108,7 +108,7 @@ def write(path: str | os.PathLike[str], content: bytes) -> None:
 
 
 def panels_of(runs: Sequence[Run], metrics: Sequence[str] | None = None) -> list[str]:
-    """The metrics of the runs, and the examples per second; only some of them if these are given.
+    """The metrics of the runs and the examples per second, or only the given `metrics`.
 
     Raises:
       UsageError: a metric is in no run.
@@ -160,6 +160,6 @@ def _draw(place: Any, name: str, runs: Sequence[Run], axis: Axis) -> None:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """The last parts of the paths, as far as they differ."""
+    """The last parts of the paths if all of them differ, else the whole paths."""
     last = [run.path.resolve().name for run in runs]
     return last if len(set(last)) == len(last) else [os.fspath(run.path) for run in runs]

@@ -43,7 +43,7 @@ footer { color: #666; font-size: .85rem; margin-top: 3rem; }
 
 
 def page_of(run: Run) -> str:
-    """The page."""
+    """The HTML page about a run."""
     output = OutputDirectory(run.path)
     starts = [event for event in run.events if event.get("event") == events.START]
     start = starts[-1] if starts else {}
@@ -187,5 +187,5 @@ def _hang_report(output: OutputDirectory) -> str:
 
 
 def _time(seconds: float) -> str:
-    """In the time zone of this machine."""
+    """Formats a time in the time zone of this machine."""
     return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %z")

@@ -72,7 +72,7 @@ def _cells(row: Row, chief: str, now: float) -> dict[str, str]:
 
 
 def examples_per_second(rows: Sequence[Row]) -> float:
-    """The examples of all tasks; 0 if they are not known."""
+    """The examples per second of all tasks; 0 if they are not known."""
     return sum(row.examples_per_second or 0.0 for row in rows)
 
 
@@ -119,7 +119,7 @@ def _bar(chief: Row, state: State, rows: Sequence[Row], width: int) -> Renderabl
 
 
 def _seconds_left(chief: Row, state: State, done: int) -> float | None:
-    """At the rate of the last seconds."""
+    """The seconds until the training ends, at the rate of the last seconds."""
     if not chief.examples_per_second:
         return None
     return max(state.goal - done, 0) * state.examples_per_step / chief.examples_per_second

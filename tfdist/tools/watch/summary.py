@@ -1,8 +1,8 @@
-"""The end of a job in five lines.
+"""Summarizes a job that has ended in five lines.
 
 summary = Summary("worker:0", started=time.time())
 summary.saw(rows, seconds)                   # while the job runs
-summary.failed("worker:1 was killed by signal 9 (Killed), restart 1 of 3 …")
+summary.failed("worker:1 was killed by signal 9 (Killed)")
 print("\\n".join(summary.lines(code=0, now=time.time())))
 """
 
@@ -19,7 +19,7 @@ from tfdist.tools.watch.tasks import Row
 
 
 class Summary:
-    """What is worth knowing of a job that has ended.
+    """Collects the facts for the summary of a job.
 
     Args:
       chief: the name of its first task.
@@ -35,7 +35,7 @@ class Summary:
         self._failures: list[str] = []
 
     def saw(self, rows: Sequence[Row], seconds: float) -> None:
-        """The tasks at a moment.
+        """Records what the tasks do at this moment.
 
         Args:
           rows: the tasks.
@@ -49,11 +49,11 @@ class Summary:
         self._rate = examples_per_second(rows) or self._rate
 
     def failed(self, how: str) -> None:
-        """A task has failed, and was restarted or not."""
+        """Records that a task has failed; `how` says in words what happened to it."""
         self._failures.append(how)
 
     def lines(self, code: int, now: float) -> list[str]:
-        """The summary; empty if the chief has said nothing of a training.
+        """The lines of the summary; none if the chief has reported no training.
 
         Args:
           code: the exit code of the job.

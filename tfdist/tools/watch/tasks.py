@@ -1,4 +1,4 @@
-"""What a task of this machine does, and how fast, in numbers that change while it runs.
+"""Measures what a task on this machine does, and how fast, while it runs.
 
 watched = WatchedTask("worker:0")
 watched.started(pid)
@@ -20,7 +20,7 @@ from tfdist.errors import EXIT_PREEMPTED
 
 # The rate is that of the last seconds.
 _RATE_SECONDS = 10.0
-#: What a task does that does not say it.
+#: The activity of a task that reports none.
 RUNNING = "running"
 
 
@@ -48,7 +48,7 @@ class Row:
 
     @property
     def steps(self) -> int | None:
-        """The steps of the training that it has seen, those before a resume included."""
+        """The steps of the training so far, with those before a resume; None before the first."""
         state = self.state
         if state is None or state.doing == SERVING or not (state.resumed or state.last_step):
             return None
@@ -56,13 +56,13 @@ class Row:
 
 
 class Watched(Protocol):
-    """Looks at what a process does that may be started several times."""
+    """Watches a process that may be started several times."""
 
     def started(self, pid: int) -> None:
-        """It has a new process."""
+        """Called when the process has started."""
 
     def ended(self, how: str) -> None:
-        """Its process has ended."""
+        """Called when the process has ended."""
 
     def look(self, now: float) -> list[Row]:
         """The tasks of the process.
@@ -73,7 +73,7 @@ class Watched(Protocol):
 
 
 def how_it_ended(code: int) -> str:
-    """What a row says of a process that has ended with this exit code, or -n after signal n."""
+    """The text in a row for a process that ended with this exit code, or -n after signal n."""
     if code == EXIT_PREEMPTED:
         return "preempted"
     if code < 0:
@@ -98,7 +98,7 @@ class WatchedTask:
         self._seen: deque[tuple[float, int]] = deque()
 
     def started(self, pid: int) -> None:
-        """It has a new process."""
+        """Called when the task has a new process."""
         self._starts += 1
         self._pid, self._doing, self._state = pid, RUNNING, None
         self._seen.clear()
@@ -109,7 +109,7 @@ class WatchedTask:
             self._process = None
 
     def ended(self, how: str) -> None:
-        """Its process has ended."""
+        """Called when the process of the task has ended."""
         self._process, self._doing = None, how
 
     def look(self, now: float) -> list[Row]:

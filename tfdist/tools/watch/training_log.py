@@ -1,4 +1,4 @@
-"""The logs of a training: its metrics by epoch, those of the evaluator, its starts.
+"""Reads the logs of a training: metrics per epoch, evaluations, and starts.
 
 run = Run.of("/shared/run1")
 steps, losses = run.curve(run.epochs, "val_loss", "step")
@@ -78,12 +78,12 @@ class Run:
 
     @property
     def times(self) -> list[float]:
-        """When something was logged, in seconds since 1970."""
+        """The times of all events and epochs, in seconds since 1970."""
         found = (_number(record, "time") for record in (*self.events, *self.epochs))
         return list(filter(math.isfinite, found))
 
     def restarts(self, axis: Axis) -> list[float]:
-        """Where the training was started again."""
+        """The x values at which the training was started again."""
         starts = [event for event in self.events if event.get("event") == events.START][1:]
         return list(filter(math.isfinite, (self._place(start, axis) for start in starts)))
 

@@ -1,1 +1,1 @@
-"""The writers of what a training records: events, TensorBoard, trackers, Prometheus."""
+"""Writes the records of a training: events, evaluations, TensorBoard, trackers, Prometheus."""

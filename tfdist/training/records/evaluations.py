@@ -1,4 +1,4 @@
-"""The results of the task that evaluates the checkpoints of a training, `eval_metrics.jsonl`.
+"""Writes the results of the evaluator to `eval_metrics.jsonl`.
 
 begin(output, reporter.activity, output.checkpoints)      # once, in the evaluator
 record(output, {"loss": 0.5}, epoch=3)
@@ -39,7 +39,7 @@ def begin(output: OutputDirectory, activity: Activity, checkpoints: Path) -> Non
 
 
 def record(output: OutputDirectory, metrics: Mapping[str, Any], **place: int) -> None:
-    """Adds a line in place of those of later checkpoints, and prints it.
+    """Adds the line of a checkpoint, removes those of later ones, and prints the results.
 
     Args:
       output: the output directory.

@@ -189,7 +189,7 @@ class Trackers:
         self._each("log", values, step)
 
     def finish(self) -> None:
-        """Ends the runs as successful ones."""
+        """Marks the runs as finished."""
         self._each("finish")
 
     def _each(self, method: str, *arguments: Any) -> None:
@@ -214,7 +214,7 @@ def _start(name: str, run: str | None, run_name: str, facts: Mapping[str, str]) 
 
 
 def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Facts as texts by name: those within `flags` have names such as `flags.epochs`."""
+    """Flattens nested facts to texts by name, such as `flags.epochs`."""
     found: dict[str, str] = {}
     for name, value in facts.items():
         if isinstance(value, Mapping):

@@ -1,1 +1,1 @@
-"""The engine: epochs as steps on the workers, asynchronous or synchronous."""
+"""Runs the steps of each epoch on the workers, asynchronously or synchronously."""

@@ -125,7 +125,7 @@ class AsynchronousEpoch(Epoch):
         self._requested = 0
 
     def _schedule(self, steps: int) -> None:
-        """Starts an execution on a worker with few in flight; waits until there is one."""
+        """Starts an execution on a worker that has few in flight; waits for such a worker."""
         while not self._is_over():
             worker = self._free_worker()
             if worker is not None:
@@ -150,7 +150,7 @@ class AsynchronousEpoch(Epoch):
         )
 
     def _is_at_its_end(self, worker: int) -> bool:
-        """Whether the shard had no more steps than those in flight in the last epoch."""
+        """Whether the worker has as many steps scheduled as its shard had in the last epoch."""
         last = self._shards.steps_of_epoch
         return bool(last) and self._scheduled(worker) >= last[worker]
 
@@ -172,7 +172,7 @@ class AsynchronousEpoch(Epoch):
         self._threads[worker].start(request)
 
     def _is_over(self) -> bool:
-        """Whether no worker has data left; gives up those that are lost for too long."""
+        """Whether no worker has data left; gives up workers that are lost for too long."""
         left = self._unfinished()
         if not left:
             return True
@@ -211,7 +211,7 @@ class AsynchronousEpoch(Epoch):
                 self._in_flight[worker] = []
 
     def _take_result(self) -> None:
-        """Waits for the result of an execution, but not for long."""
+        """Waits briefly for the result of an execution, and records it."""
         result = self._next_result()
         if result is None or result.request not in self._in_flight[result.worker]:
             return  # It may have been withdrawn a moment before it was reported.

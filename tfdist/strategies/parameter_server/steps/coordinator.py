@@ -1,4 +1,4 @@
-"""`EpochCoordinator`: what Keras calls, and the threads of the workers that make its steps.
+"""`EpochCoordinator` hands the steps that Keras requests to one thread per worker.
 
     EpochCoordinator(strategy, …)     # before Keras asks for the strategy's coordinator
     model.fit(job.dataset(train_input), epochs=10)
@@ -92,7 +92,7 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         strategy.distribute_shards = self._distribute
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> Any:
-        """As TensorFlow's; a dataset of `job.dataset` becomes one shard per worker."""
+        """Like TensorFlow's method, but a dataset of `job.dataset` becomes one shard per worker."""
         if isinstance(dataset_fn, PerWorkerShards):
             return dataset_fn
         shards = sharding.shards_of(dataset_fn)
@@ -101,7 +101,7 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         return self._distribute(shards)
 
     def schedule(self, fn: Any, args: Any = None, kwargs: Any = None) -> Any:
-        """As TensorFlow's; a step of an epoch goes to the worker of its shard.
+        """Like TensorFlow's method, but a step of an epoch goes to the worker of its shard.
 
         Raises:
           StopIteration: the first epoch of a dataset has ended; Keras learns its length from this.
@@ -155,7 +155,7 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         self._start = epochs, tuple(steps)
 
     def join(self, to_end: bool = True) -> None:
-        """As TensorFlow's; also finishes the current epoch.
+        """Like TensorFlow's method, but also finishes the current epoch.
 
         Args:
           to_end: whether the epoch reads its data to the end. If False, it ends with the steps that

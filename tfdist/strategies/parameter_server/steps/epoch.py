@@ -1,4 +1,4 @@
-"""`Epoch`: what Keras sees of one epoch under parameter servers; its steps are on the workers.
+"""`Epoch`: the iterator that Keras gets for an epoch; its steps run on the workers.
 
 epoch = iter(per_worker_shards)
 epoch.step(train_function)     # StopIteration at the end of the first epoch
@@ -22,7 +22,7 @@ _POLL_SECONDS = 1.0  # between two looks at lost workers
 
 
 class Epoch(ABC):
-    """One epoch, which reads each worker's shard to its end, or makes a number of steps.
+    """One epoch, which reads each worker's shard to its end, or makes a fixed number of steps.
 
     In the first epoch Keras requests steps until one raises StopIteration. In later epochs it
     requests the same number of steps, and `finish` makes the rest.
@@ -80,7 +80,7 @@ class Epoch(ABC):
 
     @abstractmethod
     def newest_logs(self) -> Any:
-        """The logs of a recent step."""
+        """The logs of the newest finished step."""
 
     @abstractmethod
     def finish(self, to_end: bool = True) -> None:
@@ -91,7 +91,7 @@ class Epoch(ABC):
         """
 
     def measured(self) -> dict[str, float]:
-        """What is known of the steps so far, by name; see `EpochTimes.values`."""
+        """The timing and staleness of the steps so far, by name; see `EpochTimes.values`."""
         return {}
 
     @abstractmethod
@@ -123,10 +123,10 @@ class Epoch(ABC):
         return result
 
     def _stop_if_requested(self) -> None:
-        """Ends the epoch whose data has ended, if Keras needs to know it.
+        """Finishes this epoch, whose data has ended, if Keras has to be told.
 
         Raises:
-          StopIteration: Keras needs to know it.
+          StopIteration: tells Keras that the data has ended.
         """
         if self._shards.always_raises_at_end or not self._shards.runs_to_end:
             self._shards.runs_to_end = self._shards.steps_per_epoch is None
@@ -135,7 +135,7 @@ class Epoch(ABC):
 
 
 class Logs(tf.distribute.experimental.coordinator.RemoteValue):
-    """The logs of an epoch, for Keras 2; `get` is also that of a dict, for its callbacks."""
+    """The logs of an epoch, for Keras 2. Its callbacks call `get` as on a dict."""
 
     def __init__(self, epoch: Epoch) -> None:
         self._epoch = epoch

@@ -18,7 +18,7 @@ _SECONDS_PER_WORKER, _MIN_SECONDS, _MAX_SECONDS = 0.04, 0.1, 3.0
 
 
 class ExecutionLength:
-    """The length of the next execution, from the durations of the last ones.
+    """Chooses the number of steps of the next execution by the duration of the last one.
 
     Args:
       workers: the number of workers.

@@ -86,7 +86,7 @@ def check_prediction_data(data: Any) -> None:
 
 
 class _Steps:
-    """A train or test function that requests its steps.
+    """A train or test function that requests its steps from the coordinator.
 
     Calls Keras's own function for anything but an epoch, such as the batch of `train_on_batch`.
     """
@@ -145,9 +145,9 @@ def _predicts_here(predict: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shows_steps(end: Callable[..., None]) -> Callable[[Any, int, Any], None]:
-    """Wraps the end of an epoch of the progress bar, which counts the requests for steps.
+    """Wraps `ProgbarLogger.on_epoch_end` to show the number of steps made, not of those requested.
 
-    Until the first end of the data, there are more of these than steps.
+    Until the data has ended once, Keras requests more steps than are made.
     """
 
     @functools.wraps(end)

@@ -60,7 +60,7 @@ class ShardReader:
         return self._iterator
 
     def cardinality(self) -> int:
-        """The number of batches as the dataset knows it, without reading any; as in `tf.data`.
+        """The cardinality of the shard, as in `tf.data`; reads no batch.
 
         Creates the dataset once more, on the device of the caller.
         """
@@ -72,7 +72,7 @@ class ShardReader:
         self._step += steps
 
     def forget(self) -> None:
-        """Forgets the dataset: its worker was lost, or its position is unknown."""
+        """Drops the dataset, because its worker was lost or its position is unknown."""
         self._dataset = self._iterator = None
         self._epoch = self._step = 0
 

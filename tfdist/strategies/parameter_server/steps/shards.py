@@ -83,7 +83,7 @@ class PerWorkerShards:
 
     @functools.cached_property
     def length_of_first_epoch(self) -> int | None:
-        """The number of batches of all shards; None if a shard does not know its own."""
+        """The number of batches of all shards; None if the cardinality of one is unknown."""
         lengths = [reader.cardinality() for reader in self.readers]
         return sum(lengths) if min(lengths) >= 0 else None
 

@@ -145,7 +145,7 @@ class SynchronousEpoch(Epoch):
         self._shards.set_logs(read)
 
     def _known_steps(self) -> float:
-        """The number of steps that will certainly find data, as far as this is known."""
+        """The number of steps that certainly have data; infinite with `steps_per_epoch`."""
         if self._shards.steps_per_epoch is not None:
             return math.inf
         return max(self._shards.steps_of_epoch, default=0)
@@ -226,7 +226,7 @@ class SynchronousEpoch(Epoch):
             )
 
     def _wait_for_late_workers(self) -> None:
-        """Waits until no worker computes any more, because their steps update the metrics."""
+        """Waits for the workers that still compute, because their steps update the metrics."""
         while any(thread.in_flight and thread.lost_since is None for thread in self._threads):
             self._take_result()
         for thread in self._threads:

@@ -85,7 +85,7 @@ class Functions:
                 self._results = results.get_concrete_function()
 
     def make(self, iterator: Any) -> tuple[int, tuple[Any, list[tf.Tensor]]]:
-        """Computes gradients on the worker that calls this.
+        """Computes gradients on the device of the caller.
 
         Returns:
           The number of batches that were read, 0 or 1; and the logs with the contribution.

@@ -1,4 +1,4 @@
-"""Where the seconds of asynchronous steps go, and how stale their gradients are.
+"""Measures where asynchronous steps spend their time, and how stale their gradients are.
 
 times = EpochTimes(workers=2)
 times.add(worker=0, steps=10, seconds=Seconds(total=0.1, input=0.01, communication=0.02))
@@ -19,8 +19,8 @@ class Seconds(NamedTuple):
 
     Attributes:
       total: from the request to the last update.
-      input: in which nothing but the next batch was missing.
-      communication: in which weights were read, and gradients sent and applied; NaN if unknown.
+      input: waiting for the next batch alone.
+      communication: reading weights, and sending and applying gradients; NaN if unknown.
     """
 
     total: float
@@ -29,7 +29,7 @@ class Seconds(NamedTuple):
 
 
 class EpochTimes:
-    """Sums the seconds of the steps of an epoch on each worker: in all, for input, for the ps.
+    """Sums the seconds of an epoch's steps on each worker: in total, for input, for communication.
 
     The steps begin when it is created.
 
@@ -52,7 +52,7 @@ class EpochTimes:
         self._seconds[worker] += seconds
 
     def values(self) -> dict[str, float]:
-        """What an epoch's end reports, by name; empty without a step.
+        """The values that are reported at the end of an epoch, by name; empty without a step.
 
         `staleness/mean` is the mean number of updates by other workers between the moment at which
         a step reads the weights and its own update, and `staleness/max` that of the worker with the

@@ -1,4 +1,4 @@
-"""How functions for the workers are traced.
+"""Scopes for tracing the functions that run on workers.
 
     with scheduled(strategy):
         concrete = tf.function(step).get_concrete_function(spec)
@@ -42,7 +42,7 @@ def converting() -> AbstractContextManager[Any]:
 
 
 def number_of_worker() -> Any:
-    """The number of the worker that runs a function: int64, shape []; 0 where none does."""
+    """The index of the worker that runs a function: int64, shape []; 0 outside of workers."""
     if getattr(tf.distribute.get_strategy().extended, "_being_scheduled", False):
         return tf.distribute.coordinator.experimental_get_current_worker_index()
     return 0

@@ -19,7 +19,7 @@ from tfdist.strategies.parameter_server.transfers.packed_step import packed_tran
 
 
 class Execution:
-    """Several steps at once, which end early if their iterator is exhausted.
+    """A function that makes several steps, and ends early if their iterator is exhausted.
 
     Repeated data can be exhausted too, because a shard can be empty.
 
@@ -46,7 +46,7 @@ class Execution:
             self.function = steps.get_concrete_function(iterator_spec, tf.TensorSpec([], tf.int32))
 
     def make(self, iterator: Any, limit: int) -> tuple[int, tuple[Seconds, Any]]:
-        """Makes an execution on the worker that calls this.
+        """Runs the function on the device of the caller.
 
         Returns:
           The number of its steps, and their seconds with the logs of the last one; zeros without a

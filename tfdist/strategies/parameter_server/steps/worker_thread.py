@@ -1,7 +1,7 @@
-"""Runs steps on one worker, in a thread of its own, and repeats those that the worker lost.
+"""Runs the steps of one worker in a thread, and repeats them if the worker is lost.
 
     thread = WorkerThread(worker)
-    thread.start(Request(reader, epoch=1, step=0, call=call, report=results.put))
+    thread.start(Request(reader, epoch=1, step=0, limit=1, call=call, report=results.put))
     results.get()                                # Result
 
 A `ClusterCoordinator` runs a function on any free worker, but a step needs the worker that reads a
@@ -30,7 +30,7 @@ _RETRY_SECONDS = 0.1  # after a failure of the connection
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Steps for a worker.
+    """A request for steps on a worker.
 
     Attributes:
       reader: reads the worker's shard.
@@ -109,7 +109,7 @@ class WorkerThread:
         self._requests.put(request)
 
     def withdraw(self) -> None:
-        """Withdraws the requests that are not reported; they will not be, even if they are made."""
+        """Withdraws the unreported requests: even if they finish, their results are dropped."""
         with self._lock:
             self._in_flight = []
 
@@ -130,7 +130,7 @@ class WorkerThread:
         request.report(result)
 
     def _result(self, request: Request) -> Result | None:
-        """The result; None if the request was withdrawn."""
+        """Makes the steps, again if the worker is lost; None if the request was withdrawn."""
         reader = request.reader
         self._readers.add(reader)
         while request in self._in_flight:

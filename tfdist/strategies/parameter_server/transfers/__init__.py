@@ -1,1 +1,1 @@
-"""What a step sends between workers and parameter servers, in few messages."""
+"""Exchanges the tensors of a step between workers and parameter servers in few messages."""

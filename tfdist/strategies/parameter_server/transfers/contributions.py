@@ -1,4 +1,4 @@
-"""What a worker contributes to a synchronous update: recorded in its step, combined on the ps.
+"""Records what each worker contributes to a synchronous update, and combines it on the ps.
 
     packed = recorded.in_packs(packs=True)               # in the worker's step; see `recorder`
     contribution = recorded.on_ps(packed)                # tensors on the ps
@@ -50,7 +50,7 @@ class Part(NamedTuple):
     Attributes:
       variable: the variable on whose ps it is combined with those of the other workers.
       tensor: the tensor.
-      combine: how.
+      combine: combines the tensors of all workers.
     """
 
     variable: tf.Variable
@@ -119,10 +119,10 @@ class Recorded:
         self._changes.append((variable, change))
 
     def check_assignment(self, variable: tf.Variable) -> None:
-        """Checks that the step has not updated a variable to which it assigns.
+        """Checks that the step does not assign to a variable that it has updated.
 
         Raises:
-          UsageError: it has.
+          UsageError: it does.
         """
         if any(variable is updated for update in self._updates for updated in update.variables):
             raise _uses_updated_weights("assigns to", variable)

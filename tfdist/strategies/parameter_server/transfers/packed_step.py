@@ -34,7 +34,7 @@ _WAITS = re.compile("Mutex|Queue|Barrier|Stage")
 
 @dataclass
 class Transfers:
-    """What a step sends; known when its operations are packed.
+    """The tensors that a step exchanges with the ps; filled when its operations are packed.
 
     Attributes:
       received: tensors that the ps send before the step has sent anything: the weights.
@@ -179,8 +179,10 @@ def _send(route: _Route, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def _devices(graph: Any) -> Callable[[Any], str]:
-    """A function of an operation of a graph, which returns its device; an operation on a variable
-    runs on the device of that."""
+    """Returns a function that maps an operation of a graph to its device.
+
+    An operation on a variable runs on the device of the variable.
+    """
     captures = eager_captures(graph)
 
     @functools.cache

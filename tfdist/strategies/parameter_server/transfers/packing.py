@@ -33,7 +33,7 @@ def unpack(packed: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def packs_of(tensors: Sequence[tf.Tensor], devices: Sequence[str] | None = None) -> list[list[int]]:
-    """The places of the tensors of each pack.
+    """Groups tensors into packs; returns the indices of the tensors of each pack.
 
     A pack contains small tensors of the same dtype, in their order. A tensor that is large, not of
     floating point, or of a dynamic shape is alone.

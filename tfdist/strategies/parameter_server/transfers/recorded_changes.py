@@ -23,7 +23,7 @@ from tfdist.upstream import wrapped_variables
 
 @contextmanager
 def recorded_changes(variable: tf.Variable, recorded: Recorded) -> Iterator[None]:
-    """Records assignments to `variable` in the graph of `recorded`; others are made."""
+    """Records assignments to `variable` in the graph of `recorded`; makes those in other graphs."""
     inner = wrapped_variables.innermost(variable)
     read = {name: getattr(inner, name) for name in ("value", "read_value")}
     # The new value minus the one on the ps; or the new value, after an `assign`.

@@ -24,7 +24,7 @@ from tfdist.upstream.wrapped_variables import innermost
 
 @contextmanager
 def reading_once(weights: Iterable[Any]) -> Iterator[None]:
-    """While a graph is made in the block, TensorFlow reads each weight once, in that graph.
+    """In this block, the current graph reads each weight once and reuses the value.
 
     Args:
       weights: Keras's or TensorFlow's variables.

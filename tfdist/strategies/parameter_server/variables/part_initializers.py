@@ -33,9 +33,9 @@ def part_initializer(initializer: Initializer, whole: Sequence[int], first_row: 
     """An initializer for the rows of a variable from `first_row` on.
 
     Args:
-      initializer: the initializer of the whole variable. One of the user makes only the part if it
-        takes the arguments `partition_shape` and `partition_offset`, as with Keras 2. The value of
-        any other one, such as `Orthogonal`, is made whole, and then sliced.
+      initializer: the initializer of the whole variable. A user's initializer creates only the part
+        if it takes the arguments `partition_shape` and `partition_offset`, as with Keras 2. Any
+        other one, such as `Orthogonal`, creates the whole value, which is then sliced.
       whole: the shape of the whole variable, of rank 2.
       first_row: where the part begins.
 

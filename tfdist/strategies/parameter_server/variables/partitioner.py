@@ -1,4 +1,4 @@
-"""How large variables are split over the parameter servers.
+"""Splits large variables over the parameter servers.
 
     partitioner = partitioner_of(ParameterServerOptions(partition_bytes=1 << 20))
     partitioner(tf.TensorShape([1 << 20, 16]), tf.float32)    # [64, 1]

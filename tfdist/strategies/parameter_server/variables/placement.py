@@ -54,7 +54,7 @@ class Placed:
 
 
 class Placement:
-    """The existing variables and where they lie.
+    """Tracks the existing variables and the ps of each.
 
     Args:
       num_ps: the number of parameter servers.
@@ -150,7 +150,7 @@ class Placement:
         self._bytes[ps] -= size
 
     def _even_partition_bytes(self) -> int | None:
-        """The largest of some values of `--partition_bytes` with which the ps would be even."""
+        """The largest part size, a power of two, that balances the ps; None if there is none."""
         variables, num_ps = list(self._placed.values()), len(self._bytes)
         size = 1 << (max(placed.size for placed in variables) // num_ps).bit_length()
         while size >= _MIN_EXCESS_BYTES:

@@ -88,7 +88,7 @@ class SplitVariable:
 
 
 def offsets_of(rows: int, parts: int) -> list[int]:
-    """Where each part begins, and the end: `div` partitioning, as in `tf.nn.embedding_lookup`."""
+    """The first row of each part, and the end: the `div` partition of `tf.nn.embedding_lookup`."""
     sizes = [rows // parts + (part < rows % parts) for part in range(parts)]
     return [0, *accumulate(sizes)]
 
@@ -140,8 +140,10 @@ def _parts_of(layer: Any, weight: dict[str, Any]) -> int:
 
 
 def _of_split(method: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes a wrapper of a layer's methods: a layer with a variable in parts calls `method`, which
-    takes the layer, the `SplitVariable` and the arguments."""
+    """Returns a wrapper that calls `method` instead if the layer has a variable in parts.
+
+    `method` takes the layer, the `SplitVariable` and the arguments.
+    """
 
     def wrap(own: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(own)
@@ -157,7 +159,7 @@ def _of_split(method: Callable[..., Any]) -> Callable[[Callable[..., Any]], Call
 
 
 def _look_up(layer: Any, split: SplitVariable, inputs: Any) -> Any:
-    """`Embedding.call`, which reads only the rows of the batch from each part."""
+    """Replaces `Embedding.call`: reads only the rows of the batch from each part."""
     if isinstance(inputs, tf.SparseTensor):
         raise UsageError(
             f"input of layer {layer.name}",
@@ -180,7 +182,7 @@ def _rows(split: SplitVariable, indices: tf.Tensor) -> tf.Tensor:
 
 
 def _multiply(layer: Any, split: SplitVariable, inputs: Any, training: Any = None) -> Any:
-    """`Dense.call`, which multiplies part by part."""
+    """Replaces `Dense.call`: multiplies part by part."""
     if isinstance(inputs, tf.SparseTensor):
         result = keras.ops.matmul(inputs, tf.convert_to_tensor(split))
     else:
@@ -208,19 +210,19 @@ def _set_weights(layer: Any, split: SplitVariable, weights: Any) -> None:
 
 
 def _save(layer: Any, split: SplitVariable, store: Any) -> None:
-    """`save_own_variables`, which writes the file of a layer without parts."""
+    """Replaces `save_own_variables`: writes the same file as a layer without parts."""
     for index, value in enumerate(_get_weights(layer, split)):
         store[str(index)] = value
 
 
 def _load(layer: Any, split: SplitVariable, store: Any) -> None:
-    """`load_own_variables`, which reads the file of a layer without parts."""
+    """Replaces `load_own_variables`: reads the same file as a layer without parts."""
     count = len(_whole_weights(layer, split))
     _set_weights(layer, split, [store[str(index)] for index in range(count)])
 
 
 def _refuse(name: str, layer: Any, split: SplitVariable, *_: Any, **__: Any) -> None:
-    """In place of the method `name`, which replaces the kernel or table."""
+    """Refuses the method `name`, which would replace the kernel or table."""
     raise UsageError(
         f"{name} of layer {layer.name}",
         received=f"a variable in {len(split.parts)} parts",

@@ -1,4 +1,4 @@
-"""The end of a connection on this machine: runs the tasks of one host, and exits as they do.
+"""The local end of a connection: runs the tasks of one host, and exits with their code.
 
     python -m tfdist.tools.launch.remote.client HOST PLAN_FILE ssh [ARGS ...]
 
@@ -34,7 +34,7 @@ _OPTIONS = (
 
 
 def run(host: str, plan: Path, ssh: Sequence[str]) -> int:
-    """Runs the tasks of a host; their exit code, or 1 if the connection was lost.
+    """Runs the tasks of a host; returns their exit code, or 1 if the connection was lost.
 
     Args:
       host: the host.

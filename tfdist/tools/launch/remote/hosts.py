@@ -26,7 +26,7 @@ def hosts_of(text: str) -> tuple[Host, ...]:
 
 
 def hosts_in(path: str) -> tuple[Host, ...]:
-    """The hosts of `--hostfile`, in order, as Open MPI or `horovodrun` writes it.
+    """The hosts of `--hostfile`, in order; the file has the format of Open MPI or `horovodrun`.
 
     Raises:
       UsageError: the file cannot be read, or lists no host.

@@ -27,7 +27,7 @@ from tfdist.tools.launch.supervision import Supervision
 from tfdist.tools.launch.supervisor import Supervisor
 from tfdist.tools.launch.task_plan import TaskSpec
 
-# For the tasks of a host to end, after those of the grace period.
+# Added to the grace period, so that the tasks of a host can end.
 _MARGIN_SECONDS = 10.0
 
 
@@ -45,7 +45,7 @@ def run_on_hosts(
 
     Args:
       job: what to run; its number of workers is that of the slots that the chief leaves.
-      hosts: the hosts, with this machine's path of Python and the current directory.
+      hosts: the hosts; Python and the current directory have the same paths there as here.
       ssh: the command of ssh, and its arguments.
       environ: the environment; variables that change how TensorFlow computes are passed on.
       supervision: when to end, kill and restart tasks.

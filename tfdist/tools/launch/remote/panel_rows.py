@@ -1,4 +1,4 @@
-"""What the tasks of a host do, on its way to the panel of `tfdist run --hosts`.
+"""Sends what the tasks of a host do to the panel of `tfdist run --hosts`.
 
 The launcher on the host prints lines of rows (`RowPrinter`). The end of the connection keeps the
 newest one in a file (`keep_rows`), where the panel finds it (`HostTasks`).
@@ -85,7 +85,7 @@ class HostTasks:
         self._doing = how
 
     def look(self, now: float) -> list[Row]:
-        """The tasks at this moment; one row for the host until it has said something."""
+        """The tasks at this moment; one row for the host until it has reported its tasks."""
         rows = self._read()
         if not rows:
             return [Row(self._host, self._doing, None, None, None, None, self._starts)]

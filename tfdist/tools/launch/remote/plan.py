@@ -1,4 +1,4 @@
-"""Places the tasks of a job on hosts: what each host is told to start.
+"""Places the tasks of a job on hosts, and creates a plan for each host.
 
     plan(job, hosts, token="3f2a", environ=os.environ)
 
@@ -27,7 +27,7 @@ _PASSED = ("TF_", "TFDIST_", "KERAS_", "HOROVOD_", "NCCL_", "OMP_", "PYTHONPATH"
 
 @dataclass(frozen=True)
 class HostPlan:
-    """What a host is told, which plans the tasks itself; see `server.read_plan`.
+    """The message to a host, which plans its tasks from it; see `server.read_plan`.
 
     Attributes:
       job: the fields of a `ScriptSpec`.

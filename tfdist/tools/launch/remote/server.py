@@ -1,4 +1,4 @@
-"""The end of a connection on a host: starts the tasks, and ends them when the connection ends.
+"""The remote end of a connection: starts the tasks of a host, and ends them when it closes.
 
     ssh host python -m tfdist.tools.launch.remote.server < plan
 
@@ -53,7 +53,7 @@ def read_plan(plan: Mapping[str, Any], environ: Mapping[str, str]) -> list[TaskS
 
 
 def main() -> int:
-    """Runs the tasks of the plan on the standard input; the exit code."""
+    """Runs the tasks of the plan from standard input; returns the exit code."""
     # Without a buffer, `select` sees each line that has arrived.
     lines = open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)  # noqa: SIM115
     plan = json.loads(lines.readline())
@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def _obey(lines: IO[bytes]) -> None:
-    """Sends the signals of the launcher to this process, and SIGTERM when it is gone."""
+    """Passes the launcher's signals to this process, and SIGTERM when the launcher is gone."""
     while select.select([lines], [], [], SILENCE_SECONDS)[0] and (line := lines.readline()):
         if number := int(line):
             os.kill(os.getpid(), number)

@@ -5,8 +5,8 @@
     made.connecting.wrap_socket(connection, server_hostname="worker-1")
 
 The token gives the key of the job's certificate authority (HKDF-SHA256, RFC 5869; Ed25519,
-RFC 8032). Each task makes a new key for itself and signs its certificate with that key. Only TLS
-1.3 (RFC 8446) is accepted.
+RFC 8032). Each task makes a new key for itself, and signs its certificate with the authority's
+key. Only TLS 1.3 (RFC 8446) is accepted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _AUTHORITY = "tfdist job"
 
 
 class Contexts(NamedTuple):
-    """How a task accepts connections, and how it connects; both authenticate both sides."""
+    """The contexts for accepting and for opening connections; each authenticates both sides."""
 
     accepting: ssl.SSLContext
     connecting: ssl.SSLContext

@@ -29,7 +29,7 @@ _SET_ADDRESS, _SET_MASK, _SET_MTU = 0x8916, 0x891C, 0x8922
 
 
 def open_device(own: ipaddress.IPv4Interface) -> int:
-    """Opens a new device with an address and the route to its network; a file descriptor.
+    """Opens a new device with an address and a route to its network; returns its descriptor.
 
     Raises:
       UsageError: this machine does not allow it.

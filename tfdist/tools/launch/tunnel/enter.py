@@ -92,7 +92,7 @@ def _addresses(cluster: Cluster) -> dict[Task, ipaddress.IPv4Address]:
 
 
 def _inside(cluster: Cluster) -> Cluster:
-    """The cluster as its tasks see it; each keeps its port."""
+    """The cluster with the addresses in the tunnel; each task keeps its port."""
     addresses: dict[str, list[str]] = {}
     for task, address in _addresses(cluster).items():
         port = host_and_port(cluster.address(task))[1]
@@ -101,7 +101,7 @@ def _inside(cluster: Cluster) -> Cluster:
 
 
 def _serve(config: ClusterConfig, token: str, channel: socket.socket, task: int) -> NoReturn:
-    """Carries the packets of the process `task` until that ends; then ends this process."""
+    """Carries the packets of the process `task` until `task` ends; then ends this process."""
     # A pipe to which the task writes must be closed when the task ends.
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)

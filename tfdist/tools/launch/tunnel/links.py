@@ -1,6 +1,6 @@
 """Carries the packets of a task's network to the other tasks, over mutual TLS.
 
-    links = Links(device, listener, "worker-0", peers, contexts)
+    links = Links(device, listener, address, peers, contexts)
     links.start()
 
 A task connects to each task that it sends packets to. Such a connection carries IPv4 packets
