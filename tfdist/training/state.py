@@ -170,12 +170,18 @@ class TrainingState:
         """Makes an optimizer combine the gradients of all replicas, in place; returns it.
 
         A second call does nothing.
+
+        Raises:
+          TypeError: the strategy has returned another object.
         """
         if not _is_wrapped(optimizer):
             if keras_compat.is_keras_3(optimizer):
                 keras3_repeated_rows.apply()
             with self.strategy.scope():
-                self.strategy.wrap_optimizer(optimizer)
+                wrapped = self.strategy.wrap_optimizer(optimizer)
+            if wrapped is not optimizer:
+                name = type(self.strategy).__name__
+                raise TypeError(f"{name}.wrap_optimizer must return the optimizer itself, changed.")
             replaced.replace(optimizer, _WRAPPED, True)
         return optimizer
 

@@ -120,3 +120,12 @@ def test_main_may_be_called_without_arguments(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(SystemExit):
         main()  # type: ignore[call-arg]
     assert called == [main]
+
+
+def test_a_strategy_changes_an_optimizer_in_place(
+    tiny: TinyTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = tiny.job()
+    monkeypatch.setattr(job._strategy, "wrap_optimizer", lambda optimizer: object())
+    with pytest.raises(TypeError, match=r"OneDevice\.wrap_optimizer must return the optimizer"):
+        job.wrap_optimizer(tf.keras.optimizers.SGD(0.1))
