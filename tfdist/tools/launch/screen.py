@@ -23,7 +23,7 @@ from tfdist.errors import log
 from tfdist.tools.launch.output import Printer
 from tfdist.tools.watch import panel
 from tfdist.tools.watch.summary import Summary
-from tfdist.tools.watch.tasks import Watched, WatchedTask, how_it_ended
+from tfdist.tools.watch.tasks import Watched, WatchedTask, state_after
 
 # Between two panels, and between two writes of lines, each of which draws the panel again.
 _PANEL_SECONDS, _LINES_SECONDS = 0.5, 0.1
@@ -72,7 +72,7 @@ class Screen(Printer):
         self._tasks.setdefault(name, self._watch(name)).started(pid)
 
     def ended(self, name: str, code: int) -> None:
-        self._tasks[name].ended(how_it_ended(code))
+        self._tasks[name].ended(state_after(code))
 
     def failed(self, how: str) -> None:
         self._summary.failed(how)

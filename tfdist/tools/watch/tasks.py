@@ -72,8 +72,8 @@ class Watched(Protocol):
         """
 
 
-def how_it_ended(code: int) -> str:
-    """The text in a row for a process that ended with this exit code, or -n after signal n."""
+def state_after(code: int) -> str:
+    """The state of a task in its row after an exit with this code, or -n after signal n."""
     if code == EXIT_PREEMPTED:
         return "preempted"
     if code < 0:

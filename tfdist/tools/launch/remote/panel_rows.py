@@ -16,7 +16,7 @@ from pathlib import Path
 from tfdist.coordination.liveness.activity import WAITING, State
 from tfdist.process.atomic_file import replacing
 from tfdist.tools.launch.output import Printer
-from tfdist.tools.watch.tasks import RUNNING, Row, WatchedTask, how_it_ended
+from tfdist.tools.watch.tasks import RUNNING, Row, WatchedTask, state_after
 
 #: Begins a line of rows: no line of a task does, because its name comes first.
 ROWS_MARK = "\x1etfdist rows "
@@ -37,7 +37,7 @@ class RowPrinter(Printer):
         self._tasks.setdefault(name, WatchedTask(name)).started(pid)
 
     def ended(self, name: str, code: int) -> None:
-        self._tasks[name].ended(how_it_ended(code))
+        self._tasks[name].ended(state_after(code))
 
     def look(self) -> None:
         now = time.time()
