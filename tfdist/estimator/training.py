@@ -134,7 +134,7 @@ def train(
     if max_steps is not None and step >= max_steps:
         if job.is_chief:
             log(f"training is complete, at step {step} of {max_steps}")
-            if not output.done.exists():
+            if not output.is_complete:
                 output_directory.mark_done(output, global_step=step)
         return
     own = [hook for hook in hooks if job.is_chief or not getattr(hook, "chief_only", False)]
@@ -144,7 +144,7 @@ def train(
     if job.is_chief:
         if step:
             log(f"resuming from step {step}")
-        output.done.unlink(missing_ok=True)
+        output.reopen()
         facts = facts_of(job.sessions.role)
         trackers = Trackers(job.sessions.role.flags.trackers, output, facts)
         output_directory.cut_json_lines(output.metrics, lambda line: line["step"] <= step)

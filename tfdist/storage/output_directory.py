@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from tfdist.coordination.liveness import hang_report
 from tfdist.errors import OutputError, UsageError
 from tfdist.process.atomic_file import replacing
 from tfdist.process.paths import local_path
@@ -75,7 +76,7 @@ _PATTERN_CHARACTERS = "*?[\\"
 
 
 class OutputDirectory:
-    """The paths in an output directory; creating this object creates no directory.
+    """An output directory and the paths in it; creating this object creates no directory.
 
     Raises:
       UsageError: see `output_path`.
@@ -94,6 +95,22 @@ class OutputDirectory:
         self.trackers = self.path / "trackers.json"
         self.lock = self.path / "lock.json"
         self.eval_lock = self.path / "eval_lock.json"
+        self.hang_report = self.path / hang_report.FILE_NAME
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the training is complete."""
+        return self.done.exists()
+
+    @property
+    def has_model(self) -> bool:
+        """Whether there is an exported model."""
+        return self.saved_model.is_dir()
+
+    def reopen(self) -> None:
+        """Removes what only a complete training has, because the training goes on."""
+        self.done.unlink(missing_ok=True)
+        shutil.rmtree(self.final, ignore_errors=True)
 
 
 def output_path(field: str, path: str | os.PathLike[str] | None) -> Path:
@@ -261,6 +278,24 @@ def write_text(path: Path, text: str) -> None:
             temporary.write_text(text)
 
 
+def copy_whole(source: Path, target: Path) -> None:
+    """Copies a local file atomically, and creates the directories above it.
+
+    Raises:
+      OSError: the file could not be copied; an existing file is unchanged.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(target) as temporary:
+        shutil.copyfile(source, temporary)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file; empty if there is none, or if it cannot be read."""
+    with suppress(OSError):
+        return path.read_text(errors="replace")
+    return ""
+
+
 def saved_checkpoints(output: OutputDirectory) -> list[tuple[int, Path]]:
     """The number and the path of each checkpoint, also of an Estimator, the newest last.
 
@@ -272,6 +307,17 @@ def saved_checkpoints(output: OutputDirectory) -> list[tuple[int, Path]]:
         for path in directory.glob("*.index")
         if (match := _CHECKPOINT.fullmatch(path.name))
     )
+
+
+def size_and_time(checkpoint: Path) -> tuple[int, float]:
+    """The size of a checkpoint in bytes, and when it was saved, in seconds since 1970.
+
+    Raises:
+      FileNotFoundError: the training has removed it meanwhile.
+    """
+    saved = checkpoint.with_name(f"{checkpoint.name}.index").stat().st_mtime
+    files = checkpoint.parent.glob(f"{checkpoint.name}.*")
+    return sum(file.stat().st_size for file in files), saved
 
 
 def append_json_line(path: Path, record: dict[str, Any]) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import inspect
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -140,8 +139,7 @@ class Resume(StepFollower):
         self._earlier_epochs = start.epoch
         if start.epoch < epochs:
             if self._state.is_chief:
-                self._output.done.unlink(missing_ok=True)
-                shutil.rmtree(self._output.final, ignore_errors=True)
+                self._output.reopen()
                 output_directory.cut_json_lines(
                     self._output.metrics, lambda record: record["epoch"] <= start.epoch
                 )
@@ -186,7 +184,7 @@ class Resume(StepFollower):
                 if self._state.is_chief:
                     self._final.save(Position(self._finished), self._state.steps)
                     self._final.wait()
-        if self._saves and (self._has_trained or not self._output.saved_model.exists()):
+        if self._saves and (self._has_trained or not self._output.has_model):
             with self._checkpointing.save_scope(self.model):
                 export.export(self.model, self._output, **self._writer)
         if not self._has_trained or is_complete:

@@ -18,8 +18,7 @@ import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import log
-from tfdist.process.atomic_file import replacing
-from tfdist.storage.output_directory import OutputDirectory
+from tfdist.storage.output_directory import OutputDirectory, copy_whole
 from tfdist.training.state import TrainingState
 from tfdist.training.steps import Logs, StepFollower
 
@@ -120,9 +119,7 @@ class StepProfile(StepFollower):
         own = str(self._state.strategy.task)
         for path in Path(self._directory).glob("plugins/profile/*/*.xplane.pb"):
             name = names.get(path.name.removesuffix(".xplane.pb"), own).replace(":", "_")
-            self._session.mkdir(parents=True, exist_ok=True)
-            with replacing(self._session / f"{name}.xplane.pb") as temporary:
-                shutil.copyfile(path, temporary)
+            copy_whole(path, self._session / f"{name}.xplane.pb")
 
 
 def _trace(addresses: str, directory: str, seconds: float) -> None:

@@ -13,10 +13,14 @@ from html import escape
 from typing import Any
 
 from tfdist.cluster.task_types import EVALUATOR
-from tfdist.coordination.liveness import hang_report
 from tfdist.process import quantities
 from tfdist.process.version import __version__
-from tfdist.storage.output_directory import OutputDirectory, saved_checkpoints
+from tfdist.storage.output_directory import (
+    OutputDirectory,
+    read_text,
+    saved_checkpoints,
+    size_and_time,
+)
 from tfdist.tools.watch import curves
 from tfdist.tools.watch.training_log import SPEED, Run
 from tfdist.training.records import events
@@ -109,7 +113,7 @@ def _cell(name: str, value: Any) -> str:
 
 def _result(run: Run, output: OutputDirectory) -> dict[str, str]:
     last, evaluated = (records[-1] if records else {} for records in (run.epochs, run.evaluations))
-    found = {"state": "complete" if output.done.exists() else "not complete"}
+    found = {"state": "complete" if output.is_complete else "not complete"}
     if "epoch" in last:  # Estimators have no epochs.
         found["epochs"] = str(last["epoch"])
     found["steps"] = str(last.get("step", evaluated.get("global_step", "unknown")))
@@ -123,7 +127,7 @@ def _result(run: Run, output: OutputDirectory) -> dict[str, str]:
     if times := run.times:
         length = quantities.duration(max(times) - min(times))
         found["time"] = f"{length}, from {_time(min(times))} to {_time(max(times))}"
-    if output.saved_model.is_dir():
+    if output.has_model:
         found["exported model"] = str(output.saved_model.resolve())
     return found
 
@@ -159,7 +163,7 @@ def _warnings(run: Run, output: OutputDirectory) -> Iterator[str]:
             name = "epoch" if "epoch" in record else "step"
             yield f"Not finite in {name} {record.get(name)}: {', '.join(wrong)}."
             break
-    if (output.path / hang_report.FILE_NAME).exists():
+    if read_text(output.hang_report):
         yield "The job made no step, or lost a task: see the hang report below."
 
 
@@ -172,18 +176,14 @@ def _checkpoints(output: OutputDirectory) -> Iterator[dict[str, Any]]:
     for step, checkpoint in saved_checkpoints(output):
         # A training that goes on may delete it meanwhile.
         with suppress(FileNotFoundError):
-            saved = checkpoint.with_name(f"{checkpoint.name}.index").stat().st_mtime
-            files = checkpoint.parent.glob(f"{checkpoint.name}.*")
-            size = quantities.size(sum(file.stat().st_size for file in files))
-            yield {"step": f"{step:,}", "size": size, "saved": _time(saved), "path": checkpoint}
+            size, saved = size_and_time(checkpoint)
+            row = {"step": f"{step:,}", "size": quantities.size(size), "saved": _time(saved)}
+            yield {**row, "path": checkpoint}
 
 
 def _hang_report(output: OutputDirectory) -> str:
-    try:
-        text = (output.path / hang_report.FILE_NAME).read_text(errors="replace")
-    except OSError:
-        return ""
-    return f"<pre>{escape(text)}</pre>"
+    text = read_text(output.hang_report)
+    return f"<pre>{escape(text)}</pre>" if text else ""
 
 
 def _time(seconds: float) -> str:

@@ -98,5 +98,4 @@ def _saved(output: OutputDirectory) -> str:
     """The newest checkpoint and the exported model."""
     found = saved_checkpoints(output)
     parts = [f"checkpoint {found[-1][1]}"] if found else ["no checkpoint"]
-    model = output.saved_model
-    return ", ".join([*parts, f"model {model}"] if model.is_dir() else parts)
+    return ", ".join([*parts, f"model {output.saved_model}"] if output.has_model else parts)
