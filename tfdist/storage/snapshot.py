@@ -184,7 +184,11 @@ class SavePlan:
         @tf.function(autograph=False)
         def write(path: tf.Tensor, *here: tf.Tensor) -> tf.Tensor:
             given = iter(here)
-            tensors = [next(given) if entry.is_here else entry.read() for entry in self._entries]
+            tensors = []
+            for entry in self._entries:
+                # A variable of another machine is read there, and not copied to this one.
+                with tf.device(entry.device):
+                    tensors.append(next(given) if entry.is_here else entry.read())
             parts = [path]
             if len(devices) > 1:
                 # The names that TensorFlow gives to the parts.

@@ -84,7 +84,8 @@ def evaluated_steps(path: Path) -> list[int]:
 def test_a_tensorflow_without_estimators_raises_an_import_error(tmp_path: Path) -> None:
     newer = tmp_path / "tensorflow"
     newer.mkdir()
-    (newer / "__init__.py").write_text('__version__ = "2.16.1"\n')
+    (newer / "__init__.py").write_text('__version__ = "2.16.1"\nfrom . import config\n')
+    (newer / "config.py").write_text("def list_physical_devices(): pass\n")
     done = subprocess.run(
         [sys.executable, "-c", "import tfdist.estimator"],
         env={"PYTHONPATH": f"{tmp_path}:{ROOT}"},

@@ -28,6 +28,7 @@ def read(port: int) -> dict[str, float]:
     """The values by name and label."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
+    assert "tfdist_steps_total" in text, (answer.status, answer.headers, text)
     return {
         " ".join([sample.name, *sample.labels.values()]): sample.value
         for family in text_string_to_metric_families(text)
