@@ -183,11 +183,15 @@ class AsynchronousEpoch(Epoch):
         )
         if not is_given_up:
             return False
-        logging.warning(
-            "The epoch ends without the rest of the data of worker %s, which makes no steps. "
-            "Later epochs do not wait for it until it returns.",
-            ", ".join(map(str, left)),
-        )
+        threads = [self._threads[worker] for worker in left]
+        if new := [str(each.index) for each in threads if each.told_loss != each.lost_since]:
+            logging.warning(
+                "The epoch ends without the rest of the data of worker %s, which makes no steps. "
+                "Later epochs do not wait for it until it returns.",
+                ", ".join(new),
+            )
+        for each in threads:
+            each.told_loss = each.lost_since
         self._withdraw_lost()
         self._ended.update(left)
         return True

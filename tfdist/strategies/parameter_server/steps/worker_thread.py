@@ -78,6 +78,7 @@ class WorkerThread:
     Attributes:
       index: the index of the worker.
       lost_since: the time at which the worker was lost; None while it works.
+      told_loss: the `lost_since` of the last loss that an epoch has logged; None before.
       is_reconnecting: whether TensorFlow has noticed the loss and not yet connected to the process
         that replaces the worker.
     """
@@ -85,6 +86,7 @@ class WorkerThread:
     def __init__(self, worker: Any) -> None:
         self.index: int = worker.worker_index
         self.lost_since: float | None = None
+        self.told_loss: float | None = None
         self.is_reconnecting = False
         self._worker = worker
         self._executor = executor.new_executor(enable_async=False)

@@ -36,6 +36,7 @@ class Thread:
     def __init__(self, index: int, batches: int) -> None:
         self.index, self.batches = index, batches
         self.lost_since: float | None = None
+        self.told_loss: float | None = None
         self.made = 0
         self.stopped = False
         self.epoch = 1
