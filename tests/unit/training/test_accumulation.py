@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist.entry
+from tests.conftest import keras_is_3
 from tests.support import habits
 from tfdist.config.flags import JobFlags
 from tfdist.errors import UsageError
@@ -99,9 +100,9 @@ def train(output: Path, build: Callable[[], Any], inputs: Any, batch: int, steps
     [
         (dense, POINTS),
         (scaled, POINTS),
-        pytest.param(legacy, POINTS, marks=pytest.mark.stacks("2.15")),
         (of_days, DAYS[:, None]),
         (own_step, POINTS),
+        *([] if keras_is_3() else [(legacy, POINTS)]),
     ],
 )
 def test_accumulated_batches_equal_a_larger_one(tmp_path: Path, build: Any, inputs: Any) -> None:
