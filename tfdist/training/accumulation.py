@@ -39,7 +39,7 @@ def accumulate(model: Any, batch_size: int, steps: int, *, reads_once: bool) -> 
         machine.
 
     Raises:
-      UsageError: the model has several optimizers, or a loss that is a sum.
+      UsageError: the model has several optimizers, a legacy one, or a loss that is a sum.
     """
     _check(model)
     own = model.train_step
@@ -253,11 +253,15 @@ def _total(total: Any, shape: tf.TensorShape) -> Any:
 
 
 def _check(model: Any) -> None:
-    kinds = [type(each).__name__ for each in keras_compat.optimizers_of(model)]
+    optimizers = keras_compat.optimizers_of(model)
+    kinds = [type(each).__name__ for each in optimizers]
     losses = tf.nest.flatten(getattr(model, "loss", None))
     sums = [each for each in losses if str(getattr(each, "reduction", "")).lower() == "sum"]
     if len(kinds) != 1:
         received = f"a model with {len(kinds)} optimizers: {', '.join(kinds)}"
+    elif not isinstance(optimizers[0], tf.keras.optimizers.Optimizer):
+        # Over several replicas it fails in a loop, or never returns.
+        received = f"the legacy optimizer {kinds[0]}"
     elif sums:
         received = f"the loss {type(sums[0]).__name__} with reduction='sum'"
     else:
@@ -265,6 +269,6 @@ def _check(model: Any) -> None:
     raise UsageError(
         _FLAG,
         received=received,
-        accepted="a model with one optimizer, whose loss is a mean over the examples",
+        accepted="a model with one Keras optimizer, whose loss is a mean over the examples",
         remedy="Leave it out, or change the model.",
     )
