@@ -323,6 +323,14 @@ def test_the_log_says_what_was_found_and_why() -> None:
         ({"SM_HOSTS": "a,b", "SM_CURRENT_HOST": "b"}, {}, "SM_HOSTS"),
         ({"SKYPILOT_NODE_IPS": "a b", "SKYPILOT_NODE_RANK": "x"}, {}, "SKYPILOT_NODE_RANK"),
         ({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "a", "LSF_PM_TASKID": "1"}, {}, "LSB_MCPU_HOSTS"),
+        (
+            {
+                **{"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "batch 1 a 42 b 42"},
+                **{"JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_SIZE": "2"},
+            },
+            {},
+            "JSM_NAMESPACE_SIZE",
+        ),
         ({"PBS_JOBID": "7", "PBS_NODEFILE": "/no/file", "PBS_VNODENUM": "1"}, {}, "PBS_NODEFILE"),
         (
             {**JOBSET, "TFDIST_TASKS": "ps:1", "JOBSET_ROLE": "ps", "JOB_COMPLETION_INDEX": "0"},

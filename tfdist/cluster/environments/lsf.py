@@ -28,7 +28,11 @@ class LSF(RankEnvironment):
             for _ in range(int(count))
         ]
         if self._rank_variable == "JSM_NAMESPACE_RANK":
-            hosts = hosts[len(hosts) - self.number("JSM_NAMESPACE_SIZE") :]
+            # The first host may be that of the batch script, which has no rank.
+            before = len(hosts) - self.number("JSM_NAMESPACE_SIZE")
+            if before not in (0, int(words[1])):
+                raise self.error("JSM_NAMESPACE_SIZE", "a rank in each slot of LSB_MCPU_HOSTS")
+            hosts = hosts[before:]
         return hosts
 
     def rank(self) -> int:
