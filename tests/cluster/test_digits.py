@@ -1,6 +1,7 @@
 """The CIFAR-10 example learns handwritten digits.
 
-Where there is Slurm, tests/cluster/test_slurm.py has the strategies that span hosts.
+Where there is Slurm, tests/cluster/test_slurm.py has horovod and parameter servers, and
+scripts/quickstart is the command of multi_worker_mirrored.
 
 scripts/test tests/cluster/test_digits.py -rP    # shows the accuracies
 """

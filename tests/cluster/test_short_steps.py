@@ -25,7 +25,10 @@ from tests.support.processes import (
 )
 from tfdist.errors import EXIT_PREEMPTED
 
-pytestmark = [pytest.mark.stacks("2.15", "newest"), pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.stacks("2.15", "newest", horovod=("2.15",)),
+    pytest.mark.timeout(400),
+]
 
 PROGRAM = str(ROOT / "tests" / "support" / "short_steps_program.py")
 STEPS = 400
