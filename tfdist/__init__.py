@@ -26,7 +26,7 @@ if sys.orig_argv[1:3] == ["-m", __name__] and not sys.flags.safe_path:
 import importlib
 from typing import TYPE_CHECKING
 
-from tfdist.process import log_level as _log_level
+from tfdist.process import tensorflow_import as _tensorflow_import
 from tfdist.process.setup import set_environment as _set_environment
 from tfdist.process.version import __version__
 
@@ -63,8 +63,15 @@ _NAMES = {
     "tfdist.layers.stage": ("stage",),
 }
 
+
+def _record_first_use() -> None:
+    from tfdist.upstream import first_use
+
+    first_use.apply()
+
+
 _set_environment()
-_log_level.hold_on_import()
+_tensorflow_import.watch(after=_record_first_use)
 # For a type checker, which reads the imports above, every name would exist.
 if not TYPE_CHECKING:
 

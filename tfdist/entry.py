@@ -16,6 +16,7 @@ import gc
 import os
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from absl import app, flags, logging
 from absl.logging import converter
 
-from tfdist.cluster import host_and_port
 from tfdist.config.flags import (
     JobFlags,
     define_flags,
@@ -38,11 +38,17 @@ from tfdist.coordination import startup
 from tfdist.coordination.liveness.reporter import Reporter
 from tfdist.coordination.preemption import Preemption
 from tfdist.coordination.stores.kv_store import value_of_chief
-from tfdist.errors import EXIT_FAILED, UsageError, exit_on_usage_error, log
+from tfdist.errors import (
+    ERROR_FILE_VARIABLE,
+    EXIT_FAILED,
+    UsageError,
+    exit_on_usage_error,
+    log,
+)
 from tfdist.job import Job
-from tfdist.process import excepthook, precision, setup, thread_stacks
+from tfdist.process import excepthook, precision, proxies, setup, thread_stacks, user_code
 from tfdist.process.cores import divide_cores, set_threads, take_cores
-from tfdist.process.excepthook import ERROR_FILE_VARIABLE, end_on_uncaught
+from tfdist.process.excepthook import end_on_uncaught
 
 if TYPE_CHECKING:
     from tfdist.strategies.base import Strategy
@@ -55,6 +61,9 @@ _NOISE = (
     # TensorFlow, about its own MirroredStrategy in an Estimator.
     "To make it possible to preserve tf.data options",
 )
+
+# Where this process has started a task of a job with several tasks.
+_calls: list[str] = []
 
 AnyJob = TypeVar("AnyJob", bound=Job)
 Main = Callable[[list[str]], None]
@@ -102,6 +111,14 @@ def run(main: Main) -> None:
     Raises:
       SystemExit: always; with code 0 after the function has returned.
     """
+    if not hasattr(main, "__wrapped__"):
+        with exit_on_usage_error():
+            raise UsageError(
+                "tfdist.run",
+                received=getattr(main, "__name__", type(main).__name__),
+                accepted="a function with the decorator @tfdist.main",
+                remedy="Write @tfdist.main above the function.",
+            )
     app.run(main, flags_parser=parse_only_flags)
 
 
@@ -145,11 +162,32 @@ def start(job_class: type[AnyJob], environ: Mapping[str, str]) -> AnyJob:
     take_cores()
     end_on_uncaught(environ.get(ERROR_FILE_VARIABLE))
     with exit_on_usage_error():
+        _check_call()
         job = create_of(job_class, read_flags(environ), environ, waits_for_peers=True)
+    if job._role.cluster or job._role.config.ranks:
+        _calls.append(user_code.calling_line())
     atexit.register(job._state.warn_if_unsaved)
     # Otherwise Python's garbage collector walks all of TensorFlow's modules at exit, for 0.7 s.
     gc.freeze()
     return job
+
+
+def _check_call() -> None:
+    thread = threading.current_thread()
+    if thread is not threading.main_thread():
+        raise UsageError(
+            "tfdist.init",
+            received=f"a call in {thread.name}",
+            accepted="a call in the main thread, which receives the signals",
+            remedy="Call it at the top of the script; fit may run in a thread.",
+        )
+    if _calls:
+        raise UsageError(
+            "tfdist.init",
+            received=f"a second call, in {user_code.calling_line()}",
+            accepted=f"one in a job of several tasks; the first is in {_calls[0]}",
+            remedy="Use the job that the first call has returned.",
+        )
 
 
 def create(job_flags: JobFlags, environ: Mapping[str, str]) -> Job:
@@ -193,11 +231,14 @@ def create_of(
             accepted="a strategy whose packages are installed",
             remedy=str(error),
         ) from None
+    os.environ.update(proxies.exempted(role.cluster.hosts, environ))
     if waits_for_peers:
         _divide_cores(role, environ)
-    _set_up_tensorflow(job_flags)
     from tfdist.compat import checks
+    from tfdist.upstream import first_use
 
+    with first_use.explained():
+        _set_up_tensorflow(job_flags)
     checks.check_precision(job_flags.precision, role.spec)
     log(f"{role.config}, {role.spec.name}; {setup.description(environ)}")
     if waits_for_peers:
@@ -211,7 +252,8 @@ def create_of(
     preemption = Preemption()
     release = server_messages.hold()
     try:
-        strategy = strategy_class(role.settings, preemption)
+        with first_use.explained():
+            strategy = strategy_class(role.settings, preemption)
     finally:
         if not role.serves:  # A server logs again when its chief connects.
             release()
@@ -295,7 +337,7 @@ def _serve_function(role: TaskRole, reporter: Reporter) -> NoReturn:
 
 def _wait_for_peers(role: TaskRole, reporter: Reporter) -> None:
     cluster = role.cluster
-    reporter.listen({host_and_port(cluster.address(task))[0] for task in cluster.tasks()})
+    reporter.listen(cluster.hosts)
     config = startup.BarrierConfig(
         startup.Hello(
             cluster=role.cluster,

@@ -13,6 +13,10 @@ EXIT_USAGE = 2
 #: The task was preempted and has saved; start the job again to resume (EX_TEMPFAIL of sysexits.h).
 EXIT_PREEMPTED = 75
 
+#: The environment variable with the path of the file in which a task reports its exception to the
+#: launcher that has started it.
+ERROR_FILE_VARIABLE = "TFDIST_ERROR_FILE"
+
 
 def log(text: str) -> None:
     """Prints `tfdist: text` on stderr and flushes it immediately."""

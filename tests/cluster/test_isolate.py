@@ -109,8 +109,5 @@ def test_without_isolation_another_user_reads_the_users_files(tmp_path: Path) ->
     job: Tasks = {"tfdist": (command, {})}
     ended = run_by_hand(tmp_path, job, deadline=180, copies=False, watch=attack)["tfdist"]
     assert ended.code == EXIT_PREEMPTED, ended.output
-    assert (
-        "other users and machines can connect to the tasks; --isolate prevents it" in ended.output
-    )
     (done,) = attacks
     assert done.stdout == "the user's file\n", done.stderr

@@ -66,7 +66,7 @@ def test_a_job_starts_it_and_ends_it(workers: int, script: str) -> None:
         assert terminal.wait(deadline=200) == 0, terminal.text
     assert terminal.text.count("echo: HELLO") == workers
     # It has been at the barrier, as all others, and ends when the chief has.
-    assert f"echo:0 of {workers} worker + 1 echo (TF_CONFIG)" in terminal.text
+    assert f"echo:0 of {workers} worker + 1 echo (tfdist run)" in terminal.text
     assert "echo:0 exits because worker:0 has exited" in terminal.text
     rows = {line.split()[0]: line for line in terminal.text.splitlines() if line}
     assert rows["echo:0"].split()[:2] == ["echo:0", "done"], terminal.text

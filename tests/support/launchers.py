@@ -44,17 +44,7 @@ def on_signal(action, *numbers):
         signal.signal(number, action)
 """
 
-#: What `tfdist run` says of each job with several tasks.
-OPEN = "tfdist: other users and machines can connect to the tasks; --isolate prevents it\n"
-
 Start = Callable[..., "subprocess.Popen[str]"]
-
-
-class _Launcher(subprocess.Popen[str]):
-    def communicate(self, *arguments: Any, **options: Any) -> tuple[str, str]:
-        """What the launcher has printed, without `OPEN`."""
-        output, errors = super().communicate(*arguments, **options)
-        return output, errors and errors.replace(OPEN, "")
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -112,7 +102,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         extra: dict[str, str] | None = None,
         stdout: int | IO[Any] = subprocess.PIPE,
     ) -> subprocess.Popen[str]:
-        process = _Launcher(
+        process = subprocess.Popen(
             [sys.executable, *command],
             cwd=tmp_path,
             env={**environ, **(extra or {})},

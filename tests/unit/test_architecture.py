@@ -301,7 +301,7 @@ def test_classes_and_modules_of_others_are_patched_in_four_rooms() -> None:
 #: Modules that set attributes of other objects, each with its reason.
 SETS_ATTRIBUTES = {
     "compat/replaced.py": "the one that replaces methods, and gives them back",
-    "process/log_level.py": "of the loader of a module, until it has loaded it",
+    "process/tensorflow_import.py": "of the loader of a module, until it has loaded it",
     "storage/export.py": "of a new tf.Module",
     "strategies/parameter_server/steps/coordinator.py": "of a strategy of its own class",
     "strategies/parameter_server/steps/keras3.py": "the functions that Keras makes",

@@ -180,6 +180,12 @@ class Cluster:
             Task(name, index) for name, hosts in self._addresses for index in range(len(hosts))
         )
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts of all tasks, each once."""
+        addresses = (self.address(task) for task in self.tasks())
+        return tuple(dict.fromkeys(host_and_port(address)[0] for address in addresses))
+
     def local_rank_of(self, task: Task, among: Sequence[Task]) -> tuple[int, int]:
         """The local rank of `task` on its host, and the number of tasks in `among` on that host."""
         hosts = [self.address(other).rpartition(":")[0] for other in among]

@@ -72,14 +72,15 @@ def checked(
     """Builds and checks the cluster and the task; errors use the source's field names."""
     try:
         cluster = Cluster(**{name: jobs.get(name) or () for name in task_types.in_cluster()})
+        name: Any = task_type
         if isinstance(task_type, str):
-            task_type = task_types.older_names().get(task_type, task_type)
-        task = Task(task_type, whole_number(task_index))  # type: ignore[arg-type]
+            name = task_types.older_names().get(task_type, task_type)
+        task = Task(name, whole_number(task_index))
         cluster.check(task)
     except UsageError as error:
         raise UsageError(
             field_of(error.field),
-            received=error.received,
+            received=task_type if error.field == "task.type" else error.received,
             accepted=error.accepted,
             remedy=error.remedy,
         ) from None

@@ -300,9 +300,16 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         if name in {**LaunchOptions.defined(), **task_types.by_flag()}:
             log(f"error: --{name} is a flag of tfdist run. Write it before the script")
         else:
-            log(f"error: {error}")
+            log(f"error: {error}. {_own_parser(argv[0])}")
         print("Run with --help for the flags of this script.", file=sys.stderr, flush=True)
         sys.exit(EXIT_USAGE)
+
+
+def _own_parser(program: str) -> str:
+    """What a script does whose arguments are not absl's."""
+    if "ipykernel" in program or "colab_kernel" in program:
+        return "In a notebook, call job = tfdist.init([]) in place of tfdist.run."
+    return "A script that parses its flags with argparse calls tfdist.init (docs/flags.md)."
 
 
 def parse_only_flags(argv: Sequence[str]) -> list[str]:

@@ -63,6 +63,14 @@ def shard_function(
     if isinstance(data, tf.data.Dataset):
         return _of_dataset(data, reads_here)
     if isinstance(data, (tuple, list)) and all(map(_is_array, tf.nest.flatten(data))):
+        lengths = {len(array) for array in tf.nest.flatten(data)}
+        if len(lengths) > 1:
+            raise UsageError(
+                _FIELD,
+                received=f"arrays of {', '.join(map(str, sorted(lengths)))} rows",
+                accepted="arrays of equal lengths: one row for each example",
+                remedy="Correct the arrays.",
+            )
         size = _DEFAULT_BATCH if batch_size is None else batch_size
         return _of_arrays(tuple(data), trains, size)
     if _has_items(data) and reads_here:
@@ -89,9 +97,23 @@ def _with_own_cache(function: DatasetFunction) -> DatasetFunction:
     @functools.wraps(function)
     def call(context: tf.distribute.InputContext) -> tf.data.Dataset:
         with dataset_arguments.replaced(filename=lambda path: path and path + _suffix(context)):
-            return function(context)
+            return _checked(function(context))
 
     return call
+
+
+def _checked(returned: Any) -> tf.data.Dataset:
+    """What the user's function has returned, if it is a dataset."""
+    if isinstance(returned, tf.data.Dataset):
+        return returned
+    raise UsageError(
+        _FIELD,
+        received="a function that returns "
+        + ("nothing" if returned is None else f"a {type(returned).__name__}"),
+        accepted="one that returns a tf.data.Dataset",
+        remedy="Return tf.data.Dataset.from_tensor_slices((x, y)).batch(size) for arrays, or "
+        "tf.data.Dataset.from_generator(make, output_signature=…) for a generator or a loader.",
+    )
 
 
 def _of_whole(function: Callable[[], tf.data.Dataset]) -> DatasetFunction:
@@ -99,7 +121,7 @@ def _of_whole(function: Callable[[], tf.data.Dataset]) -> DatasetFunction:
     def call(context: tf.distribute.InputContext) -> tf.data.Dataset:
         # All tasks must have the same order, or some examples are in several shards.
         with global_seed.default(), dataset_arguments.replaced(deterministic=lambda _: None):
-            dataset = function()
+            dataset = _checked(function())
         if context.num_input_pipelines > 1:
             _check_order(dataset, _suffix(context))
         options = tf.data.Options()

@@ -207,10 +207,17 @@ def with_repeats(
     if empty is None or not all(isinstance(part, tf.Tensor) for part in tf.nest.flatten(empty)):
         batch = again().unbatch().batch(1).take(1).get_single_element()
         return dataset.concatenate(tf.data.Dataset.from_tensors(batch).repeat(count))
+    return _with_rows_of_the_last(dataset, count, empty, rows=1)
+
+
+def _with_rows_of_the_last(
+    dataset: tf.data.Dataset, count: int, empty: Any, *, rows: int
+) -> tf.data.Dataset:
+    """Appends `count` batches with the first rows of the last batch, or `empty` without any."""
 
     def next_batch(last: Any, element: tuple[Any, tf.Tensor]) -> tuple[Any, Any]:
         own, is_missing = element
-        first = tf.nest.map_structure(lambda tensor: tensor[:1], last)
+        first = tf.nest.map_structure(lambda tensor: tensor[:rows], last)
         batch = tf.cond(is_missing, lambda: first, lambda: own)
         return batch, batch
 
@@ -229,6 +236,10 @@ def with_empty_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset 
     empty = _empty_batch(dataset.element_spec)
     if empty is None:
         return None
+    specs = [each for each in tf.nest.flatten(dataset.element_spec) if hasattr(each, "shape")]
+    if any(isinstance(spec, tf.TensorSpec) and None in spec.shape[1:].as_list() for spec in specs):
+        # A model may not take texts, say, of length 0.
+        return _with_rows_of_the_last(dataset, count, empty, rows=0)
     return dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat(count))
 
 

@@ -59,10 +59,14 @@ class EstimatorJob(Job):
         return self.sessions.device_setter()
 
     def monitored_session(
-        self, *, hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (), **options: Any
+        self,
+        checkpoint_dir: str | None = None,
+        *,
+        hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (),
+        **options: Any,
     ) -> tf.compat.v1.train.MonitoredSession:
         """This task's `MonitoredTrainingSession`; see `Sessions.monitored_session`."""
-        return self.sessions.monitored_session(hooks=hooks, **options)
+        return self.sessions.monitored_session(checkpoint_dir, hooks=hooks, **options)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         # Estimators copy their configuration repeatedly, but a task has only one job.

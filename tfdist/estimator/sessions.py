@@ -126,13 +126,18 @@ class Sessions:
         return None
 
     def monitored_session(
-        self, *, hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (), **options: Any
+        self,
+        checkpoint_dir: str | None = None,
+        *,
+        hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (),
+        **options: Any,
     ) -> tf.compat.v1.train.MonitoredSession:
         """This task's `tf.compat.v1.train.MonitoredTrainingSession`.
 
         Args:
+          checkpoint_dir: the directory that all tasks share; None saves nothing.
           hooks: hooks in addition to those that the strategy needs.
-          **options: its other arguments, such as `checkpoint_dir`.
+          **options: its other arguments, such as `save_checkpoint_secs`.
 
         Raises:
           UsageError: the strategy does not support session code, or this task is an evaluator, or
@@ -140,13 +145,14 @@ class Sessions:
           OutputError: another job writes in `checkpoint_dir`.
         """
         self._check_session_code()
-        if directory := options.get("checkpoint_dir"):
-            options["checkpoint_dir"] = str(output_path("checkpoint_dir", directory))
+        if checkpoint_dir:
+            checkpoint_dir = str(output_path("checkpoint_dir", checkpoint_dir))
             if self.strategy.topology.is_chief:
-                lock.hold(OutputDirectory(options["checkpoint_dir"]).lock)
+                lock.hold(OutputDirectory(checkpoint_dir).lock)
         return tf.compat.v1.train.MonitoredTrainingSession(
             master=self.master,
             is_chief=self.strategy.topology.is_chief,
+            checkpoint_dir=checkpoint_dir,
             config=self.config,
             hooks=[*hooks, *self.hooks()],
             **options,

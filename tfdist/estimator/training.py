@@ -149,7 +149,7 @@ def train(
         trackers = Trackers(job.sessions.role.flags.trackers, output, facts)
         output_directory.cut_json_lines(output.metrics, lambda line: line["step"] <= step)
         add_line = functools.partial(_add_line, output, trackers)
-        events.add(output, events.START, step=step, **facts)
+        events.add(output, events.START, step=step, goal=max_steps or 0, **facts)
     progress = ProgressHook(
         job.reporter.activity,
         preemption,

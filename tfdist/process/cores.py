@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 
+from tfdist.errors import ERROR_FILE_VARIABLE
+
 INTRA_OP_VARIABLE = "TF_NUM_INTRAOP_THREADS"
 OPENMP_VARIABLE = "OMP_NUM_THREADS"
 #: `0/2` means that two tasks share this machine's cores and this is the first of them; `0/1` means
@@ -124,12 +126,15 @@ def description(environ: Mapping[str, str] = os.environ, root: Path = _ROOT) -> 
     """The cores of this process for the log, or what limits it to fewer threads."""
     limits = _limits(environ, root)
     openmp = _number(environ.get(OPENMP_VARIABLE))
+    launched = ERROR_FILE_VARIABLE in environ
     if openmp and openmp < given_cores(environ, root):
         limits[OPENMP_VARIABLE] = openmp
     if limits:
         threads = min(limits.values())
         plural = "" if threads == 1 else "s"
-        return f"{threads} thread{plural} ({', '.join(limits)}) of {os.cpu_count()} cores"
+        # A launcher divides the cores by this variable.
+        causes = ", ".join(limits.keys() - {OPENMP_VARIABLE} if launched else limits)
+        return f"{threads} thread{plural} {causes and f'({causes}) '}of {os.cpu_count()} cores"
     cores = sorted(os.sched_getaffinity(0))
     first, last = cores[0], cores[-1]
     if len(cores) == 1:

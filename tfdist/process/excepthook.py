@@ -15,12 +15,14 @@ import re
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from textwrap import shorten
 from types import TracebackType
 
 from absl import logging
@@ -34,11 +36,10 @@ from tfdist.errors import (
     UsageError,
     log,
 )
+from tfdist.process import user_code
 from tfdist.process.atomic_file import replacing
 from tfdist.process.deadline import within
-
-#: The environment variable with the path of the file in which a task reports its exception.
-ERROR_FILE_VARIABLE = "TFDIST_ERROR_FILE"
+from tfdist.process.mistakes import remedy_for
 
 # TensorFlow's message for a lost task without heartbeats,
 _REPORTED = re.compile(r"Error reported from /job:(\w+)/(?:replica:0/)?task:(\d+)")
@@ -54,6 +55,8 @@ _CONNECTION_ERRORS = (
 )
 # Horovod's and Gloo's messages for a rank that was lost during a collective operation.
 _LOST_RANK = re.compile(r"Horovod has been shut down|/gloo/transport/\S+\] ")
+# Escape sequences of a terminal, and what TensorFlow puts before a message several times.
+_STYLES = re.compile(r"\033\[\d*m|(Collective ops is aborted by: )(?=\1)")
 _LONGEST_REPORT = 200
 _REPORT_SECONDS = 15.0
 _FINISH_SECONDS = 60.0
@@ -120,6 +123,10 @@ def end_on_uncaught(error_file: str | None) -> None:
             # The message contains the cause and the remedy.
             log(f"error: {error}")
             code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+        elif remedy := remedy_for(f"{kind.__name__}: {error}"):
+            line = user_code.line_in(traceback.extract_tb(trace))
+            log(f"error: {_message(error)}, in {line}. {remedy[:1].upper()}{remedy[1:]}")
+            code = EXIT_USAGE
         elif (peer := lost_peer(error)) and logging.get_verbosity() < logging.DEBUG:
             log(f"error: {peer} was lost ({_report(error)}); --verbosity=1 prints the traceback")
         else:
@@ -192,18 +199,20 @@ def write_uncaught(error_file: str | None, error: BaseException, seconds: float)
 def _message(error: BaseException) -> str:
     """The message of an exception in one line; of a lost task, only that it was lost."""
     peer = lost_peer(error)
-    cause = f"{peer} was lost" if peer else next(iter(str(error).strip().splitlines()), "")
+    lines = [line.strip() for line in _STYLES.sub("", str(error)).splitlines() if line.strip()]
+    # Keras says in the first line where it is, and in the second what is wrong.
+    cause = f"{peer} was lost" if peer else shorten(" ".join(lines[:2]), _LONGEST_REPORT)
     return f"{type(error).__name__}: {cause}".removesuffix(": ")
 
 
 def _report(error: BaseException) -> str:
     """The line of an exception's message that says why a connection was lost."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in _STYLES.sub("", str(error)).splitlines() if line.strip()]
     for before, line in pairwise(["", *lines]):
         if _REPORTED.search(line) or _LOST_RANK.search(line):
-            return line[:_LONGEST_REPORT]
+            return shorten(line, _LONGEST_REPORT)
         if _REMOTE.search(line):
-            return before[:_LONGEST_REPORT]
+            return shorten(before, _LONGEST_REPORT)
     return type(error).__name__
 
 

@@ -1,7 +1,6 @@
 """The lowest severity that TensorFlow's C++ code prints: by default, only errors.
 
     log_level.of(["--verbosity=1"])     # '0': everything
-    log_level.hold_on_import()          # at `import tfdist`, before TensorFlow is imported
     release = log_level.hold()          # before other code that logs below the level
     release()                           # after it
 
@@ -18,16 +17,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib.machinery import ModuleSpec, PathFinder
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
-
-from tfdist.process import gpus
-
-if TYPE_CHECKING:
-    from importlib.abc import Loader
 
 VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
 # Hides information and warnings: TensorFlow warns in healthy runs, too.
@@ -96,40 +87,3 @@ def hold(environ: Mapping[str, str] = os.environ) -> Callable[[], None]:
             process.wait(_SECONDS)
 
     return release
-
-
-def hold_on_import() -> None:
-    """Filters the messages of `import tensorflow`, wherever it is imported first."""
-    if "tensorflow" not in sys.modules:
-        sys.meta_path.insert(0, _Finder())
-
-
-class _Finder:
-    """An import finder that wraps the execution of the module `tensorflow`."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name != "tensorflow":
-            return None
-        spec = PathFinder.find_spec(name, path, target)
-        if spec and spec.loader:
-            _hold_execution(spec.loader)
-        return spec
-
-
-def _hold_execution(loader: Loader) -> None:
-    execute = loader.exec_module
-
-    def exec_module(module: ModuleType) -> None:
-        loader.exec_module = execute  # type: ignore[method-assign]
-        release = hold()
-        try:
-            execute(module)
-            if not gpus.may_be_used():
-                # The first time, TensorFlow looks for a driver, and logs an error if there is none.
-                module.config.list_physical_devices()
-        finally:
-            release()
-
-    loader.exec_module = exec_module  # type: ignore[method-assign]

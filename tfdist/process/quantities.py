@@ -21,9 +21,11 @@ def duration(seconds: float) -> str:
 
 
 def size(number: float) -> str:
-    """Bytes as `0.4 MB`, `612 MB` or `1.4 GB`."""
+    """Bytes as `12 kB`, `0.4 MB`, `612 MB` or `1.4 GB`."""
     if number >= 1e9:
         return f"{number / 1e9:.1f} GB"
+    if number < 1e5:
+        return f"{number / 1e3:.{0 if number >= 1e4 else 1}f} kB"
     return f"{number / 1e6:.{0 if number >= 1e7 else 1}f} MB"
 
 

@@ -15,6 +15,7 @@ from absl import logging
 
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.replaced import replaced
+from tfdist.errors import OutputError
 from tfdist.storage.files import quiet_tensorflow
 from tfdist.storage.output_directory import OutputDirectory, replacing_directory
 from tfdist.strategies.replicas.sync_on_read import are_averages
@@ -30,7 +31,7 @@ def export(
 ) -> None:
     """Writes the model as a SavedModel and for `keras.models.load_model`, without its optimizer.
 
-    Logs a warning instead for a model without `call`.
+    Logs a warning instead for a model that has no `call`, or that Keras cannot save.
 
     Keras 2 loads the SavedModel itself. Keras 3 loads the file `model.keras` in the SavedModel's
     directory.
@@ -59,17 +60,20 @@ def export(
         model = keras_compat.keras_of(model).Model(model.input, model.output, name=model.name)
     if not writes and _needs_no_other_task(model):
         return
-    with (
-        replacing_directory(output.saved_model, writes=writes) as temporary,
-        quiet_tensorflow(),
-        as_tensorflow_does(),
-    ):
-        save = _save_with_keras_3 if keras_compat.is_keras_3(model) else _save_with_keras_2
-        save(
-            model,
-            temporary / output.saved_model.name,
-            tf.saved_model.SaveOptions(experimental_io_device=io_device),
-        )
+    save = _save_with_keras_3 if keras_compat.is_keras_3(model) else _save_with_keras_2
+    options = tf.saved_model.SaveOptions(experimental_io_device=io_device)
+    try:
+        with (
+            replacing_directory(output.saved_model, writes=writes) as temporary,
+            quiet_tensorflow(),
+            as_tensorflow_does(),
+        ):
+            save(model, temporary / output.saved_model.name, options)
+    except OutputError:
+        raise
+    # The training is complete, and its weights are saved.
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        logging.warning("%s cannot be exported: %s", type(model).__name__, error)
 
 
 def _needs_no_other_task(model: Any) -> bool:
@@ -96,7 +100,14 @@ def _save_with_keras_3(model: Any, directory: Path, options: tf.saved_model.Save
         ]
     else:
         signature = signature_of(model)
-    if _has_only_layers_of_keras(model):
+    if signature is None:
+        logging.warning(
+            "%s as a whole was never called, so there is only %s: call it once in build_model",
+            type(model).__name__,
+            KERAS_FILE,
+        )
+        directory.mkdir()
+    elif _has_only_layers_of_keras(model):
         # What Keras's archive saves, which traces the model four times.
         serve = tf.function(model.__call__, input_signature=signature, autograph=False)
         archive = tf.Module()

@@ -20,12 +20,16 @@ def check_batched(shard: tf.data.Dataset) -> None:
     specs = [
         each for each in tf.nest.flatten(shard.element_spec) if isinstance(each, tf.TensorSpec)
     ]
-    scalars = [spec for spec in specs if spec.shape.rank == 0]
+    known = [spec for spec in specs if spec.shape.rank is not None]
+    # A batch of all its parts has one size, which is unknown in most datasets.
+    sizes = {spec.shape[0] if spec.shape.rank else () for spec in known}
+    is_single = () in sizes or (len(sizes) > 1 and None not in sizes)
     # A train step of one's own may take numbers, but hardly pairs of them.
-    if scalars and isinstance(shard.element_spec, tuple):
+    if is_single and isinstance(shard.element_spec, tuple):
+        shapes = ", ".join(f"{spec.dtype.name} of shape {spec.shape}" for spec in known)
         raise UsageError(
             "training data",
-            received=f"elements without a batch, such as {scalars[0].dtype.name} of shape ()",
+            received=f"elements without a batch: {shapes}",
             accepted="batches of the per-replica size",
             remedy="Call dataset.batch(size) in the input function.",
         )

@@ -143,7 +143,8 @@ class Resume(StepFollower):
                 output_directory.cut_json_lines(
                     self._output.metrics, lambda record: record["epoch"] <= start.epoch
                 )
-                self._log_event(events.START, start.epoch, **facts_of(self._state.role))
+                facts = {**facts_of(self._state.role), "goal": (self.params["steps"] or 0) * epochs}
+                self._log_event(events.START, start.epoch, **facts)
             self._fast_forward(start, step)
         self._saved = self._state.steps
         keras_initial_epoch.set_start(self.model, (start.epoch, step))

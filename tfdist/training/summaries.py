@@ -27,8 +27,8 @@ _VALIDATION = "val_"
 class Summaries(StepFollower):
     """Writes the TensorBoard runs `train` and `validation`.
 
-    `epoch_…` has the metrics of each epoch, over the number of the epoch from 0, as Keras's
-    TensorBoard callback does. `step_…` has them about every ten seconds within an epoch, with the
+    `epoch_…` has the metrics of each epoch, over the number of the epoch from 1, as the metrics log
+    and the plot. `step_…` has them about every ten seconds within an epoch, with the
     examples per second and the seconds per step, over the number of updates, where Keras sees the
     steps.
 
@@ -64,8 +64,8 @@ class Summaries(StepFollower):
         measured = self._learning_rate() | self._state.strategy.cursor.measured
         own |= measured
         self._trackers.log({"epoch": epoch + 1, **found, **measured}, self._state.steps)
-        self._train.scalars({f"epoch_{name}": value for name, value in own.items()}, epoch)
-        self._validation.scalars(validated, epoch)
+        self._train.scalars({f"epoch_{name}": value for name, value in own.items()}, epoch + 1)
+        self._validation.scalars(validated, epoch + 1)
 
     def on_train_end(self, logs: Logs | None = None) -> None:
         self._train.close()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tfdist.compat.replaced import replace
+from tfdist.upstream import keras3_missing_gradients
 
 
 def take_sum(optimizer: Any) -> Callable[[list[tuple[Any, Any]]], list[tuple[Any, Any]]]:
@@ -28,6 +29,7 @@ def take_sum(optimizer: Any) -> Callable[[list[tuple[Any, Any]]], list[tuple[Any
     while hasattr(inner, "inner_optimizer"):
         inner = inner.inner_optimizer
     sum_pairs: Any = inner._all_reduce_sum_gradients
+    keras3_missing_gradients.apply()
     replace(inner, "_all_reduce_sum_gradients", list)
     return sum_pairs
 

@@ -11,7 +11,7 @@ from tfdist.cluster import task_types
 from tfdist.cluster.config import ClusterConfig, checked
 from tfdist.cluster.environments.base import Environment
 from tfdist.cluster.task_types import WORKER
-from tfdist.errors import UsageError
+from tfdist.errors import ERROR_FILE_VARIABLE, UsageError
 
 _DYNAMIC_WORKER = "In a TFJob of Kubeflow, set enableDynamicWorker to false."
 
@@ -89,7 +89,12 @@ def from_tf_config(environ: Mapping[str, str]) -> ClusterConfig | None:
     cluster_config = checked(
         "TF_CONFIG", lambda name: f"TF_CONFIG {name}", jobs, task.get("type"), task.get("index")
     )
-    return replace(cluster_config, has_master=bool(older), model_dir=_model_dir(config))
+    return replace(
+        cluster_config,
+        has_master=bool(older),
+        model_dir=_model_dir(config),
+        evidence="tfdist run" if ERROR_FILE_VARIABLE in environ else "",
+    )
 
 
 def _model_dir(config: Mapping[str, Any]) -> str | None:

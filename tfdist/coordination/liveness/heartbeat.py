@@ -25,7 +25,7 @@ from typing import IO
 
 from tfdist.coordination.liveness.call_watch import ALIVE, BLOCKED_TIMEOUTS, CallWatch, report_calls
 from tfdist.coordination.probe import Listener, identify
-from tfdist.errors import LostTaskError, log
+from tfdist.errors import ERROR_FILE_VARIABLE, LostTaskError, log
 from tfdist.process import excepthook
 from tfdist.process.resources import is_suspended
 
@@ -157,7 +157,7 @@ def _main(parent: int, timeout: float, tasks: Mapping[str, str]) -> None:
             return
         if is_orphan():
             return
-        error_file = os.environ.get(excepthook.ERROR_FILE_VARIABLE)
+        error_file = os.environ.get(ERROR_FILE_VARIABLE)
         excepthook.write_uncaught(error_file, error, time.time())
         log(f"error: {error}")
         os.kill(parent, signal.SIGKILL)

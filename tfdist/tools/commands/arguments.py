@@ -130,7 +130,9 @@ def check_script(arguments: argparse.Namespace) -> None:
             "SCRIPT",
             received=arguments.script,
             accepted="the path of a Python script, or -m and the name of a module",
-            remedy="Correct the path: there is no such file.",
+            remedy="Leave it out: tfdist starts Python itself."
+            if os.path.basename(arguments.script).startswith("python")
+            else "Correct the path: there is no such file.",
         )
 
 

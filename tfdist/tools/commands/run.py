@@ -139,8 +139,6 @@ def _run_here(arguments: argparse.Namespace, options: LaunchOptions) -> int:
     if options.isolate:
         isolate("--isolate")
         log("the job has its own network (--isolate): no connections to or from others")
-    elif job.counts.in_cluster > 1:
-        log("other users and machines can connect to the tasks; --isolate prevents it")
     return local.launch(job, environ=os.environ, supervision=supervision)
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from contextlib import suppress
+from datetime import datetime
 
 from tfdist.coordination.liveness import activity
 from tfdist.coordination.liveness.activity import State
@@ -26,8 +27,8 @@ def add_to(commands: Commands) -> None:
         help="show what the tasks of a running job do",
         description="Prints what each task of a job does on this machine, how many steps it has "
         "made since its start, how far the training is, and the last metrics. Only "
-        "the user of the job can see it. Exit code 0: the job runs, 1: no task of it runs on this "
-        "machine.",
+        "the user of the job can see it. Of a job that has ended it prints whether the training is "
+        "complete, or what was saved. Exit code 0: the job runs, or is complete; 1: neither.",
     )
     status.add_argument("job", metavar="OUTPUT_DIR|PID", help=_JOB_HELP)
     status.set_defaults(run=_status)
@@ -51,7 +52,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
     states = _states(arguments.job)
     if not states:
-        return EXIT_FAILED
+        return _show_outcome(arguments.job) if os.path.isdir(arguments.job) else EXIT_FAILED
     print("\n".join(state_table(states, time.time())))
     # Estimators have no epochs.
     training = next((state for state in states if state.epoch or state.goal), None)
@@ -71,6 +72,30 @@ def _progress(state: State) -> str:
     return ", ".join(
         [*([epoch] if state.epoch else []), step, *([f"loss {known}"] if known else [])]
     )
+
+
+def _show_outcome(directory: str) -> int:
+    """Prints how far a training in a directory has come that does not run."""
+    from tfdist.storage.output_directory import OutputDirectory, saved_checkpoints, size_and_time
+    from tfdist.training.records import events
+
+    output = OutputDirectory(directory)
+    starts = [each for each in events.read(output) if each.get("event") == events.START]
+    start = starts[-1] if starts else {}
+    goal = f" of {start['goal']:,}" if start.get("goal") else ""
+    if output.is_complete:
+        print(f"complete; the model is in {output.saved_model}" if output.has_model else "complete")
+        return EXIT_OK
+    for step, checkpoint in reversed(saved_checkpoints(output)):
+        _, saved = size_and_time(checkpoint)
+        at = datetime.fromtimestamp(saved).astimezone()
+        print(f"not complete: saved at step {step:,}{goal}, on {at:%Y-%m-%d %H:%M:%S}")
+        if command := start.get("command"):
+            print(f"The same command resumes there: {command}")
+        break
+    else:
+        print("not complete: there is no checkpoint")
+    return EXIT_FAILED
 
 
 def _stacks(arguments: argparse.Namespace) -> int:

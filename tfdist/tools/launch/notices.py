@@ -83,9 +83,10 @@ class Notices:
     def _say_alone(self, what: str) -> None:
         self._is_decided = True
         log(
-            f"warning: {what}. A script that uses neither tfdist nor tf.distribute trains the same "
-            "model in each task; one that calls hvd.init itself needs --strategy=horovod, and on "
-            "several machines --cluster_as=horovodrun, too"
+            f"warning: {what}. A script that uses neither tfdist nor a strategy of tf.distribute "
+            "for several tasks trains the same model in each task, also one with a "
+            "MirroredStrategy: start it with --workers=1; one that calls hvd.init itself needs "
+            "--strategy=horovod, and on several machines --cluster_as=horovodrun, too"
         )
 
     def _have_met(self) -> bool:

@@ -22,10 +22,11 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO
 
-from tfdist.errors import EXIT_PREEMPTED, log
-from tfdist.process.excepthook import ERROR_FILE_VARIABLE, Uncaught, read_uncaught
+from tfdist.errors import ERROR_FILE_VARIABLE, EXIT_PREEMPTED, log
+from tfdist.process.excepthook import Uncaught, read_uncaught
+from tfdist.process.mistakes import remedy_for
 from tfdist.process.resources import process_status
-from tfdist.tools.launch.hints import hint_for
+from tfdist.tools.launch.noise import Noise
 from tfdist.tools.launch.output import LineReader, Printer
 from tfdist.tools.launch.spawn import Start, spawn
 from tfdist.tools.launch.task_log import TaskLog
@@ -87,7 +88,7 @@ class Process:
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._prefix = line_prefix
         self._printer = printer
-        self._reader = LineReader()
+        self._reader, self._noise = LineReader(), Noise()
         self._log = TaskLog(log_dir, task.name) if log_dir else None
         self._killed_at = math.inf
 
@@ -108,13 +109,13 @@ class Process:
         return len(data)
 
     def explain_failure(self) -> None:
-        """Prints the task's last lines and a hint, at the end of the launcher's output."""
+        """Prints the task's last lines and a hint, unless the task itself has said why."""
         if self._last_lines and not self.uncaught:
             log(f"the last lines of {self.name}:")
             for line in self._last_lines:
                 print(f"[{self.name}] {line}".rstrip(), file=sys.stderr, flush=True)
-        if hint := hint_for(self._last_lines):
-            log(f"hint: {hint}")
+            if remedy := remedy_for("\n".join(self._last_lines)):
+                log(f"hint: {remedy}")
 
     def has_ended(self) -> bool:
         return self._started.has_ended()
@@ -163,8 +164,9 @@ class Process:
         return code
 
     def _show(self, lines: Sequence[str]) -> None:
-        self._last_lines.extend(lines)
-        self._printer.write("".join(f"{(self._prefix + line).rstrip()}\n" for line in lines))
+        shown = [line for line in lines if self._noise.keeps(line)]
+        self._last_lines.extend(shown)
+        self._printer.write("".join(f"{(self._prefix + line).rstrip()}\n" for line in shown))
 
 
 def how_it_ended(code: int) -> str:

@@ -23,6 +23,7 @@ from tfdist.config.launch_options import FLAGS, HOROVODRUN, OLDER, TF_CONFIG
 from tfdist.config.strategies import table
 from tfdist.coordination.shutdown import RESTARTABLE_VARIABLE
 from tfdist.coordination.stores import horovod_rendezvous
+from tfdist.process import proxies
 from tfdist.process import setup as runtime
 from tfdist.process.cores import ALL_CORES, CORES_VARIABLE
 from tfdist.tools.launch import run_script
@@ -181,6 +182,7 @@ def task_plan(job: ScriptSpec, cluster: Cluster, task: Task, place: Place) -> Ta
     if place.rendezvous and task.kind.trains:
         rank = cluster.training_tasks.index(task)
         environment |= place.rendezvous.environment(rank)
+    environment |= proxies.exempted(cluster.hosts, place.environ)
     environment |= _cores(job, task, place)
     # Otherwise Python buffers what a task prints to a pipe.
     environment["PYTHONUNBUFFERED"] = "1"

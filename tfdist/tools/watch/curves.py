@@ -128,17 +128,17 @@ def _draw(place: Any, name: str, runs: Sequence[Run], axis: Axis) -> None:
     for number, run in enumerate(runs):
         label = f"{names[number]}: " if len(runs) > 1 else ""
         sources = [
-            ("training", "-", run.curve(run.epochs, name, axis)),
-            ("validation", "--", run.curve(run.epochs, f"val_{name}", axis)),
-            (EVALUATOR, ":", run.curve(run.evaluations, name, axis)),
+            ("training", "-", ".", run.curve(run.epochs, name, axis)),
+            ("validation", "--", ".", run.curve(run.epochs, f"val_{name}", axis)),
+            # An evaluator often has the same values as the validation: both are to be seen.
+            (EVALUATOR, "", "x", run.curve(run.evaluations, name, axis)),
         ]
-        for order, (source, line, (places, found)) in enumerate(sources):
+        for order, (source, line, marker, (places, found)) in enumerate(sources):
             if found:
                 # The colors tell the sources of one run, and the runs of several.
                 color = f"C{number if len(runs) > 1 else order}"
-                # An evaluator often has the same values as the validation.
-                style = {"linestyle": line, "color": color}
-                place.plot(places, found, marker=".", label=label + source, **style)
+                style = {"linestyle": line, "color": color, "marker": marker}
+                place.plot(places, found, label=label + source, markersize=4, **style)
                 values += found
         for count, restart in enumerate(run.restarts(axis)):
             color = f"C{number}" if len(runs) > 1 else "0.5"

@@ -40,6 +40,7 @@ th { min-width: 7rem; }
 tr + tr { border-top: 1px solid #eee; }
 .curves { display: flex; flex-wrap: wrap; }
 svg { width: 100%; max-width: 29rem; height: auto; }
+@media (max-width: 40rem) { .scrolls td, .scrolls th { white-space: normal; min-width: 4rem; } }
 pre { overflow-x: auto; background: #f6f6f6; padding: .5rem; font-size: .85rem; }
 .warning { background: #fff3cd; padding: .5rem 1rem; margin: .5rem 0; overflow-wrap: anywhere; }
 footer { color: #666; font-size: .85rem; margin-top: 3rem; }
@@ -56,7 +57,7 @@ def page_of(run: Run) -> str:
         "Curves": _curves(run),
         "Job": _facts(_job(start)),
         "Tasks": _facts(start.get("tasks", {})),
-        "Starts and interruptions": _records(map(_event, run.events)),
+        "Starts and interruptions": _records(_events(run)),
         "Last metrics": _records(run.epochs[-10:]),
         "Evaluations": _records(run.evaluations[-10:]),
         "Checkpoints": _records(_checkpoints(output)),
@@ -167,9 +168,17 @@ def _warnings(run: Run, output: OutputDirectory) -> Iterator[str]:
         yield "The job made no step, or lost a task: see the hang report below."
 
 
-def _event(event: Mapping[str, Any]) -> dict[str, Any]:
-    places = {"complete epochs": event.get("epoch", ""), "step": event["step"]}
-    return {"time": event["time"], "event": event.get("event", ""), **places}
+def _events(run: Run) -> Iterator[dict[str, Any]]:
+    """The events; a start after a start tells that the job was lost in between."""
+    before = ""
+    for event in run.events:
+        name = str(event.get("event", ""))
+        place = {"complete epochs": event.get("epoch", ""), "step": event["step"]}
+        if name == before == events.START:
+            lost = [line["time"] for line in run.epochs if line["time"] < event["time"]]
+            yield {"time": max(lost, default=event["time"]), "event": "lost after this", **place}
+        yield {"time": event["time"], "event": name, **place}
+        before = name
 
 
 def _checkpoints(output: OutputDirectory) -> Iterator[dict[str, Any]]:

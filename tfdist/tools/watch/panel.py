@@ -110,7 +110,12 @@ def _bar(chief: Row, state: State, rows: Sequence[Row], width: int) -> Renderabl
     times = [] if left is None else [f"{quantities.duration(left)} left"]
     words = [f"{done / state.goal:4.0%}", *times, f"step {done:,} of {state.goal:,}", *words]
     bar = ProgressBar(
-        total=state.goal, completed=done, width=_BAR_WIDTH if width >= _NARROW else _BAR_WIDTH // 2
+        total=state.goal,
+        completed=done,
+        width=_BAR_WIDTH if width >= _NARROW else _BAR_WIDTH // 2,
+        # Rich's own colors are red.
+        complete_style="green",
+        finished_style="green",
     )
     text = Column(no_wrap=True, overflow="ellipsis")
     line = Table.grid(Column(), text, padding=(0, 1, 0, 0))

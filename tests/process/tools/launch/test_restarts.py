@@ -266,7 +266,8 @@ sys.exit(Supervisor(Membership(tasks), os.environ, options).run())
 
 def test_the_first_exception_is_the_cause_whichever_task_ends_first(tfdist_run: Start) -> None:
     script = """
-from tfdist.process.excepthook import ERROR_FILE_VARIABLE, end_on_uncaught
+from tfdist.errors import ERROR_FILE_VARIABLE
+from tfdist.process.excepthook import end_on_uncaught
 
 def slowly(*error):
     pathlib.Path("raised").touch()
@@ -342,7 +343,8 @@ def test_a_worker_that_has_lost_the_chief_restarts_all_tasks(
     launcher = tfdist_run(
         """
         from tfdist.errors import LostTaskError
-        from tfdist.process.excepthook import ERROR_FILE_VARIABLE, end_on_uncaught
+        from tfdist.errors import ERROR_FILE_VARIABLE
+        from tfdist.process.excepthook import end_on_uncaught
         end_on_uncaught(os.environ[ERROR_FILE_VARIABLE])
         if os.path.exists("again"):
             sys.exit()

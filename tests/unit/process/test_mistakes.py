@@ -1,10 +1,10 @@
-"""Hints about errors of Keras in the last lines of a task."""
+"""What tfdist says of errors that scripts often cause."""
 
 from __future__ import annotations
 
 import pytest
 
-from tfdist.tools.launch.hints import hint_for
+from tfdist.process.mistakes import remedy_for
 
 pytestmark = pytest.mark.stacks("newest")
 
@@ -41,10 +41,10 @@ LAZY = '  File "tensorflow/python/util/lazy_loader.py", line 173, in _initialize
     ],
     ids=["per_replica", "per_worker", "lacks_tf_keras", "recursion", "loss_scale", "backup"],
 )
-def test_a_known_error_has_a_hint(lines: tuple[str, ...], words: str) -> None:
-    assert words in (hint_for(lines) or "")
+def test_a_known_error_has_a_remedy(lines: tuple[str, ...], words: str) -> None:
+    assert words in (remedy_for("\n".join(lines)) or "")
 
 
-def test_other_errors_have_no_hint() -> None:
-    assert hint_for(("RecursionError: maximum recursion depth exceeded",)) is None
-    assert hint_for(()) is None
+def test_other_errors_have_none() -> None:
+    assert remedy_for("RecursionError: maximum recursion depth exceeded") is None
+    assert remedy_for("") is None

@@ -1,0 +1,31 @@
+"""Leaves out what tells a reader of a job's output nothing new; a task's log file has everything.
+
+    noise = Noise()                            # of one task
+    shown = [line for line in lines if noise.keeps(line)]
+
+When a task is lost, the runtime of each other task says so in up to 30 lines, beside tfdist's one.
+"""
+
+from __future__ import annotations
+
+import re
+
+# The prefix of an error of TensorFlow's C++ code, and what it says of a lost peer.
+_LOST = re.compile(
+    r"(?:\d{4}-\d\d-\d\d [\d:.]+: |(?=[EWF]\d{4} ))[EWF](?:\d{4} [\d:.]+ +\d+)? [^ :]+:\d+\] .*"
+    r"(?:UNAVAILABLE|CANCELLED|ABORTED|INTERNAL|DEADLINE_EXCEEDED|failed to connect|Socket closed|"
+    r"[Cc]onnection reset|heartbeat|error from (?:the )?coordination service|Connection refused)"
+)
+_MORE = re.compile(r"Additional GRPC error information |:\{\"|:UNKNOWN:|\t?@? +0x[0-9a-f]+ ")
+
+
+class Noise:
+    """Decides for one task which lines of its output are shown."""
+
+    def __init__(self) -> None:
+        self._hides = False
+
+    def keeps(self, line: str) -> bool:
+        """Whether to show the next line."""
+        self._hides = bool(_LOST.match(line)) or (self._hides and bool(_MORE.match(line)))
+        return not self._hides
