@@ -164,8 +164,6 @@ def start(job_class: type[AnyJob], environ: Mapping[str, str]) -> AnyJob:
     with exit_on_usage_error():
         _check_call()
         job = create_of(job_class, read_flags(environ), environ, waits_for_peers=True)
-    if job._role.cluster or job._role.config.ranks:
-        _calls.append(user_code.calling_line())
     atexit.register(job._state.warn_if_unsaved)
     # Otherwise Python's garbage collector walks all of TensorFlow's modules at exit, for 0.7 s.
     gc.freeze()
@@ -267,6 +265,8 @@ def create_of(
     state = TrainingState(role, strategy, preemption, reporter)
     if not role.serves and not role.evaluates and not role.is_dry_run and state.is_chief:
         _set_up_monitoring(job_flags, state)
+    if waits_for_peers and (role.cluster or role.config.ranks):
+        _calls.append(user_code.calling_line())
     return job_class(role, state)
 
 

@@ -18,23 +18,35 @@ from collections.abc import Callable
 Facts = dict[str, str]
 
 _SECONDS = 120.0
+# Libraries print, too.
+_MARK = "facts "
 
 
 def try_all() -> dict[str, Facts]:
     """By library, what is known of it, or why it cannot be imported."""
-    return {name: _try(name) for name in _LIBRARIES}
+    found: dict[str, Facts] = {}
+    while left := [name for name in _LIBRARIES if name not in found]:
+        # One process for all, because each of them imports TensorFlow; after a failure another one.
+        facts, problem = _try(left)
+        found |= zip(left, facts, strict=False)
+        if problem and len(facts) < len(left):
+            found[left[len(facts)]] = {"import": problem}
+    return found
 
 
-def _try(name: str) -> Facts:
-    command = [sys.executable, "-P", "-m", __name__, name]
+def _try(names: list[str]) -> tuple[list[Facts], str]:
+    """What is known of the first of these libraries, and why not of the next one."""
+    command = [sys.executable, "-P", "-m", __name__, *names]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
-    except subprocess.TimeoutExpired:
-        return {"import": f"does not end within {_SECONDS:g} s"}
-    if done.returncode == 0:
-        return dict(json.loads(done.stdout.splitlines()[-1]))
-    lines = done.stderr.strip().splitlines() or ["no message"]
-    return {"import": f"fails with code {done.returncode}: {lines[-1]}"}
+        printed, problem = done.stdout, f"fails with code {done.returncode}: "
+        problem += next(reversed(done.stderr.strip().splitlines()), "no message")
+    except subprocess.TimeoutExpired as error:
+        printed = (error.stdout or b"").decode()
+        problem = f"does not end within {_SECONDS:g} s"
+    lines = printed.splitlines()
+    marked = [line.removeprefix(_MARK) for line in lines if line.startswith(_MARK)]
+    return [json.loads(line) for line in marked], problem
 
 
 def _tensorflow() -> Facts:
@@ -73,12 +85,13 @@ _LIBRARIES: dict[str, Callable[[], Facts]] = {
 }
 
 
-def main(name: str) -> None:
-    """Imports a library, and prints what is known of it as a line of JSON."""
-    begun = time.monotonic()
-    facts = _LIBRARIES[name]()
-    print(json.dumps({**facts, "import": f"{time.monotonic() - begun:.1f} s"}))
+def main(names: list[str]) -> None:
+    """Imports libraries, and prints what is known of each as a line of JSON."""
+    for name in names:
+        begun = time.monotonic()
+        facts = {**_LIBRARIES[name](), "import": f"{time.monotonic() - begun:.1f} s"}
+        print(_MARK + json.dumps(facts), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])
