@@ -14,7 +14,7 @@ from tests.support.processes import run_by_hand
 
 pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(240)]
 
-EPOCHS = 3
+EPOCHS = 2
 SHORTER = [f"--epochs={EPOCHS}", "--warmup_epochs=1"]
 
 
@@ -31,13 +31,13 @@ def test_the_example_learns_digits_with_two_devices(tmp_path: Path) -> None:
     assert ended.code == 0, ended.output
     pattern = r"^epoch (\d+): \d+\.\d s, learning rate (\S+), test accuracy (\S+)$"
     printed = re.findall(pattern, ended.output, re.M)
-    assert [int(epoch) for epoch, _, _ in printed] == [1, 2, 3]
-    # The warm-up ends at the rate of two devices; then a cosine with two epochs falls to 0.
+    assert [int(epoch) for epoch, _, _ in printed] == [1, 2]
+    # The warm-up ends at the rate of two devices; then a cosine with one epoch falls to 0.
     rates = [float(rate) for _, rate, _ in printed]
     # With Keras 2 they are those of the last step of an epoch.
-    assert rates == pytest.approx([0.04, 0.02, 0], abs=2e-3)
+    assert rates == pytest.approx([0.04, 0], abs=2e-3)
     # The complete command reaches 0.98.
-    assert float(printed[-1][2]) >= 0.9, ended.output
+    assert float(printed[-1][2]) >= 0.5, ended.output
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert [f"{line['val_accuracy']:.4f}" for line in lines] == [text for _, _, text in printed]
     # 1437 images in steps of two batches of 32.

@@ -27,6 +27,8 @@ STRATEGIES = {
     "mirrored": ["--num_cpu_devices=2"],
     "central_storage": ["--num_cpu_devices=2"],
 }
+if not keras_is_3():
+    del STRATEGIES["mirrored"]  # Its Keras 2 takes the steps of multi_worker_mirrored.
 # Strategies that differ from another one only in the variables, or that are compared with nothing:
 # what sees their variables, callbacks and batches.
 SOME = {
