@@ -300,6 +300,7 @@ def _set_up_tensorflow(job_flags: JobFlags) -> None:
     tf.get_logger().setLevel(converter.absl_to_standard(logging.get_verbosity()))
     # TensorFlow's logger and absl's both handle a message, which prints it twice.
     tf.get_logger().propagate = False
+    tf.get_logger().addFilter(excepthook.is_no_loss)
     for warning in _NOISE:
         warnings.filterwarnings("ignore", re.escape(warning))
     if job_flags.num_intra_threads is not None:

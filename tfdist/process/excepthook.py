@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
+from logging import LogRecord
 from pathlib import Path
 from textwrap import shorten
 from types import TracebackType
@@ -145,6 +146,19 @@ def end_on_uncaught(error_file: str | None) -> None:
         os._exit(128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else code)
 
     sys.excepthook = end
+    print_unraisable = sys.unraisablehook
+
+    def leave_losses_out(unraisable: sys.UnraisableHookArgs) -> None:
+        # Such as of an executor of TensorFlow whose worker is gone.
+        if unraisable.exc_value is None or not is_loss(unraisable.exc_value):
+            print_unraisable(unraisable)
+
+    sys.unraisablehook = leave_losses_out
+
+
+def is_no_loss(record: LogRecord) -> bool:
+    """A filter for TensorFlow's logger: the loss of a task is reported by tfdist, in one line."""
+    return not _REMOTE.search(record.getMessage())
 
 
 def end(error: BaseException) -> None:

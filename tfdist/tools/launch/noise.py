@@ -1,9 +1,10 @@
 """Leaves out what tells a reader of a job's output nothing new; a task's log file has everything.
 
-    noise = Noise()                            # of one task
+    noise = Noise(told)                        # of one task
     shown = [line for line in lines if noise.keeps(line)]
 
 When a task is lost, the runtime of each other task says so in up to 30 lines, beside tfdist's one.
+All tasks make the same mistake, and report it.
 """
 
 from __future__ import annotations
@@ -20,12 +21,21 @@ _MORE = re.compile(r"Additional GRPC error information |:\{\"|:UNKNOWN:|\t?@? +0
 
 
 class Noise:
-    """Decides for one task which lines of its output are shown."""
+    """Decides for one task which lines of its output are shown.
 
-    def __init__(self) -> None:
+    Args:
+      told: the errors that a task of this start has reported; changed by this object.
+    """
+
+    def __init__(self, told: set[str]) -> None:
+        self._told = told
         self._hides = False
 
     def keeps(self, line: str) -> bool:
         """Whether to show the next line."""
+        if line.startswith("tfdist: error: "):
+            is_new = line not in self._told
+            self._told.add(line)
+            return is_new
         self._hides = bool(_LOST.match(line)) or (self._hides and bool(_MORE.match(line)))
         return not self._hides

@@ -86,6 +86,7 @@ class Printer:
 
     Attributes:
       failure: the exit code of a job whose output can no longer be printed; None so far.
+      told: the errors that the tasks have reported since they were started together.
       seconds: between two calls of `look`; infinite if there is nothing to look at.
     """
 
@@ -93,6 +94,7 @@ class Printer:
 
     def __init__(self) -> None:
         self.failure: int | None = None
+        self.told: set[str] = set()
 
     def write(self, text: str) -> None:
         """Prints, or says once on stderr why it cannot."""

@@ -88,7 +88,7 @@ class Process:
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._prefix = line_prefix
         self._printer = printer
-        self._reader, self._noise = LineReader(), Noise()
+        self._reader, self._noise = LineReader(), Noise(printer.told)
         self._log = TaskLog(log_dir, task.name) if log_dir else None
         self._killed_at = math.inf
 

@@ -120,6 +120,7 @@ class Supervisor:
         self._chief_has_ended = self._chief_has_saved = False
         self._replaced.clear()
         self._deadlines.clear()
+        self._printer.told.clear()
         try:
             self._tasks = self._members.tasks()
         except TimeoutError as error:
