@@ -33,7 +33,7 @@ flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", requi
 flags.DEFINE_string(
     "data_source",
     "fashion_mnist",
-    "fashion_mnist, digits (needs no download), or the path of Keras's mnist.npz.",
+    "fashion_mnist, mnist, or digits (needs no download).",
 )
 # With AVX-512, oneDNN's gradient of a strided 1x1 convolution of fewer than 16 channels writes past
 # its memory, and the process crashes: https://github.com/uxlfoundation/oneDNN/issues/6035

@@ -26,9 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from estimators.mnist import model_fn, serving_input_receiver_fn
 from tfdist.data import mnist
 
-flags.DEFINE_string(
-    "data_source", "digits", "digits, fashion_mnist, or the path of Keras's mnist.npz."
-)
+flags.DEFINE_string("data_source", "digits", "digits, mnist or fashion_mnist.")
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 flags.DEFINE_integer("train_steps", 20000, "Steps, divided by the replicas.", lower_bound=1)
 flags.DEFINE_integer("batch_size", 100, "Batch size of a replica.", lower_bound=1)

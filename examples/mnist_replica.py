@@ -25,9 +25,7 @@ from tfdist.data import mnist
 tfdist.estimator.define_flags()
 flags.DEFINE_alias("sync_replicas", "sync")
 flags.DEFINE_integer("issync", None, "1 for --sync, 0 for --nosync; overrides both.", 0, 1)
-flags.DEFINE_string(
-    "data_source", "digits", "digits, fashion_mnist, or the path of Keras's mnist.npz."
-)
+flags.DEFINE_string("data_source", "digits", "digits, mnist or fashion_mnist.")
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 flags.DEFINE_integer("hidden_units", 100, "Units of the hidden layer.", lower_bound=1)
 flags.DEFINE_integer("train_steps", 300, "Updates of the weights over all workers.", lower_bound=1)

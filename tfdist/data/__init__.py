@@ -7,7 +7,7 @@
 - `tfdist.data.cifar10`: CIFAR-10 as TFRecords: the writer and the sharded `tf.data` reader.
 - `tfdist.data.cifar10_examples`: the encoding of its records.
 - `tfdist.data.mnist`: MNIST, Fashion-MNIST, or digits in their size, as arrays.
-- `tfdist.data.sources`: the sources of the images: a download, an archive, scikit-learn's digits.
+- `tfdist.data.sources`: the sources of the images: CIFAR-10 or scikit-learn's digits.
 - `tfdist.data.records`: writes TFRecord files and their manifest atomically, and verifies them.
 - `tfdist.data.verify`: finds damaged TFRecord files.
 - `tfdist.data.augmentation`: random crops and flips of whole batches.

@@ -47,37 +47,30 @@ def file_name(split: str) -> str:
     return f"{split}.tfrecords"
 
 
-def write(
-    data_dir: str | os.PathLike[str],
-    source: str | os.PathLike[str],
-    *,
-    md5s: Mapping[str, str] = sources.ARCHIVE_MD5S,
-) -> str:
+def write(data_dir: str | os.PathLike[str], source: str) -> str:
     """Writes the three splits and their manifest, or verifies existing ones.
 
     Args:
       data_dir: the directory; created if it is missing.
-      source: `download`, `digits` or the path of an archive, as in `sources.load`.
-      md5s: the MD5 of each accepted archive, by the archive's name.
+      source: `digits` or `download`, as in `sources.load`.
 
     Returns:
       What was done, as a sentence.
 
     Raises:
       UsageError: the directory contains another source's records, or a file that does not match
-        the manifest; or the source cannot be read; or the disk is full. No partial files are left.
-      ImportError: a required package is not installed; the message has the pip command.
+        the manifest; or the source is unknown or cannot be read; or the disk is full. No partial
+        files are left.
     """
     directory = local_path("--data_dir", data_dir)
-    name = sources.identify(source, md5s=md5s)
     manifest = records.read_manifest(directory)
     if manifest is None:
-        contents = serialized(sources.load(source, md5s=md5s))
-        return _sentence(directory, "wrote", records.write(directory, name, contents))
-    if manifest.source != name:
+        contents = serialized(sources.load(source))
+        return _sentence(directory, "wrote", records.write(directory, source, contents))
+    if manifest.source != source:
         raise UsageError(
             "--source",
-            received=name,
+            received=source,
             accepted=f"{manifest.source}, the source of the records in {directory}",
             remedy="Use another --data_dir for another source.",
         )

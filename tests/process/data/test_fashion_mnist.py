@@ -66,5 +66,5 @@ def test_the_files_of_keras_are_read_and_a_damaged_one_is_an_error(tmp_path: Pat
     assert done.returncode == 2, done.stderr
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("tfdist: error: --data_source: received 'fashion_mnist'; accepted: ")
-    assert "delete ~/.keras/datasets/fashion-mnist" in last
+    assert "delete the files of fashion_mnist in ~/.keras/datasets" in last
     assert "--data_source=digits" in last and "Traceback" not in done.stderr

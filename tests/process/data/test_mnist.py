@@ -1,13 +1,10 @@
-"""MNIST: the scikit-learn digits, small archives in the format of Keras, and sharded batches."""
+"""MNIST: the scikit-learn digits, and sharded batches."""
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,20 +18,7 @@ from tfdist.errors import UsageError
 
 pytestmark = pytest.mark.stacks("2.15")
 
-Arrays = dict[str, np.ndarray]
-
 REPOSITORY = Path(__file__).parents[3]
-
-
-def arrays() -> Arrays:
-    """The arrays of a small mnist.npz, with the dtypes of the one from Keras."""
-    random = np.random.RandomState(0)
-    counts = {"train": 5, "test": 3}
-    return {
-        f"{name}_{split}": random.randint(0, limit, shape).astype(np.uint8)
-        for split, count in counts.items()
-        for name, limit, shape in (("x", 256, (count, 28, 28)), ("y", 10, (count,)))
-    }
 
 
 def examples(count: int) -> mnist.Examples:
@@ -86,121 +70,10 @@ def test_the_digits_are_scaled_by_three_and_padded() -> None:
     assert splits["train"].images.max() == 255
 
 
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-@pytest.mark.parametrize("as_path", [str, Path])
-def test_an_archive_is_read_unchanged(
-    tmp_path: Path, save: Callable[..., None], as_path: Callable[[Path], str | Path]
-) -> None:
-    expected_arrays = arrays()
-    save(tmp_path / "mnist.npz", **expected_arrays)
-    splits = mnist.load(as_path(tmp_path / "mnist.npz"))
-    assert list(splits) == ["train", "test"]
-    for split, (images, labels) in splits.items():
-        assert images.dtype == np.uint8 and labels.dtype == np.int64
-        np.testing.assert_array_equal(images, expected_arrays[f"x_{split}"])
-        np.testing.assert_array_equal(labels, expected_arrays[f"y_{split}"])
-
-
-def load_error(path: Path) -> UsageError:
-    with pytest.raises(UsageError) as raised:
-        mnist.load(path)
-    error = raised.value
-    assert error.field == "--data_source"
-    assert str(path) in str(error.received)
-    return error
-
-
-def test_a_path_that_cannot_be_opened_is_rejected(tmp_path: Path) -> None:
-    for path, reason in ((tmp_path / "no.npz", "No such file"), (tmp_path, "Is a directory")):
-        error = load_error(path)
-        assert error.received == str(path)
-        assert error.accepted == "digits, fashion_mnist, or the path of Keras's mnist.npz"
-        assert error.remedy.startswith("Choose one of these sources") and reason in error.remedy
-
-
-def npz(**content: Any) -> bytes:
-    file = io.BytesIO()
-    np.savez_compressed(file, **content)
-    return file.getvalue()
-
-
-def npy(content: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, content)
-    return file.getvalue()
-
-
-def damaged(content: bytes) -> bytes:
-    return content[:200] + bytes(100) + content[300:]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"no archive",
-        npz(**arrays())[:-100],
-        damaged(npz(**arrays())),
-        npy(np.zeros(3)),
-        npz(**{**arrays(), "y_train": np.array([{"a": "pickle"}] * 5, dtype=object)}),
-    ],
-    ids=["empty", "text", "truncated", "damaged", "npy", "pickle"],
-)
-def test_a_damaged_archive_is_rejected(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "mnist.npz"
-    path.write_bytes(content)
-    error = load_error(path)
-    assert error.accepted.startswith("an intact .npz archive")
-    assert error.remedy.startswith("Download mnist.npz again")
-
-
-@pytest.mark.parametrize("missing", ["x_train", "y_train", "x_test", "y_test"])
-def test_an_archive_with_a_missing_array_is_rejected(tmp_path: Path, missing: str) -> None:
-    path = tmp_path / "mnist.npz"
-    path.write_bytes(npz(**{name: array for name, array in arrays().items() if name != missing}))
-    error = load_error(path)
-    assert missing in error.accepted
-    assert error.remedy.startswith("Download mnist.npz again") and missing in error.remedy
-
-
-@pytest.mark.parametrize(
-    ("name", "array", "found"),
-    [
-        ("x_train", np.zeros((5, 28, 28), np.float32), "x_train float32 (5, 28, 28)"),
-        ("x_train", np.zeros((0, 28, 28), np.uint8), "x_train uint8 (0, 28, 28)"),
-        ("x_test", np.zeros((3, 784), np.uint8), "x_test uint8 (3, 784)"),
-        ("x_test", np.zeros((3, 28, 28, 1), np.uint8), "x_test uint8 (3, 28, 28, 1)"),
-        ("x_test", np.zeros((), np.uint8), "x_test uint8 ()"),
-    ],
-)
-def test_images_of_a_wrong_dtype_or_shape_are_rejected(
-    tmp_path: Path, name: str, array: np.ndarray, found: str
-) -> None:
-    path = tmp_path / "mnist.npz"
-    path.write_bytes(npz(**{**arrays(), name: array}))
-    error = load_error(path)
-    assert "uint8 images x_train and x_test [examples, 28, 28]" in error.accepted
-    assert "--data_source=digits" in error.remedy and found in error.remedy
-
-
-@pytest.mark.parametrize(
-    ("name", "array", "found"),
-    [
-        ("y_train", np.zeros(5, np.float32), "y_train float32 (5,) for 5 images"),
-        ("y_train", np.zeros(4, np.uint8), "y_train uint8 (4,) for 5 images"),
-        ("y_test", np.zeros((3, 10), np.uint8), "y_test uint8 (3, 10) for 3 images"),
-        ("y_test", np.array([0, 10, 3]), "y_test from 0 to 10"),
-        ("y_test", np.array([-1, 9, 3]), "y_test from -1 to 9"),
-    ],
-)
-def test_invalid_labels_are_rejected(
-    tmp_path: Path, name: str, array: np.ndarray, found: str
-) -> None:
-    path = tmp_path / "mnist.npz"
-    path.write_bytes(npz(**{**arrays(), name: array}))
-    error = load_error(path)
-    assert "y_train and y_test [examples], integers from 0 to 9" in error.accepted
-    assert "--data_source=digits" in error.remedy and found in error.remedy
+def test_an_unknown_source_is_rejected() -> None:
+    with pytest.raises(UsageError, match="digits, mnist, fashion_mnist") as raised:
+        mnist.load("mnist.npz")
+    assert (raised.value.field, raised.value.received) == ("--data_source", "mnist.npz")
 
 
 def test_loading_does_not_import_tensorflow() -> None:

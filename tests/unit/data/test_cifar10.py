@@ -15,19 +15,10 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.process.data.test_sources import (
-    binary_members,
-    check_splits,
-    python_members,
-    write_archive,
-)
 from tfdist.data import cifar10, records, sources
 from tfdist.errors import UsageError
 
 pytestmark = pytest.mark.stacks("newest")
-
-
-ARCHIVES = [(sources.PYTHON_ARCHIVE, python_members), (sources.BINARY_ARCHIVE, binary_members)]
 
 
 def write_examples(directory: Path, count: int) -> Path:
@@ -71,73 +62,15 @@ def read(dataset: tf.data.Dataset) -> tuple[list[int], list[int]]:
 # Writing.
 
 
-def test_the_records_have_the_format_of_the_estimator_tutorial(tmp_path: Path) -> None:
-    path = tmp_path / sources.BINARY_ARCHIVE
-    md5s = {sources.BINARY_ARCHIVE: write_archive(path, binary_members())}
-    data_dir = tmp_path / "data"
-    sentence = cifar10.write(data_dir, path, md5s=md5s)
-
-    names = {f"{split}.tfrecords" for split in ("train", "validation", "eval")}
-    assert {file.name for file in data_dir.iterdir()} == {*names, "manifest.json"}
-    found = {}
-    for split in sources.SPLITS:
-        images, labels = [], []
-        for serialized in tf.data.TFRecordDataset(str(data_dir / f"{split}.tfrecords")):
-            feature = tf.train.Example.FromString(serialized.numpy()).features.feature
-            assert set(feature) == {"image", "label"}
-            images.append(np.frombuffer(feature["image"].bytes_list.value[0], np.uint8))
-            labels.append(feature["label"].int64_list.value[0])
-        found[split] = sources.Split(
-            np.reshape(images, (-1, 3, 32, 32)), np.array(labels, np.int64)
-        )
-    check_splits(found)
-
-    counts = {split: cifar10.num_examples(data_dir, split) for split in sources.SPLITS}
-    assert counts == {"train": 12, "validation": 3, "eval": 3}
-    assert "wrote train.tfrecords 12, validation.tfrecords 3, eval.tfrecords 3" in sentence
-    assert sentence.endswith(f"(source: {sources.BINARY_ARCHIVE})")
-
-
-def test_a_second_run_verifies_and_does_not_write(tmp_path: Path) -> None:
-    path = tmp_path / sources.PYTHON_ARCHIVE
-    md5s = {sources.PYTHON_ARCHIVE: write_archive(path, python_members())}
-    data_dir = tmp_path / "data"
-    cifar10.write(str(data_dir), str(path), md5s=md5s)
-    first = records.read_manifest(data_dir)
-    before = {file.name: file.stat().st_mtime_ns for file in data_dir.iterdir()}
-
-    second = cifar10.write(data_dir, path, md5s=md5s)
-    assert "already complete, verified by SHA-256: train.tfrecords 12" in second
-    assert {file.name: file.stat().st_mtime_ns for file in data_dir.iterdir()} == before
-
-    victim = data_dir / "eval.tfrecords"
-    content = bytearray(victim.read_bytes())
-    content[100] ^= 1
-    victim.write_bytes(content)
-    with pytest.raises(UsageError, match=r"eval\.tfrecords.*Delete .*another --data_dir"):
-        cifar10.write(data_dir, path, md5s=md5s)
-
-    # The remedy in the error message works.
-    victim.unlink()
-    (data_dir / "manifest.json").unlink()
-    cifar10.write(data_dir, path, md5s=md5s)
-    assert records.read_manifest(data_dir) == first
-
-
 def test_another_source_in_the_same_directory_is_rejected(tmp_path: Path) -> None:
-    path = tmp_path / "archive"
-    md5s = {sources.BINARY_ARCHIVE: write_archive(path, binary_members())}
-    data_dir = tmp_path / "data"
-    cifar10.write(data_dir, path, md5s=md5s)
-    with pytest.raises(UsageError, match=r"--source: received 'digits'.*binary.*--data_dir"):
-        cifar10.write(data_dir, "digits")
+    write_examples(tmp_path, 3)
+    with pytest.raises(UsageError, match=r"--source: received 'digits'.*numbered.*--data_dir"):
+        cifar10.write(tmp_path, "digits")
 
 
-def test_an_unreadable_source_leaves_no_files(tmp_path: Path) -> None:
-    path = tmp_path / sources.BINARY_ARCHIVE
-    write_archive(path, binary_members())
-    with pytest.raises(UsageError, match="MD5"):
-        cifar10.write(tmp_path / "data", path)
+def test_an_unknown_source_leaves_no_files(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--source"):
+        cifar10.write(tmp_path / "data", "cifar100")
     assert not (tmp_path / "data").exists()
 
 

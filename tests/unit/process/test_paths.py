@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import TinyTraining, tensorflow_version, tf_config
-from tfdist.data import cifar10, mnist
+from tfdist.data import cifar10
 from tfdist.errors import UsageError
 from tfdist.process.paths import local_path
 from tfdist.tools.commands import cli
@@ -55,7 +55,6 @@ COMMANDS = [
     ["status", URL],
     ["stacks", URL],
     ["data", "cifar10", f"--data_dir={URL}"],
-    ["data", "cifar10", "--data_dir=data", f"--source={URL}"],
     ["data", "verify", URL],
 ]
 
@@ -80,7 +79,6 @@ TAKES_PATH: dict[str, Callable[[TinyTraining, str], Any]] = {
     "cifar10.write": lambda _, path: cifar10.write(path, "digits"),
     "cifar10.num_examples": lambda _, path: cifar10.num_examples(path, "train"),
     "cifar10.dataset": lambda _, path: cifar10.dataset(path, "train", batch_size=1),
-    "mnist.load": lambda _, path: mnist.load(path),
     "curves.write": lambda _, path: curves.write(path, b""),
 }
 

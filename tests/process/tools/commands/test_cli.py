@@ -286,7 +286,7 @@ def test_render_prints_the_command_of_each_task(capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize(
     ("given", "source"),
-    [([], "digits"), (["--source=download"], "download"), (["--source=/a/copy"], "/a/copy")],
+    [([], "digits"), (["--source=download"], "download")],
 )
 def test_data_writes_the_dataset(
     monkeypatch: pytest.MonkeyPatch,
@@ -299,24 +299,6 @@ def test_data_writes_the_dataset(
     assert cli.main(["data", "cifar10", "--data-dir=/a/place", *given]) == 0
 
     assert capsys.readouterr().out == f"{source} to /a/place\n"
-
-
-def test_the_error_of_data_names_the_missing_package(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def write(data_dir: str, source: str) -> None:
-        raise ImportError("Run: pip install tfdist[digits]")
-
-    monkeypatch.setattr(cifar10, "write", write)
-
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["data", "cifar10", "--data_dir=/a/place"])
-
-    assert ended.value.code == 2
-    assert capsys.readouterr().err == (
-        "tfdist: error: --source: received 'digits'; accepted: a source whose package is "
-        "installed. Run: pip install tfdist[digits]\n"
-    )
 
 
 def test_without_arguments_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
