@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -46,6 +45,17 @@ def check_parameter_server_job(path: Path, ended: dict[str, processes.Ended], ch
     lines = (path / "output" / "eval_metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
     assert json.loads(lines[-1])["loss"] == pytest.approx(float(found["evaluated_loss"]), rel=1e-5)
+
+
+def check_only_the_chief_writes(output: Path) -> None:
+    names = {path.name for path in output.iterdir()}
+    files = {"metrics.jsonl", "events.jsonl", "done.json", "lock.json"}
+    assert names == {"checkpoints", "logs", "saved_model"} | files
+    checkpoints = {path.name for path in (output / "checkpoints").iterdir()}
+    assert checkpoints == {"checkpoint"} | {
+        f"ckpt-{step}.{part}" for step in (5, 10) for part in ("index", "data-00000-of-00001")
+    }
+    assert len(list((output / "logs" / "train").iterdir())) == 1
 
 
 def test_a_parameter_server_job_with_a_chief(tmp_path: Path) -> None:
@@ -104,6 +114,7 @@ def test_the_older_dialect_with_a_master(tmp_path: Path) -> None:
         ended = run_by_hand(tmp_path / "logs", tasks, deadline=150)
     assert {name: task.code for name, task in ended.items()} == {"master:0": 0, "worker:0": 0}
     assert set(results(tmp_path)) == {"chief-0", "worker-0"}
+    check_only_the_chief_writes(tmp_path / "output")
 
 
 def test_horovod_from_a_cluster_description(tmp_path: Path) -> None:
@@ -116,12 +127,16 @@ def test_horovod_from_a_cluster_description(tmp_path: Path) -> None:
     first, second = results(tmp_path).values()
     np.testing.assert_array_equal(first["weights"], second["weights"])
     np.testing.assert_array_equal(first["counts"] + second["counts"], 1)
+    check_only_the_chief_writes(tmp_path / "output")
 
 
-def test_horovod_ranks_may_start_in_any_order(tmp_path: Path) -> None:
+def test_ranks_start_in_any_order_and_synchronize_weights_and_statistics(tmp_path: Path) -> None:
+    """The model has no input shape and a custom train step."""
+    flags = ["--strategy=horovod", "--noinput_layer", "--batch_norm", "--validate"]
+    flags.append("--own_train_step")
     with hold_ports(2) as ports:
         cluster = cluster_of(ports, workers=2)
-        tasks = by_flags(cluster, [*directories(tmp_path), "--strategy=horovod"])
+        tasks = by_flags(cluster, [*directories(tmp_path), *flags])
         # Rank 0 starts when rank 1 has logged that it waits for rank 0.
         script, log = tmp_path / "late.sh", tmp_path / "logs" / "worker-1.log"
         script.write_text(
@@ -131,18 +146,6 @@ def test_horovod_ranks_may_start_in_any_order(tmp_path: Path) -> None:
         ended = run_by_hand(tmp_path / "logs", tasks, deadline=150)
     for name, task in ended.items():
         assert task.code == 0, f"{name}: {task.output}"
-
-
-def test_ranks_synchronize_their_weights_and_average_statistics(tmp_path: Path) -> None:
-    """The model has no input shape and a custom train step."""
-    flags = ["--strategy=horovod", "--noinput_layer", "--batch_norm", "--validate"]
-    flags.append("--own_train_step")
-    with hold_ports(2) as ports:
-        arguments = [*directories(tmp_path), *flags]
-        ended = run_by_hand(
-            tmp_path / "logs", by_flags(cluster_of(ports, workers=2), arguments), deadline=150
-        )
-    assert [task.code for task in ended.values()] == [0, 0]
     first, second = results(tmp_path).values()
     np.testing.assert_array_equal(first["weights"], second["weights"])
     # The last validation uses the same statistics.
@@ -179,22 +182,3 @@ def test_servers_exit_after_a_chief_that_fails(tmp_path: Path) -> None:
     for name in ("worker:0", "ps:0"):
         assert ended[name].code == 0
         assert ended[name].time - ended["chief:0"].time < 20, f"{name} exited late"
-
-
-def test_only_the_chief_writes_to_the_output_directory(tmp_path: Path) -> None:
-    for strategy in ("multi_worker_mirrored", "horovod"):
-        with hold_ports(2) as ports:
-            arguments = [*directories(tmp_path), f"--strategy={strategy}"]
-            ended = run_by_hand(
-                tmp_path / "logs", by_flags(cluster_of(ports, workers=2), arguments), deadline=150
-            )
-        assert [task.code for task in ended.values()] == [0, 0]
-        names = {path.name for path in (tmp_path / "output").iterdir()}
-        files = {"metrics.jsonl", "events.jsonl", "done.json", "lock.json"}
-        assert names == {"checkpoints", "logs", "saved_model"} | files
-        checkpoints = {path.name for path in (tmp_path / "output" / "checkpoints").iterdir()}
-        assert checkpoints == {"checkpoint"} | {
-            f"ckpt-{step}.{part}" for step in (5, 10) for part in ("index", "data-00000-of-00001")
-        }
-        assert len(list((tmp_path / "output" / "logs" / "train").iterdir())) == 1
-        shutil.rmtree(tmp_path / "output")

@@ -77,11 +77,3 @@ def test_weights_equal_those_of_one_process(
             )
         exported = list((tmp_path / kind / "export" / "exported").glob("*/saved_model.pb"))
         assert bool(exported) == (kind != "embedding")
-
-
-@pytest.mark.parametrize("strategy", ["horovod", "parameter_server"])
-def test_an_optimizer_that_is_not_wrapped_is_refused(strategy: str, tmp_path: Path) -> None:
-    ended = train(tmp_path, strategy, ["dnn"], "--nowrapped")
-    assert ended.code == 2, ended.output
-    assert "received 'one that was not passed to job.wrap_optimizer'" in ended.output
-    assert "Traceback" not in ended.output

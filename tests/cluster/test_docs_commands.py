@@ -75,7 +75,7 @@ def adapted(command: Command, path: Path, addresses: Mapping[str, str]) -> list[
     if "train.py" in words and not any(word.startswith("--output_dir") for word in words):
         words.append(f"--output_dir={path / 'run'}")
     if "examples/recommender.py" in words:
-        words.append("--steps=40")
+        words.append("--steps=20")
     return words
 
 

@@ -151,7 +151,7 @@ def test_a_resumed_job_continues_at_its_global_step(
     one = one_process(2, False)
     np.testing.assert_allclose(weights(tmp_path), weights(one), rtol=0, atol=1e-6)
 
-    if strategy in ("one_device", "horovod"):
+    if strategy == "one_device":
         ended = run(tmp_path, strategy, options, *flags, "--max_steps=24")
         assert "training is complete, at step 24 of 24" in ended.output
         assert ended.output.count("final") == 1, "a complete training is still evaluated"
@@ -179,12 +179,6 @@ def test_a_resumed_asynchronous_job_trains_until_it_is_complete(tmp_path: Path) 
     [
         ("parameter_server", ["--nosharded"], 2, "input_fn: received 'a function without input_co"),
         ("multi_worker_mirrored", ["--norepeat"], 2, "input_fn: received 'a dataset of"),
-        (
-            "parameter_server",
-            ["--sync", "--norepeat"],
-            2,
-            "input_fn: received 'a dataset of",
-        ),
         ("parameter_server", ["--norepeat"], 2, "input_fn: received 'a dataset of"),
         (
             "horovod",
@@ -209,6 +203,7 @@ def test_a_mistake_is_an_error_before_training(
     options = {"parameter_server": ["--ps=1", "--workers=2"], "central_storage": []}
     ended = run(tmp_path, strategy, options.get(strategy, ["--workers=2"]), *flags, code=code)
     assert answer in ended.output
+    assert "Traceback" not in ended.output
     assert not list((tmp_path / "output").glob("*.index"))
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import signal
 import socket
 import subprocess
 import sys
@@ -23,10 +21,20 @@ from tests.support.processes import (
     run_by_hand,
     tasks_of,
 )
-from tfdist.errors import EXIT_PREEMPTED
+from tfdist.tools.launch.local import hold_ports
 
 pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(200)]
 
+# What every ps is.
+SERVER = """
+import sys
+import tensorflow as tf
+
+address = f"127.0.0.1:{sys.argv[1]}"
+server = tf.distribute.Server({"ps": [address]}, job_name="ps", task_index=0)
+print("ready", flush=True)
+sys.stdin.read()
+"""
 # As a process of another user of the machine.
 ATTACK = """
 import os, sys
@@ -87,27 +95,16 @@ def test_without_isolation_another_user_reads_the_users_files(tmp_path: Path) ->
     secret = tmp_path / "secret"
     secret.write_text("the user's file")
     secret.chmod(0o600)
-    attacks: list[subprocess.CompletedProcess[str]] = []
-
-    def attack(processes: Processes, paths: Mapping[str, Path]) -> None:
-        if checkpoints(tmp_path) and not attacks:
-            tasks = tasks_of(processes["tfdist"].pid)
-            command = tasks[-1].environ()["TF_CONFIG"]
-            port = re.findall(r'"ps": \["127.0.0.1:(\d+)"\]', command)[0]
-            attacks.append(
-                subprocess.run(
-                    [sys.executable, "-c", ATTACK, port, str(secret)],
-                    capture_output=True,
-                    text=True,
-                    timeout=120,
-                )
+    with hold_ports(1) as (port,):
+        server = [sys.executable, "-c", SERVER, str(port)]
+        with subprocess.Popen(server, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            done = subprocess.run(
+                [sys.executable, "-c", ATTACK, str(port), str(secret)],
+                capture_output=True,
+                text=True,
+                timeout=120,
             )
-            os.kill(processes["tfdist"].pid, signal.SIGTERM)
-
-    # It ends after the attack.
-    command = command_of(tmp_path, "parameter_server", "--start_method=spawn", epochs=1000)
-    job: Tasks = {"tfdist": (command, {})}
-    ended = run_by_hand(tmp_path, job, deadline=180, copies=False, watch=attack)["tfdist"]
-    assert ended.code == EXIT_PREEMPTED, ended.output
-    (done,) = attacks
+            process.kill()
     assert done.stdout == "the user's file\n", done.stderr

@@ -18,7 +18,6 @@ import tfdist
 
 KINDS = ("embedding", "linear", "dnn", "wide_and_deep")
 flags.DEFINE_multi_enum("kind", KINDS, KINDS, "The Estimators.")
-flags.DEFINE_bool("wrapped", True, "Whether the optimizer is wrapped.")
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 FLAGS = flags.FLAGS
 
@@ -67,9 +66,7 @@ def estimator_of(job: Any, kind: str, output_dir: str) -> tuple[Any, Any]:
         column.make_parse_example_spec([day, hour])
     )
 
-    def wrap(optimizer: Any) -> Any:
-        return job.wrap_optimizer(optimizer) if FLAGS.wrapped else optimizer
-
+    wrap = job.wrap_optimizer
     if kind == "embedding":
         return tf.estimator.Estimator(model_fn, config=config), None
     if kind == "linear":

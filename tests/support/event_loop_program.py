@@ -12,7 +12,7 @@ os.sched_setaffinity(0, {cores[int(os.environ["HOROVOD_RANK"]) % len(cores)]})
 import horovod.tensorflow as hvd  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-CALLS = 500
+CALLS = 150
 
 
 @tf.function

@@ -27,7 +27,8 @@ NUM_CLASSES = 10
 # The examples of CIFAR-10's first four batches.
 _TRAIN_SIZE = 40_000
 
-_DIGITS_SIZES = {"train": 1257, "validation": 180, "eval": 360}
+# Where the training and the validation split end.
+_DIGITS_ENDS = (1257, 1437)
 _DIGITS_SCALE = 4
 _DIGITS_BRIGHTEST = 16
 _DIGITS_SEED = 0
@@ -138,10 +139,6 @@ def _load_digits() -> dict[str, Split]:
     images = np.repeat(gray[:, None], 3, axis=1)
     # NumPy guarantees the same stream in all versions only for RandomState.
     order = np.random.RandomState(_DIGITS_SEED).permutation(len(images))
-    splits: dict[str, Split] = {}
-    start = 0
-    for split, size in _DIGITS_SIZES.items():
-        chosen = order[start : start + size]
-        splits[split] = Split(images[chosen], digits.target[chosen].astype(np.int64))
-        start += size
-    return splits
+    parts = zip(SPLITS, np.split(order, _DIGITS_ENDS), strict=True)
+    labels = digits.target.astype(np.int64)
+    return {split: Split(images[chosen], labels[chosen]) for split, chosen in parts}
