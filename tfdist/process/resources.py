@@ -7,8 +7,9 @@ import multiprocessing
 import resource
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
+
+import psutil
 
 from tfdist.errors import UsageError
 
@@ -51,23 +52,16 @@ def check_semaphores() -> None:
         ) from None
 
 
-def process_status(pid: int) -> list[str]:
-    """The fields of `/proc/PID/stat` after the name, from the state on, as in proc(5).
-
-    Raises:
-      OSError: there is no such process.
-    """
-    # The name may contain spaces and parentheses.
-    text = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]
-    return text.decode("ascii").split()
+def status(pid: int) -> str:
+    """The status of a process, one of psutil's constants; empty if there is no such process."""
+    with suppress(psutil.Error):
+        return str(psutil.Process(pid).status())
+    return ""
 
 
 def is_suspended(pid: int) -> bool:
     """Whether a process is stopped by a signal or a debugger."""
-    try:
-        return process_status(pid)[0] in ("T", "t")
-    except OSError:
-        return False
+    return status(pid) in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
 @contextmanager

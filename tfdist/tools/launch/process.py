@@ -22,10 +22,12 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 from tfdist.errors import ERROR_FILE_VARIABLE, EXIT_PREEMPTED, log
 from tfdist.process.excepthook import Uncaught, read_uncaught
 from tfdist.process.mistakes import remedy_for
-from tfdist.process.resources import process_status
+from tfdist.process.resources import status
 from tfdist.tools.launch.noise import Noise
 from tfdist.tools.launch.output import LineReader, Printer
 from tfdist.tools.launch.spawn import Start, spawn
@@ -133,9 +135,8 @@ class Process:
         server is gone (`man 7 signal`, uninterruptible sleep). The process of such a thread never
         ends, also when its main thread has ended by itself.
         """
-        with suppress(OSError):
-            if not self.has_ended() and process_status(self.pid)[0] == "Z":
-                self.kill()
+        if not self.has_ended() and status(self.pid) == psutil.STATUS_ZOMBIE:
+            self.kill()
         return time.monotonic() > self._killed_at + KILL_SECONDS
 
     def signal(self, number: int) -> None:

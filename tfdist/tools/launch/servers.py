@@ -16,9 +16,10 @@ import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 
-from tfdist.process.resources import is_suspended, process_status
+import psutil
+
+from tfdist.process.resources import is_suspended
 from tfdist.tools.launch.process import Process
 from tfdist.tools.launch.task_plan import TaskSpec
 
@@ -68,10 +69,9 @@ def cpu_seconds(processes: Iterable[Process]) -> float:
     """The CPU time of tasks and their child processes."""
     # A task is the leader of its session.
     sessions = {process.pid for process in processes}
-    ticks = 0
-    for directory in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # The process has ended meanwhile.
-            fields = process_status(int(directory.name))
-            if int(fields[3]) in sessions:
-                ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    seconds = 0.0
+    for process in psutil.process_iter():
+        with suppress(OSError, psutil.Error):  # The process has ended meanwhile.
+            if os.getsid(process.pid) in sessions:
+                seconds += sum(process.cpu_times()[:2])
+    return seconds
