@@ -13,5 +13,7 @@ html_show_copyright = False
 # A word between single backquotes in a docstring is code.
 default_role = "code"
 autodoc_member_order = "bysource"
+# Two hyphens stay two, so that a flag in prose can be copied.
+smartquotes_action = "qe"
 # Links name headings of these levels by their text, as GitHub does.
 myst_heading_anchors = 3
