@@ -115,7 +115,7 @@ def _tensorboard(logs: Path, picture: Path) -> None:
 
 
 def _wait_for(port: int) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + _DEADLINE
     while time.monotonic() < until:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -131,7 +131,7 @@ def _browse(page: str, picture: Path, *, width: int, height: int) -> None:
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     command += [f"--window-size={width},{height}", "--virtual-time-budget=60000"]
     command += [f"--screenshot={picture}", page]
-    subprocess.run(command, check=True, timeout=120, capture_output=True)
+    subprocess.run(command, check=True, timeout=_DEADLINE, capture_output=True)
 
 
 if __name__ == "__main__":
