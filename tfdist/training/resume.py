@@ -139,8 +139,8 @@ class Resume(StepFollower):
         self._earlier_epochs = start.epoch
         if start.epoch < epochs:
             # The epochs so far may have had other numbers of steps, with other tasks.
-            if steps := self.params["steps"]:
-                self._state.goal = self._state.steps - step + steps * (epochs - start.epoch)
+            steps, begun = self.params["steps"], self._state.steps - step
+            self._state.goal = begun + steps * (epochs - start.epoch) if steps else 0
             if self._state.is_chief:
                 self._output.reopen()
                 output_directory.cut_json_lines(
