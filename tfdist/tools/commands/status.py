@@ -87,9 +87,9 @@ def _show_outcome(directory: str) -> int:
         print("the job runs, but its chief not for this user on this machine")
         return EXIT_OK
     if output.is_complete:
-        step = f", at step {known[-1]['step']:,}" if known else ""
+        last = f", at step {known[-1]['step']:,}" if known else ""
         model = f"; the model is in {output.saved_model}" if output.has_model else ""
-        print(f"complete{step}{model}")
+        print(f"complete{last}{model}")
         return EXIT_OK
     if not checkpoints:
         if known:
