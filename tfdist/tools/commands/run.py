@@ -70,8 +70,9 @@ def add_to(commands: Commands) -> None:
         f"auto (default), {', '.join(table.rows())}; auto selects parameter_server with ps, "
         "multi_worker_mirrored with several training tasks, and one_device otherwise",
     )
-    kinds = task_types.by_flag()
-    number_flags(run, {"workers": kinds["workers"], "ps": kinds["ps"], **kinds})
+    # Tasks of which there are several come first.
+    kinds = sorted(task_types.by_flag().items(), key=lambda item: item[1].most == 1)
+    number_flags(run, dict(kinds))
     options = LaunchOptions.defined()
     add_options(run, {name: options[name] for name in _COMMON})
     hosts = run.add_argument_group("several machines, by ssh")
