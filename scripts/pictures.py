@@ -58,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with Terminal(command, rows=_ROWS, columns=_COLUMNS, directory=work) as terminal:
             _show_until(terminal, lambda: _epoch_of(output) > options.epochs // 3)
             _kill_worker(terminal.process.pid)
-            _show_until(terminal, lambda: _epoch_of(output) > options.epochs // 2)
+            # The lines about the lost worker have not left the screen yet.
+            _show_until(terminal, lambda: _epoch_of(output) > options.epochs // 3 + 2)
             picture = svg(terminal.styled(), _COLUMNS, "tfdist run")
             (options.directory / "panel.svg").write_text(picture)
             _tensorboard(output / "logs", options.directory / "tensorboard.png")
@@ -115,7 +116,7 @@ def _tensorboard(logs: Path, picture: Path) -> None:
 
 
 def _wait_for(port: int) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + _DEADLINE
     while time.monotonic() < until:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -129,9 +130,9 @@ def _browse(page: str, picture: Path, *, width: int, height: int) -> None:
     if browser is None:
         raise SystemExit("Install chromium.")
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-    command += [f"--window-size={width},{height}", "--virtual-time-budget=60000"]
+    command += [f"--window-size={width},{height}", "--virtual-time-budget=120000"]
     command += [f"--screenshot={picture}", page]
-    subprocess.run(command, check=True, timeout=120, capture_output=True)
+    subprocess.run(command, check=True, timeout=_DEADLINE, capture_output=True)
 
 
 if __name__ == "__main__":

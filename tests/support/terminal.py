@@ -78,7 +78,7 @@ class Terminal:
         if self.process.poll() is None:
             # `tfdist run` ends its tasks.
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(timeout=60)
+            self.process.wait(timeout=60 * PATIENCE)
         os.close(self._main)
 
     @property

@@ -114,7 +114,7 @@ def follow(
                 logs = model.evaluate(dataset, return_dict=True, verbose=0)
             evaluations.record(output, logs, epoch=epoch)
             values = {f"epoch_{name}": value for name, value in scalars(logs).items()}
-            summaries.scalars(values, epoch - 1)  # Keras's TensorBoard counts epochs from 0.
+            summaries.scalars(values, epoch)
         if marker is not None and (
             marker != first_marker
             or (epochs is None and clock() - started > _STALE_MARKER_SECONDS)

@@ -47,14 +47,14 @@ class Progress(StepFollower):
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         state = self._state
-        # The first epoch tells it otherwise.
-        steps_per_epoch = self.params.get("steps") or (state.steps / epoch if epoch else 0)
         epochs = int(self.params.get("epochs") or 0)
+        # The first epoch tells it otherwise.
+        goal = state.goal or (round(state.steps / epoch * epochs) if epoch else 0)
         self._activity.describe(
             epoch=epoch + 1,
             epochs=epochs,
             resumed=state.steps - state.strategy.cursor.steps_made,
-            goal=round(steps_per_epoch * epochs),
+            goal=goal,
             examples_per_step=(state.examples_per_update or 0) / len(state.strategy.topology.peers),
         )
 

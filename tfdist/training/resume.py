@@ -138,12 +138,15 @@ class Resume(StepFollower):
             self._say_after(f"resuming after epoch {start.epoch} of {epochs}")
         self._earlier_epochs = start.epoch
         if start.epoch < epochs:
+            # The epochs so far may have had other numbers of steps, with other tasks.
+            steps, begun = self.params["steps"], self._state.steps - step
+            self._state.goal = begun + steps * (epochs - start.epoch) if steps else 0
             if self._state.is_chief:
                 self._output.reopen()
                 output_directory.cut_json_lines(
                     self._output.metrics, lambda record: record["epoch"] <= start.epoch
                 )
-                facts = {**facts_of(self._state.role), "goal": (self.params["steps"] or 0) * epochs}
+                facts = {**facts_of(self._state.role), "goal": self._state.goal}
                 self._log_event(events.START, start.epoch, **facts)
             self._fast_forward(start, step)
         self._saved = self._state.steps

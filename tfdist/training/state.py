@@ -71,6 +71,8 @@ class TrainingState:
         self.data: TrainingData | None = None
         self.scales_learning_rate = False
         self.is_saved: bool | None = None
+        # The steps of the whole training; 0 if they are not known.
+        self.goal = 0
         self._described: Sequence[str] = ()
         # The steps of the training minus those that the cursor has counted.
         self._offset = 0

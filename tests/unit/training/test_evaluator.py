@@ -133,8 +133,7 @@ def test_tensorboard_logs_each_metric_at_its_epoch(tiny: TinyTraining, training:
         for value in event.summary.value
     }
     assert written == {
-        # As Keras's TensorBoard for the training.
-        (line["epoch"] - 1, f"epoch_{name}", round(line[name], 5))
+        (line["epoch"], f"epoch_{name}", round(line[name], 5))
         for line in training.lines()
         for name in ("loss", "accuracy")
     }

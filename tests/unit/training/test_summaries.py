@@ -43,7 +43,7 @@ def text(run: EventAccumulator, tag: str) -> str:
 
 
 def by_epoch(values: list[float]) -> list[tuple[int, Any]]:
-    return [(epoch, pytest.approx(value)) for epoch, value in enumerate(values)]
+    return [(epoch, pytest.approx(value)) for epoch, value in enumerate(values, 1)]
 
 
 class Reader(tf.keras.callbacks.Callback):

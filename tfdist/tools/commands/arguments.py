@@ -26,8 +26,13 @@ def read_cluster_flags(arguments: argparse.Namespace) -> ClusterFlags:
     return ClusterFlags(**{name: getattr(arguments, name, None) for name in names})
 
 
-def cluster_flags(parser: argparse.ArgumentParser, *, with_task: bool = True) -> None:
-    """Adds the flags that describe a cluster, and this process's task if `with_task` is true."""
+def cluster_flags(parser: Any, *, with_task: bool = True) -> None:
+    """Adds the flags that describe a cluster, and this process's task.
+
+    Args:
+      parser: an `ArgumentParser`, or one of its groups.
+      with_task: whether to add those of this process's task.
+    """
     for name, help in ClusterFlags.defined().items():
         if with_task or name.endswith("_hosts"):
             flag(parser, name, help=help)
@@ -147,5 +152,6 @@ def flag(parser: Any, name: str, *, values: Iterable[str] = (), **options: Any) 
     """
     spellings = dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"])
     action = parser.add_argument(*spellings, **{"dest": name, **options})
+    action.option_strings = [f"--{name}"]  # The help has each flag once.
     if values:
         action.completer = lambda **_: list(values)

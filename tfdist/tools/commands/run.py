@@ -15,7 +15,12 @@ from tfdist.cluster.config import ClusterConfig
 from tfdist.cluster.environments.host_flags import from_flags
 from tfdist.cluster.environments.tf_config import from_tf_config
 from tfdist.config.flags import AUTO
-from tfdist.config.launch_options import NOT_ISOLATED, LaunchOptions
+from tfdist.config.launch_options import (
+    NOT_ISOLATED,
+    ElasticOptions,
+    HostsOptions,
+    LaunchOptions,
+)
 from tfdist.config.strategies import table
 from tfdist.errors import EXIT_OK, UsageError, log, refuse
 from tfdist.process import gpus
@@ -46,6 +51,9 @@ from tfdist.tools.launch.supervision import Supervision
 from tfdist.tools.launch.task_log import make_directory
 from tfdist.tools.launch.task_plan import ScriptSpec, TaskSpec, exec_flags, own_place, task_plan
 
+# The help has these flags first.
+_COMMON = ("max_restarts", "log_dir", "plain", "dry_run")
+
 
 def add_to(commands: Commands) -> None:
     """Adds the command to the parser."""
@@ -62,9 +70,19 @@ def add_to(commands: Commands) -> None:
         f"auto (default), {', '.join(table.rows())}; auto selects parameter_server with ps, "
         "multi_worker_mirrored with several training tasks, and one_device otherwise",
     )
-    number_flags(run, task_types.by_flag())
-    cluster_flags(run)
-    add_options(run, LaunchOptions.defined())
+    # Tasks of which there are several come first.
+    kinds = sorted(task_types.by_flag().items(), key=lambda item: item[1].most == 1)
+    number_flags(run, dict(kinds))
+    options = LaunchOptions.defined()
+    add_options(run, {name: options[name] for name in _COMMON})
+    hosts = run.add_argument_group("several machines, by ssh")
+    add_options(hosts, HostsOptions.defined())
+    cluster_flags(run.add_argument_group("one task of several machines, started by hand"))
+    elastic = run.add_argument_group("an elastic job")
+    add_options(elastic, ElasticOptions.defined())
+    shown = {*_COMMON, *HostsOptions.defined(), *ElasticOptions.defined()}
+    others = run.add_argument_group("how the tasks run")
+    add_options(others, {name: options[name] for name in options if name not in shown})
     job_flags(run)
     script_arguments(run)
     run.set_defaults(run=_run)

@@ -1,4 +1,4 @@
-"""`tfdist status` and `tfdist stacks`: what the tasks of a running job do on this machine."""
+"""`tfdist status` and `tfdist stacks`: what a job does on this machine, or how it has ended."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tfdist.process import quantities, thread_stacks
 from tfdist.process.paths import local_path
 from tfdist.tools.commands.arguments import Commands
 
-_JOB_HELP = "the output directory of a running job, or the process ID of a task or of tfdist run"
+_JOB_HELP = "the output directory of a job, or the process ID of a task or of tfdist run"
 
 
 def add_to(commands: Commands) -> None:
     """Adds the commands to the parser."""
     status = commands.add_parser(
         "status",
-        help="show what the tasks of a running job do",
+        help="show what the tasks of a job do, or how it has ended",
         description="Prints what each task of a job does on this machine, how many steps it has "
         "made since its start, how far the training is, and the last metrics. Only "
-        "the user of the job can see it. Of a job that has ended it prints whether the training is "
-        "complete, or what was saved. Exit code 0: the job runs, or is complete; 1: neither.",
+        "the user of the job can see it. Of a job that does not run, prints whether the training "
+        "is complete, and what is saved. Exit code 0: the job runs or is complete, 1: it does not.",
     )
     status.add_argument("job", metavar="OUTPUT_DIR|PID", help=_JOB_HELP)
     status.set_defaults(run=_status)
@@ -75,26 +75,35 @@ def _progress(state: State) -> str:
 
 
 def _show_outcome(directory: str) -> int:
-    """Prints how far a training in a directory has come that does not run."""
+    """Prints how far a training has come that does not run on this machine."""
+    from tfdist.storage import lock
     from tfdist.storage.output_directory import OutputDirectory, saved_checkpoints, size_and_time
     from tfdist.training.records import events
 
     output = OutputDirectory(directory)
-    starts = [each for each in events.read(output) if each.get("event") == events.START]
-    start = starts[-1] if starts else {}
-    goal = f" of {start['goal']:,}" if start.get("goal") else ""
-    if output.is_complete:
-        print(f"complete; the model is in {output.saved_model}" if output.has_model else "complete")
+    known = events.read(output)
+    checkpoints = saved_checkpoints(output)
+    if lock.is_held(output.lock):
+        print("the job runs, but its chief not for this user on this machine")
         return EXIT_OK
-    for step, checkpoint in reversed(saved_checkpoints(output)):
-        _, saved = size_and_time(checkpoint)
-        at = datetime.fromtimestamp(saved).astimezone()
-        print(f"not complete: saved at step {step:,}{goal}, on {at:%Y-%m-%d %H:%M:%S}")
-        if command := start.get("command"):
-            print(f"The same command resumes there: {command}")
-        break
-    else:
-        print("not complete: there is no checkpoint")
+    if output.is_complete:
+        last = f", at step {known[-1]['step']:,}" if known else ""
+        model = f"; the model is in {output.saved_model}" if output.has_model else ""
+        print(f"complete{last}{model}")
+        return EXIT_OK
+    if not checkpoints:
+        if known:
+            print("failed or killed before the first checkpoint; the same command starts it again")
+        return EXIT_FAILED
+    goal = next((each["goal"] for each in reversed(known) if each.get("goal")), None)
+    step, checkpoint = checkpoints[-1]
+    at = datetime.fromtimestamp(size_and_time(checkpoint)[1]).astimezone()
+    how = "interrupted" if known and known[-1]["event"] == events.PREEMPTED else "failed or killed"
+    of = f" of {goal:,}" if goal else ""
+    print(
+        f"{how}: saved at step {step:,}{of}, {at:%Y-%m-%d %H:%M:%S %z}; the same command resumes "
+        "there"
+    )
     return EXIT_FAILED
 
 
@@ -140,11 +149,11 @@ def _states(job: str) -> list[State]:
 
 
 def _last_chief(output: str) -> str:
-    from tfdist.storage.output_directory import OutputDirectory, last_json_line
+    from tfdist.storage import lock
+    from tfdist.storage.output_directory import OutputDirectory
 
-    holder = last_json_line(OutputDirectory(output).lock)
-    pid, host = holder.get("pid"), holder.get("host")
-    return f"; its last chief was process {pid} on {host}" if holder else ""
+    path = OutputDirectory(output).lock
+    return f"; its last chief was {lock.holder(path)}" if path.exists() else ""
 
 
 def _with_ancestors(pid: int) -> list[int]:

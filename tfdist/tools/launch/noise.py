@@ -16,8 +16,13 @@ _LOST = re.compile(
     r"(?:\d{4}-\d\d-\d\d [\d:.]+: |(?=[EWF]\d{4} ))[EWF](?:\d{4} [\d:.]+ +\d+)? [^ :]+:\d+\] .*"
     r"(?:UNAVAILABLE|CANCELLED|ABORTED|INTERNAL|DEADLINE_EXCEEDED|failed to connect|Socket closed|"
     r"[Cc]onnection reset|heartbeat|error from (?:the )?coordination service|Connection refused)"
+    # The coordinator of parameter servers, which gives the step to another worker.
+    r"|ERROR:tensorflow:Worker /job:\S+ failed with "
 )
-_MORE = re.compile(r"Additional GRPC error information |:\{\"|:UNKNOWN:|\t?@? +0x[0-9a-f]+ ")
+_MORE = re.compile(
+    r"Additional GRPC error information |:\{\"|:UNKNOWN:|\t?@? +0x[0-9a-f]+ "
+    r"|This could happen if the remote target has been disconnected "
+)
 
 
 class Noise:

@@ -31,7 +31,9 @@ body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 60rem; marg
        padding: 1rem; }
 h1 { font-size: 1.5rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.15rem; margin-top: 2rem; border-bottom: 1px solid #ccc; }
-.scrolls { overflow-x: auto; }
+.scrolls { overflow-x: auto; background:
+    linear-gradient(to left, white 1rem, transparent) right / 2rem 100% no-repeat local,
+    linear-gradient(to left, #0003, transparent) right / .7rem 100% no-repeat scroll; }
 table { border-collapse: collapse; }
 th, td { text-align: left; vertical-align: top; padding: .2rem 1rem .2rem 0;
          overflow-wrap: anywhere; }
@@ -40,7 +42,9 @@ th { min-width: 7rem; }
 tr + tr { border-top: 1px solid #eee; }
 .curves { display: flex; flex-wrap: wrap; }
 svg { width: 100%; max-width: 29rem; height: auto; }
-@media (max-width: 40rem) { .scrolls td, .scrolls th { white-space: normal; min-width: 4rem; } }
+@media (max-width: 40rem) { .scrolls { font-size: .8rem; }
+    .scrolls th { white-space: normal; min-width: 0; overflow-wrap: normal; }
+    .scrolls th, .scrolls td { padding-right: .5rem; } }
 pre { overflow-x: auto; background: #f6f6f6; padding: .5rem; font-size: .85rem; }
 .warning { background: #fff3cd; padding: .5rem 1rem; margin: .5rem 0; overflow-wrap: anywhere; }
 footer { color: #666; font-size: .85rem; margin-top: 3rem; }
@@ -173,7 +177,7 @@ def _events(run: Run) -> Iterator[dict[str, Any]]:
     before = ""
     for event in run.events:
         name = str(event.get("event", ""))
-        place = {"complete epochs": event.get("epoch", ""), "step": event["step"]}
+        place = {"epochs": event.get("epoch", ""), "step": event["step"]}
         if name == before == events.START:
             lost = [line["time"] for line in run.epochs if line["time"] < event["time"]]
             yield {"time": max(lost, default=event["time"]), "event": "lost after this", **place}
