@@ -27,7 +27,7 @@ _MISTAKES = (
     ),
     (
         r"fit\(\) got an unexpected keyword argument 'validation_data'",
-        "job.fit calls it validation: data like train_input",
+        "write validation=, for data like train_input",
     ),
     (
         r"Job\.fit\(\) got an unexpected keyword argument",

@@ -110,7 +110,8 @@ class Process:
 
     def explain_failure(self) -> None:
         """Prints the task's last lines and a hint, unless the task itself has said why."""
-        if self._last_lines and not self.uncaught:
+        has_said = any(line.startswith("tfdist: error: ") for line in self._last_lines)
+        if self._last_lines and not self.uncaught and not has_said:
             log(f"the last lines of {self.name}:")
             for line in self._last_lines:
                 print(f"[{self.name}] {line}".rstrip(), file=sys.stderr, flush=True)
