@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,7 @@ RUN = {
 }
 COMMANDS = [what for what, row in RUN.items() if row.command]
 SCRIPTS = [what for what, row in RUN.items() if not row.command]
-ERROR = re.compile(r"^(\[\S+\] )?tfdist: error: ", re.MULTILINE)
+ERROR = re.compile(r"^(?:\[\S+\] )?tfdist: error: ", re.MULTILINE)
 
 
 def test_it_has_a_hundred_rows_and_the_tests_that_it_names_exist() -> None:
@@ -43,13 +42,13 @@ def test_it_has_a_hundred_rows_and_the_tests_that_it_names_exist() -> None:
 
 
 def check(row: Mistake, code: int, output: str) -> None:
-    """Checks the exit code, and that the sentence is printed, and once by each task."""
+    """Checks the exit code, and that the sentence is printed, once also by a job."""
     assert code == row.code, output
     assert re.search(row.prints, output, re.MULTILINE), output
     assert ("Traceback" in output) == row.traceback, output
-    said = Counter(match[1] for match in ERROR.finditer(output))
-    assert all(times == 1 for times in said.values()), output
-    assert said or not code or row.traceback, output
+    errors = len(ERROR.findall(output))
+    assert errors <= 1, output
+    assert errors or not code or row.traceback, output
 
 
 @pytest.mark.parametrize("what", COMMANDS)

@@ -17,7 +17,10 @@ _LOST = re.compile(
     r"(?:UNAVAILABLE|CANCELLED|ABORTED|INTERNAL|DEADLINE_EXCEEDED|failed to connect|Socket closed|"
     r"[Cc]onnection reset|heartbeat|error from (?:the )?coordination service|Connection refused)"
 )
-_MORE = re.compile(r"Additional GRPC error information |:\{\"|:UNKNOWN:|\t?@? +0x[0-9a-f]+ ")
+_MORE = re.compile(
+    r"Additional GRPC error information |The error could be from a previous operation\. |"
+    r":\{\"|:UNKNOWN:|\t?@? +0x[0-9a-f]+ "
+)
 
 
 class Noise:
