@@ -36,6 +36,25 @@ def _returns(value: str) -> tuple[str, str]:
     return f"return {_BATCHES}", f"return {value}" if value else _BATCHES
 
 
+_IN_COND = """class InCond(tf.keras.Sequential):
+    def train_step(self, batch):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(batch[0]) - batch[1]) ** 2)
+        weights = self.trainable_variables
+        pairs = list(zip(tape.gradient(loss, weights), weights))
+        tf.cond(loss > 0.0, lambda: self.optimizer.apply_gradients(pairs), lambda: None)
+        return {"loss": loss}
+
+
+"""
+_UNUSED = """class Unused(tf.keras.Sequential):
+    def __init__(self, layers):
+        super().__init__(layers)
+        self.unused = tf.keras.layers.Dense(3)
+        self.unused.build([None, 4])
+
+
+"""
 _DATASET = "received 'a function that returns {}'; accepted: one that returns a tf.data.Dataset"
 
 SCRIPTS = {
@@ -183,6 +202,37 @@ SCRIPTS = {
         ("import tfdist\n", "import sys; sys.modules['tf_keras'] = None\nimport tfdist\n"),
         environ={"TF_USE_LEGACY_KERAS": "1"},
         is_new=True,
+    ),
+    "the DatasetCreator of Keras 2": script(
+        "Keras 3 has no DatasetCreator",
+        _fit(
+            "build_model, tf.keras.utils.experimental.DatasetCreator(lambda _: data()), "
+            'epochs=1, output_dir="run1"'
+        ),
+    ),
+    "an optimizer within tf.cond": script(
+        "call the optimizer in every step, outside of tf.cond".capitalize(),
+        (_TOP, _IN_COND + _TOP),
+        ("= tf.keras.Sequential", "= InCond"),
+        flags=_DEVICES,
+    ),
+    "weights without a gradient": script(
+        TRAINED,
+        (_TOP, _UNUSED + _TOP),
+        ("= tf.keras.Sequential", "= Unused"),
+        flags=_DEVICES,
+        code=0,
+    ),
+    "padded texts in an odd number of batches": tested(
+        "unit/data/test_sharding.py::"
+        "test_empty_batches_of_padded_texts_have_the_length_of_the_last_batch"
+    ),
+    "a model that was never called, at export": tested(
+        "unit/storage/test_export.py::"
+        "test_a_model_that_was_never_called_is_no_error_after_a_training"
+    ),
+    "a model that was never called, at export with Keras 3": tested(
+        "keras3/test_export.py::test_of_a_model_that_was_never_called_there_is_what_keras_loads"
     ),
     "a flag that tfdist or absl has": script(
         "hint: give the script's flag another name",
