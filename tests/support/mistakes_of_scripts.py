@@ -223,6 +223,9 @@ SCRIPTS = {
         flags=_DEVICES,
         code=0,
     ),
+    "the usual call of MonitoredTrainingSession": tested(
+        "unit/estimator/test_beside_others.py::test_a_second_writer_is_refused[open_session]"
+    ),
     "padded texts in an odd number of batches": tested(
         "unit/data/test_sharding.py::"
         "test_empty_batches_of_padded_texts_have_the_length_of_the_last_batch"
