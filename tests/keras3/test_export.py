@@ -108,3 +108,21 @@ def test_a_task_that_does_not_write_has_nothing_to_do(tmp_path: Path) -> None:
 
     assert list(tmp_path.iterdir()) == []
     assert len(calls) == before > 0
+
+
+class Student(SubclassedModel):
+    """Its train step calls a part of it; it was built without a call."""
+
+    def build(self, shape: Any = None) -> None:
+        self.dense.build([None, 4])
+        self.built = True
+
+
+def test_of_a_model_that_was_never_called_there_is_what_keras_loads(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, output = Student(), OutputDirectory(tmp_path)
+    model.build()
+    export.export(model, output, writes=True)
+    assert "was never called, so there is only model.keras" in caplog.text
+    assert [path.name for path in output.saved_model.iterdir()] == ["model.keras"]

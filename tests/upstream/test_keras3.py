@@ -135,6 +135,31 @@ def test_gradients_are_clipped_before_they_are_summed() -> None:
     assert lines == ["0.0"]
 
 
+def test_the_warning_of_a_missing_gradient_is_an_error() -> None:
+    """The workaround is `keras3_missing_gradients`."""
+    lines = run(
+        _TWO_DEVICES,
+        """
+        from keras.src.backend.tensorflow import optimizer
+        from tfdist.upstream import keras3_missing_gradients
+
+        variable = tf.Variable(1.0)
+        pairs = [(None, variable), (tf.ones([]), variable)]
+        try:
+            optimizer.filter_empty_gradients(pairs)
+        except TypeError as error:
+            print("category" in str(error))
+        keras3_missing_gradients.apply()
+        print(len(optimizer.filter_empty_gradients(pairs)))
+        try:
+            optimizer.filter_empty_gradients(pairs[:1])
+        except ValueError as error:
+            print("No gradients" in str(error))
+        """,
+    )
+    assert lines == ["True", "1", "True"]
+
+
 def test_moving_statistics_are_those_of_the_first_replica() -> None:
     """The workaround is `AveragedStatistics`."""
     lines = run(

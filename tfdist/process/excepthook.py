@@ -214,8 +214,10 @@ def _message(error: BaseException) -> str:
     """The message of an exception in one line; of a lost task, only that it was lost."""
     peer = lost_peer(error)
     lines = [line.strip() for line in _STYLES.sub("", str(error)).splitlines() if line.strip()]
-    # Keras says in the first line where it is, and in the second what is wrong.
-    cause = f"{peer} was lost" if peer else shorten(" ".join(lines[:2]), _LONGEST_REPORT)
+    # Keras 3 says in the first line where it is, and in the second what is wrong; AutoGraph says
+    # this in the last one.
+    first = lines[-1:] if lines[:1] == ["in user code:"] else lines[:2]
+    cause = f"{peer} was lost" if peer else shorten(" ".join(first), _LONGEST_REPORT)
     return f"{type(error).__name__}: {cause}".removesuffix(": ")
 
 

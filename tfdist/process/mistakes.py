@@ -27,7 +27,7 @@ _MISTAKES = (
     ),
     (
         r"fit\(\) got an unexpected keyword argument 'validation_data'",
-        "job.fit calls it validation: data like train_input",
+        "write validation=, for data like train_input",
     ),
     (
         r"Job\.fit\(\) got an unexpected keyword argument",
@@ -45,12 +45,12 @@ _MISTAKES = (
         f"take tf.keras.optimizers without legacy; or {_LEGACY_KERAS}",
     ),
     (
-        r"has no attribute 'experimental'(.|\n)*DatasetCreator|DatasetCreator(.|\n)*'experimental'",
+        r"module '[\w.]*keras\.utils' has no attribute 'experimental'",
         "Keras 3 has no DatasetCreator: pass its function to job.dataset or job.fit; or "
         f"{_LEGACY_KERAS}",
     ),
     (
-        r"has no attribute 'get_value'",
+        r"module '[\w.]*keras[\w.]*backend' has no attribute 'get_value'",
         "Horovod's callbacks for the learning rate need Keras 2: use a schedule of Keras, or "
         f"{_LEGACY_KERAS}",
     ),

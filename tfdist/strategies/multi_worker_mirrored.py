@@ -114,14 +114,15 @@ class MultiWorkerMirrored(Replicas[AllReduceOptions]):
             initial: Any = arguments.get("initial_value")
 
             def agreed() -> Any:
-                value = tf.convert_to_tensor(initial(), arguments.get("dtype"))
+                given = initial() if callable(initial) else initial
+                value = tf.convert_to_tensor(given, arguments.get("dtype"))
                 kind = f"{value.dtype.name} of shape {value.shape}"
                 name = f"the variable {arguments.get('name')}"
                 self.agreement.check("creating a variable", lambda: {name: kind})
                 return value
 
-            # TensorFlow recognizes the callable that restores a value.
-            if callable(initial) and not hasattr(initial, "checkpoint_position"):
+            # TensorFlow recognizes the object that restores a value.
+            if initial is not None and not hasattr(initial, "checkpoint_position"):
                 arguments["initial_value"] = agreed
             return next_creator(**arguments)
 

@@ -72,6 +72,16 @@ def test_ragged_and_sparse_batches_have_empty_batches_too() -> None:
         assert [int(tf.shape(batch)[0]) for batch in longer] == [2, 1, 0]
 
 
+def test_empty_batches_of_padded_texts_have_the_length_of_the_last_batch() -> None:
+    """A convolution has no output for texts of length 0."""
+    texts = tf.data.Dataset.range(1, 4).map(lambda n: (tf.range(n), n)).padded_batch(2)
+    longer = sharding.with_empty_batches(texts, 2)
+    assert longer is not None
+    assert longer.element_spec == texts.element_spec
+    assert [text.shape.as_list() for text, _ in longer] == [[2, 2], [1, 3], [0, 3], [0, 3]]
+    assert [len(number) for _, number in longer] == [2, 1, 0, 0]
+
+
 def test_batches_whose_type_does_not_tell_their_shape_have_no_empty_ones() -> None:
     scalars = tf.data.Dataset.range(3)
     unknown = scalars.batch(2).map(lambda x: tf.numpy_function(lambda y: y, [x], tf.int64))

@@ -50,7 +50,7 @@ def export(path: Path) -> None:
 def open_session(path: Path) -> None:
     with tf.Graph().as_default():
         tf.compat.v1.train.get_or_create_global_step()
-        with make_job().monitored_session(checkpoint_dir=str(path)):
+        with make_job().monitored_session(str(path)):  # As in scripts for TF1.
             pass
 
 

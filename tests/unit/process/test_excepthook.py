@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
 from absl import logging
 
-from tfdist.process.excepthook import end_on_uncaught, lost_peer
+from tfdist.process.excepthook import (
+    end_on_uncaught,
+    lost_peer,
+    read_uncaught,
+    write_uncaught,
+)
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
@@ -87,3 +93,23 @@ def test_the_loss_of_another_task_is_one_line(
             "tfdist: error: worker:1 was lost (failed to connect to all addresses); --verbosity=1 "
             "prints the traceback\n"
         )
+
+
+@pytest.mark.parametrize(
+    ("text", "report"),
+    [
+        ("Exception in Dense.call().\n\nIt has 4 columns.", "Exception in Dense.call(). It has 4"),
+        (
+            'in user code:\n\n    File "training.py", line 1\n\n    ValueError: It has 4',
+            "ValueError",
+        ),
+    ],
+    ids=["Keras 3", "AutoGraph"],
+)
+def test_the_report_has_the_line_that_says_what_is_wrong(
+    text: str, report: str, tmp_path: Path
+) -> None:
+    write_uncaught(str(tmp_path / "error"), ValueError(text), 0.0)
+    found = read_uncaught(tmp_path / "error")
+    assert found is not None
+    assert found.error.startswith(f"ValueError: {report}")

@@ -166,16 +166,41 @@ def test_a_failed_export_keeps_only_the_old_model(tiny: TinyTraining, tmp_path: 
     before = files(tmp_path)
 
     def fail() -> None:
-        raise RuntimeError("the disk is full")
+        raise OSError("the disk is full")
 
     layer = WatchedLayer()
     layer.hook = fail
 
-    with pytest.raises(RuntimeError, match="the disk is full"):
+    with pytest.raises(OSError, match="the disk is full"):
         export.export(tiny.model(layers=(layer,)), output, writes=True)
 
     assert files(tmp_path) == before
     assert os.listdir(tmp_path) == ["saved_model"]
+
+
+class Student(tf.keras.Model):
+    """Its train step calls a part of it; it was built without a call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = tf.keras.layers.Dense(1)
+
+    def build(self, shape: Any = None) -> None:
+        self.part.build([None, 4])
+        self.built = True
+
+    def call(self, inputs: Any) -> Any:
+        return self.part(inputs)
+
+
+def test_a_model_that_was_never_called_is_no_error_after_a_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = Student()
+    model.build([None, 4])
+    export.export(model, OutputDirectory(tmp_path), writes=True)
+    assert "Student cannot be exported: " in caplog.text
+    assert not os.listdir(tmp_path)
 
 
 def test_a_task_that_does_not_write_exports_nothing(

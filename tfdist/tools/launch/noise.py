@@ -21,6 +21,7 @@ _LOST = re.compile(
 )
 _MORE = re.compile(
     r"Additional GRPC error information |:\{\"|:UNKNOWN:|\t?@? +0x[0-9a-f]+ "
+    r"|The error could be from a previous operation\. "
     r"|This could happen if the remote target has been disconnected "
 )
 

@@ -92,6 +92,7 @@ class Process:
         self._printer = printer
         self._reader, self._noise = LineReader(), Noise(printer.told)
         self._log = TaskLog(log_dir, task.name) if log_dir else None
+        self._has_said = False
         self._killed_at = math.inf
 
     @property
@@ -112,7 +113,7 @@ class Process:
 
     def explain_failure(self) -> None:
         """Prints the task's last lines and a hint, unless the task itself has said why."""
-        if self._last_lines and not self.uncaught:
+        if self._last_lines and not self.uncaught and not self._has_said:
             log(f"the last lines of {self.name}:")
             for line in self._last_lines:
                 print(f"[{self.name}] {line}".rstrip(), file=sys.stderr, flush=True)
@@ -165,6 +166,7 @@ class Process:
         return code
 
     def _show(self, lines: Sequence[str]) -> None:
+        self._has_said |= any(line.startswith("tfdist: error: ") for line in lines)
         shown = [line for line in lines if self._noise.keeps(line)]
         self._last_lines.extend(shown)
         self._printer.write("".join(f"{(self._prefix + line).rstrip()}\n" for line in shown))

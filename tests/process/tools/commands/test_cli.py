@@ -170,34 +170,6 @@ def test_run_uses_the_task_of_tf_config(
     assert out.startswith("[worker:0] env -u TF_CONFIG"), "--workers requests a complete job"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["--job_name=worker", "--task_index=0", *CLUSTER, "--ps=1"], "--ps: received"),
-        (["--job_name=worker", "--task_index=2", *CLUSTER], "--task_index: received 2"),
-        (["--task_index=0", *CLUSTER], "--job_name: received None"),
-        (
-            ["--job_name=worker", "--task_index=0", *CLUSTER, "--strategy=horovod"],
-            "--strategy: received 'horovod with",
-        ),
-        (
-            [
-                *["--job_name=worker", "--task_index=0", CLUSTER[0]],
-                *["--strategy=horovod", "--cluster_as=flags"],
-            ],
-            "--cluster_as: received 'flags with --strategy=horovod and ",
-        ),
-    ],
-)
-def test_a_mistake_in_the_cluster_of_one_task_is_rejected(
-    script: str, arguments: list[str], named: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["run", *arguments, script])
-    assert ended.value.code == 2
-    assert named in capfd.readouterr().err
-
-
 def test_arguments_after_the_script_belong_to_it(
     script: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -304,53 +276,3 @@ def test_data_writes_the_dataset(
 def test_without_arguments_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 2
     assert "usage: tfdist" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["train"], "'train'"),
-        (["train.py"], "did you mean tfdist run train.py?"),
-        (["rum", "train.py"], "did you mean run?"),
-        (["run"], "SCRIPT"),
-        (["run", "missing.py"], "SCRIPT: received 'missing.py'"),
-        (["run", "--worker=2", "train.py"], "--worker=2; did you mean --workers?"),
-        (["run", "--stratgy=horovod", "train.py"], "did you mean --strategy?"),
-        (["run", "--epochs=2", "train.py"], "flags of the script come after it"),
-        (["run", "--ps=two", "train.py"], "--ps"),
-        (["run", "--workers=0", "train.py"], "--workers: received 0"),
-        (["run", "--strategy=mirorred", "train.py"], "--strategy: received 'mirorred'"),
-        (
-            ["run", "--strategy=horovod", "--ps=1", "train.py"],
-            "horovod with 1 worker + 1 ps",
-        ),
-        (["run", "--cluster_as=argv", "train.py"], "--cluster_as"),
-        (["run", "--cluster_as=flags", "train.py"], "received 'flags with --strategy=one_device"),
-        (
-            [
-                *["run", "--cluster_as=flags", "--strategy=multi_worker_mirrored"],
-                *["--host_discovery_script=./hosts.sh", "--max_workers=2", "train.py"],
-            ],
-            "--cluster_as: received 'flags'",
-        ),
-        (["run", "--grace_period=-1", "train.py"], "--grace_period"),
-        (["run", "--grace_period=inf", "train.py"], "--grace_period"),
-        (["render", "hosts"], "--worker_hosts: received None"),
-        (["render", "hosts", "--worker_hosts=a"], "--worker_hosts[0]: received 'a'"),
-        (["render", "hosts", "--ps_hosts=a:1"], "--worker_hosts"),
-        (["render", "hosts", "--worker_hosts=a:1", "--cluster_as=yaml"], "--cluster_as"),
-        (["data", "mnist", "--data_dir=/a"], "'mnist'"),
-        (["data", "cifar10"], "--data_dir"),
-    ],
-)
-def test_a_mistake_prints_one_line_that_names_it(
-    script: str, capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(arguments)
-
-    out, err = capsys.readouterr()
-    assert (ended.value.code, out) == (2, "")
-    assert err.startswith("tfdist: error: ")
-    assert named in err
-    assert err.count("\n") == 1

@@ -284,8 +284,8 @@ raise ValueError(f"{name} fails\\nand says more")
     out, err = launcher.communicate(timeout=DEADLINE)
     assert launcher.returncode == 1
     assert err.splitlines()[0] == (
-        "tfdist: worker:1 failed, and worker:0 with it (ValueError: worker:1 fails), ending "
-        "worker:1"
+        "tfdist: worker:1 failed, and worker:0 with it (ValueError: worker:1 fails and says more), "
+        "ending worker:1"
     )
     assert out.count("Traceback") == 1
     assert "the last lines" not in err
