@@ -55,6 +55,10 @@ _MISTAKES = (
         f"{_LEGACY_KERAS}",
     ),
     (
+        r"horovod/_keras/callbacks\.py(.|\n)*'float' object has no attribute 'dtype'",
+        "give Horovod's callback momentum_correction=False: the momentum of the optimizer is fixed",
+    ),
+    (
         r"Could not start gRPC server",
         "each task of the script makes a ParameterServerStrategy: only the chief may; the workers "
         "and the ps start a tf.distribute.Server and join it (docs/parameter_servers.md)",

@@ -27,6 +27,28 @@ BACKUP = (
     "BackupAndRestore callback only supports empty strategy, MirroredStrategy",
 )
 LAZY = '  File "tensorflow/python/util/lazy_loader.py", line 173, in _initialize'
+SERVER = (
+    "E tensorflow/core/distributed_runtime/rpc/grpc_server_lib.cc:608] UNKNOWN: "
+    "Could not start gRPC server"
+)
+CREATOR = (
+    "    model.fit(tf.keras.utils.experimental.DatasetCreator(dataset_fn), epochs=1)",
+    "AttributeError: module 'keras.utils' has no attribute 'experimental'",
+)
+HOROVOD_KERAS_3 = (
+    '  File "horovod/_keras/callbacks.py", line 147, in _adjust_learning_rate',
+    "    old_lr = self.backend.get_value(self.model.optimizer.lr)",
+    "AttributeError: module 'keras.backend' has no attribute 'get_value'",
+)
+HOROVOD_KERAS_2 = (
+    '  File "horovod/_keras/callbacks.py", line 154, in _adjust_learning_rate',
+    "    self.backend.set_value(self.model.optimizer.momentum,",
+    "AttributeError: 'float' object has no attribute 'dtype'",
+)
+FLAG = (
+    "absl.flags._exceptions.DuplicateFlagError: The flag 'log_dir' is defined twice. First from "
+    "absl.logging, second from train.py."
+)
 
 
 @pytest.mark.parametrize(
@@ -38,8 +60,25 @@ LAZY = '  File "tensorflow/python/util/lazy_loader.py", line 173, in _initialize
         ((LAZY, "RecursionError: maximum recursion depth exceeded"), "tf_keras"),
         (LOSS_SCALE, "under mirrored, multi_worker_mirrored, horovod and in_graph"),
         (BACKUP, "leave BackupAndRestore out"),
+        ((SERVER,), "makes a ParameterServerStrategy: only the chief may"),
+        (CREATOR, "Keras 3 has no DatasetCreator"),
+        (HOROVOD_KERAS_3, "need Keras 2"),
+        (HOROVOD_KERAS_2, "momentum_correction=False"),
+        ((FLAG,), "give the script's flag another name"),
     ],
-    ids=["per_replica", "per_worker", "lacks_tf_keras", "recursion", "loss_scale", "backup"],
+    ids=[
+        "per_replica",
+        "per_worker",
+        "lacks_tf_keras",
+        "recursion",
+        "loss_scale",
+        "backup",
+        "server",
+        "creator",
+        "horovod_keras_3",
+        "horovod_keras_2",
+        "flag",
+    ],
 )
 def test_a_known_error_has_a_remedy(lines: tuple[str, ...], words: str) -> None:
     assert words in (remedy_for("\n".join(lines)) or "")
