@@ -16,7 +16,7 @@ _EXTRAS = ("", "tf")
 
 
 def conflicts() -> dict[str, list[str]]:
-    """What does not fit each installed package that requires TensorFlow or Keras, and these.
+    """What does not fit each installed package that requires TensorFlow or Keras, or is named so.
 
     Returns:
       For each package, such as `keras-hub 0.32.0`, a sentence per requirement of which another
@@ -32,7 +32,8 @@ def conflicts() -> dict[str, list[str]]:
             versions[name], packages[name] = package.version, package.requires or ()
     for name, requires in sorted(packages.items()):
         needs = [Requirement(text) for text in requires]
-        if not _WANTED.isdisjoint({name, *(canonicalize_name(need.name) for need in needs)}):
+        names = {name, *(canonicalize_name(need.name) for need in needs)}
+        if names & _WANTED or name.startswith(("keras", "tensorflow", "tf-")):
             reasons = [_conflict(need, versions) for need in needs]
             found[f"{name} {versions[name]}"] = [reason for reason in reasons if reason]
     return found
