@@ -68,6 +68,15 @@ _MISTAKES = (
         "give the script's flag another name: absl or tfdist has this one (docs/flags.md)",
     ),
     (
+        r"monitored_session\(\) takes from 1 to 2 positional arguments",
+        "call job.monitored_session(directory): the job has the master and is_chief",
+    ),
+    (
+        r"'Resume' object has no attribute 'params'",
+        "this model does not train in steps of Keras, like those of TensorFlow Decision Forests: "
+        "train it in one process, without tfdist",
+    ),
+    (
         r"Batch-level `Callback`s are not supported with `ParameterServerStrategy`",
         "with Keras 2, a callback under parameter_server has no methods for batches: use those of "
         "epochs",

@@ -49,6 +49,10 @@ FLAG = (
     "absl.flags._exceptions.DuplicateFlagError: The flag 'log_dir' is defined twice. First from "
     "absl.logging, second from train.py."
 )
+SESSION = (
+    "TypeError: EstimatorJob.monitored_session() takes from 1 to 2 positional arguments but 4 were "
+    "given"
+)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +69,7 @@ FLAG = (
         (HOROVOD_KERAS_3, "need Keras 2"),
         (HOROVOD_KERAS_2, "momentum_correction=False"),
         ((FLAG,), "give the script's flag another name"),
+        ((SESSION,), "job.monitored_session(directory)"),
     ],
     ids=[
         "per_replica",
@@ -78,6 +83,7 @@ FLAG = (
         "horovod_keras_3",
         "horovod_keras_2",
         "flag",
+        "session",
     ],
 )
 def test_a_known_error_has_a_remedy(lines: tuple[str, ...], words: str) -> None:
