@@ -55,6 +55,10 @@ _MISTAKES = (
         f"{_LEGACY_KERAS}",
     ),
     (
+        r"horovod/_keras/callbacks\.py(.|\n)*'float' object has no attribute 'dtype'",
+        "give Horovod's callback momentum_correction=False: the momentum of the optimizer is fixed",
+    ),
+    (
         r"Could not start gRPC server",
         "each task of the script makes a ParameterServerStrategy: only the chief may; the workers "
         "and the ps start a tf.distribute.Server and join it (docs/parameter_servers.md)",
@@ -62,6 +66,15 @@ _MISTAKES = (
     (
         r"DuplicateFlagError: The flag '\w+' is defined twice",
         "give the script's flag another name: absl or tfdist has this one (docs/flags.md)",
+    ),
+    (
+        r"monitored_session\(\) takes from 1 to 2 positional arguments",
+        "call job.monitored_session(directory): the job has the master and is_chief",
+    ),
+    (
+        r"'Resume' object has no attribute 'params'",
+        "this model does not train in steps of Keras, like those of TensorFlow Decision Forests: "
+        "train it in one process, without tfdist",
     ),
     (
         r"Batch-level `Callback`s are not supported with `ParameterServerStrategy`",

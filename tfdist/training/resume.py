@@ -88,6 +88,9 @@ class Resume(StepFollower):
         else:
             self._state.data.check_length(self.params["steps"], self.params["epochs"])
         self._state.prepare(self.model)
+        # A legacy optimizer of Keras 2 creates these variables when they are first read, which all
+        # tasks must do: only the chief waits for no other in `check`.
+        keras_compat.hyperparameters(self.model)
         self._agreement.check(
             "fit", lambda: declarations.of_fit(self.model, self.params, self._save_steps)
         )

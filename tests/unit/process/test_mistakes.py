@@ -30,17 +30,33 @@ MERGE_CALL = (
     "RuntimeError: `merge_call` called while defining a new graph or a tf.function. This can often "
     "happen if the function `fn` passed to `strategy.run()` contains a nested `@tf.function`",
 )
-CREATOR = (
-    "    data = tf.keras.utils.experimental.DatasetCreator(make)",
-    "AttributeError: module 'keras._tf_keras.keras.utils' has no attribute 'experimental'",
-)
-WARM_UP = (
-    "    lr = self.backend.get_value(self.model.optimizer.lr)",
-    "AttributeError: module 'keras._tf_keras.keras.backend' has no attribute 'get_value'",
-)
-SERVER = ("tensorflow.python.framework.errors_impl.UnknownError: Could not start gRPC server",)
-FLAG = ("absl.flags._exceptions.DuplicateFlagError: The flag 'log_dir' is defined twice.",)
 LAZY = '  File "tensorflow/python/util/lazy_loader.py", line 173, in _initialize'
+SERVER = (
+    "E tensorflow/core/distributed_runtime/rpc/grpc_server_lib.cc:608] UNKNOWN: "
+    "Could not start gRPC server"
+)
+CREATOR = (
+    "    model.fit(tf.keras.utils.experimental.DatasetCreator(dataset_fn), epochs=1)",
+    "AttributeError: module 'keras.utils' has no attribute 'experimental'",
+)
+HOROVOD_KERAS_3 = (
+    '  File "horovod/_keras/callbacks.py", line 147, in _adjust_learning_rate',
+    "    old_lr = self.backend.get_value(self.model.optimizer.lr)",
+    "AttributeError: module 'keras.backend' has no attribute 'get_value'",
+)
+HOROVOD_KERAS_2 = (
+    '  File "horovod/_keras/callbacks.py", line 154, in _adjust_learning_rate',
+    "    self.backend.set_value(self.model.optimizer.momentum,",
+    "AttributeError: 'float' object has no attribute 'dtype'",
+)
+FLAG = (
+    "absl.flags._exceptions.DuplicateFlagError: The flag 'log_dir' is defined twice. First from "
+    "absl.logging, second from train.py."
+)
+SESSION = (
+    "TypeError: EstimatorJob.monitored_session() takes from 1 to 2 positional arguments but 4 were "
+    "given"
+)
 
 
 @pytest.mark.parametrize(
@@ -53,14 +69,27 @@ LAZY = '  File "tensorflow/python/util/lazy_loader.py", line 173, in _initialize
         (LOSS_SCALE, "under mirrored, multi_worker_mirrored, horovod and in_graph"),
         (BACKUP, "leave BackupAndRestore out"),
         (MERGE_CALL, "outside of tf.cond"),
+        ((SERVER,), "makes a ParameterServerStrategy: only the chief may"),
         (CREATOR, "Keras 3 has no DatasetCreator"),
-        (WARM_UP, "Horovod's callbacks for the learning rate need Keras 2"),
-        (SERVER, "only the chief may"),
-        (FLAG, "another name"),
+        (HOROVOD_KERAS_3, "need Keras 2"),
+        (HOROVOD_KERAS_2, "momentum_correction=False"),
+        ((FLAG,), "give the script's flag another name"),
+        ((SESSION,), "job.monitored_session(directory)"),
     ],
     ids=[
-        *["per_replica", "per_worker", "lacks_tf_keras", "recursion", "loss_scale", "backup"],
-        *["merge_call", "creator", "warm_up", "server", "flag"],
+        "per_replica",
+        "per_worker",
+        "lacks_tf_keras",
+        "recursion",
+        "loss_scale",
+        "backup",
+        "merge_call",
+        "server",
+        "creator",
+        "horovod_keras_3",
+        "horovod_keras_2",
+        "flag",
+        "session",
     ],
 )
 def test_a_known_error_has_a_remedy(lines: tuple[str, ...], words: str) -> None:
