@@ -59,7 +59,9 @@ _MISTAKES = (
         "give Horovod's callback momentum_correction=False: the momentum of the optimizer is fixed",
     ),
     (
-        r"Could not start gRPC server",
+        # As the runtime and a traceback print it. A task of tfdist that has this exception has lost
+        # its port to another process.
+        r"(UNKNOWN|errors_impl\.UnknownError): Could not start gRPC server",
         "each task of the script makes a ParameterServerStrategy: only the chief may; the workers "
         "and the ps start a tf.distribute.Server and join it (docs/parameter_servers.md)",
     ),
