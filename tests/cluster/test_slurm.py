@@ -87,7 +87,7 @@ def test_the_example_learns_digits(strategy: str, cluster: Slurm, tmp_path: Path
     asynchronous = strategy == "parameter_server"
     replicas = 1 if asynchronous else 2
     # An all-reduce gives the weights of one process, which learns all (test_digits.py).
-    epochs, decays, least = (4, "3", 0.7) if asynchronous else (2, "2", 0.5)
+    epochs, decays, least = (6, "4,5", 0.5) if asynchronous else (2, "2", 0.5)
     script = [sys.executable, EXAMPLE, f"--strategy={strategy}", *DIGITS, *flags]
     script += [f"--data_dir={tmp_path / 'digits'}", f"--output_dir={tmp_path / 'output'}"]
     script += [f"--train_epochs={epochs}", f"--decay_epochs={decays}"]

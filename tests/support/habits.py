@@ -306,6 +306,11 @@ def optimizer() -> Any:
     )
 
 
+def shuffled(arrays: Any, path: Path) -> tf.data.Dataset:
+    """The examples, in another order in each epoch."""
+    return tf.data.Dataset.from_tensor_slices(arrays).shuffle(EXAMPLES, seed=5)
+
+
 def files(path: Path) -> list[Any]:
     """The callbacks that write files, and those that change the learning rate or do nothing."""
     return [
@@ -330,7 +335,13 @@ CASES: dict[str, Case] = {
             callbacks.EarlyStopping("loss", mode="max", patience=2, restore_best_weights=True),
         ][: 1 if path.suffix == ".worker-1" else 2],
     ),
-    "files": Case(lambda: dense(optimizers.Adam(0.1)), epochs=3, callbacks=files, validates=True),
+    "files": Case(
+        lambda: dense(optimizers.Adam(0.1)),
+        epochs=3,
+        callbacks=files,
+        validates=True,
+        examples=shuffled,
+    ),
     "evaluation": Case(
         lambda: dense(
             loss="binary_crossentropy",

@@ -30,21 +30,23 @@ strategy.extended._num_workers = 2
 """
 
 
-def test_the_batch_of_a_symbolic_build_is_reduced_as_a_nested_structure() -> None:
-    """The workaround is `ReducesForKeras3`."""
+def test_a_batch_is_read_before_the_first_epoch() -> None:
+    """The workaround is `keras3_symbolic_build`."""
     lines = run(
-        _ONE_OF_TWO_TASKS,
+        _TWO_DEVICES,
         """
-        from tensorflow.python.distribute.values import PerReplica
-
-        batch = (PerReplica([tf.ones([2, 1])]), PerReplica([tf.ones([2])]))
-        try:
-            strategy.reduce("MEAN", batch, axis=None)
-        except ValueError as error:
-            print("unsupported type" in str(error))
+        with tf.distribute.MirroredStrategy(devices).scope():
+            model = tf.keras.Sequential([tf.keras.Input([1]), tf.keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        begun = []
+        generator = lambda: begun.append(1) or iter([([1.0], [1.0])] * 4)
+        specs = (tf.TensorSpec([1]), tf.TensorSpec([1]))
+        dataset = tf.data.Dataset.from_generator(generator, output_signature=specs).batch(2)
+        model.fit(dataset, verbose=0)
+        print(len(begun))
         """,
     )
-    assert lines == ["True"]
+    assert lines == ["2"]
 
 
 def test_scalar_metrics_of_a_step_are_reduced_over_a_dimension() -> None:

@@ -1,4 +1,4 @@
-"""Makes `tf.distribute.Strategy.reduce` accept two kinds of values that Keras 3 passes to it.
+"""Makes `tf.distribute.Strategy.reduce` accept the metrics of a step, as Keras 3 passes them.
 
 class Strategy(ReducesForKeras3, tf.distribute.MultiWorkerMirroredStrategy): …
 """
@@ -12,32 +12,25 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
-from tfdist.upstream import keras3_loss
+from tfdist.upstream import keras3_loss, keras3_symbolic_build
 
 
 class ReducesForKeras3:
-    """Mixin for a `tf.distribute.Strategy` that Keras 3 calls; also applies `keras3_loss`.
+    """Mixin for a `tf.distribute.Strategy` that Keras 3 calls; also applies `keras3_loss` and
+    `keras3_symbolic_build`.
 
-    Keras 3 calls `reduce` with two kinds of values that TensorFlow does not support:
-
-    - A nested batch, whose size can differ between replicas. Keras only needs its shapes and
-      dtypes, so the result is the batch of this task's first replica.
-    - The metrics of a step, which can be scalars, with an axis. The result is their mean over the
-      replicas.
+    Keras 3 calls `reduce` with the metrics of a step, which can be scalars, and an axis, which
+    TensorFlow does not support. The result is their mean over the replicas.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         if keras_compat.is_keras_3(tf.keras.Model):
             keras3_loss.apply()
+            keras3_symbolic_build.apply()
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None) -> Any:
         if reduce_op == "MEAN" and _is_of_keras(inspect.currentframe()):
-            if isinstance(value, dict | list | tuple):
-                return tf.nest.map_structure(
-                    lambda part: self.experimental_local_results(part)[0],  # type: ignore[attr-defined]
-                    value,
-                )
             axis = None
         return super().reduce(reduce_op, value, axis)  # type: ignore[misc]
 

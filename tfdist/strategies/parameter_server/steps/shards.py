@@ -74,10 +74,15 @@ class PerWorkerShards:
         """Begins the next epoch, which shuffles again.
 
         Returns:
-          The number of the iterators over the shards, from 1; and by worker, the steps that were
+          The number of the iterators over the shards; and by worker, the steps that were
           made before a restart.
         """
         epochs, steps = self._take_start() if self.trains else (0, ())
+        begins_twice = not self.always_raises_at_end and self.steps_per_epoch is None
+        if self.trains and begins_twice and not self._epochs:
+            # Keras 2 begins the data twice before the first epoch: a shuffle of one process has
+            # the order of its second reading.
+            self._epochs = 1
         self._epochs += epochs + 1
         return self._epochs, list(steps) or [0] * len(self.readers)
 
