@@ -24,6 +24,7 @@ if sys.orig_argv[1:3] == ["-m", __name__] and not sys.flags.safe_path:
     del sys.path[0]
 
 import importlib
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tfdist.process import tensorflow_import as _tensorflow_import
@@ -65,9 +66,10 @@ _NAMES = {
 
 
 def _record_first_use() -> None:
-    from tfdist.upstream import first_use
+    with suppress(ImportError):  # A TensorFlow without this module.
+        from tfdist.upstream import first_use
 
-    first_use.apply()
+        first_use.apply()
 
 
 _set_environment()

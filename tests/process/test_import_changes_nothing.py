@@ -73,4 +73,6 @@ def test_importing_tfdist_changes_no_other_library() -> None:
     needs = ("tfdist.estimator", "tfdist.strategies.", "tfdist.upstream")
     assert all(name.startswith(needs) for name in found["skipped"]), found["skipped"]
     assert found["changed"] == []
-    assert found["mine"] == []
+    # Until TensorFlow is used first; it tells which line that was.
+    recorder = "tensorflow.python.eager.context.Context.ensure_initialized"
+    assert {*found["mine"]} <= {recorder}

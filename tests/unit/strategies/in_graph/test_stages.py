@@ -129,7 +129,7 @@ def test_more_stages_than_layers_with_weights_are_refused() -> None:
 def test_the_plan_of_a_stage_names_its_layers_and_parameters() -> None:
     model = sequential(*(Dense(4, name=name) for name in "abcde"))
     first, last = stages_of(model, 2)
-    assert str(last) == "c, d, e: 60 parameters, 0.0 MB"
-    assert str(first) == "a, b: 40 parameters, 0.0 MB"
+    assert str(last) == "c, d, e: 60 parameters, 0.2 kB"
+    assert str(first) == "a, b: 40 parameters, 0.2 kB"
     (everything,) = stages_of(model, 1)
     assert str(everything).startswith("a, …, e: 100 parameters")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from tests.conftest import keras_is_3
 from tfdist.data import sharding
 from tfdist.strategies.parameter_server.steps import coordinator as module
 from tfdist.strategies.parameter_server.steps.asynchronous_epoch import AsynchronousEpoch
@@ -19,6 +20,10 @@ from tfdist.strategies.parameter_server.steps.epoch import Epoch
 from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
+
+
+#: Keras 2 begins the data once before the first epoch.
+BEFORE = 0 if keras_is_3() else 1
 
 
 class Scheduled(Epoch):
@@ -149,8 +154,11 @@ def test_training_resumes_from_a_position_once(coordinator: Any) -> None:
     local = tf.data.Dataset.range(4)
     shards = sharding.Shards(local, (lambda: local, lambda: local), trains=True)
     dataset = sharding.for_keras(shards, sharding.UNKNOWN)
-    assert coordinator.create_per_worker_dataset(dataset).begin_epoch() == (1, [0, 0])
+    assert coordinator.create_per_worker_dataset(dataset).begin_epoch() == (1 + BEFORE, [0, 0])
     coordinator.start_at(2, [5, 6])
     resumed = coordinator.create_per_worker_dataset(dataset)
-    assert [resumed.begin_epoch() for _ in range(2)] == [(3, [5, 6]), (4, [0, 0])]
+    assert [resumed.begin_epoch() for _ in range(2)] == [
+        (3 + BEFORE, [5, 6]),
+        (4 + BEFORE, [0, 0]),
+    ]
     assert isinstance(iter(resumed), AsynchronousEpoch)

@@ -77,7 +77,7 @@ def test_the_advice_names_the_bytes_of_each_ps_and_a_value_that_balances_them() 
     placement, _variables = placed(2, 8192, 64)
     advice = placement.advice()
     assert advice is not None
-    assert "1.98 times the mean (ps:0 8.4 MB, ps:1 0.1 MB)" in advice
+    assert "1.98 times the mean (ps:0 8.4 MB, ps:1 66 kB)" in advice
     match = re.search(r"Balance them with --partition_bytes=(\d+)\.", advice)
     assert match
     size = int(match[1]) >> 10
