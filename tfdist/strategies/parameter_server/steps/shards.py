@@ -66,6 +66,7 @@ class PerWorkerShards:
         self._take_start = take_start
         self._make_epoch = make_epoch
         self._epochs = 0
+        self._is_known = int(shards.local.cardinality()) >= 0
 
     def __iter__(self) -> Iterator[Any]:
         return self._make_epoch(self)
@@ -78,13 +79,17 @@ class PerWorkerShards:
           made before a restart.
         """
         epochs, steps = self._take_start() if self.trains else (0, ())
-        begins_twice = not self.always_raises_at_end and self.steps_per_epoch is None
-        if self.trains and begins_twice and not self._epochs:
-            # Keras 2 begins the data twice before the first epoch: a shuffle of one process has
-            # the order of its second reading.
-            self._epochs = 1
         self._epochs += epochs + 1
-        return self._epochs, list(steps) or [0] * len(self.readers)
+        return self._reading(), list(steps) or [0] * len(self.readers)
+
+    def _reading(self) -> int:
+        """How often `fit` in one process has begun the data in this epoch, for the same shuffle."""
+        if not self.trains or self.steps_per_epoch is not None:
+            return self._epochs
+        if not self.always_raises_at_end:
+            return self._epochs + 1  # Keras 2 begins it twice before the first epoch,
+        # and Keras 3 at both ends of each epoch whose length it knows.
+        return 2 * self._epochs - 1 if self._is_known else self._epochs
 
     @functools.cached_property
     def length_of_first_epoch(self) -> int | None:

@@ -22,8 +22,8 @@ from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
 
-#: Keras 2 begins the data once before the first epoch.
-BEFORE = 0 if keras_is_3() else 1
+#: Keras 2 begins the data once before the first epoch, Keras 3 at both ends of an epoch.
+FIRST, EACH = (1, 2) if keras_is_3() else (2, 1)
 
 
 class Scheduled(Epoch):
@@ -154,11 +154,11 @@ def test_training_resumes_from_a_position_once(coordinator: Any) -> None:
     local = tf.data.Dataset.range(4)
     shards = sharding.Shards(local, (lambda: local, lambda: local), trains=True)
     dataset = sharding.for_keras(shards, sharding.UNKNOWN)
-    assert coordinator.create_per_worker_dataset(dataset).begin_epoch() == (1 + BEFORE, [0, 0])
+    assert coordinator.create_per_worker_dataset(dataset).begin_epoch() == (FIRST, [0, 0])
     coordinator.start_at(2, [5, 6])
     resumed = coordinator.create_per_worker_dataset(dataset)
     assert [resumed.begin_epoch() for _ in range(2)] == [
-        (3 + BEFORE, [5, 6]),
-        (4 + BEFORE, [0, 0]),
+        (FIRST + 2 * EACH, [5, 6]),
+        (FIRST + 3 * EACH, [0, 0]),
     ]
     assert isinstance(iter(resumed), AsynchronousEpoch)
