@@ -93,7 +93,9 @@ def write_memory() -> None:
 
 
 @tfdist.main
-def train(job: tfdist.Job) -> None:
+def main(job: tfdist.Job) -> None:
+    if _MEMORY_GROUP.value is not None:
+        enter_group(Path(_MEMORY_GROUP.value), _MEMORY_LIMIT.value)
     atexit.register(write_memory)
     rates = Rates()
     job.fit(
@@ -105,12 +107,6 @@ def train(job: tfdist.Job) -> None:
         verbose=0,
     )
     (Path(_OUTPUT_DIR.value) / "rates.json").write_text(json.dumps(rates.rates))
-
-
-def main(arguments: list[str]) -> None:
-    if _MEMORY_GROUP.value is not None:
-        enter_group(Path(_MEMORY_GROUP.value), _MEMORY_LIMIT.value)
-    train(arguments)
 
 
 if __name__ == "__main__":

@@ -126,7 +126,8 @@ def optimizers_of(model: Any) -> list[Any]:
                 found += value
             elif isinstance(value, dict):
                 found += value.values()
-    optimizers = [each for each in found if callable(getattr(each, "apply_gradients", None))]
+    # Of the class: a distributed variable reads its value in all tasks for an unknown attribute.
+    optimizers = [each for each in found if hasattr(type(each), "apply_gradients")]
     inner = [id(getattr(each, "inner_optimizer", None)) for each in optimizers]
     return list({id(each): each for each in optimizers if id(each) not in inner}.values())
 

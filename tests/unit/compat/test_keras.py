@@ -54,6 +54,22 @@ def test_the_learning_rate_is_a_variable_unless_it_is_a_schedule(tiny: TinyTrain
     assert "learning_rate" not in keras_compat.hyperparameters(model)
 
 
+def test_optimizers_are_found_without_a_question_to_each_attribute(tiny: TinyTraining) -> None:
+    """A distributed variable answers `getattr` by reading its value in all tasks."""
+
+    class Answers:
+        asked: list[str] = []
+
+        def __getattr__(self, name: str) -> object:
+            self.asked.append(name)
+            raise AttributeError(name)
+
+    model = tiny.model()
+    model.answers = [Answers()]
+    assert keras_compat.optimizers_of(model) == [model.optimizer]
+    assert "apply_gradients" not in Answers.asked
+
+
 def test_fit_starts_at_the_given_epoch_once(tiny: TinyTraining) -> None:
     model = tiny.model()
 
