@@ -5,6 +5,9 @@ A test fails when upstream has fixed its bug: then remove the workaround that it
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from tests.support.new_process import run
@@ -67,7 +70,17 @@ def test_the_signature_of_a_subclassed_model_has_no_public_api() -> None:
 
     from tfdist.upstream.keras3_export import signature_of
 
-    model = keras.Sequential([keras.layers.Dense(1)])
-    model.build((None, 3))
-    assert signature_of(model)
+    class Subclassed(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, inputs: Any) -> Any:
+            return self.dense(inputs)
+
+    model = Subclassed()
+    model(np.ones([2, 3]))
+    (signature,) = signature_of(model)
+    assert tuple(signature.shape) == (None, 3)
+    assert signature_of(Subclassed()) is None
     assert not hasattr(keras.export, "get_input_signature")

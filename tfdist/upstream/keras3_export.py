@@ -11,7 +11,7 @@ from typing import Any
 
 
 def signature_of(model: Any) -> Any:
-    """The `tf.TensorSpec`s of the inputs that a Keras 3 model was built with; None for a model that
-    was never called."""
+    """The signature of the inputs that a Keras 3 model was built with, for `add_endpoint`; None for
+    a model that was never called."""
     utils = importlib.import_module("keras.src.export.export_utils")
     return utils.get_input_signature(model) if model._called else None
