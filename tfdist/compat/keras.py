@@ -123,9 +123,9 @@ def optimizers_of(model: Any) -> list[Any]:
         for value in getattr(tracked, "__dict__", {}).values():
             # TensorFlow does not track what Keras 3 has in lists and dicts.
             if isinstance(value, (list, tuple)):
-                found += value
+                found.extend(value)  # `+=` fails with the wrapper of TensorFlow around a tuple.
             elif isinstance(value, dict):
-                found += value.values()
+                found.extend(value.values())
     # Of the class: a distributed variable reads its value in all tasks for an unknown attribute.
     optimizers = [each for each in found if hasattr(type(each), "apply_gradients")]
     inner = [id(getattr(each, "inner_optimizer", None)) for each in optimizers]

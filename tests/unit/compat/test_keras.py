@@ -70,6 +70,13 @@ def test_optimizers_are_found_without_a_question_to_each_attribute(tiny: TinyTra
     assert "apply_gradients" not in Answers.asked
 
 
+def test_a_model_may_have_tuples(tiny: TinyTraining) -> None:
+    """TensorFlow wraps a tuple that contains layers, and adds a list to it as a tuple does."""
+    model = tiny.model()
+    model.parts = (tf.keras.layers.Dense(1), "a name")
+    assert keras_compat.optimizers_of(model) == [model.optimizer]
+
+
 def test_fit_starts_at_the_given_epoch_once(tiny: TinyTraining) -> None:
     model = tiny.model()
 
