@@ -23,7 +23,10 @@ SERVERS = ["--ps=2", "--chief", "--workers=2", "--sync"]
 STRATEGIES = {
     "mirrored 4": (
         ["--num_cpu_devices=4"],
-        ["--cases=mean,mask,sum,adam,table,several,mask_and_add_loss", "--exhaustive=mean"],
+        [
+            "--cases=mean,mask,sum,adam,table,several,mask_and_add_loss,guide_step",
+            "--exhaustive=mean",
+        ],
         4,
     ),
     "central_storage 2": (["--num_cpu_devices=2"], ["--cases=adam,mask,table"], 6),
@@ -33,7 +36,7 @@ STRATEGIES = {
 }
 if not keras_is_3():
     # Keras 2 has one way to divide the losses for all of these.
-    few = "--cases=mean,mask,sum,several,two_outputs,regularized_sum,metric,legacy"
+    few = "--cases=mean,mask,sum,several,two_outputs,regularized_sum,metric,legacy,guide_step"
     for name in ("horovod 2", "parameter_server 2"):
         STRATEGIES[name][1].append(few)
     own = ["--cases=mask,sum", "--exhaustive=mask"]
@@ -46,7 +49,7 @@ OWN = ("ratio", "own")
 OF_REPLICAS = {
     "parameter_server": [
         *("sum loss", "regularized_sum loss", "mask loss", "mask val_loss"),
-        *("mask_and_weights loss", "mean_with_sample_weight loss"),
+        *("mask_and_weights loss", "mean_with_sample_weight loss", "guide_step loss"),
         # Keras 3 adds up the means of batches for an output.
         *("two_outputs one_loss", "two_outputs two_loss"),
     ],

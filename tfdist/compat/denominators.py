@@ -83,6 +83,8 @@ class Step:
         self.losses: list[_Loss] = []
         #: The sums of the messages of all replicas; shape [2].
         self.totals: tf.Tensor | None = None
+        #: What Keras's `compute_loss` has returned: a part of the loss, which replicas sum.
+        self.summed_loss: Any = None
         #: Updates of the mean loss: the function, the loss and the number of examples.
         self.waiting: list[tuple[Any, Any, Any]] = []
         self._share: tf.Tensor | None = None

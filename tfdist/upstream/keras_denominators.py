@@ -50,6 +50,7 @@ def weigh(model: Any, settings: denominators.Settings) -> bool:
     replace(model, denominators.SETTINGS, settings)
     replace(model, "train_step", functools.partial(_call, model, model.train_step, False))
     replace(model, "test_step", functools.partial(_call, model, model.test_step, True))
+    replace(model, "compute_loss", functools.partial(_compute_loss, model.compute_loss))
     replace(model, "get_metrics_result", functools.partial(_results, model.get_metrics_result))
     return True
 
@@ -65,7 +66,28 @@ def _call(model: Any, own: Callable[[Any], Any], evaluates: bool, data: Any) -> 
     for tracker in loss_trackers(model):
         _let_wait(tracker)
     with denominators.step_of(model, data, evaluates=evaluates):
-        return converted(data)
+        return _flat(converted(data))
+
+
+def _flat(logs: Any) -> Any:
+    """The logs of a step, without dicts in them, which are the metrics of `compile` in Keras 3.
+
+    At the end of an epoch, Keras 3 reads all metrics if the logs have their names. Else it takes
+    the mean of the replicas' logs, which differ in their numbers of examples.
+    """
+    if not isinstance(logs, dict):
+        return logs
+    parts = (each if isinstance(each, dict) else {name: each} for name, each in logs.items())
+    return {name: value for part in parts for name, value in part.items()}
+
+
+@tf.autograph.experimental.do_not_convert
+def _compute_loss(own: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    loss = autograph.converted(own)(*args, **options)
+    step = denominators.current()
+    if step is not None:
+        step.summed_loss = loss
+    return loss
 
 
 @tf.autograph.experimental.do_not_convert
@@ -77,7 +99,8 @@ def _results(own: Callable[[], Any]) -> Any:
 
 
 def _let_wait(tracker: Any) -> None:
-    """Delays updates of the mean loss until the denominators of all replicas are known."""
+    """Delays updates of the mean loss until the denominators of all replicas are known, or until
+    the step reads the result."""
     if _WAITS in vars(tracker):
         return
     update = tracker.update_state
@@ -87,10 +110,13 @@ def _let_wait(tracker: Any) -> None:
         step = denominators.current()
         if step is None:
             return update(values, sample_weight=sample_weight)
+        if values is step.summed_loss:
+            values = values * tf.distribute.get_strategy().num_replicas_in_sync
         step.waiting.append((update, values, sample_weight))
         return None
 
     replace(tracker, "update_state", wait)
+    replace(tracker, "result", functools.partial(_results, tracker.result))
     replace(tracker, _WAITS, True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from typing import ClassVar
 
 import pytest
 import tensorflow as tf
@@ -58,7 +59,7 @@ def test_optimizers_are_found_without_a_question_to_each_attribute(tiny: TinyTra
     """A distributed variable answers `getattr` by reading its value in all tasks."""
 
     class Answers:
-        asked: list[str] = []
+        asked: ClassVar[list[str]] = []
 
         def __getattr__(self, name: str) -> object:
             self.asked.append(name)
