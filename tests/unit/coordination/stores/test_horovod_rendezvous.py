@@ -17,15 +17,7 @@ from tfdist.tools.launch.local import hold_ports
 
 pytestmark = [pytest.mark.stacks(horovod=("2.15",)), pytest.mark.horovod]
 
-PLACE = (
-    "HOSTNAME",
-    "RANK",
-    "SIZE",
-    "LOCAL_RANK",
-    "LOCAL_SIZE",
-    "CROSS_RANK",
-    "CROSS_SIZE",
-)
+PLACE = ("HOSTNAME", "RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 
 
 def slot(hosts: list[str], rank: int) -> dict[str, str]:
